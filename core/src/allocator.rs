@@ -1,0 +1,1 @@
+//! The exact allocator (see docs/algorithm.md).

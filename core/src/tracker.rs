@@ -1,0 +1,1 @@
+//! Which offsets of a partition are completed.

@@ -1,0 +1,103 @@
+//! Time, weights and ratios, all exact.
+
+use std::time::Duration;
+
+/// A moment on the owner's monotonic clock: nanoseconds since an arbitrary start.
+///
+/// The core never reads a clock; a `Time` that lies before the last one it saw does nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(u64);
+
+impl Time {
+    /// The start of the clock.
+    pub const ZERO: Time = Time(0);
+    /// Later than anything that happens.
+    pub const NEVER: Time = Time(u64::MAX);
+
+    /// The moment `nanos` nanoseconds after the start.
+    pub const fn from_nanos(nanos: u64) -> Time {
+        Time(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to this moment, zero if `earlier` is later.
+    pub const fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Time {
+    type Output = Time;
+    /// Saturates at [`Time::NEVER`].
+    fn add(self, duration: Duration) -> Time {
+        Time(self.0.saturating_add(nanos(duration)))
+    }
+}
+
+impl std::ops::Sub<Duration> for Time {
+    type Output = Time;
+    /// Saturates at [`Time::ZERO`].
+    fn sub(self, duration: Duration) -> Time {
+        Time(self.0.saturating_sub(nanos(duration)))
+    }
+}
+
+/// A duration in whole nanoseconds, saturating at 584 years.
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A client's weight in thousandths, from 0.001 to 1 000 000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Weight(u64);
+
+impl Weight {
+    /// The weight of a client that has none configured.
+    pub const ONE: Weight = Weight(1_000);
+    /// The smallest weight, 0.001.
+    pub const MIN: Weight = Weight(1);
+    /// The largest weight, 1 000 000.
+    pub const MAX: Weight = Weight(1_000_000_000);
+
+    /// A weight of so many thousandths; `None` outside 1 to 10⁹.
+    pub const fn from_thousandths(thousandths: u64) -> Option<Weight> {
+        if thousandths >= Self::MIN.0 && thousandths <= Self::MAX.0 {
+            Some(Weight(thousandths))
+        } else {
+            None
+        }
+    }
+
+    /// The weight in thousandths.
+    pub const fn thousandths(self) -> u64 {
+        self.0
+    }
+}
+
+/// A ratio from 0 to 1 in millionths, such as a reservation or a burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Ratio(u32);
+
+impl Ratio {
+    /// Nothing.
+    pub const ZERO: Ratio = Ratio(0);
+    /// All of it.
+    pub const ONE: Ratio = Ratio(1_000_000);
+
+    /// A ratio of so many millionths; `None` above 1 000 000.
+    pub const fn from_millionths(millionths: u32) -> Option<Ratio> {
+        if millionths <= Self::ONE.0 { Some(Ratio(millionths)) } else { None }
+    }
+
+    /// The ratio in millionths.
+    pub const fn millionths(self) -> u32 {
+        self.0
+    }
+}
+
+/// The largest capacity of a service, in records per cycle.
+pub const MAX_CAPACITY: u64 = 1_000_000_000_000;

@@ -1,0 +1,4 @@
+//! Watermaster: a fair-share throttler for Kafka.
+
+pub mod settings;
+pub mod snapshot;

@@ -1,0 +1,122 @@
+//! What an engine shows of itself: one immutable picture after each round and at least once a second.
+//!
+//! The engine's thread makes it, the metrics, the HTTP API and the demo read it; nobody shares the core.
+
+use std::sync::Arc;
+use std::sync::RwLock;
+
+use watermaster_core::policy::Mode;
+use watermaster_core::reason::ReasonCounts;
+
+/// One service at one moment. Counts are since the process started.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceSnapshot {
+    pub name: String,
+    pub mode: Mode,
+    pub enforce: bool,
+    pub capacity: u64,
+    pub cycle_seconds: f64,
+    /// The number of the running cycle.
+    pub cycle: u64,
+    /// Sorted by name. Anonymous and unregistered clients are in `unregistered`.
+    pub clients: Vec<ClientSnapshot>,
+    /// Rejections of records that belong to no registered client (anonymous, unknown_client, too_many_clients),
+    /// and the counts of clients that were forgotten.
+    pub unregistered: Counts,
+    /// Decisions that would have been taken, of records that belong to no registered client (passthrough).
+    pub unregistered_shadow: Counts,
+    pub window_admitted: u64,
+    pub window_admitted_max: u64,
+    pub backlog_bytes: u64,
+    pub backlog_limit_records: u64,
+    pub backlog_limit_bytes: u64,
+    pub oldest_held_seconds: f64,
+    /// Allocations by cause: cycle, new_client, recall.
+    pub allocations: [u64; 3],
+    pub partitions: Vec<PartitionSnapshot>,
+    /// Partitions that are paused now, by reason.
+    pub paused: Vec<(&'static str, u64)>,
+    pub map_used_ratio: f64,
+    /// Rounds by outcome.
+    pub rounds: Vec<(&'static str, u64)>,
+    pub producer_recreations: Vec<(&'static str, u64)>,
+    pub lost_records: u64,
+    pub rebalances: u64,
+    /// Joined, producer up, not draining.
+    pub ready: bool,
+    /// False once a fatal error stopped the service.
+    pub up: bool,
+    /// The target or the dead-letter topic refuses writes.
+    pub target_refusing: bool,
+    /// Why the service stopped or is not ready, for people.
+    pub trouble: Option<String>,
+    /// Retention of each source topic, where the broker tells.
+    pub source_retention_seconds: Vec<(String, f64)>,
+    pub delay: HistogramSnapshot,
+    pub end_to_end: HistogramSnapshot,
+    pub round: HistogramSnapshot,
+}
+
+/// What was decided for a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub admitted: u64,
+    /// Records that waited in a backlog, however they left it.
+    pub delayed: u64,
+    pub rejected: ReasonCounts,
+}
+
+/// One client at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct ClientSnapshot {
+    pub name: Arc<str>,
+    pub configured: bool,
+    pub wants: u64,
+    /// Unrounded, for people and charts.
+    pub default_share: f64,
+    pub granted: u64,
+    pub lent: f64,
+    pub borrowed: f64,
+    pub backlog: u64,
+    /// What was really done.
+    pub counts: Counts,
+    /// What would have been done (passthrough only).
+    pub shadow: Counts,
+    /// 99th percentile of the time in backlog of its admitted records, those that did not wait included.
+    pub delay_p99_seconds: f64,
+}
+
+/// One assigned partition at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct PartitionSnapshot {
+    pub topic: Arc<str>,
+    pub partition: i32,
+    pub lag: u64,
+    pub held: u64,
+}
+
+/// A cumulative histogram: `counts[i]` values were ≤ `bounds[i]`'s own bucket, the last one is the overflow.
+/// `sums[i]` is the sum of the values in bucket `i`.
+#[derive(Debug, Clone, Default)]
+pub struct HistogramSnapshot {
+    pub bounds: &'static [f64],
+    pub counts: Vec<u64>,
+    pub sums: Vec<f64>,
+}
+
+/// Where an engine leaves its newest snapshot and others find it.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotCell(Arc<RwLock<Arc<ServiceSnapshot>>>);
+
+impl SnapshotCell {
+    /// Replaces the snapshot.
+    pub fn set(&self, snapshot: ServiceSnapshot) {
+        let snapshot = Arc::new(snapshot);
+        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+    }
+
+    /// The newest snapshot.
+    pub fn get(&self) -> Arc<ServiceSnapshot> {
+        Arc::clone(&self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
