@@ -1,5 +1,6 @@
 //! Watermaster: a fair-share throttler for Kafka.
 
+pub mod cli;
 pub mod config;
 pub mod exit;
 pub mod settings;
