@@ -1,4 +1,8 @@
 //! Watermaster: a fair-share throttler for Kafka.
 
+pub mod cli;
+pub mod config;
+pub mod exit;
 pub mod settings;
 pub mod snapshot;
+pub mod telemetry;
