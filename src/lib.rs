@@ -3,6 +3,8 @@
 pub mod cli;
 pub mod config;
 pub mod exit;
+pub mod client_id;
+pub mod kafka;
 pub mod settings;
 pub mod snapshot;
 pub mod telemetry;
