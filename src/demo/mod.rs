@@ -1,0 +1,3 @@
+//! `watermaster demo`.
+
+pub mod setup;
