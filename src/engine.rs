@@ -19,11 +19,11 @@ use watermaster_core::units::Time;
 
 use crate::client_id::{self, Identity};
 use crate::heartbeat::Heartbeat;
-use crate::kafka::consumer::{Assignment, Consumer, Event};
-use crate::kafka::preflight::TopicFacts;
+use crate::kafka::consumer::{Assignment, Consumer, Event, SourcePartition};
+use crate::kafka::preflight;
 use crate::kafka::producer::Producer;
 use crate::kafka::record::{HeldRecord, Output, Record, SourceIndex};
-use crate::settings::{Kafka, OnForeignOffset, Service};
+use crate::settings::{Kafka, Service};
 use crate::snapshot::SnapshotCell;
 
 use report::Report;
@@ -34,6 +34,9 @@ const RECORDS_PER_LOOK: usize = 64;
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE: Duration = Duration::from_millis(500);
 
+/// The longest wait for the group to be left.
+const LEAVE: Duration = Duration::from_secs(2);
+
 /// What an engine is given.
 pub struct Job {
     pub kafka: Kafka,
@@ -41,7 +44,7 @@ pub struct Job {
     /// Take committed offsets of others for ours, once.
     pub accept_foreign_offsets: bool,
     /// What the brokers said of the topics.
-    pub facts: TopicFacts,
+    pub facts: preflight::Report,
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
     /// Set from outside: finish the round and leave.
@@ -53,16 +56,16 @@ pub struct Job {
 pub struct Stopped(pub String);
 
 /// Runs a service until `shutdown` is set or it can't go on.
-pub fn run(mut job: Job) -> Result<(), Stopped> {
-    if job.accept_foreign_offsets {
-        job.kafka.on_foreign_offset = OnForeignOffset::Replay;
-    }
+pub fn run(job: Job) -> Result<(), Stopped> {
     let stop = |error: &dyn std::fmt::Display| Stopped(format!("service {}: {error}", job.service.name));
-    let consumer = Consumer::new(&job.kafka, &job.service).map_err(|error| stop(&error))?;
-    let producer = Producer::new(&job.kafka, &job.service, job.facts.producer_limits(&job.service)).map_err(|error| stop(&error))?;
+    let consumer = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets).map_err(|error| stop(&error))?;
+    let producer =
+        Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service)).map_err(|error| stop(&error))?;
     let ended = Engine::new(&job, &consumer, producer).run();
     // Leaves the group, so that another instance takes over at once.
-    consumer.close();
+    if !consumer.close(LEAVE) {
+        warn!(service = job.service.name, "leaving the group takes long; going anyway");
+    }
     if let Err(Stopped(why)) = &ended {
         error!(service = job.service.name, "{why}; this service stops");
         let mut last = (*job.cell.get()).clone();
@@ -213,24 +216,18 @@ impl<'c> Engine<'c> {
             return;
         };
         let source = &self.job.service.sources[record.source().index()];
-        let verdict = {
-            let identity = client_id::identify(&self.job.service.client_from, &record, source);
-            let sender = match &identity {
-                Identity::Client(name) => match &source.allowed_clients {
-                    Some(allowed) if !allowed.iter().any(|client| client == name) => Sender::NotAllowed(name),
-                    _ => Sender::Client(name),
-                },
-                Identity::Anonymous(_) => Sender::Anonymous,
-            };
-            let bytes = u32::try_from(record.size()).unwrap_or(u32::MAX);
-            let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
-            let verdict = self.throttle.handle_record(now, &arrival);
-            if let (Verdict::Reject(rejection), Sender::NotAllowed(name) | Sender::Client(name)) = (verdict, sender) {
-                self.round.reject(Output::Fresh(record), rejection, Arc::from(name));
-                return;
-            }
-            verdict
+        let identity = client_id::identify(&self.job.service.client_from, &record, source);
+        let (sender, name) = match &identity {
+            Identity::Client(name) => match &source.allowed_clients {
+                Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
+                _ => (Sender::Client(name), &**name),
+            },
+            Identity::Anonymous(_) => (Sender::Anonymous, ""),
         };
+        let bytes = u32::try_from(record.size()).unwrap_or(u32::MAX);
+        let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
+        let verdict = self.throttle.handle_record(now, &arrival);
+        let rejected: Option<Arc<str>> = matches!(verdict, Verdict::Reject(_)).then(|| Arc::from(name));
         match verdict {
             Verdict::Skip => {}
             Verdict::Admit(client) => self.round.admit(Output::Fresh(record), client),
@@ -241,7 +238,9 @@ impl<'c> Engine<'c> {
                 }
                 self.held[index] = Some(record.detach());
             }
-            Verdict::Reject(rejection) => self.round.reject(Output::Fresh(record), rejection, Arc::from("")),
+            Verdict::Reject(rejection) => {
+                self.round.reject(Output::Fresh(record), rejection, rejected.unwrap_or_else(|| Arc::from("")));
+            }
         }
     }
 
@@ -260,9 +259,22 @@ impl<'c> Engine<'c> {
                     let client = self.client_name(&rejection);
                     self.round.reject(Output::Held(record), rejection, client);
                 }
-                Action::Pause { partition } => self.consumer.pause(&[self.address(partition)]),
-                Action::Resume { partition } => self.consumer.resume(&[self.address(partition)]),
+                Action::Pause { partition } => self.pause(&[self.address(partition)]),
+                Action::Resume { partition } => self.resume(&[self.address(partition)]),
             }
+        }
+    }
+
+    fn pause(&self, partitions: &[SourcePartition]) {
+        if let Err(error) = self.consumer.pause(partitions) {
+            // Reading on is harmless: what comes is kept within the same bounds.
+            warn!(service = self.job.service.name, "pausing failed: {error}");
+        }
+    }
+
+    fn resume(&self, partitions: &[SourcePartition]) {
+        if let Err(error) = self.consumer.resume(partitions) {
+            error!(service = self.job.service.name, "resuming failed: {error}");
         }
     }
 
@@ -286,7 +298,26 @@ impl<'c> Engine<'c> {
             Event::Assigned(assignments) => self.assigned(assignments),
             Event::Revoked { partitions, lost } => self.revoked(&partitions, lost),
             Event::Record(record) => self.stash.push_back(record),
-            Event::Refused(foreign) => return Err(Stopped(format!("service {}: {foreign}", self.job.service.name))),
+            Event::Refused(foreign) => {
+                return Err(Stopped(format!(
+                    "service {}: somebody else committed offset {} of {}/{}: {}. `watermaster run --accept-foreign-offsets` takes \
+                     the committed offsets as they are, once; on_foreign_offset = \"replay\" always does",
+                    self.job.service.name, foreign.offset, foreign.topic, foreign.partition, foreign.why
+                )));
+            }
+            Event::Skipped { source, partition, from, to } => {
+                let topic = &self.job.service.sources[source.index()].topic;
+                let lost = u64::try_from(to - from).unwrap_or(0);
+                error!(
+                    service = self.job.service.name,
+                    topic, partition, from, to, lost, "records were deleted before they were read"
+                );
+                self.report.lost_records += lost;
+                if let Some(&number) = self.numbers.get(&(source, partition)) {
+                    self.throttle.handle_end(number, to);
+                }
+            }
+            Event::BrokerLost(why) => debug!(service = self.job.service.name, "a broker's connection broke: {why}"),
             Event::Down(why) => {
                 if !std::mem::replace(&mut self.brokers_down, true) {
                     warn!(service = self.job.service.name, "no broker can be reached, waiting: {why}");
@@ -379,11 +410,16 @@ impl<'c> Engine<'c> {
         if policy.mode != Mode::Reject || policy.catch_up != CatchUp::Delay || gap <= policy.cycle {
             return;
         }
-        info!(service = self.job.service.name, seconds = gap.as_secs_f64(), "nothing was read for longer than a cycle: catching up");
+        info!(
+            service = self.job.service.name,
+            seconds = gap.as_secs_f64(),
+            "nothing was read for longer than a cycle: catching up"
+        );
         for (number, place) in (0u32..).zip(&mut self.places).filter(|(_, place)| place.assigned) {
             // A stale answer would count the gap's own records as live, so ask the broker where it can be asked.
             let asked = self.consumer.watermarks(place.source, place.partition, Duration::from_secs(1));
-            let high = asked.map(|(_, high)| high).ok().or_else(|| self.consumer.cached_high(place.source, place.partition));
+            let high =
+                asked.map(|(_, high)| high).ok().or_else(|| self.consumer.cached_high(place.source, place.partition));
             if let Some(high) = high {
                 place.high = place.high.max(high);
                 self.throttle.handle_fetch_gap(number, place.high);

@@ -21,11 +21,7 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// A heart that beats now for the first time.
     pub fn new(now: Instant, limit: Duration) -> Heartbeat {
-        Heartbeat {
-            start: now,
-            limit,
-            last: AtomicU64::new(0),
-        }
+        Heartbeat { start: now, limit, last: AtomicU64::new(0) }
     }
 
     /// The longest silence that counts as alive.
@@ -37,24 +33,19 @@ impl Heartbeat {
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         match self.last.load(Ordering::Relaxed) {
             STOPPED => None,
-            last => Some(
-                now.saturating_duration_since(self.start)
-                    .saturating_sub(Duration::from_millis(last)),
-            ),
+            last => Some(now.saturating_duration_since(self.start).saturating_sub(Duration::from_millis(last))),
         }
     }
 
     /// Whether the engine turns, or has ended on purpose: a service that a fatal error stopped is shown by
     /// `service_up` and `/readyz`, and restarting the process is not the cure for the others.
     pub fn is_alive(&self, now: Instant) -> bool {
-        self.silence(now)
-            .is_none_or(|silence| silence <= self.limit)
+        self.silence(now).is_none_or(|silence| silence <= self.limit)
     }
 
     /// The engine came round at `now`. A `now` before the last one does nothing.
     pub fn beat(&self, now: Instant) {
-        let millis = u64::try_from(now.saturating_duration_since(self.start).as_millis())
-            .unwrap_or(STOPPED - 1);
+        let millis = u64::try_from(now.saturating_duration_since(self.start).as_millis()).unwrap_or(STOPPED - 1);
         self.last.fetch_max(millis, Ordering::Relaxed);
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::RwLock;
 
 use watermaster_core::policy::Mode;
-use watermaster_core::reason::ReasonCounts;
 
 /// Why the allocator ran, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = &["cycle", "new_client", "recall"];
@@ -69,14 +68,7 @@ pub struct ServiceSnapshot {
     pub round: HistogramSnapshot,
 }
 
-/// What was decided for a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    pub admitted: u64,
-    /// Records that waited in a backlog, however they left it.
-    pub delayed: u64,
-    pub rejected: ReasonCounts,
-}
+pub use watermaster_core::registry::Counts;
 
 /// One client at one moment.
 #[derive(Debug, Clone, Default)]
@@ -124,19 +116,11 @@ impl SnapshotCell {
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
         let snapshot = Arc::new(snapshot);
-        *self
-            .0
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
     }
 
     /// The newest snapshot.
     pub fn get(&self) -> Arc<ServiceSnapshot> {
-        Arc::clone(
-            &self
-                .0
-                .read()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        )
+        Arc::clone(&self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }

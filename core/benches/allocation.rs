@@ -8,10 +8,7 @@ use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
 const SIZES: [usize; 3] = [10, 1_000, 100_000];
-const LENDINGS: [(&str, Lending); 2] = [
-    ("proportional", Lending::Proportional),
-    ("max_min", Lending::MaxMin),
-];
+const LENDINGS: [(&str, Lending); 2] = [("proportional", Lending::Proportional), ("max_min", Lending::MaxMin)];
 
 /// A client's weight, wants and credit.
 type Made = (u64, u64, Credit);
@@ -21,31 +18,10 @@ fn allocation(criterion: &mut Criterion) {
     for (lending_name, lending) in LENDINGS {
         for size in SIZES {
             let capacity = 37 * size as u64;
-            measure(
-                &mut group,
-                format!("everyday/{lending_name}"),
-                size,
-                capacity,
-                lending,
-                everyday,
-            );
+            measure(&mut group, format!("everyday/{lending_name}"), size, capacity, lending, everyday);
         }
-        measure(
-            &mut group,
-            format!("extreme/{lending_name}"),
-            100_000,
-            MAX_CAPACITY,
-            lending,
-            extreme,
-        );
-        measure(
-            &mut group,
-            format!("equal/{lending_name}"),
-            100_000,
-            50_000,
-            lending,
-            equal,
-        );
+        measure(&mut group, format!("extreme/{lending_name}"), 100_000, MAX_CAPACITY, lending, extreme);
+        measure(&mut group, format!("equal/{lending_name}"), 100_000, 50_000, lending, equal);
     }
     group.finish();
 }
@@ -59,27 +35,16 @@ fn measure(
     make: fn(&mut dyn FnMut() -> u64) -> Made,
 ) {
     let mut random = random_numbers();
-    let names: Vec<String> = (0..size)
-        .map(|_| format!("client-{:016x}", random()))
-        .collect();
+    let names: Vec<String> = (0..size).map(|_| format!("client-{:016x}", random())).collect();
     let claims: Vec<Claim<'_>> = names
         .iter()
         .map(|name| {
             let (weight, wants, credit) = make(&mut random);
-            Claim {
-                name,
-                weight,
-                wants: Wants::Records(wants),
-                credit,
-            }
+            Claim { name, weight, wants: Wants::Records(wants), credit }
         })
         .collect();
     let reservation = Ratio::from_millionths(100_000).expect("a tenth is a ratio");
-    let terms = Terms {
-        capacity,
-        reservation,
-        lending,
-    };
+    let terms = Terms { capacity, reservation, lending };
     let (mut allocator, mut grants) = (Allocator::new(), Vec::new());
     group.bench_function(BenchmarkId::new(name, size), |bencher| {
         bencher.iter(|| allocator.allocate(&terms, black_box(&claims), &mut grants));
@@ -89,26 +54,14 @@ fn measure(
 /// A few weights, wants around the default share, some floods, credits below a record.
 fn everyday(random: &mut dyn FnMut() -> u64) -> Made {
     let weight = [1_000, 1_000, 1_000, 1_500, 2_000][random() as usize % 5];
-    let wants = if random() % 20 == 0 {
-        random() % 10_000
-    } else {
-        random() % 70
-    };
-    (
-        weight,
-        wants,
-        Credit::from_bits(i128::from(random() as i64)),
-    )
+    let wants = if random() % 20 == 0 { random() % 10_000 } else { random() % 70 };
+    (weight, wants, Credit::from_bits(i128::from(random() as i64)))
 }
 
 /// Any weight, wants up to 2⁶³: the widest arithmetic.
 fn extreme(random: &mut dyn FnMut() -> u64) -> Made {
     let wants = if random() % 2 == 0 { random() >> 1 } else { 0 };
-    (
-        1 + random() % MAX_WEIGHT,
-        wants,
-        Credit::from_bits(i128::from(random() as i64)),
-    )
+    (1 + random() % MAX_WEIGHT, wants, Credit::from_bits(i128::from(random() as i64)))
 }
 
 fn equal(_: &mut dyn FnMut() -> u64) -> Made {

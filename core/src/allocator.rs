@@ -99,28 +99,13 @@ impl Allocator {
         if claims.is_empty() {
             return;
         }
-        assert!(
-            (1..=MAX_CAPACITY).contains(&terms.capacity),
-            "capacity {} is out of range",
-            terms.capacity
-        );
-        assert!(
-            claims.len() <= MAX_CLAIMS,
-            "{} claims are too many",
-            claims.len()
-        );
+        assert!((1..=MAX_CAPACITY).contains(&terms.capacity), "capacity {} is out of range", terms.capacity);
+        assert!(claims.len() <= MAX_CLAIMS, "{} claims are too many", claims.len());
 
         let shares = shares::Shares::new(terms, claims);
         let split = lending::Split::new(terms.lending, &shares, claims, &mut self.borrowers);
-        self.remainders
-            .grant(terms.capacity, &shares, &split, claims, grants);
-        leftovers::hand_out(
-            terms.capacity,
-            claims,
-            &self.remainders,
-            &mut self.candidates,
-            grants,
-        );
+        self.remainders.grant(terms.capacity, &shares, &split, claims, grants);
+        leftovers::hand_out(terms.capacity, claims, &self.remainders, &mut self.candidates, grants);
     }
 }
 

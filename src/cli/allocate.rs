@@ -34,11 +34,7 @@ pub fn allocate(args: &Allocate) -> Exit {
             return Exit::Usage;
         }
     };
-    let terms = Terms {
-        capacity: args.capacity,
-        reservation: args.reservation,
-        lending: args.lending.into(),
-    };
+    let terms = Terms { capacity: args.capacity, reservation: args.reservation, lending: args.lending.into() };
     let claims: Vec<_> = clients.iter().map(claim).collect();
     let mut grants = Vec::new();
     Allocator::new().allocate(&terms, &claims, &mut grants);
@@ -183,8 +179,17 @@ fn print_text(terms: &Terms, clients: &[Client], grants: &[Grant]) {
 
 fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["client", "weight", "default share", "wants", "floor", "lent (-) or borrowed (+)", "granted", "unmet"]);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "client",
+        "weight",
+        "default share",
+        "wants",
+        "floor",
+        "lent (-) or borrowed (+)",
+        "granted",
+        "unmet",
+    ]);
     for ((client, grant), row) in clients.iter().zip(grants).zip(rows) {
         table.add_row([
             client.name.clone(),
@@ -221,13 +226,16 @@ fn explanation(terms: &Terms, rows: &[Row]) -> String {
     let deficit: f64 = rows.iter().map(Row::gap).filter(|gap| *gap < 0.0).map(|gap| -gap).sum();
     let remaining = (surplus - deficit).max(0.0);
     let ending = match (terms.lending, deficit > surplus) {
-        (_, false) => format!("Everybody gets what it wants; the {} that remain go back to the lenders.", number(remaining)),
+        (_, false) => {
+            format!("Everybody gets what it wants; the {} that remain go back to the lenders.", number(remaining))
+        }
         (Lending::Proportional, true) => format!(
             "Too little is lent for everybody: each that wants more gets {:.1} % of what it misses.",
             100.0 * surplus / deficit
         ),
         (Lending::MaxMin, true) => {
-            "Too little is lent for everybody: all loans rise together, by weight, until nothing is left to lend.".to_owned()
+            "Too little is lent for everybody: all loans rise together, by weight, until nothing is left to lend."
+                .to_owned()
         }
     };
     format!(

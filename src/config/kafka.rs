@@ -30,8 +30,7 @@ pub fn kafka(section: &Section<'_>) -> KafkaPart {
     let instance_id = section.derived("instance_id", Some(&host), |text, _| instance_id(text));
     let delivery = section.value("delivery", |text, _| delivery(text));
     let commit_interval = section.duration("commit_interval");
-    let start_from =
-        section.choice("start_from", &[("earliest", StartFrom::Earliest), ("latest", StartFrom::Latest)]);
+    let start_from = section.choice("start_from", &[("earliest", StartFrom::Earliest), ("latest", StartFrom::Latest)]);
     let on_foreign_offset =
         section.choice("on_foreign_offset", &[("stop", OnForeignOffset::Stop), ("replay", OnForeignOffset::Replay)]);
     let on_data_loss =
@@ -64,7 +63,9 @@ fn instance_id(text: &str) -> Result<String, values::Why> {
 fn delivery(text: &str) -> Result<Delivery, values::Why> {
     match text {
         "at_least_once" => Ok(Delivery::AtLeastOnce),
-        "exactly_once" => Err("it is not built yet; until it is, a crash may repeat the records of one round".to_owned()),
+        "exactly_once" => {
+            Err("it is not built yet; until it is, a crash may repeat the records of one round".to_owned())
+        }
         _ => Err(values::Why::new()),
     }
 }
@@ -105,7 +106,9 @@ fn is_ours_to_give(section: &Section<'_>, name: &str) -> bool {
 
 fn from_file(section: &Section<'_>, name: &str, path: &str) -> Option<String> {
     match std::fs::read_to_string(path) {
-        Ok(text) => Some(text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line)).to_owned()),
+        Ok(text) => Some(
+            text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line)).to_owned(),
+        ),
         Err(error) => {
             section.refuse(name, format!("is {path:?}: {error}"), "the path of a file of UTF-8 text that can be read");
             None

@@ -70,10 +70,9 @@ impl Written {
     /// The origin of the value at `key`, whose tag is `tag`.
     pub fn origin(&self, key: &str, tag: Tag) -> Origin {
         match self.figment.get_metadata(tag) {
-            Some(Metadata { source: Some(Source::File(path)), .. }) => Origin::File {
-                path: path.clone(),
-                line: self.places.get(key).map(|place| place.line),
-            },
+            Some(Metadata { source: Some(Source::File(path)), .. }) => {
+                Origin::File { path: path.clone(), line: self.places.get(key).map(|place| place.line) }
+            }
             Some(metadata) => Origin::Variable(metadata.name.to_string()),
             None => self.section_origin(key),
         }

@@ -100,9 +100,7 @@ impl Kind {
             Kind::Listen => "an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\"".to_owned(),
             Kind::Servers => "host:port of one or more brokers, separated by commas".to_owned(),
             Kind::GroupId => "1 to 100 letters, digits, dots, dashes or underscores".to_owned(),
-            Kind::InstanceId => {
-                "1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\"".to_owned()
-            }
+            Kind::InstanceId => "1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\"".to_owned(),
             Kind::ServiceName => "1 to 64 letters, digits, dashes or underscores".to_owned(),
             Kind::Topic => "1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it".to_owned(),
             Kind::Client => "a client id of 1 to 128 bytes".to_owned(),
@@ -198,7 +196,12 @@ pub const KEYS: &[Key] = &[
     key("service", "client_from", Kind::ClientFromList, Text("header:client-id")),
     key("service", "max_clients", Count(1, 1_000_000), Text("1000")),
     key("service", "unlisted_weight", Weight, Text("1.0")),
-    key("service", "client_idle_timeout", Kind::Duration(SECOND, IDLE_MAX), Derived("the larger of 10m and two cycles")),
+    key(
+        "service",
+        "client_idle_timeout",
+        Kind::Duration(SECOND, IDLE_MAX),
+        Derived("the larger of 10m and two cycles"),
+    ),
     key("service.shape", "queue_capacity", Count(1, 1_000_000_000), Text("10000")),
     key("service.shape", "queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
     key("service.shape", "max_delay", Kind::Duration(millis(1), WAIT_MAX), Text("60s")),

@@ -94,7 +94,6 @@ impl<'a> Section<'a> {
         self.dict.is_some()
     }
 
-
     /// Where `name` was written; the section itself where it was not required to be.
     pub fn origin(&self, name: &str) -> Origin {
         let key = child(&self.path, name);
@@ -132,7 +131,8 @@ impl<'a> Section<'a> {
         let known = schema::children(self.schema);
         for name in dict.keys().filter(|name| !known.contains(&name.as_str())) {
             let homes = schema::homes_of(name);
-            let hint = if homes.is_empty() { String::new() } else { format!(" (did you mean {}?)", homes.join(" or ")) };
+            let hint =
+                if homes.is_empty() { String::new() } else { format!(" (did you mean {}?)", homes.join(" or ")) };
             self.refuse(name, "is not a key of this section", format!("{}{hint}", known.join(", ")));
         }
     }
@@ -197,7 +197,10 @@ impl<'a> Section<'a> {
             match value {
                 Value::Dict(_, inner) => {
                     let schema = self.schema_of(name);
-                    sections.push((key.as_str(), Section::new(self.reader, Some(inner), path, schema, self.service.clone())));
+                    sections.push((
+                        key.as_str(),
+                        Section::new(self.reader, Some(inner), path, schema, self.service.clone()),
+                    ));
                 }
                 other => {
                     let origin = self.reader.written.origin(&path, other.tag());
@@ -300,7 +303,12 @@ impl<'a> Section<'a> {
                 Some(value)
             }
             Err(why) => {
-                self.refuse_at(child(&self.path, key.name), scalar.origin, problem(&scalar.shown, &why), key.kind.allowed());
+                self.refuse_at(
+                    child(&self.path, key.name),
+                    scalar.origin,
+                    problem(&scalar.shown, &why),
+                    key.kind.allowed(),
+                );
                 None
             }
         }

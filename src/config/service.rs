@@ -45,8 +45,8 @@ pub fn service<'a>(section: Section<'a>, shared: Shared<'_>) -> Draft<'a> {
     let cycle = start.cycle;
     let scope = section.value("scope", |text, _| scope(text));
     let control_topic = control_topic(&section, shared.group_id, name.as_deref());
-    let on_undeliverable = section
-        .choice("on_undeliverable", &[("stop", OnUndeliverable::Stop), ("discard", OnUndeliverable::Discard)]);
+    let on_undeliverable =
+        section.choice("on_undeliverable", &[("stop", OnUndeliverable::Stop), ("discard", OnUndeliverable::Discard)]);
     let client_from = section.list("client_from", values::client_from).flatten();
     let policy = policy(&section, start, shared);
 
@@ -129,7 +129,9 @@ fn policy(section: &Section<'_>, start: PolicyStart, shared: Shared<'_>) -> Opti
 fn scope(text: &str) -> Result<(), values::Why> {
     match text {
         "instance" => Ok(()),
-        "group" => Err("one capacity for all instances of a group is not built yet; each instance has its own".to_owned()),
+        "group" => {
+            Err("one capacity for all instances of a group is not built yet; each instance has its own".to_owned())
+        }
         _ => Err(values::Why::new()),
     }
 }
@@ -147,7 +149,11 @@ fn client_idle_timeout(section: &Section<'_>, cycle: Option<Duration>) -> Option
         Some(two) if timeout < two => {
             let shown = humantime::format_duration(timeout);
             let two = humantime::format_duration(two);
-            section.refuse("client_idle_timeout", format!("is \"{shown}\", below two cycles"), format!("{two} or more"));
+            section.refuse(
+                "client_idle_timeout",
+                format!("is \"{shown}\", below two cycles"),
+                format!("{two} or more"),
+            );
             None
         }
         _ => Some(timeout),
@@ -174,7 +180,8 @@ fn room_for_clients(section: &Section<'_>, capacity: Option<u64>, max_clients: O
 }
 
 fn clients(section: &Section<'_>) -> Option<Vec<ClientPolicy>> {
-    let clients: Vec<_> = section.named_tables("client").into_iter().map(|(name, client)| one_client(section, name, &client)).collect();
+    let clients: Vec<_> =
+        section.named_tables("client").into_iter().map(|(name, client)| one_client(section, name, &client)).collect();
     clients.into_iter().collect()
 }
 

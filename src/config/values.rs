@@ -221,10 +221,12 @@ mod tests {
 
     #[test]
     fn pointers_are_unescaped_in_one_pass() {
-        let tokens = |text| client_from(text).map(|from| match from {
-            ClientFrom::Json(tokens) => tokens.join("|"),
-            other => format!("{other:?}"),
-        });
+        let tokens = |text| {
+            client_from(text).map(|from| match from {
+                ClientFrom::Json(tokens) => tokens.join("|"),
+                other => format!("{other:?}"),
+            })
+        };
         assert_eq!(tokens("json:/a/b~1c/d~0e"), Ok("a|b/c|d~e".to_owned()));
         assert_eq!(tokens("json:/~01"), Ok("~1".to_owned()));
         assert_eq!(tokens("json:/"), Ok(String::new()));

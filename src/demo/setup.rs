@@ -8,8 +8,7 @@ use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Mode, Overflow, P
 use watermaster_core::units::{Ratio, Weight};
 
 use crate::settings::{
-    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom,
+    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source, StartFrom,
 };
 
 /// The products, in the order of the tables.
@@ -49,11 +48,7 @@ pub fn service(mode: Mode, enforce: bool) -> Service {
 }
 
 fn policy(mode: Mode, enforce: bool) -> Policy {
-    let client = |name: &&str| ClientPolicy {
-        name: (*name).to_owned(),
-        weight: Weight::ONE,
-        limit: None,
-    };
+    let client = |name: &&str| ClientPolicy { name: (*name).to_owned(), weight: Weight::ONE, limit: None };
     Policy {
         capacity: CAPACITY,
         cycle: CYCLE,

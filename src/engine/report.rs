@@ -8,7 +8,9 @@ use watermaster_core::throttle::PauseReason;
 use watermaster_core::units::Time;
 
 use super::Engine;
-use crate::snapshot::{ClientSnapshot, HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot};
+use crate::snapshot::{
+    ClientSnapshot, HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot,
+};
 
 /// A snapshot is renewed at least this often.
 const RENEW: Duration = Duration::from_millis(500);
@@ -146,7 +148,13 @@ impl Engine<'_> {
             up: true,
             target_refusing: self.report.target_refusing,
             trouble: self.trouble(),
-            source_retention_seconds: self.job.facts.retention(service),
+            source_retention_seconds: self
+                .job
+                .facts
+                .source_retention(service)
+                .into_iter()
+                .map(|(topic, time)| (topic, time.as_secs_f64()))
+                .collect(),
             delay: histogram(throttle.delays()),
             end_to_end: histogram(&self.report.end_to_end),
             round: histogram(&self.report.round_time),

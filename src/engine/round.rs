@@ -144,7 +144,11 @@ impl Engine<'_> {
         self.round.outputs.clear();
         (self.round.bytes, self.round.last, self.round.hurry) = (0, began, false);
         if late.told {
-            info!(service = self.job.service.name, seconds = now.since(began).as_secs_f64(), "a late round was committed");
+            info!(
+                service = self.job.service.name,
+                seconds = now.since(began).as_secs_f64(),
+                "a late round was committed"
+            );
             self.end_lateness(&late);
         }
         self.publish(now);
@@ -246,14 +250,18 @@ impl Engine<'_> {
         let undeliverable = pending.rejected.as_ref().is_some_and(|rejected| rejected.reason == Reason::Undeliverable);
         if pending.rejected.is_none() {
             warn!(service = self.job.service.name, "undeliverable: {place}: {why}");
-            let client = pending.client.and_then(|client| self.throttle.client_name(client)).unwrap_or_else(|| Arc::from(""));
+            let client =
+                pending.client.and_then(|client| self.throttle.client_name(client)).unwrap_or_else(|| Arc::from(""));
             pending.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after_ms: 0, client });
             self.throttle.handle_undeliverable(pending.client);
             return Ok(true);
         }
         match self.job.service.on_undeliverable {
             OnUndeliverable::Discard => {
-                error!(service = self.job.service.name, undeliverable, "discarded: the dead-letter topic refuses {place}: {why}");
+                error!(
+                    service = self.job.service.name,
+                    undeliverable, "discarded: the dead-letter topic refuses {place}: {why}"
+                );
                 Ok(false)
             }
             OnUndeliverable::Stop => {
@@ -275,7 +283,7 @@ impl Engine<'_> {
     fn replace_producer(&mut self, why: &str) -> Result<(), Stopped> {
         warn!(service = self.job.service.name, "replacing the producer: {why}");
         self.report.recreated("fatal");
-        let limits = self.job.facts.producer_limits(&self.job.service);
+        let limits = self.job.facts.limits(&self.job.service);
         self.producer = Producer::new(&self.job.kafka, &self.job.service, limits)
             .map_err(|error| Stopped(format!("service {}: {error}", self.job.service.name)))?;
         Ok(())
@@ -291,7 +299,10 @@ impl Engine<'_> {
             let mut commits = Vec::with_capacity(touched.len());
             for &number in &touched {
                 let (offset, metadata) = self.throttle.commit_of(now, number).map_err(|error| {
-                    Stopped(format!("service {}: the offset map of a partition outgrew its budget: {error}", self.job.service.name))
+                    Stopped(format!(
+                        "service {}: the offset map of a partition outgrew its budget: {error}",
+                        self.job.service.name
+                    ))
                 })?;
                 let (source, partition) = self.address(number);
                 commits.push(PartitionCommit { source, partition, offset, metadata });
@@ -304,7 +315,9 @@ impl Engine<'_> {
                     touched.into_iter().for_each(|number| self.throttle.handle_committed(number));
                     return Ok(true);
                 }
-                Err(CommitError::Fatal(why)) => return Err(Stopped(format!("service {}: committing failed: {why}", self.job.service.name))),
+                Err(CommitError::Fatal(why)) => {
+                    return Err(Stopped(format!("service {}: committing failed: {why}", self.job.service.name)));
+                }
                 Err(CommitError::Lost(why)) => {
                     // A rebalance is under way. What was sent stays sent; if the partitions stay here, the next
                     // commit covers it; if they go, their next owner repeats this round.
@@ -343,7 +356,7 @@ impl Engine<'_> {
         if waited > KEEP_ALIVE {
             if !late.paused {
                 late.paused = true;
-                self.consumer.pause(&self.assigned_addresses());
+                self.pause(&self.assigned_addresses());
             }
             self.serve_group()?;
         }
@@ -364,9 +377,11 @@ impl Engine<'_> {
     fn end_lateness(&mut self, late: &Lateness) {
         self.report.late = false;
         if late.paused {
-            let open = (0u32..).zip(&self.places).filter(|(number, place)| place.assigned && self.throttle.paused(*number).is_none());
+            let open = (0u32..)
+                .zip(&self.places)
+                .filter(|(number, place)| place.assigned && self.throttle.paused(*number).is_none());
             let open: Vec<_> = open.map(|(_, place)| (place.source, place.partition)).collect();
-            self.consumer.resume(&open);
+            self.resume(&open);
         }
     }
 

@@ -32,11 +32,7 @@ pub(super) struct Topics(Vec<(String, CString)>);
 impl Topics {
     /// Topics in the order of the service's sources; no name holds a NUL (Kafka allows none).
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Topics, std::ffi::NulError> {
-        names
-            .into_iter()
-            .map(|name| Ok((name.to_owned(), CString::new(name)?)))
-            .collect::<Result<_, _>>()
-            .map(Topics)
+        names.into_iter().map(|name| Ok((name.to_owned(), CString::new(name)?))).collect::<Result<_, _>>().map(Topics)
     }
 
     pub fn name(&self, source: SourceIndex) -> &str {
@@ -57,26 +53,18 @@ impl Topics {
     }
 
     /// A fresh list of these partitions, each with its offset.
-    pub fn list(
-        &self,
-        partitions: impl IntoIterator<Item = (SourcePartition, Offset)>,
-    ) -> TopicPartitionList {
+    pub fn list(&self, partitions: impl IntoIterator<Item = (SourcePartition, Offset)>) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for ((source, partition), offset) in partitions {
             let mut element = list.add_partition(self.name(source), partition);
-            element
-                .set_offset(offset)
-                .expect("an offset is never negative");
+            element.set_offset(offset).expect("an offset is never negative");
         }
         list
     }
 
     /// The partitions in a list that are of our sources.
     pub fn partitions(&self, list: &TopicPartitionList) -> Vec<SourcePartition> {
-        ffi::entries(list)
-            .into_iter()
-            .filter_map(|entry| Some((self.find(&entry.topic)?, entry.partition)))
-            .collect()
+        ffi::entries(list).into_iter().filter_map(|entry| Some((self.find(&entry.topic)?, entry.partition))).collect()
     }
 }
 
@@ -106,23 +94,13 @@ pub(super) enum Refusal {
 }
 
 /// Decides where a partition starts, whose records from `low` to below `high` exist.
-pub(super) fn start(
-    committed: &Committed,
-    low: i64,
-    high: i64,
-    rules: Rules,
-) -> Result<Start, Refusal> {
+pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) -> Result<Start, Refusal> {
     let Committed::At { offset, metadata } = committed else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
             StartFrom::Latest => high,
         };
-        return Ok(Start {
-            base,
-            map: Map::default(),
-            lost: 0,
-            commit_first: true,
-        });
+        return Ok(Start { base, map: Map::default(), lost: 0, commit_first: true });
     };
     let offset = *offset;
     let map = match (map::decode(offset, metadata), rules.on_foreign_offset) {
@@ -131,30 +109,17 @@ pub(super) fn start(
         (Err(why), OnForeignOffset::Stop) => return Err(Refusal::Foreign { offset, why }),
     };
     if (low..=high).contains(&offset) {
-        return Ok(Start {
-            base: offset,
-            map,
-            lost: 0,
-            commit_first: false,
-        });
+        return Ok(Start { base: offset, map, lost: 0, commit_first: false });
     }
     match rules.on_data_loss {
         OnDataLoss::Stop => Err(Refusal::OutOfRange { offset }),
         // Beyond the end: the topic is not what it was, nor is what the map says of it.
-        OnDataLoss::Continue if offset > high => Ok(Start {
-            base: low,
-            map: Map::default(),
-            lost: 0,
-            commit_first: true,
-        }),
+        OnDataLoss::Continue if offset > high => {
+            Ok(Start { base: low, map: Map::default(), lost: 0, commit_first: true })
+        }
         OnDataLoss::Continue => {
             let lost = u64::try_from(low - offset).unwrap_or(0);
-            Ok(Start {
-                base: low,
-                map,
-                lost,
-                commit_first: true,
-            })
+            Ok(Start { base: low, map, lost, commit_first: true })
         }
     }
 }
@@ -173,20 +138,13 @@ where
         return Ok(Vec::new());
     }
     // A fresh list: librdkafka leaves old metadata in place where the new is empty.
-    let list = topics.list(
-        partitions
-            .iter()
-            .map(|partition| (*partition, Offset::Invalid)),
-    );
+    let list = topics.list(partitions.iter().map(|partition| (*partition, Offset::Invalid)));
     let list = consumer.committed_offsets(list, timeout)?;
     by_partition(topics, &list)?
         .into_iter()
         .map(|(partition, entry)| {
             let committed = match entry.offset {
-                offset if offset >= 0 => Committed::At {
-                    offset,
-                    metadata: entry.metadata,
-                },
+                offset if offset >= 0 => Committed::At { offset, metadata: entry.metadata },
                 _ => Committed::Nothing,
             };
             Ok((partition, committed))
@@ -215,9 +173,7 @@ where
     let (low, high) = (edge(Offset::Beginning)?, edge(Offset::End)?);
     Ok(low
         .into_iter()
-        .filter_map(|(partition, low)| {
-            Some((partition, (low.offset, high.get(&partition)?.offset)))
-        })
+        .filter_map(|(partition, low)| Some((partition, (low.offset, high.get(&partition)?.offset))))
         .filter(|(_, (low, high))| *low >= 0 && *high >= 0)
         .collect())
 }

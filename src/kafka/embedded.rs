@@ -28,23 +28,17 @@ impl Embedded {
 
     /// Creates a topic.
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<(), KafkaError> {
-        self.cluster
-            .create_topic(name, partitions, 1)
-            .map_err(cannot("create a topic"))
+        self.cluster.create_topic(name, partitions, 1).map_err(cannot("create a topic"))
     }
 
     /// Stops answering on all connections to a broker (they are numbered from 1).
     pub fn broker_down(&self, broker: i32) -> Result<(), KafkaError> {
-        self.cluster
-            .broker_down(broker)
-            .map_err(cannot("stop a broker"))
+        self.cluster.broker_down(broker).map_err(cannot("stop a broker"))
     }
 
     /// Takes connections to a broker again.
     pub fn broker_up(&self, broker: i32) -> Result<(), KafkaError> {
-        self.cluster
-            .broker_up(broker)
-            .map_err(cannot("start a broker"))
+        self.cluster.broker_up(broker).map_err(cannot("start a broker"))
     }
 }
 

@@ -50,9 +50,7 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
                 partition: element.partition,
                 offset: element.offset,
                 error: element.err.into(),
-                metadata: bytes(element.metadata, element.metadata_size)
-                    .unwrap_or_default()
-                    .to_vec(),
+                metadata: bytes(element.metadata, element.metadata_size).unwrap_or_default().to_vec(),
             })
             .collect()
     }
@@ -78,8 +76,7 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list (that is how rdkafka makes it), which lives and
     // stays unchanged while it is borrowed; on success name is a C string and value is null or `size` bytes, both inside the list.
     unsafe {
-        let error =
-            sys::rd_kafka_header_get_all(list.cast(), index, &mut name, &mut value, &mut size);
+        let error = sys::rd_kafka_header_get_all(list.cast(), index, &mut name, &mut value, &mut size);
         (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
             .then(|| (CStr::from_ptr(name).to_bytes(), bytes(value, size)))
     }
@@ -102,13 +99,7 @@ pub(super) fn cached_watermarks<C: ClientContext>(
     let (mut low, mut high) = (NO_OFFSET, NO_OFFSET);
     // SAFETY: the client lives while it is borrowed, the topic is a C string, and the two offsets are written before return.
     let error = unsafe {
-        sys::rd_kafka_get_watermark_offsets(
-            client.native_ptr(),
-            topic.as_ptr(),
-            partition,
-            &mut low,
-            &mut high,
-        )
+        sys::rd_kafka_get_watermark_offsets(client.native_ptr(), topic.as_ptr(), partition, &mut low, &mut high)
     };
     (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some((low, high))
 }
@@ -150,20 +141,9 @@ impl ReplyQueue {
         list: &TopicPartitionList,
     ) -> Result<(), RDKafkaErrorCode> {
         // SAFETY: client, list and queue live during the call, and librdkafka copies the list; without a callback the answer is an event.
-        let error = unsafe {
-            sys::rd_kafka_commit_queue(
-                client.native_ptr(),
-                list.ptr(),
-                self.0,
-                None,
-                ptr::null_mut(),
-            )
-        };
-        if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-            Ok(())
-        } else {
-            Err(error.into())
-        }
+        let error =
+            unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0, None, ptr::null_mut()) };
+        if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(error.into()) }
     }
 
     /// The next answer, if it arrives in time.
@@ -175,11 +155,7 @@ impl ReplyQueue {
                 return None;
             }
             let list = sys::rd_kafka_event_topic_partition_list(event);
-            let entries = if list.is_null() {
-                Vec::new()
-            } else {
-                raw_entries(list)
-            };
+            let entries = if list.is_null() { Vec::new() } else { raw_entries(list) };
             let error = sys::rd_kafka_event_error(event).into();
             sys::rd_kafka_event_destroy(event);
             Some(CommitReply { error, entries })

@@ -22,22 +22,10 @@ pub fn markdown() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("| name | kind | unit | labels | tells |\n|---|---|---|---|---|\n");
     for metric in TABLE {
-        let Metric {
-            name,
-            kind,
-            unit,
-            labels,
-            help,
-            ..
-        } = metric;
+        let Metric { name, kind, unit, labels, help, .. } = metric;
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         let labels = labels.join(", ");
-        let _ = writeln!(
-            page,
-            "| `{name}` | {} | {} | {labels} | {help} |",
-            kind.as_str(),
-            unit.as_str()
-        );
+        let _ = writeln!(page, "| `{name}` | {} | {} | {labels} | {help} |", kind.as_str(), unit.as_str());
     }
     push_labels(&mut page);
     push_buckets(&mut page);
@@ -90,9 +78,6 @@ mod tests {
             std::fs::write(&path, markdown()).unwrap();
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            written == markdown(),
-            "docs/metrics.md differs from the table; UPDATE_DOCS=1 rewrites it"
-        );
+        assert!(written == markdown(), "docs/metrics.md differs from the table; UPDATE_DOCS=1 rewrites it");
     }
 }

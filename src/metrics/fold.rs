@@ -30,10 +30,7 @@ impl Tally {
         for (half, counts) in tally.0.chunks_exact_mut(HALF).zip([done, shadow]) {
             half[0] = counts.admitted;
             half[1] = counts.delayed;
-            for (slot, (_, count)) in half[2..]
-                .iter_mut()
-                .zip(ReasonCounts::iter(&counts.rejected))
-            {
+            for (slot, (_, count)) in half[2..].iter_mut().zip(ReasonCounts::iter(&counts.rejected)) {
                 *slot = count;
             }
         }
@@ -49,18 +46,12 @@ impl Tally {
     }
 
     fn plus(mut self, other: &Tally) -> Tally {
-        self.0
-            .iter_mut()
-            .zip(other.0)
-            .for_each(|(a, b)| *a = a.saturating_add(b));
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = a.saturating_add(b));
         self
     }
 
     fn minus(mut self, other: &Tally) -> Tally {
-        self.0
-            .iter_mut()
-            .zip(other.0)
-            .for_each(|(a, b)| *a = a.saturating_sub(b));
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = a.saturating_sub(b));
         self
     }
 
@@ -135,11 +126,7 @@ impl Label {
     }
 
     fn end(&mut self) {
-        *self = Label {
-            ended: self.total(),
-            levels: self.levels,
-            ..Label::default()
-        };
+        *self = Label { ended: self.total(), levels: self.levels, ..Label::default() };
     }
 }
 
@@ -155,18 +142,12 @@ impl Fold {
     /// Labels for the `configured` clients, and for others as they come while there are fewer than `max_labels`.
     pub(super) fn new(max_labels: usize, configured: impl IntoIterator<Item = Arc<str>>) -> Fold {
         let labels = configured.into_iter().filter(|name| &**name != OTHER);
-        Fold {
-            max_labels,
-            labels: labels.map(|name| (name, Label::default())).collect(),
-            other: Label::default(),
-        }
+        Fold { max_labels, labels: labels.map(|name| (name, Label::default())).collect(), other: Label::default() }
     }
 
     /// Takes over what the snapshot shows.
     pub(super) fn update(&mut self, snapshot: &ServiceSnapshot) {
-        self.labels
-            .values_mut()
-            .for_each(|label| label.levels = Levels::default());
+        self.labels.values_mut().for_each(|label| label.levels = Levels::default());
         self.other.levels = Levels::default();
         let mut total = Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow);
         let mut present = Vec::with_capacity(self.labels.len());
@@ -182,19 +163,14 @@ impl Fold {
             }
         }
         self.end_absent(&present);
-        let labelled = self
-            .labels
-            .values()
-            .fold(Tally::default(), |sum, label| sum.plus(&label.total()));
+        let labelled = self.labels.values().fold(Tally::default(), |sum, label| sum.plus(&label.total()));
         self.other.current = total.minus(&labelled);
     }
 
     /// Every label with its counts and levels, `_other` last.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Tally, Levels)> {
         let labels = self.labels.iter().map(|(name, label)| (&**name, label));
-        labels
-            .chain([(OTHER, &self.other)])
-            .map(|(name, label)| (name, label.total(), label.levels))
+        labels.chain([(OTHER, &self.other)]).map(|(name, label)| (name, label.total(), label.levels))
     }
 
     fn label_for(&mut self, client: &ClientSnapshot, tally: &Tally) -> Option<&mut Label> {
@@ -208,14 +184,7 @@ impl Fold {
             }
             // Without room it may have been among the others before it was configured; what it counted stays there.
             let elsewhere = if has_room { Tally::default() } else { *tally };
-            self.labels.insert(
-                Arc::clone(&client.name),
-                Label {
-                    current: elsewhere,
-                    elsewhere,
-                    ..Label::default()
-                },
-            );
+            self.labels.insert(Arc::clone(&client.name), Label { current: elsewhere, elsewhere, ..Label::default() });
         }
         self.labels.get_mut(&client.name)
     }
@@ -277,11 +246,7 @@ mod tests {
     impl Registry {
         fn client(&mut self, id: u8) -> &mut ClientSnapshot {
             // Client 0 is configured, client 7 has the name of the fold itself.
-            let name = if id == 7 {
-                OTHER.into()
-            } else {
-                format!("c{id}").into()
-            };
+            let name = if id == 7 { OTHER.into() } else { format!("c{id}").into() };
             self.clients.entry(id).or_insert_with(|| ClientSnapshot {
                 name,
                 configured: id == 0,
@@ -330,14 +295,8 @@ mod tests {
     }
 
     fn total(snapshot: &ServiceSnapshot) -> Tally {
-        let clients = snapshot
-            .clients
-            .iter()
-            .map(|c| Tally::new(&c.counts, &c.shadow));
-        clients.fold(
-            Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow),
-            |sum, t| sum.plus(&t),
-        )
+        let clients = snapshot.clients.iter().map(|c| Tally::new(&c.counts, &c.shadow));
+        clients.fold(Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow), |sum, t| sum.plus(&t))
     }
 
     proptest! {
@@ -376,28 +335,17 @@ mod tests {
         let mut registry = Registry::default();
         let mut fold = Fold::new(9, []);
         let count = |fold: &Fold, name: &str| {
-            fold.iter()
-                .find(|(label, ..)| *label == name)
-                .map(|(_, tally, _)| tally.done().admitted())
+            fold.iter().find(|(label, ..)| *label == name).map(|(_, tally, _)| tally.done().admitted())
         };
         let mut publish = |steps: &[Step], fold: &mut Fold| {
             steps.iter().for_each(|step| registry.apply(step));
             fold.update(&registry.snapshot());
         };
         publish(&[Step::Admit(1, 5)], &mut fold);
-        assert_eq!(
-            (count(&fold, "c1"), count(&fold, OTHER)),
-            (Some(5), Some(0))
-        );
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
         publish(&[Step::Forget(1)], &mut fold);
-        assert_eq!(
-            (count(&fold, "c1"), count(&fold, OTHER)),
-            (Some(5), Some(0))
-        );
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
         publish(&[Step::Admit(1, 3)], &mut fold);
-        assert_eq!(
-            (count(&fold, "c1"), count(&fold, OTHER)),
-            (Some(8), Some(0))
-        );
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(8), Some(0)));
     }
 }

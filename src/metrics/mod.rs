@@ -44,9 +44,7 @@ impl Publisher {
         // No idle_timeout: it would lose what is counted through held handles.
         let recorder = PrometheusBuilder::new().build_recorder();
         TABLE.iter().for_each(|metric| describe(&recorder, metric));
-        Registry(&recorder)
-            .gauge(&table::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), librdkafka])
-            .set(1.0);
+        Registry(&recorder).gauge(&table::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), librdkafka]).set(1.0);
         Publisher {
             handle: recorder.handle(),
             recorder,
@@ -58,19 +56,10 @@ impl Publisher {
 
     /// Makes every series of a service exist, at 0, before its engine has shown anything.
     pub fn declare(&mut self, service: &Service) {
-        let configured = service
-            .policy
-            .clients
-            .iter()
-            .map(|client| Arc::from(client.name.as_str()));
+        let configured = service.policy.clients.iter().map(|client| Arc::from(client.name.as_str()));
         let topics = service.sources.iter().map(|source| source.topic.as_str());
-        let series = ServiceSeries::new(
-            Registry(&self.recorder),
-            &service.name,
-            self.metrics_clients,
-            configured,
-            topics,
-        );
+        let series =
+            ServiceSeries::new(Registry(&self.recorder), &service.name, self.metrics_clients, configured, topics);
         self.services.insert(service.name.clone(), series);
     }
 
@@ -80,9 +69,7 @@ impl Publisher {
         let series = self
             .services
             .entry(snapshot.name.clone())
-            .or_insert_with(|| {
-                ServiceSeries::new(registry, &snapshot.name, self.metrics_clients, [], [])
-            });
+            .or_insert_with(|| ServiceSeries::new(registry, &snapshot.name, self.metrics_clients, [], []));
         series.publish(registry, snapshot);
     }
 
@@ -91,42 +78,26 @@ impl Publisher {
         with_local_recorder(&self.recorder, || self.process.collect());
         let mut out = self.handle.render();
         self.render_histogram(&mut out, &table::DELAY, |snapshot| &snapshot.delay);
-        self.render_histogram(&mut out, &table::END_TO_END, |snapshot| {
-            &snapshot.end_to_end
-        });
+        self.render_histogram(&mut out, &table::END_TO_END, |snapshot| &snapshot.end_to_end);
         self.render_histogram(&mut out, &table::ROUND, |snapshot| &snapshot.round);
         self.render_partitions(&mut out, &table::CONSUMER_LAG, |partition| partition.lag);
         self.render_partitions(&mut out, &table::HELD, |partition| partition.held);
         out
     }
 
-    fn render_histogram(
-        &self,
-        out: &mut String,
-        metric: &Metric,
-        of: impl Fn(&ServiceSnapshot) -> &HistogramSnapshot,
-    ) {
+    fn render_histogram(&self, out: &mut String, metric: &Metric, of: impl Fn(&ServiceSnapshot) -> &HistogramSnapshot) {
         text::write_head(out, metric);
         for (name, series) in &self.services {
             text::write_histogram(out, metric, name, of(series.newest()));
         }
     }
 
-    fn render_partitions(
-        &self,
-        out: &mut String,
-        metric: &Metric,
-        of: impl Fn(&PartitionSnapshot) -> u64,
-    ) {
+    fn render_partitions(&self, out: &mut String, metric: &Metric, of: impl Fn(&PartitionSnapshot) -> u64) {
         text::write_head(out, metric);
         for (name, series) in &self.services {
             for partition in &series.newest().partitions {
                 let number = partition.partition.to_string();
-                let labels = [
-                    ("service", name.as_str()),
-                    ("topic", &partition.topic),
-                    ("partition", &number),
-                ];
+                let labels = [("service", name.as_str()), ("topic", &partition.topic), ("partition", &number)];
                 text::write_sample(out, metric.name, &labels, of(partition));
             }
         }

@@ -7,9 +7,7 @@ use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 use watermaster_core::reason::Reason;
 
-use crate::snapshot::{
-    ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, ROUND_OUTCOMES, ServiceSnapshot,
-};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, ROUND_OUTCOMES, ServiceSnapshot};
 
 use super::fold::{Fold, Levels, Tally, TallyHalf};
 use super::table::{self, Metric};
@@ -18,8 +16,7 @@ use super::table::{self, Metric};
 #[derive(Clone, Copy)]
 pub(super) struct Registry<'a>(pub(super) &'a PrometheusRecorder);
 
-const METADATA: Metadata<'static> =
-    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
 impl Registry<'_> {
     /// Makes a gauge exist at 0.
@@ -42,18 +39,9 @@ impl Registry<'_> {
 }
 
 fn key(metric: &Metric, values: &[&str]) -> Key {
-    assert_eq!(
-        metric.labels.len(),
-        values.len(),
-        "{}: a value for each label",
-        metric.name
-    );
-    let labels: Vec<Label> = metric
-        .labels
-        .iter()
-        .zip(values)
-        .map(|(label, v)| Label::new(*label, pre_escape(v)))
-        .collect();
+    assert_eq!(metric.labels.len(), values.len(), "{}: a value for each label", metric.name);
+    let labels: Vec<Label> =
+        metric.labels.iter().zip(values).map(|(label, v)| Label::new(*label, pre_escape(v))).collect();
     Key::from_parts(metric.name, labels)
 }
 
@@ -81,9 +69,7 @@ impl ServiceSeries {
         topics: impl IntoIterator<Item = &'a str>,
     ) -> ServiceSeries {
         let fold = Fold::new(metrics_clients, configured);
-        let clients = fold
-            .iter()
-            .map(|(name, ..)| (name.to_owned(), ClientSeries::new(registry, service, name)));
+        let clients = fold.iter().map(|(name, ..)| (name.to_owned(), ClientSeries::new(registry, service, name)));
         for topic in topics {
             registry.declare_gauge(&table::SOURCE_RETENTION, &[service, topic]);
         }
@@ -91,10 +77,7 @@ impl ServiceSeries {
             clients: clients.collect(),
             fold,
             totals: Totals::new(registry, service),
-            newest: Arc::new(ServiceSnapshot {
-                name: service.to_owned(),
-                ..Default::default()
-            }),
+            newest: Arc::new(ServiceSnapshot { name: service.to_owned(), ..Default::default() }),
         }
     }
 
@@ -110,10 +93,7 @@ impl ServiceSeries {
         self.fold.update(snapshot);
         for (name, tally, levels) in self.fold.iter() {
             if !self.clients.contains_key(name) {
-                self.clients.insert(
-                    name.to_owned(),
-                    ClientSeries::new(registry, &snapshot.name, name),
-                );
+                self.clients.insert(name.to_owned(), ClientSeries::new(registry, &snapshot.name, name));
             }
             self.clients[name].set(&tally, &levels);
         }
@@ -142,15 +122,8 @@ struct DecisionSeries {
 }
 
 impl DecisionSeries {
-    fn new(
-        registry: Registry<'_>,
-        records: &Metric,
-        rejected: &Metric,
-        service: &str,
-        client: &str,
-    ) -> Self {
-        let reason =
-            |reason: Reason| registry.counter(rejected, &[service, client, reason.as_str()]);
+    fn new(registry: Registry<'_>, records: &Metric, rejected: &Metric, service: &str, client: &str) -> Self {
+        let reason = |reason: Reason| registry.counter(rejected, &[service, client, reason.as_str()]);
         DecisionSeries {
             admitted: registry.counter(records, &[service, client, "admitted"]),
             rejected: registry.counter(records, &[service, client, "rejected"]),
@@ -169,8 +142,7 @@ impl DecisionSeries {
 
 impl ClientSeries {
     fn new(registry: Registry<'_>, service: &str, client: &str) -> ClientSeries {
-        let decisions =
-            |records, rejected| DecisionSeries::new(registry, records, rejected, service, client);
+        let decisions = |records, rejected| DecisionSeries::new(registry, records, rejected, service, client);
         let gauge = |metric| registry.gauge(metric, &[service, client]);
         ClientSeries {
             done: decisions(&table::RECORDS, &table::REJECTED),
@@ -209,18 +181,12 @@ const GAUGES: &[(&Metric, fn(&ServiceSnapshot) -> f64)] = &[
     (&table::CAPACITY, |s| s.capacity as f64),
     (&table::CYCLE, |s| s.cycle_seconds),
     (&table::WINDOW_ADMITTED, |s| s.window_admitted as f64),
-    (&table::WINDOW_ADMITTED_MAX, |s| {
-        s.window_admitted_max as f64
-    }),
+    (&table::WINDOW_ADMITTED_MAX, |s| s.window_admitted_max as f64),
     (&table::CLIENTS, |s| s.clients.len() as f64),
     (&table::ENFORCED, |s| f64::from(s.enforce)),
     (&table::BACKLOG_BYTES, |s| s.backlog_bytes as f64),
-    (&table::BACKLOG_LIMIT_RECORDS, |s| {
-        s.backlog_limit_records as f64
-    }),
-    (&table::BACKLOG_LIMIT_BYTES, |s| {
-        s.backlog_limit_bytes as f64
-    }),
+    (&table::BACKLOG_LIMIT_RECORDS, |s| s.backlog_limit_records as f64),
+    (&table::BACKLOG_LIMIT_BYTES, |s| s.backlog_limit_bytes as f64),
     (&table::OLDEST_HELD_AGE, |s| s.oldest_held_seconds),
     (&table::MAP_USED, |s| s.map_used_ratio),
     (&table::READY, |s| f64::from(s.ready)),
@@ -236,17 +202,9 @@ impl Totals {
         for cause in PRODUCER_CAUSES {
             registry.declare_counter(&table::PRODUCER_RECREATIONS, &[service, cause]);
         }
-        let paused = |reason: &&'static str| {
-            (
-                *reason,
-                registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]),
-            )
-        };
+        let paused = |reason: &&'static str| (*reason, registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]));
         Totals {
-            gauges: GAUGES
-                .iter()
-                .map(|(metric, of)| (registry.gauge(metric, &[service]), *of))
-                .collect(),
+            gauges: GAUGES.iter().map(|(metric, of)| (registry.gauge(metric, &[service]), *of)).collect(),
             allocations: ALLOCATION_CAUSES
                 .iter()
                 .map(|cause| registry.counter(&table::ALLOCATIONS, &[service, cause]))
@@ -259,28 +217,20 @@ impl Totals {
 
     fn set(&mut self, registry: Registry<'_>, snapshot: &ServiceSnapshot) {
         let service = snapshot.name.as_str();
-        self.gauges
-            .iter()
-            .for_each(|(gauge, of)| gauge.set(of(snapshot)));
+        self.gauges.iter().for_each(|(gauge, of)| gauge.set(of(snapshot)));
         for (counter, count) in self.allocations.iter().zip(snapshot.allocations) {
             counter.absolute(count);
         }
         self.lost_records.absolute(snapshot.lost_records);
         self.rebalances.absolute(snapshot.rebalances);
         for (outcome, count) in &snapshot.rounds {
-            registry
-                .counter(&table::ROUNDS, &[service, outcome])
-                .absolute(*count);
+            registry.counter(&table::ROUNDS, &[service, outcome]).absolute(*count);
         }
         for (cause, count) in &snapshot.producer_recreations {
-            registry
-                .counter(&table::PRODUCER_RECREATIONS, &[service, cause])
-                .absolute(*count);
+            registry.counter(&table::PRODUCER_RECREATIONS, &[service, cause]).absolute(*count);
         }
         for (topic, seconds) in &snapshot.source_retention_seconds {
-            registry
-                .gauge(&table::SOURCE_RETENTION, &[service, topic])
-                .set(*seconds);
+            registry.gauge(&table::SOURCE_RETENTION, &[service, topic]).set(*seconds);
         }
         self.set_paused(registry, snapshot);
     }
@@ -290,10 +240,7 @@ impl Totals {
         self.paused.values().for_each(|gauge| gauge.set(0.0));
         for &(reason, partitions) in &snapshot.paused {
             let make = || registry.gauge(&table::PAUSED_PARTITIONS, &[&snapshot.name, reason]);
-            self.paused
-                .entry(reason)
-                .or_insert_with(make)
-                .set(partitions as f64);
+            self.paused.entry(reason).or_insert_with(make).set(partitions as f64);
         }
     }
 }

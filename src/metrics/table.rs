@@ -67,14 +67,11 @@ pub struct Metric {
 }
 
 /// Buckets for times that a record spends waiting: from below a round to beyond the default `max_delay`.
-pub const WAITING_BUCKETS: &[f64] = &[
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,
-];
+pub const WAITING_BUCKETS: &[f64] =
+    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0];
 
 /// Buckets for how long a round takes: from a loopback commit to a transaction's timeout.
-pub const ROUND_BUCKETS: &[f64] = &[
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
+pub const ROUND_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 macro_rules! metrics {
     ($($id:ident $name:literal $kind:ident $unit:ident [$($label:literal)*] $(buckets $buckets:ident)? $help:literal;)*) => {
@@ -213,10 +210,7 @@ mod tests {
 
     #[test]
     fn names_are_unique_also_without_total() {
-        let bare: BTreeSet<_> = TABLE
-            .iter()
-            .map(|m| m.name.trim_end_matches("_total"))
-            .collect();
+        let bare: BTreeSet<_> = TABLE.iter().map(|m| m.name.trim_end_matches("_total")).collect();
         assert_eq!(bare.len(), TABLE.len());
     }
 
@@ -224,19 +218,9 @@ mod tests {
     fn names_follow_the_conventions() {
         for metric in TABLE {
             let name = metric.name;
-            assert!(
-                name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'),
-                "{name}"
-            );
-            assert!(
-                name.starts_with("watermaster_") || name.starts_with("process_"),
-                "{name}"
-            );
-            assert_eq!(
-                metric.kind == Kind::Counter,
-                name.ends_with("_total"),
-                "{name}"
-            );
+            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+            assert!(name.starts_with("watermaster_") || name.starts_with("process_"), "{name}");
+            assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
             for taken in ["_sum", "_count", "_bucket"] {
                 assert!(!name.ends_with(taken), "{name}");
             }
@@ -249,10 +233,7 @@ mod tests {
                 Unit::Records if metric.kind == Kind::Gauge => {
                     assert!(suffixed("_units") || suffixed("_records"), "{name}");
                 }
-                _ => assert!(
-                    !["_seconds", "_bytes", "_ratio"].iter().any(|s| suffixed(s)),
-                    "{name}"
-                ),
+                _ => assert!(!["_seconds", "_bytes", "_ratio"].iter().any(|s| suffixed(s)), "{name}"),
             }
         }
     }
@@ -260,14 +241,8 @@ mod tests {
     #[test]
     fn service_is_the_first_label_of_all_but_the_process_wide_ones() {
         for metric in TABLE {
-            let process_wide =
-                metric.name.starts_with("process_") || metric.name.ends_with("build_info");
-            assert_eq!(
-                metric.labels.first() == Some(&"service"),
-                !process_wide,
-                "{}",
-                metric.name
-            );
+            let process_wide = metric.name.starts_with("process_") || metric.name.ends_with("build_info");
+            assert_eq!(metric.labels.first() == Some(&"service"), !process_wide, "{}", metric.name);
             let unique: BTreeSet<_> = metric.labels.iter().collect();
             assert_eq!(unique.len(), metric.labels.len(), "{}", metric.name);
         }
@@ -276,12 +251,7 @@ mod tests {
     #[test]
     fn only_histograms_have_buckets_and_they_rise() {
         for metric in TABLE {
-            assert_eq!(
-                metric.kind == Kind::Histogram,
-                !metric.buckets.is_empty(),
-                "{}",
-                metric.name
-            );
+            assert_eq!(metric.kind == Kind::Histogram, !metric.buckets.is_empty(), "{}", metric.name);
             assert!(metric.buckets.is_sorted_by(|a, b| a < b), "{}", metric.name);
         }
     }

@@ -34,11 +34,7 @@ impl Fixed {
 
     /// The least whole number of records that is no less; saturates at `u64::MAX`.
     pub const fn ceil(self) -> u64 {
-        if self.fraction() == 0 {
-            self.floor()
-        } else {
-            self.floor().saturating_add(1)
-        }
+        if self.fraction() == 0 { self.floor() } else { self.floor().saturating_add(1) }
     }
 
     /// What is above the whole records, in units of 2⁻⁶⁴ records.

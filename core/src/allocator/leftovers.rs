@@ -26,14 +26,11 @@ pub(super) fn hand_out(
     let left = capacity - grants.iter().map(|grant| grant.records).sum::<u64>();
     if let Some(last) = (left as usize).checked_sub(1) {
         candidates.clear();
-        candidates.extend(claims.iter().zip(&*grants).enumerate().map(
-            |(index, (claim, grant))| Candidate {
-                key: claim.credit.plus_fraction(grant.exact),
-                claim: index as u32,
-            },
-        ));
-        candidates
-            .select_nth_unstable_by(last, |one, other| before(claims, remainders, one, other));
+        candidates.extend(claims.iter().zip(&*grants).enumerate().map(|(index, (claim, grant))| Candidate {
+            key: claim.credit.plus_fraction(grant.exact),
+            claim: index as u32,
+        }));
+        candidates.select_nth_unstable_by(last, |one, other| before(claims, remainders, one, other));
         for candidate in &candidates[..=last] {
             grants[candidate.claim as usize].records += 1;
         }
@@ -43,16 +40,7 @@ pub(super) fn hand_out(
     }
 }
 
-fn before(
-    claims: &[Claim<'_>],
-    remainders: &Remainders,
-    one: &Candidate,
-    other: &Candidate,
-) -> Ordering {
+fn before(claims: &[Claim<'_>], remainders: &Remainders, one: &Candidate, other: &Candidate) -> Ordering {
     let (a, b) = (one.claim as usize, other.claim as usize);
-    other
-        .key
-        .cmp(&one.key)
-        .then_with(|| remainders.cmp(b, a))
-        .then_with(|| claims[a].name.cmp(claims[b].name))
+    other.key.cmp(&one.key).then_with(|| remainders.cmp(b, a)).then_with(|| claims[a].name.cmp(claims[b].name))
 }

@@ -41,12 +41,7 @@ pub(super) struct Borrower {
 
 impl Split {
     /// Decides the ratio; `borrowers` is a buffer.
-    pub(super) fn new(
-        lending: Lending,
-        shares: &Shares,
-        claims: &[Claim<'_>],
-        borrowers: &mut Vec<Borrower>,
-    ) -> Split {
+    pub(super) fn new(lending: Lending, shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<Borrower>) -> Split {
         let (surplus, deficit) = totals(shares, claims);
         if deficit <= surplus {
             return Split::reduced(Rule::WantsMet, surplus - deficit, surplus);
@@ -78,18 +73,10 @@ impl Split {
 
     fn reduced(rule: Rule, numerator: Parts, denominator: Parts) -> Split {
         if numerator.is_zero() {
-            return Split {
-                rule,
-                numerator,
-                denominator: Parts::ONE,
-            };
+            return Split { rule, numerator, denominator: Parts::ONE };
         }
         let common = numerator.gcd(denominator);
-        Split {
-            rule,
-            numerator: numerator / common,
-            denominator: denominator / common,
-        }
+        Split { rule, numerator: numerator / common, denominator: denominator / common }
     }
 }
 
@@ -114,10 +101,7 @@ fn collect_borrowers(shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<
         if let Wants::Records(wants) = claim.wants
             && standing.floor > standing.default
         {
-            borrowers.push(Borrower {
-                wants,
-                weight: shares.weight(claim),
-            });
+            borrowers.push(Borrower { wants, weight: shares.weight(claim) });
         }
     }
 }
@@ -128,10 +112,7 @@ fn collect_borrowers(shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<
 /// that partitions what it halves, O(N) in all.
 fn fill_progressively(shares: &Shares, borrowers: &mut [Borrower], surplus: Parts) -> Split {
     let mut left = surplus;
-    let mut weight: u128 = borrowers
-        .iter()
-        .map(|borrower| u128::from(borrower.weight))
-        .sum();
+    let mut weight: u128 = borrowers.iter().map(|borrower| u128::from(borrower.weight)).sum();
     let mut met = None;
     let mut undecided = borrowers;
     while !undecided.is_empty() {
@@ -139,15 +120,8 @@ fn fill_progressively(shares: &Shares, borrowers: &mut [Borrower], surplus: Part
         undecided.select_nth_unstable_by(middle, Borrower::by_level);
         let (lower, upper) = undecided.split_at_mut(middle + 1);
         let last = lower[middle];
-        let lower_over: Parts = lower
-            .iter()
-            .map(|borrower| shares.over(borrower.wants, borrower.weight))
-            .sum();
-        let upper_weight = weight
-            - lower
-                .iter()
-                .map(|borrower| u128::from(borrower.weight))
-                .sum::<u128>();
+        let lower_over: Parts = lower.iter().map(|borrower| shares.over(borrower.wants, borrower.weight)).sum();
+        let upper_weight = weight - lower.iter().map(|borrower| u128::from(borrower.weight)).sum::<u128>();
         if lower_over <= left && is_affordable(shares, last, upper_weight, left - lower_over) {
             left -= lower_over;
             weight = upper_weight;
@@ -173,12 +147,7 @@ fn is_affordable(shares: &Shares, last: Borrower, weight: u128, left: Parts) -> 
 fn is_met(shares: &Shares, claim: &Claim<'_>, met: Option<Borrower>) -> bool {
     match (claim.wants, met) {
         (Wants::Records(wants), Some(met)) => {
-            Borrower {
-                wants,
-                weight: shares.weight(claim),
-            }
-            .by_level(&met)
-                != Ordering::Greater
+            Borrower { wants, weight: shares.weight(claim) }.by_level(&met) != Ordering::Greater
         }
         // A newcomer wants no more than its default share.
         (Wants::DefaultShare, _) => true,

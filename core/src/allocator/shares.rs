@@ -53,20 +53,14 @@ impl Shares {
 
     /// A claim's weight in lowest terms.
     pub(super) fn weight(&self, claim: &Claim<'_>) -> u64 {
-        if self.weight_unit == 1 {
-            claim.weight
-        } else {
-            claim.weight / self.weight_unit
-        }
+        if self.weight_unit == 1 { claim.weight } else { claim.weight / self.weight_unit }
     }
 
     pub(super) fn standing(&self, claim: &Claim<'_>) -> Standing {
         let weight = Parts::from(self.weight(claim));
         let default = self.default_per_weight * weight;
         let floor = match claim.wants {
-            Wants::Records(wants) => {
-                (self.per_record * Parts::from(wants)).max(self.reserved_per_weight * weight)
-            }
+            Wants::Records(wants) => (self.per_record * Parts::from(wants)).max(self.reserved_per_weight * weight),
             Wants::DefaultShare => default,
         };
         Standing { default, floor }

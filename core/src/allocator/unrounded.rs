@@ -52,17 +52,11 @@ impl Remainders {
         let denominator = Uint::<BITS, LIMBS>::from(shares.per_record) * per_one;
         for claim in claims {
             let (kept, portion) = split.of(shares, claim);
-            let numerator: Uint<BITS, LIMBS> =
-                Uint::from(kept) * per_one + Uint::from(portion) * ratio;
+            let numerator: Uint<BITS, LIMBS> = Uint::from(kept) * per_one + Uint::from(portion) * ratio;
             let (quotient, remainder) = (numerator << 64_usize).div_rem(denominator);
             let exact = Fixed::from_bits(quotient.to::<u128>());
             self.limbs.extend_from_slice(remainder.as_limbs());
-            grants.push(Grant {
-                records: exact.floor(),
-                exact,
-                default_share: Fixed::ZERO,
-                credit: claim.credit,
-            });
+            grants.push(Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: claim.credit });
         }
     }
 

@@ -46,35 +46,20 @@ impl Case {
 /// The settings of every property here: so many cases, and failures kept beside the tests.
 pub fn config(cases: u32) -> ProptestConfig {
     let kept = FileFailurePersistence::Direct("tests/allocator/proptest-regressions.txt");
-    ProptestConfig {
-        failure_persistence: Some(Box::new(kept)),
-        ..ProptestConfig::with_cases(cases)
-    }
+    ProptestConfig { failure_persistence: Some(Box::new(kept)), ..ProptestConfig::with_cases(cases) }
 }
 
 /// Any allocation. Clients come in up to a dozen kinds, which keeps a thousand of them quick to shrink and leaves
 /// many ties.
 pub fn any_case() -> impl Strategy<Value = Case> {
     let lending = select(vec![Lending::Proportional, Lending::MaxMin]);
-    (
-        any_kinds(),
-        any_size(),
-        any_capacity(),
-        any_reservation(),
-        lending,
-    )
-        .prop_map(|(kinds, size, capacity, reservation, lending)| {
+    (any_kinds(), any_size(), any_capacity(), any_reservation(), lending).prop_map(
+        |(kinds, size, capacity, reservation, lending)| {
             let count = size.clients(kinds.len());
-            let terms = Terms {
-                capacity: capacity.records(count),
-                reservation,
-                lending,
-            };
-            Case {
-                terms,
-                clients: clients(&kinds, count, terms.capacity),
-            }
-        })
+            let terms = Terms { capacity: capacity.records(count), reservation, lending };
+            Case { terms, clients: clients(&kinds, count, terms.capacity) }
+        },
+    )
 }
 
 /// A weight, wants and a credit.
@@ -130,16 +115,9 @@ fn clients(kinds: &[Kind], count: usize, capacity: u64) -> Vec<Client> {
             let default = u128::from(capacity) * u128::from(weight) / total;
             let wants = match wants {
                 AnyWants::Wants(wants) => wants,
-                AnyWants::Thousandths(part) => {
-                    Wants::Records((default * u128::from(part) / 1_000) as u64)
-                }
+                AnyWants::Thousandths(part) => Wants::Records((default * u128::from(part) / 1_000) as u64),
             };
-            Client {
-                name,
-                weight,
-                wants,
-                credit,
-            }
+            Client { name, weight, wants, credit }
         })
         .collect()
 }
@@ -147,12 +125,11 @@ fn clients(kinds: &[Kind], count: usize, capacity: u64) -> Vec<Client> {
 fn any_kinds() -> impl Strategy<Value = Vec<Kind>> {
     let few = select(vec![500, 1_000, 1_100, 1_300, 1_500, 2_300, 3_000]);
     let any = prop_oneof![Just(1), Just(MAX_WEIGHT), 1..=MAX_WEIGHT];
-    let far_apart =
-        kinds(prop_oneof![Just(1_000_000_000), 1..=1_000_000_000_u64], 2).prop_map(|mut kinds| {
-            kinds[0].0 = 1;
-            kinds[1].0 = kinds[1].0.max(1_000_000);
-            kinds
-        });
+    let far_apart = kinds(prop_oneof![Just(1_000_000_000), 1..=1_000_000_000_u64], 2).prop_map(|mut kinds| {
+        kinds[0].0 = 1;
+        kinds[1].0 = kinds[1].0.max(1_000_000);
+        kinds
+    });
     prop_oneof![3 => kinds(Just(1_000), 1), 4 => kinds(few, 1), 3 => far_apart, 1 => kinds(any, 1)]
 }
 
@@ -214,12 +191,8 @@ fn any_reservation() -> impl Strategy<Value = Ratio> {
 fn at_least_a_tenth_of_the_cases_are_hard_in_each_way() {
     const SAMPLES: usize = 4_000;
     let hard: [(&str, fn(&Case) -> bool); 7] = [
-        ("more clients than capacity", |case| {
-            case.clients.len() as u64 > case.terms.capacity
-        }),
-        ("reservation 0", |case| {
-            case.terms.reservation == Ratio::ZERO
-        }),
+        ("more clients than capacity", |case| case.clients.len() as u64 > case.terms.capacity),
+        ("reservation 0", |case| case.terms.reservation == Ratio::ZERO),
         ("reservation 1", |case| case.terms.reservation == Ratio::ONE),
         ("weights 1 : 10^6", |case| {
             let weights = || case.clients.iter().map(|client| client.weight);
@@ -227,31 +200,19 @@ fn at_least_a_tenth_of_the_cases_are_hard_in_each_way() {
         }),
         ("1 000 clients", |case| case.clients.len() >= 1_000),
         ("wants of 2^62", |case| {
-            case.clients
-                .iter()
-                .any(|client| matches!(client.wants, Wants::Records(wants) if wants >= 1 << 62))
+            case.clients.iter().any(|client| matches!(client.wants, Wants::Records(wants) if wants >= 1 << 62))
         }),
-        ("a newcomer", |case| {
-            case.clients
-                .iter()
-                .any(|client| client.wants == Wants::DefaultShare)
-        }),
+        ("a newcomer", |case| case.clients.iter().any(|client| client.wants == Wants::DefaultShare)),
     ];
     let mut counts = [0; 7];
     let mut runner = TestRunner::deterministic();
     for _ in 0..SAMPLES {
-        let case = any_case()
-            .new_tree(&mut runner)
-            .expect("nothing is filtered")
-            .current();
+        let case = any_case().new_tree(&mut runner).expect("nothing is filtered").current();
         for (count, (_, is_hard)) in counts.iter_mut().zip(hard) {
             *count += usize::from(is_hard(&case));
         }
     }
     for (count, (name, _)) in counts.into_iter().zip(hard) {
-        assert!(
-            count * 10 >= SAMPLES,
-            "{name}: only {count} of {SAMPLES} cases"
-        );
+        assert!(count * 10 >= SAMPLES, "{name}: only {count} of {SAMPLES} cases");
     }
 }

@@ -1,8 +1,6 @@
 //! Known allocations.
 
-use watermaster_core::allocator::{
-    Allocator, Claim, Credit, MAX_WEIGHT, Terms, Wants, default_share,
-};
+use watermaster_core::allocator::{Allocator, Claim, Credit, MAX_WEIGHT, Terms, Wants, default_share};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
@@ -18,14 +16,7 @@ fn case(capacity: u64, reservation: u32, lending: Lending, clients: &[(u64, Want
         credit: Credit::ZERO,
     });
     let reservation = Ratio::from_millionths(reservation).unwrap();
-    Case {
-        terms: Terms {
-            capacity,
-            reservation,
-            lending,
-        },
-        clients: clients.collect(),
-    }
+    Case { terms: Terms { capacity, reservation, lending }, clients: clients.collect() }
 }
 
 fn records(case: &Case) -> Vec<u64> {
@@ -33,24 +24,15 @@ fn records(case: &Case) -> Vec<u64> {
 }
 
 fn equals(wants: &[u64]) -> Vec<(u64, Wants)> {
-    wants
-        .iter()
-        .map(|&wants| (1_000, Wants::Records(wants)))
-        .collect()
+    wants.iter().map(|&wants| (1_000, Wants::Records(wants))).collect()
 }
 
 #[test]
 fn the_worked_table() {
-    for (wants, granted) in [
-        ([2, 15, 10, 10], [5, 15, 10, 10]),
-        ([3, 15, 50, 10], [3, 11, 16, 10]),
-        ([0, 15, 50, 5], [1, 12, 22, 5]),
-    ] {
-        assert_eq!(
-            records(&case(40, 100_000, Lending::Proportional, &equals(&wants))),
-            granted,
-            "{wants:?}"
-        );
+    for (wants, granted) in
+        [([2, 15, 10, 10], [5, 15, 10, 10]), ([3, 15, 50, 10], [3, 11, 16, 10]), ([0, 15, 50, 5], [1, 12, 22, 5])]
+    {
+        assert_eq!(records(&case(40, 100_000, Lending::Proportional, &equals(&wants))), granted, "{wants:?}");
     }
 }
 
@@ -60,10 +42,7 @@ fn max_min_lends_a_flood_no_more_than_its_neighbour() {
     // A lends 7. B wants 5 more than its share, C floods.
     assert_eq!(lent(Lending::MaxMin, &[3, 15, 50, 10]), [3, 14, 13, 10]);
     assert_eq!(lent(Lending::MaxMin, &[3, 15, 5_000, 10]), [3, 14, 13, 10]);
-    assert_eq!(
-        lent(Lending::Proportional, &[3, 15, 5_000, 10]),
-        [3, 10, 17, 10]
-    );
+    assert_eq!(lent(Lending::Proportional, &[3, 15, 5_000, 10]), [3, 10, 17, 10]);
     // B is met before the surplus is gone; C gets the rest.
     assert_eq!(lent(Lending::MaxMin, &[3, 12, 50, 10]), [3, 12, 15, 10]);
     // Enough for all: both lendings are the same.
@@ -83,11 +62,7 @@ fn floats_would_give_other_grants() {
 
 #[test]
 fn a_newcomer_gets_its_default_share_unrounded() {
-    let clients = [
-        (1_000, Wants::DefaultShare),
-        (1_000, Wants::Records(0)),
-        (1_000, Wants::Records(900)),
-    ];
+    let clients = [(1_000, Wants::DefaultShare), (1_000, Wants::Records(0)), (1_000, Wants::Records(900))];
     for lending in [Lending::Proportional, Lending::MaxMin] {
         let grants = case(100, 0, lending, &clients).grants();
         assert_eq!(grants[0].exact, default_share(100, 1, 3));
@@ -99,25 +74,15 @@ fn a_newcomer_gets_its_default_share_unrounded() {
 #[test]
 fn no_claims_get_nothing_and_one_gets_everything() {
     assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[])), []);
-    for wants in [
-        Wants::Records(0),
-        Wants::Records(u64::MAX),
-        Wants::DefaultShare,
-    ] {
-        assert_eq!(
-            records(&case(40, 100_000, Lending::MaxMin, &[(7, wants)])),
-            [40]
-        );
+    for wants in [Wants::Records(0), Wants::Records(u64::MAX), Wants::DefaultShare] {
+        assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[(7, wants)])), [40]);
     }
 }
 
 #[test]
 fn buffers_of_another_allocation_leave_no_trace() {
     let (mut allocator, mut grants) = (Allocator::new(), Vec::new());
-    for case in [
-        many_clients(300, Lending::MaxMin),
-        case(40, 100_000, Lending::MaxMin, &equals(&[3, 15, 50, 10])),
-    ] {
+    for case in [many_clients(300, Lending::MaxMin), case(40, 100_000, Lending::MaxMin, &equals(&[3, 15, 50, 10]))] {
         let claims: Vec<Claim<'_>> = case
             .clients
             .iter()
@@ -149,18 +114,10 @@ fn the_ends_of_the_ranges_fit() {
     for lending in [Lending::Proportional, Lending::MaxMin] {
         for lenders in [0, 1, 500] {
             let mut case = many_clients(1_000, lending);
-            case.terms = Terms {
-                capacity: MAX_CAPACITY,
-                reservation: Ratio::from_millionths(1).unwrap(),
-                lending,
-            };
+            case.terms = Terms { capacity: MAX_CAPACITY, reservation: Ratio::from_millionths(1).unwrap(), lending };
             for (index, client) in case.clients.iter_mut().enumerate() {
                 client.weight = MAX_WEIGHT - (index as u64 % 2);
-                client.wants = Wants::Records(if index < lenders {
-                    0
-                } else {
-                    u64::MAX - (index as u64 % 3)
-                });
+                client.wants = Wants::Records(if index < lenders { 0 } else { u64::MAX - (index as u64 % 3) });
             }
             oracle::check(&case);
         }
@@ -179,13 +136,6 @@ fn many_clients(count: u64, lending: Lending) -> Case {
         }
     };
     let reservation = Ratio::from_millionths(123_456).unwrap();
-    let terms = Terms {
-        capacity: 1_500 * count,
-        reservation,
-        lending,
-    };
-    Case {
-        terms,
-        clients: (0..count).map(client).collect(),
-    }
+    let terms = Terms { capacity: 1_500 * count, reservation, lending };
+    Case { terms, clients: (0..count).map(client).collect() }
 }

@@ -73,11 +73,7 @@ proptest! {
 }
 
 fn nobody_gets_less_than_its_own(case: &Case, grants: &[Grant]) -> Result<(), TestCaseError> {
-    let total: u128 = case
-        .clients
-        .iter()
-        .map(|client| u128::from(client.weight))
-        .sum();
+    let total: u128 = case.clients.iter().map(|client| u128::from(client.weight)).sum();
     for (client, grant) in case.clients.iter().zip(grants) {
         let share = u128::from(case.terms.capacity) * u128::from(client.weight);
         let default = share / total;
@@ -85,18 +81,9 @@ fn nobody_gets_less_than_its_own(case: &Case, grants: &[Grant]) -> Result<(), Te
             Wants::Records(wants) => default.min(u128::from(wants)),
             Wants::DefaultShare => default,
         };
-        let reserved =
-            share * u128::from(case.terms.reservation.millionths()) / (total * 1_000_000);
-        prop_assert!(
-            u128::from(grant.records) >= kept.max(reserved),
-            "{} got {:?}",
-            client.name,
-            grant
-        );
-        prop_assert_eq!(
-            grant.default_share,
-            default_share(case.terms.capacity, client.weight, total)
-        );
+        let reserved = share * u128::from(case.terms.reservation.millionths()) / (total * 1_000_000);
+        prop_assert!(u128::from(grant.records) >= kept.max(reserved), "{} got {:?}", client.name, grant);
+        prop_assert_eq!(grant.default_share, default_share(case.terms.capacity, client.weight, total));
         prop_assert_eq!(u128::from(grant.default_share.floor()), default);
     }
     Ok(())
@@ -107,29 +94,15 @@ fn wanting_more_costs_at_most_a_record(case: &Case, grants: &[Grant]) -> Result<
     let mut equals: BTreeMap<u64, Vec<(u64, &Grant)>> = BTreeMap::new();
     for (client, grant) in case.clients.iter().zip(grants) {
         if let Wants::Records(wants) = client.wants {
-            equals
-                .entry(client.weight)
-                .or_default()
-                .push((wants, grant));
+            equals.entry(client.weight).or_default().push((wants, grant));
         }
     }
     for group in equals.values_mut() {
         group.sort_by_key(|(wants, _)| *wants);
         let (mut most, mut most_exact) = (0, Fixed::ZERO);
         for (wants, grant) in group {
-            prop_assert!(
-                grant.records + 1 >= most,
-                "who wants {} got {:?}, another {}",
-                wants,
-                grant,
-                most
-            );
-            prop_assert!(
-                grant.exact >= most_exact,
-                "who wants {} is due {:?}",
-                wants,
-                grant
-            );
+            prop_assert!(grant.records + 1 >= most, "who wants {} got {:?}, another {}", wants, grant, most);
+            prop_assert!(grant.exact >= most_exact, "who wants {} is due {:?}", wants, grant);
             most = most.max(grant.records);
             most_exact = grant.exact;
         }
@@ -142,10 +115,7 @@ fn rounding_moves_less_than_a_record(case: &Case, grants: &[Grant]) -> Result<()
         let up = grant.records - grant.exact.floor();
         prop_assert!(up <= 1, "{} got {:?}", client.name, grant);
         let owed = i128::from(grant.exact.fraction()) - (i128::from(up) << 64);
-        prop_assert_eq!(
-            grant.credit.to_bits(),
-            client.credit.to_bits().saturating_add(owed)
-        );
+        prop_assert_eq!(grant.credit.to_bits(), client.credit.to_bits().saturating_add(owed));
     }
     Ok(())
 }
@@ -153,30 +123,16 @@ fn rounding_moves_less_than_a_record(case: &Case, grants: &[Grant]) -> Result<()
 #[test]
 fn ten_equals_take_turns_for_four_records() {
     let granted = granted_to_equals(10, 4, 5, 10);
-    assert!(
-        granted.iter().all(|records| (3..=5).contains(records)),
-        "{granted:?}"
-    );
+    assert!(granted.iter().all(|records| (3..=5).contains(records)), "{granted:?}");
 }
 
 /// What each of `clients` equals got in all, over so many cycles with their credits carried along.
 fn granted_to_equals(clients: u64, capacity: u64, wants: u64, cycles: u64) -> Vec<u64> {
     let reservation = Ratio::from_millionths(100_000).unwrap();
-    let terms = Terms {
-        capacity,
-        reservation,
-        lending: Lending::Proportional,
-    };
-    let client = |index| Client {
-        name: format!("c{index}"),
-        weight: 1_000,
-        wants: Wants::Records(wants),
-        credit: Credit::ZERO,
-    };
-    let mut case = Case {
-        terms,
-        clients: (0..clients).map(client).collect(),
-    };
+    let terms = Terms { capacity, reservation, lending: Lending::Proportional };
+    let client =
+        |index| Client { name: format!("c{index}"), weight: 1_000, wants: Wants::Records(wants), credit: Credit::ZERO };
+    let mut case = Case { terms, clients: (0..clients).map(client).collect() };
     let mut granted = vec![0; case.clients.len()];
     for _ in 0..cycles {
         let grants = case.grants();
@@ -189,19 +145,13 @@ fn granted_to_equals(clients: u64, capacity: u64, wants: u64, cycles: u64) -> Ve
 }
 
 fn by_name(case: &Case, grants: &[Grant]) -> BTreeMap<String, Grant> {
-    case.clients
-        .iter()
-        .map(|client| client.name.clone())
-        .zip(grants.iter().copied())
-        .collect()
+    case.clients.iter().map(|client| client.name.clone()).zip(grants.iter().copied()).collect()
 }
 
 /// Fisher-Yates with a linear congruential generator.
 fn shuffle<T>(items: &mut [T], mut seed: u64) {
     for last in (1..items.len()).rev() {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         items.swap(last, (seed >> 33) as usize % (last + 1));
     }
 }

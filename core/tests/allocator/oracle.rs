@@ -70,15 +70,8 @@ fn class_indices(clients: &[Client]) -> BTreeMap<(u64, Option<u64>), usize> {
     indices
 }
 
-fn classes(
-    terms: &Terms,
-    clients: &[Client],
-    index_of: &BTreeMap<(u64, Option<u64>), usize>,
-) -> Vec<Class> {
-    let total = clients
-        .iter()
-        .map(|client| u128::from(client.weight))
-        .sum::<u128>();
+fn classes(terms: &Terms, clients: &[Client], index_of: &BTreeMap<(u64, Option<u64>), usize>) -> Vec<Class> {
+    let total = clients.iter().map(|client| u128::from(client.weight)).sum::<u128>();
     let reservation = exact(terms.reservation.millionths()) / exact(1_000_000);
     let mut classes: Vec<Class> = index_of
         .keys()
@@ -86,12 +79,7 @@ fn classes(
             let default = exact(terms.capacity) * exact(weight) / exact(total);
             let wants = wants.map_or_else(|| default.clone(), exact);
             let floor = wants.max(&reservation * &default);
-            Class {
-                weight: exact(weight),
-                clients: Exact::zero(),
-                default,
-                floor,
-            }
+            Class { weight: exact(weight), clients: Exact::zero(), default, floor }
         })
         .collect();
     for client in clients {
@@ -102,12 +90,7 @@ fn classes(
 
 fn exact_grants(lending: Lending, classes: &[Class]) -> Vec<Exact> {
     let zero = Exact::zero();
-    let sum = |part: &dyn Fn(&Class) -> Exact| {
-        classes
-            .iter()
-            .map(|class| part(class) * &class.clients)
-            .sum::<Exact>()
-    };
+    let sum = |part: &dyn Fn(&Class) -> Exact| classes.iter().map(|class| part(class) * &class.clients).sum::<Exact>();
     let deficit = sum(&|class| (-class.gap()).max(zero.clone()));
     let surplus = sum(&|class| class.gap().max(zero.clone()));
     let remaining = (&surplus - &deficit).max(zero.clone());
@@ -120,11 +103,7 @@ fn exact_grants(lending: Lending, classes: &[Class]) -> Vec<Exact> {
         .zip(loans)
         .map(|(class, loan)| {
             let gap = class.gap();
-            if gap.is_positive() {
-                &class.floor + gap / &surplus * &remaining
-            } else {
-                &class.default + loan
-            }
+            if gap.is_positive() { &class.floor + gap / &surplus * &remaining } else { &class.default + loan }
         })
         .collect()
 }
@@ -134,11 +113,7 @@ fn proportional_loans(classes: &[Class], deficit: &Exact, surplus: &Exact) -> Ve
         .iter()
         .map(|class| {
             let over = (-class.gap()).max(Exact::zero());
-            if over.is_zero() {
-                over
-            } else {
-                over.clone().min(over / deficit * surplus)
-            }
+            if over.is_zero() { over } else { over.clone().min(over / deficit * surplus) }
         })
         .collect()
 }
@@ -149,16 +124,10 @@ fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
     let mut left = surplus.clone();
     loop {
         let missing = |index: usize| -classes[index].gap() - &loans[index];
-        let rising: Vec<usize> = (0..classes.len())
-            .filter(|&index| missing(index).is_positive())
-            .collect();
+        let rising: Vec<usize> = (0..classes.len()).filter(|&index| missing(index).is_positive()).collect();
         let speed = |index: usize| &classes[index].weight * &classes[index].clients;
         let in_all: Exact = rising.iter().map(|&index| speed(index)).sum();
-        let Some(next_met) = rising
-            .iter()
-            .map(|&index| missing(index) / &classes[index].weight)
-            .min()
-        else {
+        let Some(next_met) = rising.iter().map(|&index| missing(index) / &classes[index].weight).min() else {
             return loans;
         };
         let rise = next_met.min(&left / &in_all);
@@ -181,30 +150,16 @@ fn hand_out_left_overs(terms: &Terms, clients: &[Client], dues: &mut [Due]) {
     };
     // Rationals compare slowly, and a class of clients with one credit has one: rank those first.
     let kind = |index: usize| (key(&clients[index]), clients[index].credit.to_bits());
-    let kinds: BTreeMap<_, usize> = (0..clients.len())
-        .map(|index| (kind(index), index))
-        .collect();
+    let kinds: BTreeMap<_, usize> = (0..clients.len()).map(|index| (kind(index), index)).collect();
     let mut claims: Vec<Exact> = kinds.values().map(|&index| claim(index)).collect();
     claims.sort();
     claims.dedup();
     let rank_of: BTreeMap<_, usize> = kinds
         .iter()
-        .map(|(kind, &index)| {
-            (
-                *kind,
-                claims
-                    .binary_search(&claim(index))
-                    .expect("it was collected"),
-            )
-        })
+        .map(|(kind, &index)| (*kind, claims.binary_search(&claim(index)).expect("it was collected")))
         .collect();
     let mut order: Vec<usize> = (0..clients.len()).collect();
-    order.sort_by_key(|&index| {
-        (
-            std::cmp::Reverse(rank_of[&kind(index)]),
-            &clients[index].name,
-        )
-    });
+    order.sort_by_key(|&index| (std::cmp::Reverse(rank_of[&kind(index)]), &clients[index].name));
     for &index in &order[..left.to_usize().expect("fewer left over than clients")] {
         dues[index].records += 1;
     }
@@ -226,26 +181,13 @@ pub fn check(case: &Case) {
     let dues = allocate(&case.terms, &case.clients);
     for ((client, due), grant) in case.clients.iter().zip(&dues).zip(&grants) {
         let name = &client.name;
-        assert_eq!(
-            BigInt::from(grant.records),
-            due.records,
-            "records of {name}"
-        );
-        assert_eq!(
-            BigInt::from(grant.exact.to_bits()),
-            bits(&due.exact),
-            "exact grant of {name}"
-        );
+        assert_eq!(BigInt::from(grant.records), due.records, "records of {name}");
+        assert_eq!(BigInt::from(grant.exact.to_bits()), bits(&due.exact), "exact grant of {name}");
         let default = BigInt::from(grant.default_share.to_bits());
         assert_eq!(default, bits(&due.default_share), "default share of {name}");
-        let credit: BigInt =
-            BigInt::from(client.credit.to_bits()) + bits(&due.exact) - (&due.records << 64);
+        let credit: BigInt = BigInt::from(client.credit.to_bits()) + bits(&due.exact) - (&due.records << 64);
         let credit = credit.clamp(i128::MIN.into(), i128::MAX.into());
-        assert_eq!(
-            BigInt::from(grant.credit.to_bits()),
-            credit,
-            "credit of {name}"
-        );
+        assert_eq!(BigInt::from(grant.credit.to_bits()), credit, "credit of {name}");
     }
 }
 
