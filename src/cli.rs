@@ -245,7 +245,7 @@ fn run(args: &Run) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    unbuilt::run(config, unbuilt::RunOptions { accept_foreign_offsets: args.accept_foreign_offsets })
+    crate::run::run(config, crate::run::RunOptions { accept_foreign_offsets: args.accept_foreign_offsets })
 }
 
 /// Says what is wrong with the configuration.

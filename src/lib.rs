@@ -1,5 +1,6 @@
 //! Watermaster: a fair-share throttler for Kafka.
 
+pub mod admin;
 pub mod cli;
 pub mod client_id;
 pub mod config;

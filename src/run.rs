@@ -47,9 +47,6 @@ pub fn run(config: Config, options: RunOptions) -> Exit {
 }
 
 async fn supervise(config: Config, options: RunOptions) -> Exit {
-    for warning in &config.warnings {
-        warn!("{} {} (from {})", warning.title(), warning.problem, warning.origin);
-    }
     let settings = &config.settings;
     let (listener, token) = match (bind(settings).await, read_token(settings)) {
         (Ok(listener), Ok(token)) => (listener, token),

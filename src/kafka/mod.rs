@@ -20,3 +20,8 @@ pub mod producer;
 pub mod record;
 
 pub use client::KafkaError;
+
+/// The version of librdkafka.
+pub fn client_version() -> String {
+    rdkafka::util::get_rdkafka_version().1
+}
