@@ -27,6 +27,9 @@ const REACH: Duration = Duration::from_secs(10);
 /// (2 s) and some steps of waiting, and there is room.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// Signals closer together than this are one.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+
 /// What the command line says beside the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct RunOptions {
@@ -268,11 +271,16 @@ impl Signals {
         Signals { seen }
     }
 
+    /// A second signal, but not the same one told twice: `timeout` and some supervisors signal the process and its group.
     async fn second(&mut self) {
-        for _ in 0..2 {
-            if self.seen.recv().await.is_none() {
-                std::future::pending::<()>().await;
+        let mut first: Option<Instant> = None;
+        while self.seen.recv().await.is_some() {
+            match first {
+                None => first = Some(Instant::now()),
+                Some(first) if first.elapsed() > IMPATIENCE => return,
+                Some(_) => {}
             }
         }
+        std::future::pending::<()>().await;
     }
 }

@@ -79,9 +79,7 @@ pub struct Map {
 
 /// A map that does not fit; whoever asks [`Tracker::bits_bound_after`] first never meets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error(
-    "the offset map takes {needed_bits} bits, of which {budget_bits} fit in the commit metadata"
-)]
+#[error("the offset map takes {needed_bits} bits, of which {budget_bits} fit in the commit metadata")]
 pub struct TooLarge {
     /// What the map takes.
     pub needed_bits: u64,
@@ -145,10 +143,7 @@ pub fn encode(
     set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
     let (needed_bits, budget_bits) = (bits.bits(), budget.payload_bits());
     if needed_bits > budget_bits {
-        return Err(TooLarge {
-            needed_bits,
-            budget_bits,
-        });
+        return Err(TooLarge { needed_bits, budget_bits });
     }
     Ok(write_text(Alphabet::of(budget), tracker.base(), bits))
 }
@@ -199,10 +194,7 @@ fn read_text(base: i64, version: char, rest: &[u8]) -> Result<Map, Unreadable> {
     let (mark, text) = rest.split_first().ok_or(Unreadable::Check)?;
     let alphabet = Alphabet::marked(*mark).ok_or(Unreadable::Check)?;
     let text = std::str::from_utf8(text).map_err(|_| Unreadable::Check)?;
-    let (body_start, _) = text
-        .char_indices()
-        .nth(alphabet.checksum_symbols())
-        .ok_or(Unreadable::Check)?;
+    let (body_start, _) = text.char_indices().nth(alphabet.checksum_symbols()).ok_or(Unreadable::Check)?;
     let (check, body) = text.split_at(body_start);
     let check = text_to_symbols(alphabet, check).ok_or(Unreadable::Check)?;
     if check.reader().take(32) != Ok(u64::from(checksum(alphabet, base, body))) {
@@ -215,10 +207,7 @@ fn read_text(base: i64, version: char, rest: &[u8]) -> Result<Map, Unreadable> {
 fn text_to_symbols(alphabet: Alphabet, text: &str) -> Option<BitWriter> {
     let mut bits = BitWriter::default();
     for character in text.chars() {
-        bits.push(
-            u64::from(alphabet.symbol(character)?),
-            alphabet.symbol_bits(),
-        );
+        bits.push(u64::from(alphabet.symbol(character)?), alphabet.symbol_bits());
     }
     Some(bits)
 }
@@ -231,28 +220,19 @@ fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<Map, Mal
     if padding >= u64::from(alphabet.symbol_bits()) || reader.take(padding as u32)? != 0 {
         return Err(Malformed);
     }
-    Ok(Map {
-        completed,
-        admitted,
-    })
+    Ok(Map { completed, admitted })
 }
 
 fn foreign(metadata: &[u8]) -> DecodeError {
-    let start = metadata[..metadata.len().min(16)]
-        .escape_ascii()
-        .to_string();
-    DecodeError::Foreign {
-        bytes: metadata.len(),
-        start,
-    }
+    let start = metadata[..metadata.len().min(16)].escape_ascii().to_string();
+    DecodeError::Foreign { bytes: metadata.len(), start }
 }
 
 fn describe_foreign(start: &str, bytes: usize) -> String {
     if bytes == 0 {
-        "the offset was committed without metadata, so not by this program (a reset, or another member of the group)".into()
+        "the offset was committed without metadata, so not by this program (a reset, or another member of the group)"
+            .into()
     } else {
-        format!(
-            "the commit metadata is another program's: {bytes} bytes that begin with \"{start}\""
-        )
+        format!("the commit metadata is another program's: {bytes} bytes that begin with \"{start}\"")
     }
 }

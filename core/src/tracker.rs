@@ -105,11 +105,7 @@ impl Tracker {
 
     /// One past the highest completed record, less the base; 0 if nothing beyond the base is completed.
     pub fn span(&self) -> u64 {
-        if self.completed == 0 {
-            0
-        } else {
-            self.end - self.base
-        }
+        if self.completed == 0 { 0 } else { self.end - self.base }
     }
 
     /// Records that were observed and are not completed.
@@ -159,11 +155,7 @@ impl Tracker {
         if offset - self.base >= MAX_SPAN {
             return u64::MAX;
         }
-        let shape = if offset < self.tail() {
-            self.shape_within(offset)
-        } else {
-            self.shape_beyond(offset)
-        };
+        let shape = if offset < self.tail() { self.shape_within(offset) } else { self.shape_beyond(offset) };
         shape.bits_bound()
     }
 
@@ -171,11 +163,7 @@ impl Tracker {
     pub fn observe(&mut self, offset: i64) -> Seen {
         let offset = index(offset);
         if offset < self.next {
-            return if self.is_done(offset) {
-                Seen::Completed
-            } else {
-                Seen::Again
-            };
+            return if self.is_done(offset) { Seen::Completed } else { Seen::Again };
         }
         self.skip(offset);
         self.next = offset + 1;
@@ -198,11 +186,7 @@ impl Tracker {
         let Ok(offset) = u64::try_from(offset) else {
             return;
         };
-        debug_assert!(
-            offset < self.next,
-            "{offset} was not observed, {} is next",
-            self.next
-        );
+        debug_assert!(offset < self.next, "{offset} was not observed, {} is next", self.next);
         if offset == self.base && self.completed == 0 && self.holes.is_empty() {
             self.base += 1;
             self.pending = self.pending.saturating_sub(1);
@@ -214,11 +198,7 @@ impl Tracker {
 
     /// What the set looks like, for its size.
     pub(crate) fn shape(&self) -> SetShape {
-        SetShape {
-            pairs: self.runs,
-            waiting: self.span() - self.completed,
-            completed: self.completed,
-        }
+        SetShape { pairs: self.runs, waiting: self.span() - self.completed, completed: self.completed }
     }
 
     fn complete_waiting(&mut self, offset: u64) {
@@ -238,18 +218,12 @@ impl Tracker {
 
     fn is_done(&self, offset: u64) -> bool {
         offset < self.base
-            || self.completed > 0
-                && offset < self.tail()
-                && (offset >= self.end || self.bits.get(offset))
+            || self.completed > 0 && offset < self.tail() && (offset >= self.end || self.bits.get(offset))
     }
 
     /// One past the highest completed offset, trailing holes included.
     fn tail(&self) -> u64 {
-        if self.completed == 0 {
-            self.base
-        } else {
-            self.end + self.trailing
-        }
+        if self.completed == 0 { self.base } else { self.end + self.trailing }
     }
 
     /// Records that `run` is completed, which lies at or beyond the end and has no trailing holes before it.
@@ -373,28 +347,16 @@ impl Tracker {
     }
 
     fn holes_after(&self, offset: u64) -> u64 {
-        if self.holes.is_empty() {
-            0
-        } else {
-            self.holes.get(&offset).copied().unwrap_or(0)
-        }
+        if self.holes.is_empty() { 0 } else { self.holes.get(&offset).copied().unwrap_or(0) }
     }
 
     fn take_holes(&mut self, offset: u64) -> u64 {
-        if self.holes.is_empty() {
-            0
-        } else {
-            self.holes.remove(&offset).unwrap_or(0)
-        }
+        if self.holes.is_empty() { 0 } else { self.holes.remove(&offset).unwrap_or(0) }
     }
 
     /// The shape once `offset`, which waits below the end, were completed.
     fn shape_within(&self, offset: u64) -> SetShape {
-        let SetShape {
-            pairs,
-            waiting,
-            completed,
-        } = self.shape();
+        let SetShape { pairs, waiting, completed } = self.shape();
         let count = 1 + self.holes_after(offset);
         let before = self.bits.get(offset - 1);
         let after = self.bits.get(offset + count);
@@ -409,11 +371,7 @@ impl Tracker {
     fn shape_beyond(&self, offset: u64) -> SetShape {
         let touches = self.completed > 0 && offset == self.tail();
         let completed = self.completed + self.trailing + 1;
-        SetShape {
-            pairs: self.runs + u64::from(!touches),
-            waiting: offset + 1 - self.base - completed,
-            completed,
-        }
+        SetShape { pairs: self.runs + u64::from(!touches), waiting: offset + 1 - self.base - completed, completed }
     }
 
     /// The first offset at or beyond `from` that is neither completed nor a hole.

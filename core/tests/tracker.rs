@@ -90,10 +90,7 @@ impl Pair {
             next: start,
             restored: OffsetRuns::new(),
         };
-        Pair {
-            tracker: Tracker::new(start),
-            model,
-        }
+        Pair { tracker: Tracker::new(start), model }
     }
 
     fn apply(&mut self, step: &Step) {
@@ -115,11 +112,7 @@ impl Pair {
             Step::Rewind => {
                 for offset in self.model.log.range(..self.model.next) {
                     let pending = self.model.pending.contains(offset);
-                    let expected = if pending {
-                        Seen::Again
-                    } else {
-                        Seen::Completed
-                    };
+                    let expected = if pending { Seen::Again } else { Seen::Completed };
                     assert_eq!(self.tracker.observe(*offset), expected, "offset {offset}");
                 }
             }
@@ -155,10 +148,7 @@ impl Pair {
         self.model.pending.remove(&offset);
         self.model.done.insert(offset);
         if offset == base {
-            assert!(
-                self.tracker.bits_bound() <= predicted && predicted <= bound,
-                "completing the base grew the map"
-            );
+            assert!(self.tracker.bits_bound() <= predicted && predicted <= bound, "completing the base grew the map");
         } else {
             assert_eq!(self.tracker.bits_bound(), predicted, "completing {offset}");
         }
@@ -183,23 +173,9 @@ impl Pair {
         assert_eq!(tracker.next(), model.next);
         assert_eq!(tracker.pending(), model.pending.len() as u64);
         assert_eq!(tracker.first_pending(), model.pending.first().copied());
-        assert!(
-            tracker.iter_pending().eq(model.pending.iter().copied()),
-            "{:?} waits",
-            model.pending
-        );
-        assert!(
-            model
-                .done
-                .iter()
-                .all(|offset| tracker.is_completed(*offset))
-        );
-        assert!(
-            !model
-                .pending
-                .iter()
-                .any(|offset| tracker.is_completed(*offset))
-        );
+        assert!(tracker.iter_pending().eq(model.pending.iter().copied()), "{:?} waits", model.pending);
+        assert!(model.done.iter().all(|offset| tracker.is_completed(*offset)));
+        assert!(!model.pending.iter().any(|offset| tracker.is_completed(*offset)));
         self.check_runs();
     }
 
@@ -209,32 +185,16 @@ impl Pair {
         assert_eq!(runs.iter().count(), tracker.runs().count(), "runs touch");
         for run in runs.iter() {
             assert!(run.start > tracker.base());
-            assert!(
-                model.pending.range(run.clone()).next().is_none(),
-                "{run:?} holds a record that waits"
-            );
+            assert!(model.pending.range(run.clone()).next().is_none(), "{run:?} holds a record that waits");
             let unread = run.start.max(model.next)..run.end;
-            assert!(
-                unread.is_empty()
-                    || unread
-                        .clone()
-                        .step_by(1)
-                        .all(|offset| model.restored.contains(offset))
-            );
+            assert!(unread.is_empty() || unread.clone().step_by(1).all(|offset| model.restored.contains(offset)));
         }
         let beyond = model.done.range(tracker.base()..);
-        assert!(
-            beyond.clone().all(|offset| runs.contains(*offset)),
-            "a completed record is not in the map"
-        );
+        assert!(beyond.clone().all(|offset| runs.contains(*offset)), "a completed record is not in the map");
         let end = runs.iter().last().map_or(tracker.base(), |run| run.end);
         assert_eq!(tracker.span(), end.abs_diff(tracker.base()));
         let fresh = Tracker::restore(tracker.base(), &runs);
-        assert_eq!(
-            fresh.bits_bound(),
-            tracker.bits_bound(),
-            "counts and runs differ"
-        );
+        assert_eq!(fresh.bits_bound(), tracker.bits_bound(), "counts and runs differ");
     }
 }
 
@@ -278,10 +238,7 @@ fn completes_in_order_without_leaving_anything() {
     for offset in 5..100_000 {
         assert_eq!(tracker.observe(offset), Seen::New);
         tracker.complete(offset);
-        assert_eq!(
-            (tracker.base(), tracker.span(), tracker.pending()),
-            (offset + 1, 0, 0)
-        );
+        assert_eq!((tracker.base(), tracker.span(), tracker.pending()), (offset + 1, 0, 0));
     }
 }
 
@@ -301,15 +258,7 @@ fn a_hole_completes_with_the_record_before_it() {
 #[test]
 fn what_a_map_does_not_say_is_a_hole_only_once_the_log_skips_it() {
     let mut tracker = Tracker::restore(10, &[12..14, 16..18].into_iter().collect());
-    assert_eq!(
-        (
-            tracker.base(),
-            tracker.next(),
-            tracker.span(),
-            tracker.pending()
-        ),
-        (10, 10, 8, 0)
-    );
+    assert_eq!((tracker.base(), tracker.next(), tracker.span(), tracker.pending()), (10, 10, 8, 0));
     assert_eq!(tracker.observe(10), Seen::New);
     assert_eq!(tracker.observe(12), Seen::Completed, "11 was skipped");
     tracker.complete(10);

@@ -35,10 +35,7 @@ impl BitWriter {
 
     /// Appends a number below 2⁶³: its width, then its bits.
     pub fn push_number(&mut self, value: u64) {
-        debug_assert!(
-            value >> 63 == 0,
-            "{value} takes a width that is not written"
-        );
+        debug_assert!(value >> 63 == 0, "{value} takes a width that is not written");
         let width = u64::BITS - value.leading_zeros();
         self.push(u64::from(width), NUMBER_WIDTH_BITS);
         self.push(value, width);
@@ -63,11 +60,7 @@ impl BitWriter {
 
     /// What was written, to be read from the start.
     pub fn reader(&self) -> BitReader<'_> {
-        BitReader {
-            words: &self.words,
-            position: 0,
-            bits: self.bits,
-        }
+        BitReader { words: &self.words, position: 0, bits: self.bits }
     }
 }
 
@@ -94,11 +87,7 @@ impl BitReader<'_> {
         if u64::from(width) > self.left() {
             return Err(Malformed);
         }
-        let value = if width == 0 {
-            0
-        } else {
-            self.window() >> (64 - width)
-        };
+        let value = if width == 0 { 0 } else { self.window() >> (64 - width) };
         self.position += u64::from(width);
         Ok(value)
     }
@@ -125,19 +114,13 @@ impl BitReader<'_> {
         }
         self.position += 1;
         let low = self.take(parameter)?;
-        high.checked_mul(1 << parameter)
-            .map(|high| high | low)
-            .ok_or(Malformed)
+        high.checked_mul(1 << parameter).map(|high| high | low).ok_or(Malformed)
     }
 
     /// The next 64 bits, zeros beyond the end.
     fn window(&self) -> u64 {
         let (index, used) = ((self.position / 64) as usize, self.position % 64);
         let word = |index: usize| self.words.get(index).copied().unwrap_or(0);
-        if used == 0 {
-            word(index)
-        } else {
-            word(index) << used | word(index + 1) >> (64 - used)
-        }
+        if used == 0 { word(index) } else { word(index) << used | word(index + 1) >> (64 - used) }
     }
 }

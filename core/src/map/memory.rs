@@ -12,12 +12,7 @@ const PARAMETER_BITS: u32 = 6;
 /// The most bits that so many slices in a row take when what they counted adds up to `admitted`.
 pub(super) fn bits_bound(slices: usize, admitted: u64) -> u64 {
     let fixed = SLICES_BITS + 2 * NUMBER_WIDTH_BITS + u32::BITS + 63 + PARAMETER_BITS;
-    u64::from(fixed)
-        + rice(
-            slices.clamp(1, MAX_SLICES) as u64,
-            admitted.min(MAX_ADMITTED),
-        )
-        .1
+    u64::from(fixed) + rice(slices.clamp(1, MAX_SLICES) as u64, admitted.min(MAX_ADMITTED)).1
 }
 
 /// More in all is written as so many: 2⁶².
@@ -42,18 +37,12 @@ pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice])
 }
 
 /// The counts, newest first. One between two steps counts in the later, one too old in the oldest: it is remembered longer, not shorter.
-fn by_age<'a>(
-    newest: i64,
-    slice_ms: u32,
-    slices: impl Iterator<Item = &'a MemorySlice>,
-) -> Vec<u64> {
+fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a MemorySlice>) -> Vec<u64> {
     let mut counts: Vec<u64> = Vec::new();
     let mut room = MAX_ADMITTED;
     for slice in slices {
         let age = newest.abs_diff(slice.end_ms.max(0)) / u64::from(slice_ms);
-        let index = usize::try_from(age)
-            .unwrap_or(usize::MAX)
-            .min(MAX_SLICES - 1);
+        let index = usize::try_from(age).unwrap_or(usize::MAX).min(MAX_SLICES - 1);
         if index >= counts.len() {
             counts.resize(index + 1, 0);
         }
@@ -76,10 +65,7 @@ pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<MemorySlice>, Malform
     let mut slices = Vec::new();
     for age in 0..count as i64 {
         let admitted = bits.take_rice(parameter)?;
-        let end_ms = width
-            .checked_mul(age)
-            .and_then(|back| newest.checked_sub(back))
-            .ok_or(Malformed)?;
+        let end_ms = width.checked_mul(age).and_then(|back| newest.checked_sub(back)).ok_or(Malformed)?;
         if admitted > 0 {
             slices.push(MemorySlice { end_ms, admitted });
         }

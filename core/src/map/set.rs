@@ -8,22 +8,12 @@ use super::shape::{Kind, PARAMETER_BITS, SetShape};
 use crate::tracker::OffsetRuns;
 
 /// Writes completed runs beyond `base`, which must be of this shape.
-pub(super) fn write(
-    bits: &mut BitWriter,
-    base: i64,
-    shape: SetShape,
-    runs: impl Iterator<Item = Range<i64>>,
-) {
+pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>) {
     let (kind, _) = shape.cheapest();
     write_header(bits, kind, shape);
     let mut end = base;
     for run in runs {
-        write_pair(
-            bits,
-            kind,
-            run.start.abs_diff(end),
-            run.end.abs_diff(run.start),
-        );
+        write_pair(bits, kind, run.start.abs_diff(end), run.end.abs_diff(run.start));
         end = run.end;
     }
 }
@@ -45,10 +35,7 @@ fn write_header(bits: &mut BitWriter, kind: Kind, shape: SetShape) {
 /// Writes some waiting offsets and the completed ones after them, at least one of each.
 fn write_pair(bits: &mut BitWriter, kind: Kind, waiting: u64, completed: u64) {
     match kind {
-        Kind::Runs {
-            waiting: parameter,
-            completed: other,
-        } => {
+        Kind::Runs { waiting: parameter, completed: other } => {
             bits.push_rice(waiting - 1, parameter);
             bits.push_rice(completed - 1, other);
         }
@@ -77,11 +64,7 @@ fn push_repeated(bits: &mut BitWriter, word: u64, mut count: u64) {
 
 /// Reads what [`write`] wrote. Takes memory in proportion to the bits, whatever they claim.
 pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<OffsetRuns, Malformed> {
-    let mut set = Collector {
-        base,
-        span: 0,
-        runs: OffsetRuns::new(),
-    };
+    let mut set = Collector { base, span: 0, runs: OffsetRuns::new() };
     let kind = bits.take(2)?;
     let count = bits.take_number()?;
     match kind {
@@ -108,11 +91,7 @@ pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<OffsetRuns, Ma
         }
         _ => {
             for _ in 0..count {
-                if bits.take(1)? == 0 {
-                    set.waiting(1)?
-                } else {
-                    set.completed(1)?
-                }
+                if bits.take(1)? == 0 { set.waiting(1)? } else { set.completed(1)? }
             }
         }
     }
@@ -143,11 +122,7 @@ impl Collector {
 
     /// The next `count` offsets. A set neither begins with completed ones nor reaches too far.
     fn advance(&mut self, count: u64) -> Result<Range<i64>, Malformed> {
-        let end = self
-            .span
-            .checked_add(count)
-            .filter(|end| *end <= MAX_SPAN)
-            .ok_or(Malformed)?;
+        let end = self.span.checked_add(count).filter(|end| *end <= MAX_SPAN).ok_or(Malformed)?;
         let start = std::mem::replace(&mut self.span, end);
         let offset = |ahead: u64| self.base.checked_add_unsigned(ahead).ok_or(Malformed);
         Ok(offset(start)?..offset(end)?)

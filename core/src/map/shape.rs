@@ -34,17 +34,10 @@ pub(super) enum Kind {
 impl SetShape {
     /// The cheapest kind and the most bits that the set can take in it, without its header.
     pub(super) fn cheapest(self) -> (Kind, u64) {
-        let SetShape {
-            pairs,
-            waiting,
-            completed,
-        } = self;
+        let SetShape { pairs, waiting, completed } = self;
         let (long_waiting, waiting_bits) = rice(pairs, waiting - pairs);
         let (long_completed, completed_bits) = rice(pairs, completed - pairs);
-        let runs = Kind::Runs {
-            waiting: long_waiting,
-            completed: long_completed,
-        };
+        let runs = Kind::Runs { waiting: long_waiting, completed: long_completed };
         let (after, after_bits) = rice(waiting, completed);
         let (before, before_bits) = rice(completed, waiting);
         let others = [
@@ -86,13 +79,6 @@ pub(super) fn rice(count: u64, sum: u64) -> (u32, u64) {
         return (0, u64::MAX); // never so: a sum needs values
     }
     let rough = sum.ilog2() - limit.ilog2();
-    let parameter = if sum >> rough <= limit {
-        rough
-    } else {
-        rough + 1
-    };
-    (
-        parameter,
-        (sum >> parameter) + count * u64::from(parameter + 1),
-    )
+    let parameter = if sum >> rough <= limit { rough } else { rough + 1 };
+    (parameter, (sum >> parameter) + count * u64::from(parameter + 1))
 }

@@ -37,9 +37,7 @@ impl Alphabet {
 
     /// The alphabet with this mark.
     pub fn marked(mark: u8) -> Option<Alphabet> {
-        [Alphabet::Wide, Alphabet::Narrow]
-            .into_iter()
-            .find(|alphabet| alphabet.mark() as u32 == u32::from(mark))
+        [Alphabet::Wide, Alphabet::Narrow].into_iter().find(|alphabet| alphabet.mark() as u32 == u32::from(mark))
     }
 
     /// Bits in each symbol.
@@ -63,8 +61,7 @@ impl Alphabet {
                 let mut rest = symbol;
                 for (first, count) in WIDE {
                     if rest < count {
-                        return char::from_u32(u32::from(first + rest))
-                            .expect("no range holds surrogates");
+                        return char::from_u32(u32::from(first + rest)).expect("no range holds surrogates");
                     }
                     rest -= count;
                 }
@@ -109,9 +106,7 @@ mod tests {
             for symbol in 0..1 << alphabet.symbol_bits() {
                 assert_eq!(alphabet.symbol(alphabet.character(symbol)), Some(symbol));
             }
-            let symbols = (0..=u32::from(char::MAX))
-                .filter_map(char::from_u32)
-                .filter_map(|c| alphabet.symbol(c));
+            let symbols = (0..=u32::from(char::MAX)).filter_map(char::from_u32).filter_map(|c| alphabet.symbol(c));
             assert_eq!(symbols.count(), 1 << alphabet.symbol_bits());
         }
     }

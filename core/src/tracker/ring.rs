@@ -30,11 +30,7 @@ impl BitRing {
         self.reserve(last);
         for word in first..=last {
             let low = if word == first { from % WORD } else { 0 };
-            let high = if word == last {
-                (to - 1) % WORD
-            } else {
-                WORD - 1
-            };
+            let high = if word == last { (to - 1) % WORD } else { WORD - 1 };
             let slot = self.slot(word);
             self.words[slot] |= u64::MAX << low & u64::MAX >> (WORD - 1 - high);
         }
@@ -90,11 +86,7 @@ impl BitRing {
     }
 
     fn word(&self, word: u64) -> u64 {
-        if word.wrapping_sub(self.first) < self.words.len() as u64 {
-            self.words[self.slot(word)]
-        } else {
-            0
-        }
+        if word.wrapping_sub(self.first) < self.words.len() as u64 { self.words[self.slot(word)] } else { 0 }
     }
 
     /// The length is a power of two, so that truncating `word` first changes nothing.
