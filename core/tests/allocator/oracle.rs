@@ -145,31 +145,30 @@ fn proportional_loans(classes: &[Class], deficit: &Exact, surplus: &Exact) -> Ve
 
 /// Lets everybody's loan rise at the speed of its weight, from one event (somebody has all that it wants) to the next.
 fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
-    let mut loans = vec![Exact::zero(); classes.len()];
-    let mut left = surplus.clone();
-    loop {
-        let missing = |index: usize| -classes[index].gap() - &loans[index];
-        let rising: Vec<usize> = (0..classes.len())
-            .filter(|&index| missing(index).is_positive())
-            .collect();
-        let speed = |index: usize| &classes[index].weight * &classes[index].clients;
-        let in_all: Exact = rising.iter().map(|&index| speed(index)).sum();
-        let Some(next_met) = rising
-            .iter()
-            .map(|&index| missing(index) / &classes[index].weight)
-            .min()
-        else {
-            return loans;
-        };
-        let rise = next_met.min(&left / &in_all);
-        if rise.is_zero() {
-            return loans;
+    let over = |class: &Class| (-class.gap()).max(Exact::zero());
+    let mut rising: Vec<(Exact, &Class)> = classes
+        .iter()
+        .map(|class| (over(class) / &class.weight, class))
+        .collect();
+    rising.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut speed: Exact = classes
+        .iter()
+        .map(|class| &class.weight * &class.clients)
+        .sum();
+    let (mut level, mut left) = (Exact::zero(), surplus.clone());
+    for (met_at, class) in rising {
+        let rise = (&met_at - &level).min(&left / &speed);
+        left -= &rise * &speed;
+        level += rise;
+        if level < met_at {
+            break;
         }
-        for index in rising {
-            loans[index] += &classes[index].weight * &rise;
-        }
-        left -= rise * in_all;
+        speed -= &class.weight * &class.clients;
     }
+    classes
+        .iter()
+        .map(|class| over(class).min(&level * &class.weight))
+        .collect()
 }
 
 fn hand_out_left_overs(terms: &Terms, clients: &[Client], dues: &mut [Due]) {
@@ -240,7 +239,7 @@ pub fn check(case: &Case) {
         assert_eq!(default, bits(&due.default_share), "default share of {name}");
         let credit: BigInt =
             BigInt::from(client.credit.to_bits()) + bits(&due.exact) - (&due.records << 64);
-        let credit = credit.clamp(i128::MIN.into(), i128::MAX.into());
+        let credit = credit.clamp((-1_i128 << 126).into(), (1_i128 << 126).into());
         assert_eq!(
             BigInt::from(grant.credit.to_bits()),
             credit,
