@@ -247,7 +247,10 @@ fn a_forged_map_is_read_like_ours() {
         (0b110, 3),
     ]);
     let map = decode(40, forged(40, &body).as_bytes()).unwrap();
-    assert_eq!(map.completed.iter().collect::<Vec<_>>(), [42..45]);
+    assert_eq!(
+        (map.completed.iter().next(), map.completed.iter().count()),
+        (Some(42..45), 1)
+    );
 }
 
 #[test]
