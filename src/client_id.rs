@@ -277,3 +277,6 @@ impl Visitor<'_> for Key<'_> {
         Ok(key == self.0)
     }
 }
+
+#[cfg(test)]
+mod tests;
