@@ -21,16 +21,26 @@ use watermaster::settings::{
     ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
     Source, StartFrom,
 };
-use watermaster_core::map::MapBudget;
+use watermaster_core::map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
+use watermaster_core::tracker::Tracker;
 use watermaster_core::units::{Ratio, Weight};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(50);
-/// A map of nothing.
-const MAP: &str = "wm";
+/// The metadata of a commit at `base` with nothing completed beyond it but `base + 1`.
+fn map(base: i64) -> String {
+    let runs = std::iter::once(base + 1..base + 2).collect();
+    map::encode(
+        MapBudget::default(),
+        &Tracker::restore(base, &runs),
+        100,
+        &[],
+    )
+    .unwrap()
+}
 
 struct Bench {
     broker: Embedded,
@@ -419,7 +429,7 @@ fn headers_are_looked_up_by_name() {
 fn a_commit_comes_back_with_its_metadata() {
     let bench = Bench::new(one());
     bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 5]);
-    let text = format!("{MAP}\u{8000}\u{ffff}");
+    let text = map(3);
     {
         let consumer = bench.consumer();
         assigned(&consumer);
@@ -451,6 +461,7 @@ fn a_commit_comes_back_with_its_metadata() {
         .find(|one| one.source == SourceIndex(0))
         .unwrap();
     assert_eq!((loans.base, loans.high, loans.commit_first), (3, 5, false));
+    assert_eq!(loans.map.completed.iter().collect::<Vec<_>>(), [4..5]);
     assert_eq!(
         read_all(&consumer, 2)
             .iter()
