@@ -6,6 +6,7 @@
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::client::KafkaError;
 
@@ -29,6 +30,13 @@ impl Embedded {
     /// Creates a topic.
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<(), KafkaError> {
         self.cluster.create_topic(name, partitions, 1).map_err(cannot("create a topic"))
+    }
+
+    /// Refuses the next batch that is produced, as a broker does when a record in it is invalid.
+    pub fn refuse_next_batch(&self) {
+        let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
+        self.cluster
+            .request_errors(RDKafkaApiKey::Produce, &[error]);
     }
 
     /// Stops answering on all connections to a broker (they are numbered from 1).
