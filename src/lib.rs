@@ -1,5 +1,6 @@
 //! Watermaster: a fair-share throttler for Kafka.
 
+pub mod admin;
 pub mod demo;
 pub mod heartbeat;
 pub mod metrics;
