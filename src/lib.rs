@@ -1,8 +1,10 @@
 //! Watermaster: a fair-share throttler for Kafka.
 
 pub mod admin;
+pub mod client_id;
 pub mod demo;
 pub mod heartbeat;
+pub mod kafka;
 pub mod metrics;
 pub mod settings;
 pub mod snapshot;

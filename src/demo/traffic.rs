@@ -1,10 +1,11 @@
-//! The products of the demo: a thread that sends what the schedule says when it says so, and the target's reader.
+//! The products of the demo: sending what the schedule says when it says so.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::scenario::Schedule;
 use super::setup::{CLIENT_HEADER, PRODUCTS, source_topic};
+use crate::kafka::probe::TestProducer;
 
 /// How long the last records may take to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
@@ -24,6 +25,16 @@ pub trait Sender {
     fn flush(&mut self, limit: Duration) -> Result<(), String>;
 }
 
+impl Sender for TestProducer {
+    fn send(&mut self, topic: &str, header: (&str, &str), value: &[u8]) -> Result<(), String> {
+        TestProducer::send(self, topic, header, value).map_err(|error| error.to_string())
+    }
+
+    fn flush(&mut self, limit: Duration) -> Result<(), String> {
+        TestProducer::flush(self, limit).map_err(|error| error.to_string())
+    }
+}
+
 /// What was sent, in the order of [`PRODUCTS`].
 pub type Sent = [u64; PRODUCTS.len()];
 
@@ -37,7 +48,6 @@ pub fn send(
     sender: &mut impl Sender,
     start: Instant,
     stop: &Receiver<()>,
-    mut on_sent: impl FnMut(&Sent),
 ) -> Result<Sent, String> {
     let topics = PRODUCTS.map(source_topic);
     let mut sent = Sent::default();
@@ -48,9 +58,12 @@ pub fn send(
         }
         let product = PRODUCTS[arrival.product];
         let value = format!("{{\"application\":{number},\"product\":\"{product}\"}}");
-        sender.send(&topics[arrival.product], (CLIENT_HEADER, product), value.as_bytes())?;
+        sender.send(
+            &topics[arrival.product],
+            (CLIENT_HEADER, product),
+            value.as_bytes(),
+        )?;
         sent[arrival.product] += 1;
-        on_sent(&sent);
     }
     sender.flush(FLUSH_LIMIT)?;
     Ok(sent)
@@ -88,11 +101,18 @@ mod tests {
         let scenario = Scenario::new(Duration::from_secs(2));
         let mut recorder = Recorder::default();
         let (_running, stop) = mpsc::channel();
-        let sent = send(scenario.schedule(1), &mut recorder, long_ago(), &stop, |_| {}).unwrap();
-        assert_eq!(sent.iter().sum::<u64>(), scenario.schedule(1).count() as u64);
+        let sent = send(scenario.schedule(1), &mut recorder, long_ago(), &stop).unwrap();
+        assert_eq!(
+            sent.iter().sum::<u64>(),
+            scenario.schedule(1).count() as u64
+        );
         for (product, count) in PRODUCTS.iter().zip(sent) {
             let topic = source_topic(product);
-            let found = recorder.0.iter().filter(|(t, client)| *t == topic && client == product).count();
+            let found = recorder
+                .0
+                .iter()
+                .filter(|(t, client)| *t == topic && client == product)
+                .count();
             assert_eq!(found as u64, count);
         }
     }
@@ -102,7 +122,7 @@ mod tests {
         let (running, stop) = mpsc::channel();
         drop(running);
         let schedule = Scenario::new(Duration::from_secs(600)).schedule(1);
-        let sent = send(schedule, &mut Recorder::default(), Instant::now(), &stop, |_| {}).unwrap();
+        let sent = send(schedule, &mut Recorder::default(), Instant::now(), &stop).unwrap();
         assert_eq!(sent, Sent::default());
     }
 }
