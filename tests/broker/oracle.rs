@@ -24,7 +24,7 @@ fn faithful() -> Run {
     let source: Vec<Record> = (0..60).map(source_record).collect();
     let (dead_letter, target): (Vec<&Record>, Vec<&Record>) = source.iter().partition(|r| r.offset % 3 == 0);
     let target = target.into_iter().map(|record| moved(record, "target", 4)).collect();
-    let dead_letter = dead_letter.into_iter().map(|record| rejected(record)).collect();
+    let dead_letter = dead_letter.into_iter().map(rejected).collect();
     Run { source, target, dead_letter, repeats_allowed: 0 }
 }
 
@@ -47,7 +47,8 @@ fn moved(record: &Record, topic: &str, partitions: i32) -> Record {
 
 fn rejected(record: &Record) -> Record {
     let mut rejected = moved(record, "dead-letter", 2);
-    let (partition, offset, at) = (record.partition.to_string(), record.offset.to_string(), record.timestamp.to_string());
+    let (partition, offset, at) =
+        (record.partition.to_string(), record.offset.to_string(), record.timestamp.to_string());
     let values = ["over_allocation", "kyc", "one", "source", &partition, &offset, &at, "250", "1"];
     let gained = THROTTLE_HEADERS.into_iter().zip(values);
     rejected.headers.extend(gained.map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec()))));

@@ -66,7 +66,8 @@ impl Service {
         )
         .expect("a String takes everything");
         for (topic, client) in &self.sources {
-            writeln!(text, "[[service.source]]\ntopic = {topic:?}\nclient = {client:?}").expect("a String takes everything");
+            writeln!(text, "[[service.source]]\ntopic = {topic:?}\nclient = {client:?}")
+                .expect("a String takes everything");
         }
     }
 }

@@ -12,6 +12,9 @@ use super::broker::Broker;
 use super::process::{Process, Signal};
 use super::wait::wait_until;
 
+/// A killed broker may not come back before its last session has ended: let that be soon.
+const SESSION: [&str; 2] = ["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"];
+
 /// A single-node Kafka from the jars, on a data directory that survives restarts.
 #[derive(Debug)]
 pub struct OwnBroker {
@@ -35,7 +38,7 @@ impl OwnBroker {
             broker: Broker { bootstrap: format!("127.0.0.1:{}", ports[0]) },
             dir: tempfile::Builder::new().prefix("watermaster-kafka-").tempdir().expect("a temporary directory"),
             ports,
-            properties: properties.iter().map(ToString::to_string).collect(),
+            properties: SESSION.iter().chain(properties).map(ToString::to_string).collect(),
             process: None,
         };
         own.start_again();
