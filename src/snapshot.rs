@@ -112,19 +112,11 @@ impl SnapshotCell {
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
         let snapshot = Arc::new(snapshot);
-        *self
-            .0
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
     }
 
     /// The newest snapshot.
     pub fn get(&self) -> Arc<ServiceSnapshot> {
-        Arc::clone(
-            &self
-                .0
-                .read()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        )
+        Arc::clone(&self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 }
