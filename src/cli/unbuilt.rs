@@ -8,12 +8,14 @@ use crate::settings::Settings;
 
 /// How to run.
 #[derive(Debug, Clone, Copy)]
+#[expect(dead_code, reason = "read once run exists")]
 pub struct RunOptions {
     pub accept_foreign_offsets: bool,
 }
 
 /// How to demonstrate.
 #[derive(Debug, Clone, Copy)]
+#[expect(dead_code, reason = "read once the demo exists")]
 pub struct DemoOptions {
     pub mode: Mode,
     /// Admit everything, and count what would have been done.
@@ -24,21 +26,27 @@ pub struct DemoOptions {
 }
 
 /// Runs the throttler.
-pub fn run(_config: Config, _options: RunOptions) -> Exit {
-    not_built("run")
+pub fn run(config: Config, options: RunOptions) -> Exit {
+    not_built(&format!(
+        "run ({} services, {options:?})",
+        config.settings.services.len()
+    ))
 }
 
 /// Runs the demo.
-pub fn demo(_options: DemoOptions) -> Exit {
-    not_built("demo")
+pub fn demo(options: DemoOptions) -> Exit {
+    not_built(&format!("demo ({:?}, {options:?})", options.mode))
 }
 
 /// Asks the brokers.
-pub fn connect(_settings: &Settings) -> Exit {
-    not_built("check --connect")
+pub fn connect(settings: &Settings) -> Exit {
+    not_built(&format!(
+        "check --connect ({})",
+        settings.kafka.bootstrap_servers
+    ))
 }
 
-fn not_built(command: &str) -> Exit {
-    eprintln!("watermaster {command} is not built yet");
+fn not_built(what: &str) -> Exit {
+    eprintln!("not built yet: {what}");
     Exit::Stopped
 }
