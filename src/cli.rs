@@ -3,17 +3,19 @@
 mod allocate;
 mod check;
 mod show;
-mod unbuilt;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 
 use crate::config::{self, Config};
+use crate::demo;
 use crate::exit::Exit;
-use crate::telemetry;
+use crate::settings::LogFormat;
+use crate::{kafka, telemetry};
 
 const ABOUT: &str = "\
 Shares the capacity of a service behind Kafka among its clients.
@@ -232,12 +234,7 @@ impl From<LendingArg> for Lending {
 pub fn main() -> Exit {
     match Cli::parse().command {
         Command::Run(args) => run(&args),
-        Command::Demo(args) => unbuilt::demo(unbuilt::DemoOptions {
-            mode: args.mode.into(),
-            observe: args.observe,
-            seconds: args.seconds,
-            json: args.output.format == Output::Json,
-        }),
+        Command::Demo(args) => demo(&args),
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::allocate(&args),
@@ -249,18 +246,35 @@ fn run(args: &Run) -> Exit {
         Ok(config) => config,
         Err(errors) => return refuse(&errors),
     };
-    if let Err(error) = telemetry::init(config.settings.log) {
-        eprintln!("logging can't be started: {error}");
-    }
+    start_logging(config.settings.log, tracing::Level::INFO);
     for warning in &config.warnings {
         tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    unbuilt::run(
-        config,
-        unbuilt::RunOptions {
+    crate::run::run(config, crate::run::RunOptions {
             accept_foreign_offsets: args.accept_foreign_offsets,
         },
     )
+}
+
+fn demo(args: &Demo) -> Exit {
+    // The table is the show: only what goes wrong is logged.
+    start_logging(LogFormat::Text, tracing::Level::ERROR);
+    let output = if args.output.format == Output::Json { demo::Output::Json } else { demo::Output::Text };
+    let length = Duration::from_secs(args.seconds);
+    let options = demo::Options { mode: args.mode.into(), observe: args.observe, length, output };
+    match demo::run(&options, &kafka::client_version(), crate::run::start_one) {
+        Ok(()) => Exit::Done,
+        Err(why) => {
+            eprintln!("{why}");
+            Exit::Stopped
+        }
+    }
+}
+
+fn start_logging(format: LogFormat, default: tracing::Level) {
+    if let Err(error) = telemetry::init(format, default) {
+        eprintln!("logging can't be started: {error}");
+    }
 }
 
 /// Says what is wrong with the configuration.
