@@ -141,7 +141,8 @@ fn measure(mut command: Command, broker: &str, target: &str, records: u64) -> Co
 }
 
 fn arrived(probe: &BaseConsumer, target: &str) -> u64 {
-    let high = |partition| probe.fetch_watermarks(target, partition, Duration::from_secs(5)).map_or(0, |(_, high)| high);
+    let high =
+        |partition| probe.fetch_watermarks(target, partition, Duration::from_secs(5)).map_or(0, |(_, high)| high);
     (0..PARTITIONS).map(|partition| high(partition) as u64).sum()
 }
 
@@ -246,7 +247,10 @@ struct Topics {
 impl Topics {
     fn new(broker: &str) -> Topics {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        Topics { admin: ClientConfig::new().set("bootstrap.servers", broker).create().expect("an admin client"), runtime }
+        Topics {
+            admin: ClientConfig::new().set("bootstrap.servers", broker).create().expect("an admin client"),
+            runtime,
+        }
     }
 
     fn create(&self, topic: &str) {

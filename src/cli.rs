@@ -150,12 +150,7 @@ struct Allocate {
     #[arg(long, value_name = "R", default_value = "0.1", value_parser = ratio)]
     reservation: Ratio,
     /// What clients want: NAME=N,NAME=N (repeatable), @FILE or - with a NAME=N on each line
-    #[arg(
-        long,
-        value_name = "NAME=N",
-        required = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "NAME=N", required = true, allow_hyphen_values = true)]
     wants: Vec<String>,
     /// A client's weight (repeatable): 0.001 to 1000000, at most three decimals; 1 for those not named
     #[arg(long, value_name = "NAME=W", value_parser = named_weight)]
@@ -183,12 +178,7 @@ impl ConfigFile {
 #[derive(Debug, Args)]
 struct OutputArg {
     /// For people or for programs
-    #[arg(
-        long = "output",
-        value_name = "FORMAT",
-        value_enum,
-        default_value = "text"
-    )]
+    #[arg(long = "output", value_name = "FORMAT", value_enum, default_value = "text")]
     format: Output,
 }
 
@@ -250,10 +240,7 @@ fn run(args: &Run) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    crate::run::run(config, crate::run::RunOptions {
-            accept_foreign_offsets: args.accept_foreign_offsets,
-        },
-    )
+    crate::run::run(config, crate::run::RunOptions { accept_foreign_offsets: args.accept_foreign_offsets })
 }
 
 fn demo(args: &Demo) -> Exit {
@@ -289,8 +276,7 @@ fn ratio(text: &str) -> Result<Ratio, String> {
 
 fn named_weight(text: &str) -> Result<(String, Weight), String> {
     let (name, weight) = text.rsplit_once('=').ok_or("allowed: NAME=WEIGHT")?;
-    let weight = config::weight(weight)
-        .map_err(|_| "allowed: 0.001 to 1000000, with at most three decimals")?;
+    let weight = config::weight(weight).map_err(|_| "allowed: 0.001 to 1000000, with at most three decimals")?;
     Ok((name.to_owned(), weight))
 }
 

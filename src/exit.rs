@@ -20,13 +20,7 @@ pub enum Exit {
 
 impl Exit {
     /// Every ending, in the order of its code.
-    pub const ALL: [Exit; 5] = [
-        Exit::Done,
-        Exit::Usage,
-        Exit::Unreachable,
-        Exit::Stopped,
-        Exit::Config,
-    ];
+    pub const ALL: [Exit; 5] = [Exit::Done, Exit::Usage, Exit::Unreachable, Exit::Stopped, Exit::Config];
 
     /// The process's exit code.
     pub const fn code(self) -> u8 {
@@ -46,10 +40,7 @@ impl Exit {
 
     /// The table for `--help`.
     pub fn table() -> String {
-        let rows: Vec<_> = Exit::ALL
-            .iter()
-            .map(|exit| format!("  {:<3} {}", exit.code(), exit.meaning()))
-            .collect();
+        let rows: Vec<_> = Exit::ALL.iter().map(|exit| format!("  {:<3} {}", exit.code(), exit.meaning())).collect();
         format!("Exit codes:\n{}", rows.join("\n"))
     }
 }

@@ -16,15 +16,8 @@ pub fn init(format: LogFormat, default: Level) -> Result<(), TryInitError> {
 
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default.as_str()));
     let terminal = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(terminal);
-    if is_json(format, terminal) {
-        lines.json().finish().try_init()
-    } else {
-        lines.finish().try_init()
-    }
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
+    if is_json(format, terminal) { lines.json().finish().try_init() } else { lines.finish().try_init() }
 }
 
 fn is_json(format: LogFormat, terminal: bool) -> bool {

@@ -41,15 +41,7 @@ struct Case {
 
 /// The right configuration, with one thing wrong in it.
 fn wrong(what: &'static str) -> Case {
-    Case {
-        what,
-        text: RIGHT.to_owned(),
-        environment: vec![],
-        key: "",
-        line_of: None,
-        origin: None,
-        says: vec![],
-    }
+    Case { what, text: RIGHT.to_owned(), environment: vec![], key: "", line_of: None, origin: None, says: vec![] }
 }
 
 impl Case {
@@ -104,10 +96,7 @@ impl Case {
     fn line(&self) -> Option<usize> {
         let wanted = self.line_of?.trim_start().lines().next()?;
         let line = self.text.lines().position(|line| line == wanted);
-        Some(
-            line.unwrap_or_else(|| panic!("{}: {wanted:?} is a line of\n{}", self.what, self.text))
-                + 1,
-        )
+        Some(line.unwrap_or_else(|| panic!("{}: {wanted:?} is a line of\n{}", self.what, self.text)) + 1)
     }
 }
 
@@ -214,11 +203,7 @@ fn watermaster(arguments: &[&str], environment: &[(&str, &str)], input: &str) ->
         .spawn()
         .expect("the program starts");
     // A program that refuses its arguments never reads its input.
-    let _ = child
-        .stdin
-        .take()
-        .expect("stdin is piped")
-        .write_all(input.as_bytes());
+    let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
     child.wait_with_output().expect("the program ends")
 }
 
@@ -255,21 +240,14 @@ fn each_error_names_its_key_its_origin_and_what_is_allowed() {
             let context = format!("{} ({command}):\n{said}", case.what);
             assert_eq!(output.status.code(), Some(78), "{context}");
             assert!(said.starts_with("configuration: 1 error\n"), "{context}");
-            assert!(
-                said.contains(&format!("\n{} ", case.key)),
-                "{context}\nwants key {}",
-                case.key
-            );
+            assert!(said.contains(&format!("\n{} ", case.key)), "{context}\nwants key {}", case.key);
             assert!(said.contains("\n    allowed: "), "{context}");
             let origin = match (case.line(), case.origin) {
                 (Some(line), _) => format!("{path}:{line}\n"),
                 (None, Some(origin)) => format!("{origin}\n"),
                 (None, None) => panic!("{}: no origin to look for", case.what),
             };
-            assert!(
-                said.contains("\n    from:    ") && said.contains(&origin),
-                "{context}\nwants origin {origin}"
-            );
+            assert!(said.contains("\n    from:    ") && said.contains(&origin), "{context}\nwants origin {origin}");
             for words in &case.says {
                 assert!(said.contains(words), "{context}\nwants {words:?}");
             }
@@ -284,26 +262,12 @@ fn all_errors_are_shown_at_once_and_sorted() {
         .replace("[admin]", "[admin]\nlisten = \"nowhere\"")
         .replace("topic = \"loans.kyc\"", "topic = \"loans kyc\"\nbogus = 1");
     let (_guard, path) = file(&broken);
-    let arguments = [
-        "check",
-        "--config",
-        path.to_str().unwrap(),
-        "--output",
-        "json",
-    ];
-    let output = watermaster(
-        &arguments,
-        &[("WATERMASTER_KAFKA__START_FROM", "middle")],
-        "",
-    );
+    let arguments = ["check", "--config", path.to_str().unwrap(), "--output", "json"];
+    let output = watermaster(&arguments, &[("WATERMASTER_KAFKA__START_FROM", "middle")], "");
     assert_eq!(output.status.code(), Some(78));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<_> = report["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|error| error["key"].as_str().unwrap())
-        .collect();
+    let keys: Vec<_> =
+        report["errors"].as_array().unwrap().iter().map(|error| error["key"].as_str().unwrap()).collect();
     assert_eq!(
         keys,
         [
@@ -316,10 +280,7 @@ fn all_errors_are_shown_at_once_and_sorted() {
         ]
     );
     assert_eq!(report["ok"], false);
-    assert_eq!(
-        report["errors"][1]["origin"],
-        "environment variable WATERMASTER_KAFKA__START_FROM"
-    );
+    assert_eq!(report["errors"][1]["origin"], "environment variable WATERMASTER_KAFKA__START_FROM");
     assert_eq!(report["errors"][2]["service"], "kyc");
 }
 
@@ -328,11 +289,7 @@ fn a_file_that_is_missing_is_wrong_configuration() {
     for command in ["run", "check", "config"] {
         let output = watermaster(&[command, "--config", "/nowhere/at-all.toml"], &[], "");
         assert_eq!(output.status.code(), Some(78), "{command}");
-        assert!(
-            text(&output.stderr).contains("/nowhere/at-all.toml"),
-            "{}",
-            text(&output.stderr)
-        );
+        assert!(text(&output.stderr).contains("/nowhere/at-all.toml"), "{}", text(&output.stderr));
     }
 }
 
@@ -347,24 +304,11 @@ fn a_command_line_without_sense_is_wrong_usage() {
         &["allocate", "--capacity", "0", "--wants", "A=1"],
         &["allocate", "--capacity", "4", "--wants", "A"],
         &["allocate", "--capacity", "4", "--wants", "A=1,A=2"],
-        &[
-            "allocate",
-            "--capacity",
-            "4",
-            "--wants",
-            "A=1",
-            "--weight",
-            "B=2",
-        ],
+        &["allocate", "--capacity", "4", "--wants", "A=1", "--weight", "B=2"],
     ];
     for line in lines {
         let output = watermaster(line, &[], "");
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{line:?}: {}",
-            text(&output.stderr)
-        );
+        assert_eq!(output.status.code(), Some(2), "{line:?}: {}", text(&output.stderr));
         assert!(!output.stderr.is_empty(), "{line:?}");
     }
 }
@@ -374,9 +318,10 @@ fn a_doubtful_configuration_is_allowed_with_a_warning() {
     let (_guard, path) = file(&RIGHT.replace("capacity = 2000", "capacity = 400"));
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
     assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output.stdout).contains(
-        "warning: service[0].capacity (service kyc) is 400, less than max_clients (1000)"
-    ));
+    assert!(
+        text(&output.stdout)
+            .contains("warning: service[0].capacity (service kyc) is 400, less than max_clients (1000)")
+    );
 }
 
 #[test]
@@ -384,9 +329,7 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
     let (folder, path) = file(&RIGHT.replace("[kafka.properties]", "[kafka.properties]\n\"sasl.password\" = \"hush\"\n\"socket.timeout.ms\" = 5_000\n[kafka.properties_file]\n\"ssl.key.pem\" = \"SECRET_FILE\""));
     let secret = folder.path().join("key.pem");
     std::fs::write(&secret, "whisper\n").unwrap();
-    let written = std::fs::read_to_string(&path)
-        .unwrap()
-        .replace("SECRET_FILE", secret.to_str().unwrap());
+    let written = std::fs::read_to_string(&path).unwrap().replace("SECRET_FILE", secret.to_str().unwrap());
     std::fs::write(&path, written).unwrap();
     let environment = [
         ("WATERMASTER_KAFKA__COMMIT_INTERVAL", "200ms"),
@@ -394,17 +337,7 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
         ("WATERMASTER_UNRELATED", "x"),
     ];
     for format in ["text", "json"] {
-        let output = watermaster(
-            &[
-                "config",
-                "--config",
-                path.to_str().unwrap(),
-                "--output",
-                format,
-            ],
-            &environment,
-            "",
-        );
+        let output = watermaster(&["config", "--config", path.to_str().unwrap(), "--output", format], &environment, "");
         let shown = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         for secret in ["hush", "whisper", "murmur"] {
@@ -428,18 +361,11 @@ fn a_syntax_error_does_not_show_its_line() {
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
     assert_eq!(output.status.code(), Some(78));
     let said = text(&output.stderr);
-    assert!(
-        said.contains("line 2, column") && !said.contains("hush"),
-        "{said}"
-    );
+    assert!(said.contains("line 2, column") && !said.contains("hush"), "{said}");
 }
 
 fn granted(arguments: &[&str], input: &str) -> serde_json::Value {
-    let arguments: Vec<_> = ["allocate", "--output", "json"]
-        .iter()
-        .chain(arguments)
-        .copied()
-        .collect();
+    let arguments: Vec<_> = ["allocate", "--output", "json"].iter().chain(arguments).copied().collect();
     let output = watermaster(&arguments, &[], input);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["granted"].clone()
@@ -455,49 +381,21 @@ fn allocate_gives_the_worked_table() {
     for (wants, [a, b, c, d]) in rows {
         let expected = serde_json::json!({"A": a, "B": b, "C": c, "D": d});
         let terms = ["--capacity", "40", "--reservation", "0.1"];
-        assert_eq!(
-            granted(&[&terms[..], &["--wants", wants]].concat(), ""),
-            expected
-        );
+        assert_eq!(granted(&[&terms[..], &["--wants", wants]].concat(), ""), expected);
         let lines = wants.replace(',', "\n");
-        assert_eq!(
-            granted(
-                &[&terms[..], &["--wants", "-"]].concat(),
-                &format!("# a comment\n\n{lines}\n")
-            ),
-            expected
-        );
+        assert_eq!(granted(&[&terms[..], &["--wants", "-"]].concat(), &format!("# a comment\n\n{lines}\n")), expected);
         let (_guard, path) = file(&lines);
         let from_file = format!("@{}", path.display());
-        assert_eq!(
-            granted(&[&terms[..], &["--wants", &from_file]].concat(), ""),
-            expected
-        );
+        assert_eq!(granted(&[&terms[..], &["--wants", &from_file]].concat(), ""), expected);
     }
 }
 
 #[test]
 fn allocate_explains_itself() {
-    let wants = [
-        "allocate",
-        "--capacity",
-        "40",
-        "--wants",
-        "A=3,B=15",
-        "--wants",
-        "C=50,D=10",
-    ];
+    let wants = ["allocate", "--capacity", "40", "--wants", "A=3,B=15", "--wants", "C=50,D=10"];
     let output = watermaster(&wants, &[], "");
     let shown = text(&output.stdout);
-    for part in [
-        "default share",
-        "wants",
-        "floor",
-        "granted",
-        "+6",
-        "Too little is lent",
-        "15.6 %",
-    ] {
+    for part in ["default share", "wants", "floor", "granted", "+6", "Too little is lent", "15.6 %"] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
 }
@@ -506,33 +404,16 @@ fn allocate_explains_itself() {
 fn allocate_is_exact_for_many_clients_and_odd_weights() {
     // Floats would grant 28 18 27 66 13 16.
     let weights = [
-        "--weight", "a=2.3", "--weight", "b=1.5", "--weight", "c=2.3", "--weight", "d=3",
-        "--weight", "e=1.1", "--weight", "f=1.3",
+        "--weight", "a=2.3", "--weight", "b=1.5", "--weight", "c=2.3", "--weight", "d=3", "--weight", "e=1.1",
+        "--weight", "f=1.3",
     ];
-    let rest = [
-        "--capacity",
-        "168",
-        "--reservation",
-        "0.2",
-        "--wants",
-        "a=0,b=0,c=0,d=66,e=0,f=0",
-    ];
+    let rest = ["--capacity", "168", "--reservation", "0.2", "--wants", "a=0,b=0,c=0,d=66,e=0,f=0"];
     let exact = granted(&[&weights[..], &rest[..]].concat(), "");
-    assert_eq!(
-        exact,
-        serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15})
-    );
+    assert_eq!(exact, serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15}));
 
-    let lines: String = (0..10_000_u64)
-        .map(|n| format!("client-{n}={}\n", n * n))
-        .collect();
+    let lines: String = (0..10_000_u64).map(|n| format!("client-{n}={}\n", n * n)).collect();
     let many = granted(&["--capacity", "1000000", "--wants", "-"], &lines);
     let many = many.as_object().unwrap();
     assert_eq!(many.len(), 10_000);
-    assert_eq!(
-        many.values()
-            .map(|grant| grant.as_u64().unwrap())
-            .sum::<u64>(),
-        1_000_000
-    );
+    assert_eq!(many.values().map(|grant| grant.as_u64().unwrap()).sum::<u64>(), 1_000_000);
 }

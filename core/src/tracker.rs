@@ -334,11 +334,7 @@ impl Tracker {
 
     /// The shape once `offset`, which waits below the end, were completed.
     fn shape_within(&self, offset: u64) -> SetShape {
-        let SetShape {
-            pairs,
-            waiting,
-            completed,
-        } = self.shape();
+        let SetShape { pairs, waiting, completed } = self.shape();
         let count = 1 + self.holes.after(offset);
         let before = self.bits.get(offset - 1);
         let after = self.bits.get(offset + count);

@@ -2,8 +2,7 @@
 
 use proptest::prelude::*;
 use watermaster_core::map::{
-    DecodeError, MAX_SLICES, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode,
-    overhead_bits,
+    DecodeError, MAX_SLICES, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode, overhead_bits,
 };
 use watermaster_core::tracker::{OffsetRuns, Tracker};
 
@@ -20,8 +19,7 @@ fn sets() -> impl Strategy<Value = Tracker> {
         ]
     };
     let many = prop_oneof![60 => 0..12usize, 10 => 0..80usize, 1 => 0..2000usize];
-    let lengths =
-        many.prop_flat_map(move |pairs| prop::collection::vec((length(), length()), pairs));
+    let lengths = many.prop_flat_map(move |pairs| prop::collection::vec((length(), length()), pairs));
     let base = prop_oneof![Just(0i64), 0..1000i64, 0..1i64 << 60];
     (base, lengths).prop_map(|(base, lengths)| restored(base, &lengths))
 }
@@ -47,10 +45,7 @@ fn memories() -> impl Strategy<Value = Vec<MemorySlice>> {
     let slices = prop_oneof![20 => 0..12usize, 1 => 0..=MAX_SLICES];
     let counts = slices.prop_flat_map(move |slices| prop::collection::vec(count.clone(), slices));
     (newest, counts).prop_map(|(newest, counts)| {
-        let slice = |(age, admitted)| MemorySlice {
-            end_ms: newest - age as i64 * i64::from(SLICE_MS),
-            admitted,
-        };
+        let slice = |(age, admitted)| MemorySlice { end_ms: newest - age as i64 * i64::from(SLICE_MS), admitted };
         let mut slices: Vec<MemorySlice> = counts.into_iter().enumerate().map(slice).collect();
         slices.retain(|slice| slice.admitted > 0);
         slices.reverse();
@@ -59,10 +54,7 @@ fn memories() -> impl Strategy<Value = Vec<MemorySlice>> {
 }
 
 fn budgets() -> impl Strategy<Value = MapBudget> {
-    prop_oneof![
-        (0..9000usize).prop_map(MapBudget::Chars),
-        (0..9000usize).prop_map(MapBudget::Bytes)
-    ]
+    prop_oneof![(0..9000usize).prop_map(MapBudget::Chars), (0..9000usize).prop_map(MapBudget::Bytes)]
 }
 
 /// Slices between oldest and newest, both included, and what they add up to.
@@ -71,10 +63,7 @@ fn extent(slices: &[MemorySlice]) -> (usize, u64) {
         return (0, 0);
     };
     let steps = (newest.end_ms - oldest.end_ms) / i64::from(SLICE_MS);
-    (
-        steps as usize + 1,
-        slices.iter().map(|slice| slice.admitted).sum(),
-    )
+    (steps as usize + 1, slices.iter().map(|slice| slice.admitted).sum())
 }
 
 fn size(budget: MapBudget, text: &str) -> usize {
@@ -91,9 +80,7 @@ fn room(budget: MapBudget) -> usize {
 }
 
 fn needed_bits(tracker: &Tracker, slices: &[MemorySlice]) -> u64 {
-    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices)
-        .expect_err("nothing fits in nothing")
-        .needed_bits
+    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices).expect_err("nothing fits in nothing").needed_bits
 }
 
 fn assert_refused(offset: i64, metadata: &[u8]) {
@@ -206,18 +193,13 @@ const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 
 /// Metadata whose checksum holds, whatever it says.
 fn forged(base: i64, body: &[u8]) -> String {
-    let body: String = body
-        .iter()
-        .map(|symbol| char::from(NARROW[usize::from(*symbol)]))
-        .collect();
+    let body: String = body.iter().map(|symbol| char::from(NARROW[usize::from(*symbol)])).collect();
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&base.to_be_bytes());
     hasher.update(b"1b");
     hasher.update(body.as_bytes());
     let check = u64::from(hasher.finalize()) << 4;
-    let check = (0..6)
-        .rev()
-        .map(|at| char::from(NARROW[(check >> (6 * at) & 63) as usize]));
+    let check = (0..6).rev().map(|at| char::from(NARROW[(check >> (6 * at) & 63) as usize]));
     format!("wm1b{}{body}", check.collect::<String>())
 }
 
@@ -228,29 +210,15 @@ fn symbols(bits: &[(u64, u32)]) -> Vec<u8> {
         flat.extend((0..*width).rev().map(|at| (value >> at & 1) as u8));
     }
     flat.resize(flat.len().next_multiple_of(6), 0);
-    flat.chunks(6)
-        .map(|bits| bits.iter().fold(0, |symbol, bit| symbol << 1 | bit))
-        .collect()
+    flat.chunks(6).map(|bits| bits.iter().fold(0, |symbol, bit| symbol << 1 | bit)).collect()
 }
 
 #[test]
 fn a_forged_map_is_read_like_ours() {
     // no slices; one pair of runs: 2 waiting, 3 completed
-    let body = symbols(&[
-        (0, 9),
-        (0, 2),
-        (1, 6),
-        (1, 1),
-        (0, 5),
-        (0, 5),
-        (0b10, 2),
-        (0b110, 3),
-    ]);
+    let body = symbols(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0b10, 2), (0b110, 3)]);
     let map = decode(40, forged(40, &body).as_bytes()).unwrap();
-    assert_eq!(
-        (map.completed.iter().next(), map.completed.iter().count()),
-        (Some(42..45), 1)
-    );
+    assert_eq!((map.completed.iter().next(), map.completed.iter().count()), (Some(42..45), 1));
 }
 
 #[test]
@@ -259,80 +227,29 @@ fn claims_beyond_the_bound_are_malformed() {
     let ones = (u64::MAX, 40);
     let claims: [&[(u64, u32)]; 5] = [
         // a run of 41 · 2³¹
-        &[
-            (0, 9),
-            (0, 2),
-            (1, 6),
-            (1, 1),
-            (31, 5),
-            (31, 5),
-            ones,
-            (0, 1),
-            (0, 31),
-            (0, 32),
-        ],
+        &[(0, 9), (0, 2), (1, 6), (1, 1), (31, 5), (31, 5), ones, (0, 1), (0, 31), (0, 32)],
         // 2⁶² pairs
         &[(0, 9), (0, 2), (63, 6), (1 << 62, 63), (0, 5), (0, 5)],
         // a bitmap of 2⁶² bits
         &[(0, 9), (3, 2), (63, 6), (1 << 62, 63), (0, 64)],
         // a slice of 40 · 2⁶³
-        &[
-            (1, 9),
-            (1, 6),
-            (1, 1),
-            (1, 6),
-            (1, 1),
-            (63, 6),
-            ones,
-            (0, 1),
-            (0, 63),
-            (0, 2),
-            (0, 6),
-        ],
+        &[(1, 9), (1, 6), (1, 1), (1, 6), (1, 1), (63, 6), ones, (0, 1), (0, 63), (0, 2), (0, 6)],
         // a whole symbol of padding
         &[(0, 9), (0, 2), (0, 6), (0, 5), (0, 5), (0, 12)],
     ];
     for claim in claims {
-        assert_eq!(
-            decode(0, forged(0, &symbols(claim)).as_bytes()),
-            malformed,
-            "{claim:?}"
-        );
+        assert_eq!(decode(0, forged(0, &symbols(claim)).as_bytes()), malformed, "{claim:?}");
     }
     let beyond_the_last_offset = symbols(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0, 2)]);
-    assert_eq!(
-        decode(
-            i64::MAX - 1,
-            forged(i64::MAX - 1, &beyond_the_last_offset).as_bytes()
-        ),
-        malformed
-    );
+    assert_eq!(decode(i64::MAX - 1, forged(i64::MAX - 1, &beyond_the_last_offset).as_bytes()), malformed);
 }
 
 #[test]
 fn metadata_of_others_is_foreign() {
     let parallel_consumer = ["TA==", "bAABAA==", "bgAAAAE=", "bwAAAAEB", "ZQAAAAEAAAAB"];
-    let others = [
-        "",
-        "wm",
-        "wmx",
-        "{\"consumed\":1}",
-        "\u{1}\u{2}",
-        "一",
-        "NONE",
-    ];
-    let raw: [&[u8]; 6] = [
-        &[1],
-        &[2, 0, 0],
-        &[0xEE, 1, 2],
-        &[0xFF, 0xFE, 0],
-        b"w",
-        b"Wm1c",
-    ];
-    let texts = parallel_consumer
-        .iter()
-        .chain(&others)
-        .map(|text| text.as_bytes());
+    let others = ["", "wm", "wmx", "{\"consumed\":1}", "\u{1}\u{2}", "一", "NONE"];
+    let raw: [&[u8]; 6] = [&[1], &[2, 0, 0], &[0xEE, 1, 2], &[0xFF, 0xFE, 0], b"w", b"Wm1c"];
+    let texts = parallel_consumer.iter().chain(&others).map(|text| text.as_bytes());
     for metadata in texts.chain(raw) {
         match decode(17, metadata) {
             Err(DecodeError::Foreign { bytes, .. }) => assert_eq!(bytes, metadata.len()),
@@ -353,16 +270,7 @@ fn metadata_of_others_is_foreign() {
 fn a_map_of_another_version_or_cut_short_is_unreadable() {
     let tracker = restored(9, &[(1, 2), (3, 4)]);
     for budget in [MapBudget::Chars(100), MapBudget::Bytes(100)] {
-        let text = encode(
-            budget,
-            &tracker,
-            SLICE_MS,
-            &[MemorySlice {
-                end_ms: 5,
-                admitted: 6,
-            }],
-        )
-        .unwrap();
+        let text = encode(budget, &tracker, SLICE_MS, &[MemorySlice { end_ms: 5, admitted: 6 }]).unwrap();
         let next = text.replacen("wm1", "wm2", 1);
         assert_eq!(
             decode(9, next.as_bytes()).unwrap_err().to_string(),
@@ -393,9 +301,7 @@ fn a_map_that_just_fits_does_and_one_more_does_not() {
     let tracker = restored(0, &lengths);
     let needed = needed_bits(&tracker, &[]);
     for of in [MapBudget::Chars, MapBudget::Bytes] {
-        let fits = (0..10_000)
-            .find(|room| of(*room).payload_bits() >= needed)
-            .unwrap();
+        let fits = (0..10_000).find(|room| of(*room).payload_bits() >= needed).unwrap();
         let text = encode(of(fits), &tracker, SLICE_MS, &[]).unwrap();
         assert_eq!(size(of(fits), &text), fits);
         assert!(encode(of(fits - 1), &tracker, SLICE_MS, &[]).is_err());
@@ -406,10 +312,7 @@ fn a_map_that_just_fits_does_and_one_more_does_not() {
 fn a_budget_never_exceeds_what_a_protocol_string_holds() {
     let most = MapBudget::Chars(usize::MAX).payload_bits();
     assert_eq!(most, (32_767 / 3 - 7) * 15);
-    assert_eq!(
-        MapBudget::Bytes(usize::MAX).payload_bits(),
-        (32_767 - 10) * 6
-    );
+    assert_eq!(MapBudget::Bytes(usize::MAX).payload_bits(), (32_767 - 10) * 6);
     assert_eq!(MapBudget::Chars(4096).payload_bits(), 4089 * 15);
     assert_eq!(MapBudget::Chars(3).payload_bits(), 0);
 }

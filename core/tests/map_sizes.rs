@@ -28,20 +28,12 @@ struct Mix {
 
 impl Mix {
     fn random(name: &'static str, held: f64) -> Mix {
-        Mix {
-            name,
-            after_waiting: held,
-            after_completed: held,
-        }
+        Mix { name, after_waiting: held, after_completed: held }
     }
 
     fn bursts(name: &'static str, held: f64) -> Mix {
         let leaves = 1.0 / BURST;
-        Mix {
-            name,
-            after_waiting: 1.0 - leaves,
-            after_completed: leaves * held / (1.0 - held),
-        }
+        Mix { name, after_waiting: 1.0 - leaves, after_completed: leaves * held / (1.0 - held) }
     }
 
     /// Bits that an offset takes at the least.
@@ -56,12 +48,7 @@ impl Mix {
         let mut runs = OffsetRuns::new();
         let mut waits = true;
         for offset in 1..OFFSETS as i64 {
-            waits = random.unit()
-                < if waits {
-                    self.after_waiting
-                } else {
-                    self.after_completed
-                };
+            waits = random.unit() < if waits { self.after_waiting } else { self.after_completed };
             if !waits {
                 runs.push(offset..offset + 1);
             }
@@ -85,31 +72,13 @@ fn mixes() -> [Mix; 7] {
 /// One line of the table, after what the mix promises was checked.
 fn row(mix: &Mix) -> String {
     let tracker = mix.tracker();
-    let written = encode(MapBudget::Bytes(0), &tracker, 1, &[])
-        .expect_err("nothing fits in nothing")
-        .needed_bits;
+    let written = encode(MapBudget::Bytes(0), &tracker, 1, &[]).expect_err("nothing fits in nothing").needed_bits;
     let per_offset = |bits: u64| bits as f64 / OFFSETS as f64;
-    let (entropy, size, bound) = (
-        mix.entropy(),
-        per_offset(written),
-        per_offset(tracker.bits_bound()),
-    );
-    assert!(
-        size <= 1.15 * entropy + per_offset(200),
-        "{}: {size} bits, entropy {entropy}",
-        mix.name
-    );
-    assert!(
-        bound <= 1.25 * entropy + per_offset(200),
-        "{}: bound {bound} bits, entropy {entropy}",
-        mix.name
-    );
+    let (entropy, size, bound) = (mix.entropy(), per_offset(written), per_offset(tracker.bits_bound()));
+    assert!(size <= 1.15 * entropy + per_offset(200), "{}: {size} bits, entropy {entropy}", mix.name);
+    assert!(bound <= 1.25 * entropy + per_offset(200), "{}: bound {bound} bits, entropy {entropy}", mix.name);
     let reach = MapBudget::default().payload_bits() as f64 / bound / 1000.0;
-    format!(
-        "| {} | {entropy:.4} | {size:.4} | {:.2} | {bound:.4} | {reach:.0} |",
-        mix.name,
-        size / entropy
-    )
+    format!("| {} | {entropy:.4} | {size:.4} | {:.2} | {bound:.4} | {reach:.0} |", mix.name, size / entropy)
 }
 
 #[test]
@@ -118,8 +87,5 @@ fn sizes_are_near_the_entropy_and_as_documented() {
     let table = table.join("\n");
     println!("{table}");
     let document = include_str!("../../docs/offset-map.md");
-    assert!(
-        document.contains(&table),
-        "docs/offset-map.md differs from:\n{table}"
-    );
+    assert!(document.contains(&table), "docs/offset-map.md differs from:\n{table}");
 }

@@ -250,10 +250,7 @@ fn a_hole_completes_with_the_record_before_it() {
     }
     tracker.complete(2);
     assert!(!tracker.is_completed(1) && tracker.is_completed(2) && tracker.is_completed(3));
-    assert_eq!(
-        (tracker.runs().next(), tracker.runs().count()),
-        (Some(2..3), 1)
-    );
+    assert_eq!((tracker.runs().next(), tracker.runs().count()), (Some(2..3), 1));
     tracker.complete(0);
     assert_eq!(tracker.base(), 4);
 }

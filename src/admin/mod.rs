@@ -81,10 +81,7 @@ pub async fn serve(
 /// All routes, as seen by those who connect to `local`.
 pub fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
-    let guard = Guard {
-        state: Arc::clone(&state),
-        on_loopback,
-    };
+    let guard = Guard { state: Arc::clone(&state), on_loopback };
     let v1 = Router::new()
         .route("/config", get(config))
         .route("/services", get(services))
@@ -108,58 +105,35 @@ struct Guard {
 }
 
 async fn require_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let only_reads = matches!(
-        *request.method(),
-        Method::GET | Method::HEAD | Method::OPTIONS
-    );
+    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if only_reads && guard.on_loopback {
         return next.run(request).await;
     }
     let offered = request.headers().get(header::AUTHORIZATION);
     match &guard.state.token {
-        Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => {
-            next.run(request).await
-        }
-        Some(_) => {
-            unauthorized("this needs \"Authorization: Bearer\" and the token of admin.token_file")
-        }
+        Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
+        Some(_) => unauthorized("this needs \"Authorization: Bearer\" and the token of admin.token_file"),
         None => unauthorized("this needs a token, and admin.token_file is not set"),
     }
 }
 
 fn unauthorized(error: &str) -> Response {
     let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-    (
-        StatusCode::UNAUTHORIZED,
-        challenge,
-        Json(json!({ "error": error })),
-    )
-        .into_response()
+    (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
 }
 
 async fn not_found() -> Response {
-    (
-        StatusCode::NOT_FOUND,
-        Json(json!({ "error": "no such path" })),
-    )
-        .into_response()
+    (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response()
 }
 
 async fn method_not_allowed() -> Response {
-    (
-        StatusCode::METHOD_NOT_ALLOWED,
-        Json(json!({ "error": "this can only be read" })),
-    )
-        .into_response()
+    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": "this can only be read" }))).into_response()
 }
 
 /// 200 while every engine comes round its loop in time.
 async fn livez(State(state): State<Arc<AdminState>>) -> Response {
     let now = Instant::now();
-    let silent = state
-        .services
-        .iter()
-        .filter(|service| !service.heartbeat.is_alive(now));
+    let silent = state.services.iter().filter(|service| !service.heartbeat.is_alive(now));
     let silent: Vec<_> = silent
         .map(|service| {
             let seconds = service.heartbeat.silence(now).unwrap_or_default().as_secs();
@@ -181,9 +155,10 @@ async fn readyz(State(state): State<Arc<AdminState>>) -> Response {
             None => Some("joining the group".to_owned()),
         }
     };
-    let waiting = state.services.iter().filter_map(|service| {
-        reason(service).map(|reason| json!({ "name": service.name, "reason": reason }))
-    });
+    let waiting = state
+        .services
+        .iter()
+        .filter_map(|service| reason(service).map(|reason| json!({ "name": service.name, "reason": reason })));
     let waiting: Vec<_> = waiting.collect();
     if draining && waiting.is_empty() {
         return probe("ready", vec![json!({ "reason": "draining" })]);
@@ -193,31 +168,16 @@ async fn readyz(State(state): State<Arc<AdminState>>) -> Response {
 
 /// `{"<word>": bool, "services": [those that are not, and why]}`.
 fn probe(word: &str, not: Vec<Value>) -> Response {
-    let status = if not.is_empty() {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    (
-        status,
-        Json(json!({ word: not.is_empty(), "services": not })),
-    )
-        .into_response()
+    let status = if not.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
 }
 
 async fn metrics_text(State(state): State<Arc<AdminState>>) -> Response {
-    let mut publisher = state
-        .publisher
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
     for service in &state.services {
         publisher.publish(&service.name, &service.cell.get());
     }
-    (
-        [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)],
-        publisher.render(),
-    )
-        .into_response()
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], publisher.render()).into_response()
 }
 
 async fn config(State(state): State<Arc<AdminState>>) -> Json<Value> {

@@ -35,23 +35,13 @@ impl Server {
             token: Token::new("s3cret"),
             draining: Arc::new(AtomicBool::new(false)),
         });
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind((listen, 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let served = serve(listener, Arc::clone(&state), async { drop(stopped.await) });
         let task = Some(runtime.spawn(served));
-        Server {
-            address: (Ipv4Addr::LOCALHOST, port).into(),
-            state,
-            runtime,
-            stop: Some(stop),
-            task,
-        }
+        Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, runtime, stop: Some(stop), task }
     }
 
     fn show(&self, snapshot: ServiceSnapshot) {
@@ -73,17 +63,12 @@ impl Server {
             .timeout_global(Some(Duration::from_secs(30)))
             .proxy(None);
         let agent: ureq::Agent = config.build().into();
-        let mut request = ureq::http::Request::builder()
-            .method(method)
-            .uri(format!("http://{}{path}", self.address));
+        let mut request = ureq::http::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         let mut response = agent.run(request.body(()).unwrap()).unwrap();
-        (
-            response.status().as_u16(),
-            response.body_mut().read_to_string().unwrap(),
-        )
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
     }
 }
 
@@ -96,11 +81,7 @@ fn snapshot() -> ServiceSnapshot {
         default_share: 50.0,
         granted,
         backlog: 3,
-        counts: Counts {
-            admitted: 11,
-            delayed: 4,
-            rejected,
-        },
+        counts: Counts { admitted: 11, delayed: 4, rejected },
         ..Default::default()
     };
     ServiceSnapshot {
@@ -123,12 +104,7 @@ fn a_service_is_shown_as_the_contract_says() {
     server.show(snapshot());
     let reasons: serde_json::Map<_, _> = Reason::ALL
         .into_iter()
-        .map(|r| {
-            (
-                r.as_str().to_owned(),
-                json!(u64::from(r == Reason::OverAllocation)),
-            )
-        })
+        .map(|r| (r.as_str().to_owned(), json!(u64::from(r == Reason::OverAllocation))))
         .collect();
     let client = |name: &str, granted: u64, lent: f64, borrowed: f64| {
         json!({
@@ -141,10 +117,7 @@ fn a_service_is_shown_as_the_contract_says() {
         "clients": [client("car-loan", 30, 20.0, 0.0), client("home-loan", 70, 0.0, 20.0)],
     });
     assert_eq!(server.json("/v1/services/kyc"), (200, expected.clone()));
-    assert_eq!(
-        server.json("/v1/services"),
-        (200, json!({ "services": [expected] }))
-    );
+    assert_eq!(server.json("/v1/services"), (200, json!({ "services": [expected] })));
 }
 
 #[test]
@@ -152,36 +125,19 @@ fn what_does_not_exist_is_404_in_json() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     let missing = json!({ "error": "no service \"nope\"", "services": ["kyc"] });
     assert_eq!(server.json("/v1/services/nope"), (404, missing));
-    assert_eq!(
-        server.json("/v1/nope"),
-        (404, json!({ "error": "no such path" }))
-    );
-    assert_eq!(
-        server.json("/nope"),
-        (404, json!({ "error": "no such path" }))
-    );
+    assert_eq!(server.json("/v1/nope"), (404, json!({ "error": "no such path" })));
+    assert_eq!(server.json("/nope"), (404, json!({ "error": "no such path" })));
 }
 
 #[test]
 fn readyz_tells_why_not() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
-    let not = |reason: &str| {
-        (
-            503,
-            json!({ "ready": false, "services": [{ "name": "kyc", "reason": reason }] }),
-        )
-    };
+    let not = |reason: &str| (503, json!({ "ready": false, "services": [{ "name": "kyc", "reason": reason }] }));
     assert_eq!(server.json("/readyz"), not("joining the group"));
-    server.show(ServiceSnapshot {
-        trouble: Some("the brokers are away".to_owned()),
-        ..Default::default()
-    });
+    server.show(ServiceSnapshot { trouble: Some("the brokers are away".to_owned()), ..Default::default() });
     assert_eq!(server.json("/readyz"), not("the brokers are away"));
     server.show(snapshot());
-    assert_eq!(
-        server.json("/readyz"),
-        (200, json!({ "ready": true, "services": [] }))
-    );
+    assert_eq!(server.json("/readyz"), (200, json!({ "ready": true, "services": [] })));
     server.state.draining.store(true, Ordering::Relaxed);
     assert_eq!(server.json("/readyz"), not("draining"));
 }
@@ -192,15 +148,9 @@ fn livez_follows_the_heartbeat_alone() {
     assert_eq!(server.get("/livez").0, 200);
 
     let long_ago = Instant::now().checked_sub(HEARTBEAT_LIMIT).unwrap();
-    let server = Server::with(
-        Ipv4Addr::LOCALHOST,
-        Heartbeat::new(long_ago, Duration::ZERO),
-    );
+    let server = Server::with(Ipv4Addr::LOCALHOST, Heartbeat::new(long_ago, Duration::ZERO));
     let (status, body) = server.json("/livez");
-    assert_eq!(
-        (status, &body["alive"], &body["services"][0]["name"]),
-        (503, &json!(false), &json!("kyc"))
-    );
+    assert_eq!((status, &body["alive"], &body["services"][0]["name"]), (503, &json!(false), &json!("kyc")));
     server.state.services[0].heartbeat.stop();
     assert_eq!(server.get("/livez").0, 200);
 }
@@ -208,19 +158,11 @@ fn livez_follows_the_heartbeat_alone() {
 #[test]
 fn metrics_are_there_before_the_first_snapshot_and_after() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
-    assert!(
-        server
-            .get("/metrics")
-            .1
-            .contains("watermaster_capacity_units{service=\"kyc\"} 0\n")
-    );
+    assert!(server.get("/metrics").1.contains("watermaster_capacity_units{service=\"kyc\"} 0\n"));
     server.show(snapshot());
     let (status, text) = server.get("/metrics");
     assert_eq!(status, 200);
-    assert!(
-        text.contains("watermaster_capacity_units{service=\"kyc\"} 100\n"),
-        "{text}"
-    );
+    assert!(text.contains("watermaster_capacity_units{service=\"kyc\"} 100\n"), "{text}");
 }
 
 #[test]
@@ -234,21 +176,9 @@ fn the_configuration_comes_with_its_hash() {
 fn changing_needs_the_token_also_on_loopback() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     for method in ["POST", "PUT", "DELETE"] {
-        assert_eq!(
-            server.request(method, "/v1/services/kyc", None).0,
-            401,
-            "{method}"
-        );
-        assert_eq!(
-            server.request(method, "/v1/services/kyc", Some("wrong")).0,
-            401,
-            "{method}"
-        );
-        assert_eq!(
-            server.request(method, "/v1/services/kyc", Some("s3cret")).0,
-            405,
-            "{method}"
-        );
+        assert_eq!(server.request(method, "/v1/services/kyc", None).0, 401, "{method}");
+        assert_eq!(server.request(method, "/v1/services/kyc", Some("wrong")).0, 401, "{method}");
+        assert_eq!(server.request(method, "/v1/services/kyc", Some("s3cret")).0, 405, "{method}");
     }
 }
 
@@ -273,8 +203,6 @@ fn serving_ends_with_the_future_handed_in() {
     let _half = std::net::TcpStream::connect(server.address).unwrap();
     drop(server.stop.take());
     let task = server.task.take().unwrap();
-    let ended = server
-        .runtime
-        .block_on(async { tokio::time::timeout(Duration::from_secs(30), task).await });
+    let ended = server.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), task).await });
     ended.unwrap().unwrap().unwrap();
 }

@@ -40,15 +40,7 @@ mod tests {
         for right in ["Bearer s3cret", "bearer s3cret"] {
             assert!(token.matches(right.as_bytes()), "{right}");
         }
-        for wrong in [
-            "",
-            "Bearer",
-            "Bearer ",
-            "Bearer s3cre",
-            "Bearer s3crets",
-            "Basic s3cret",
-            "s3cret",
-        ] {
+        for wrong in ["", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets", "Basic s3cret", "s3cret"] {
             assert!(!token.matches(wrong.as_bytes()), "{wrong}");
         }
         assert!(!format!("{token:?}").contains("s3cret"));

@@ -72,10 +72,7 @@ impl ClientView {
 
 /// Every reason with its count, also at 0, so that a script finds what it asks for.
 pub fn rejections(counts: &ReasonCounts) -> BTreeMap<&'static str, u64> {
-    counts
-        .iter()
-        .map(|(reason, count)| (reason.as_str(), count))
-        .collect()
+    counts.iter().map(|(reason, count)| (reason.as_str(), count)).collect()
 }
 
 /// The word of the configuration.

@@ -30,9 +30,7 @@ pub fn allocate(args: &Allocate) -> Exit {
     let clients = match clients(args) {
         Ok(clients) => clients,
         Err(problem) => {
-            eprintln!(
-                "error: {problem}\n\nFor more information, try 'watermaster allocate --help'."
-            );
+            eprintln!("error: {problem}\n\nFor more information, try 'watermaster allocate --help'.");
             return Exit::Usage;
         }
     };
@@ -66,10 +64,7 @@ fn clients(args: &Allocate) -> Result<Vec<Client>, String> {
         return Err("--wants names no client".to_owned());
     }
     if wants.len() > MAX_CLIENTS {
-        return Err(format!(
-            "--wants names {} clients; allowed: {MAX_CLIENTS} at most",
-            wants.len()
-        ));
+        return Err(format!("--wants names {} clients; allowed: {MAX_CLIENTS} at most", wants.len()));
     }
     let mut weights = BTreeMap::new();
     for (name, weight) in &args.weight {
@@ -82,11 +77,7 @@ fn clients(args: &Allocate) -> Result<Vec<Client>, String> {
     }
     let client = |(name, wants)| {
         let weight = weights.get(&name).copied().unwrap_or(Weight::ONE);
-        Client {
-            name,
-            weight,
-            wants,
-        }
+        Client { name, weight, wants }
     };
     Ok(wants.into_iter().map(client).collect())
 }
@@ -94,19 +85,14 @@ fn clients(args: &Allocate) -> Result<Vec<Client>, String> {
 fn add_wants(argument: &str, wants: &mut BTreeMap<String, u64>) -> Result<(), String> {
     if argument == "-" {
         let mut text = String::new();
-        std::io::stdin()
-            .read_to_string(&mut text)
-            .map_err(|error| format!("stdin can't be read: {error}"))?;
+        std::io::stdin().read_to_string(&mut text).map_err(|error| format!("stdin can't be read: {error}"))?;
         return add_lines(&text, "stdin", wants);
     }
     if let Some(path) = argument.strip_prefix('@') {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("{path} can't be read: {error}"))?;
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{path} can't be read: {error}"))?;
         return add_lines(&text, path, wants);
     }
-    argument
-        .split(',')
-        .try_for_each(|part| add_want(part, wants).map_err(|problem| format!("--wants: {problem}")))
+    argument.split(',').try_for_each(|part| add_want(part, wants).map_err(|problem| format!("--wants: {problem}")))
 }
 
 /// Lines of NAME=N; empty ones and comments (#) are passed over.
@@ -121,9 +107,7 @@ fn add_lines(text: &str, from: &str, wants: &mut BTreeMap<String, u64>) -> Resul
 }
 
 fn add_want(text: &str, wants: &mut BTreeMap<String, u64>) -> Result<(), String> {
-    let wrong = || {
-        format!("{text:?} is not NAME=N; allowed: a name, and a whole number from 0 to {MAX_WANTS}")
-    };
+    let wrong = || format!("{text:?} is not NAME=N; allowed: a name, and a whole number from 0 to {MAX_WANTS}");
     let (name, number) = text.rsplit_once('=').ok_or_else(wrong)?;
     let (name, number) = (name.trim(), number.trim());
     let number = config::count(number, 0..=MAX_WANTS).map_err(|_| wrong())?;
@@ -138,11 +122,7 @@ fn add_want(text: &str, wants: &mut BTreeMap<String, u64>) -> Result<(), String>
 
 fn as_json(terms: &Terms, clients: &[Client], grants: &[Grant]) -> serde_json::Value {
     let each = |value: &dyn Fn(&Client, &Grant) -> serde_json::Value| -> serde_json::Value {
-        clients
-            .iter()
-            .zip(grants)
-            .map(|(client, grant)| (client.name.clone(), value(client, grant)))
-            .collect()
+        clients.iter().zip(grants).map(|(client, grant)| (client.name.clone(), value(client, grant))).collect()
     };
     json!({
         "capacity": terms.capacity,
@@ -176,19 +156,12 @@ struct Row {
 }
 
 impl Row {
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "for people; grants come from the exact allocator"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "for people; grants come from the exact allocator")]
     fn new(terms: &Terms, client: &Client, grant: &Grant) -> Row {
         let default_share = grant.default_share.as_f64();
         let wants = client.wants as f64;
         let reserved = default_share * decimal(terms.reservation.millionths().into(), 1e6);
-        Row {
-            default_share,
-            floor: wants.max(reserved),
-            granted: grant.records as f64,
-        }
+        Row { default_share, floor: wants.max(reserved), granted: grant.records as f64 }
     }
 
     /// What it could lend (above zero) or misses (below).
@@ -198,11 +171,7 @@ impl Row {
 }
 
 fn print_text(terms: &Terms, clients: &[Client], grants: &[Grant]) {
-    let rows: Vec<_> = clients
-        .iter()
-        .zip(grants)
-        .map(|(client, grant)| Row::new(terms, client, grant))
-        .collect();
+    let rows: Vec<_> = clients.iter().zip(grants).map(|(client, grant)| Row::new(terms, client, grant)).collect();
     println!("{}", table(clients, grants, &rows));
     println!("\n{}", explanation(terms, &rows));
 }
@@ -233,22 +202,11 @@ fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
         ]);
     }
     let sum = |value: &dyn Fn(&Client, &Grant) -> u64| {
-        clients
-            .iter()
-            .zip(grants)
-            .map(|(client, grant)| u128::from(value(client, grant)))
-            .sum::<u128>()
-            .to_string()
+        clients.iter().zip(grants).map(|(client, grant)| u128::from(value(client, grant))).sum::<u128>().to_string()
     };
     table.add_row([
         "all".to_owned(),
-        number(decimal(
-            clients
-                .iter()
-                .map(|client| client.weight.thousandths())
-                .sum(),
-            1e3,
-        )),
+        number(decimal(clients.iter().map(|client| client.weight.thousandths()).sum(), 1e3)),
         number(rows.iter().map(|row| row.default_share).sum()),
         sum(&|client, _| client.wants),
         number(rows.iter().map(|row| row.floor).sum()),
@@ -264,12 +222,7 @@ fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
 
 fn explanation(terms: &Terms, rows: &[Row]) -> String {
     let surplus: f64 = rows.iter().map(Row::gap).filter(|gap| *gap > 0.0).sum();
-    let deficit: f64 = rows
-        .iter()
-        .map(Row::gap)
-        .filter(|gap| *gap < 0.0)
-        .map(|gap| -gap)
-        .sum();
+    let deficit: f64 = rows.iter().map(Row::gap).filter(|gap| *gap < 0.0).map(|gap| -gap).sum();
     let remaining = (surplus - deficit).max(0.0);
     let ending = match (terms.lending, deficit > surplus) {
         (_, false) => {

@@ -25,11 +25,7 @@ pub fn check(args: &Check) -> Exit {
             if args.output.format == Output::Text {
                 print_text(&config);
             }
-            if args.connect {
-                connect(&config, args.output.format)
-            } else {
-                Exit::Done
-            }
+            if args.connect { connect(&config, args.output.format) } else { Exit::Done }
         }
     }
 }
@@ -84,16 +80,9 @@ fn print_text(config: &Config) {
         println!("    better: {}", warning.allowed);
         println!("    from:   {}\n", warning.origin);
     }
-    println!(
-        "the configuration is valid (hash {})",
-        config.effective.hash()
-    );
+    println!("the configuration is valid (hash {})", config.effective.hash());
     for service in &config.settings.services {
-        let sources: Vec<_> = service
-            .sources
-            .iter()
-            .map(|source| source.topic.as_str())
-            .collect();
+        let sources: Vec<_> = service.sources.iter().map(|source| source.topic.as_str()).collect();
         println!(
             "  service {}: {} -> {} (rejected: {}), {} records per {}",
             service.name,

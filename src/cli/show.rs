@@ -10,11 +10,7 @@ pub fn show(args: &Show) -> Exit {
         Err(errors) => return refuse(&errors),
     };
     match args.output.format {
-        Output::Text => print!(
-            "# hash {}\n\n{}",
-            config.effective.hash(),
-            config.effective.to_toml()
-        ),
+        Output::Text => print!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml()),
         Output::Json => println!("{:#}", config.effective.to_json_with_origins()),
     }
     Exit::Done

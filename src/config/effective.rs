@@ -64,21 +64,11 @@ impl Effective {
         for entry in &self.0 {
             if entry.section != section {
                 section = &entry.section;
-                let _ = writeln!(
-                    text,
-                    "{}{}",
-                    if text.is_empty() { "" } else { "\n" },
-                    header(section)
-                );
+                let _ = writeln!(text, "{}{}", if text.is_empty() { "" } else { "\n" }, header(section));
             }
             let name = child("", &entry.name);
             let _ = match &entry.value {
-                Some(value) => writeln!(
-                    text,
-                    "{:<40} # {}",
-                    format!("{name} = {value}"),
-                    entry.origin
-                ),
+                Some(value) => writeln!(text, "{:<40} # {}", format!("{name} = {value}"), entry.origin),
                 None => writeln!(text, "{:<40} # not set", format!("# {name}")),
             };
         }
@@ -98,16 +88,9 @@ impl Effective {
 
 /// librdkafka's properties whose values nobody should see.
 pub fn is_secret(property: &str) -> bool {
-    [
-        "password",
-        "passphrase",
-        "secret",
-        "key.pem",
-        "private.key",
-        "oauthbearer.config",
-    ]
-    .iter()
-    .any(|part| property.contains(part))
+    ["password", "passphrase", "secret", "key.pem", "private.key", "oauthbearer.config"]
+        .iter()
+        .any(|part| property.contains(part))
 }
 
 /// One step of a section's path.
@@ -146,11 +129,7 @@ fn header(section: &str) -> String {
         })
         .collect();
     let names = names.join(".");
-    if section.ends_with(']') {
-        format!("[[{names}]]")
-    } else {
-        format!("[{names}]")
-    }
+    if section.ends_with(']') { format!("[[{names}]]") } else { format!("[{names}]") }
 }
 
 /// Splits a path as [`child`] and [`element`](super::layers::element) made it.
@@ -177,7 +156,5 @@ fn steps(mut path: &str) -> impl Iterator<Item = Step> {
 
 /// FNV-1a: stable over versions of Rust, which its own hashers are not.
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -19,10 +19,7 @@ pub enum Origin {
 impl Origin {
     /// The file as a whole.
     pub(super) fn file(path: &Path) -> Origin {
-        Origin::File {
-            path: path.to_owned(),
-            line: None,
-        }
+        Origin::File { path: path.to_owned(), line: None }
     }
 }
 
@@ -30,10 +27,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Default => write!(f, "default"),
-            Origin::File {
-                path,
-                line: Some(line),
-            } => write!(f, "{}:{line}", path.display()),
+            Origin::File { path, line: Some(line) } => write!(f, "{}:{line}", path.display()),
             Origin::File { path, line: None } => write!(f, "{}", path.display()),
             Origin::Variable(name) => write!(f, "environment variable {name}"),
         }
@@ -116,11 +110,7 @@ impl From<ConfigError> for ConfigErrors {
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        write!(
-            f,
-            "configuration: {count} error{}",
-            if count == 1 { "" } else { "s" }
-        )?;
+        write!(f, "configuration: {count} error{}", if count == 1 { "" } else { "s" })?;
         for error in &self.0 {
             write!(f, "\n\n{error}")?;
         }

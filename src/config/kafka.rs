@@ -30,27 +30,11 @@ pub fn kafka(section: &Section<'_>) -> KafkaPart {
     let instance_id = section.derived("instance_id", Some(&host), |text, _| instance_id(text));
     let delivery = section.value("delivery", |text, _| delivery(text));
     let commit_interval = section.duration("commit_interval");
-    let start_from = section.choice(
-        "start_from",
-        &[
-            ("earliest", StartFrom::Earliest),
-            ("latest", StartFrom::Latest),
-        ],
-    );
-    let on_foreign_offset = section.choice(
-        "on_foreign_offset",
-        &[
-            ("stop", OnForeignOffset::Stop),
-            ("replay", OnForeignOffset::Replay),
-        ],
-    );
-    let on_data_loss = section.choice(
-        "on_data_loss",
-        &[
-            ("stop", OnDataLoss::Stop),
-            ("continue", OnDataLoss::Continue),
-        ],
-    );
+    let start_from = section.choice("start_from", &[("earliest", StartFrom::Earliest), ("latest", StartFrom::Latest)]);
+    let on_foreign_offset =
+        section.choice("on_foreign_offset", &[("stop", OnForeignOffset::Stop), ("replay", OnForeignOffset::Replay)]);
+    let on_data_loss =
+        section.choice("on_data_loss", &[("stop", OnDataLoss::Stop), ("continue", OnDataLoss::Continue)]);
     let map_budget = section.value("map_budget", |text, _| values::map_budget(text));
     let properties = properties(section);
     let kafka = (|| {
@@ -66,12 +50,7 @@ pub fn kafka(section: &Section<'_>) -> KafkaPart {
             properties: properties?,
         })
     })();
-    KafkaPart {
-        group_id,
-        commit_interval,
-        map_budget,
-        kafka,
-    }
+    KafkaPart { group_id, commit_interval, map_budget, kafka }
 }
 
 fn instance_id(text: &str) -> Result<String, values::Why> {
@@ -84,10 +63,9 @@ fn instance_id(text: &str) -> Result<String, values::Why> {
 fn delivery(text: &str) -> Result<Delivery, values::Why> {
     match text {
         "at_least_once" => Ok(Delivery::AtLeastOnce),
-        "exactly_once" => Err(
-            "it is not built yet; until it is, a crash may repeat the records of one round"
-                .to_owned(),
-        ),
+        "exactly_once" => {
+            Err("it is not built yet; until it is, a crash may repeat the records of one round".to_owned())
+        }
         _ => Err(values::Why::new()),
     }
 }
@@ -120,10 +98,7 @@ fn properties(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
 }
 
 fn is_ours_to_give(section: &Section<'_>, name: &str) -> bool {
-    let Some((_, why)) = REFUSED_PROPERTIES
-        .iter()
-        .find(|(refused, _)| *refused == name)
-    else {
+    let Some((_, why)) = REFUSED_PROPERTIES.iter().find(|(refused, _)| *refused == name) else {
         return true;
     };
     let allowed = "any of librdkafka's properties but those that the protocol owns: leave it out";
@@ -134,18 +109,10 @@ fn is_ours_to_give(section: &Section<'_>, name: &str) -> bool {
 fn from_file(section: &Section<'_>, name: &str, path: &str) -> Option<String> {
     match std::fs::read_to_string(path) {
         Ok(text) => Some(
-            text.strip_suffix('\n')
-                .map_or(text.as_str(), |line| {
-                    line.strip_suffix('\r').unwrap_or(line)
-                })
-                .to_owned(),
+            text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line)).to_owned(),
         ),
         Err(error) => {
-            section.refuse(
-                name,
-                format!("is {path:?}: {error}"),
-                "the path of a file of UTF-8 text that can be read",
-            );
+            section.refuse(name, format!("is {path:?}: {error}"), "the path of a file of UTF-8 text that can be read");
             None
         }
     }
@@ -167,11 +134,7 @@ pub fn admin(section: &Section<'_>) -> Option<Admin> {
         return None;
     }
     let metrics_clients = usize::try_from(metrics_clients?).ok()?;
-    Some(Admin {
-        listen: listen?,
-        token_file: token_file?,
-        metrics_clients,
-    })
+    Some(Admin { listen: listen?, token_file: token_file?, metrics_clients })
 }
 
 fn is_loopback(address: SocketAddr) -> bool {
@@ -188,12 +151,5 @@ fn token_file(path: &str) -> Result<PathBuf, values::Why> {
 
 /// Reads `[log]`.
 pub fn log(section: &Section<'_>) -> Option<LogFormat> {
-    section.choice(
-        "format",
-        &[
-            ("auto", LogFormat::Auto),
-            ("text", LogFormat::Text),
-            ("json", LogFormat::Json),
-        ],
-    )
+    section.choice("format", &[("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)])
 }

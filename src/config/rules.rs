@@ -33,11 +33,7 @@ fn check_sources(drafts: &[Draft<'_>]) {
     for (section, topic) in drafts.iter().flat_map(|draft| &draft.sources) {
         let Some(topic) = topic else { continue };
         if let Some(first) = seen.insert(topic, section.path()) {
-            section.refuse(
-                "topic",
-                format!("is {topic:?}, which is {first} too"),
-                "each topic as a source only once",
-            );
+            section.refuse("topic", format!("is {topic:?}, which is {first} too"), "each topic as a source only once");
         }
     }
 }
@@ -49,46 +45,27 @@ fn check_outputs(drafts: &[Draft<'_>]) {
         .filter_map(|(section, topic)| Some((topic.as_ref()?, section.path())))
         .collect();
     for draft in drafts {
-        let outputs = [
-            ("target", &draft.target),
-            ("dead_letter", &draft.dead_letter),
-            ("control_topic", &draft.control_topic),
-        ];
+        let outputs =
+            [("target", &draft.target), ("dead_letter", &draft.dead_letter), ("control_topic", &draft.control_topic)];
         for (index, (key, topic)) in outputs.iter().enumerate() {
             let Some(topic) = topic else { continue };
             if let Some((_, source)) = sources.iter().find(|(name, _)| *name == topic) {
                 draft.section.refuse(
                     key,
-                    format!(
-                        "is {topic:?}, which is {source} too: records would go round in a loop"
-                    ),
+                    format!("is {topic:?}, which is {source} too: records would go round in a loop"),
                     "a topic that is no source of any service",
                 );
             }
-            if let Some((other, _)) = outputs[..index]
-                .iter()
-                .find(|(_, name)| name.as_ref() == Some(topic))
-            {
-                draft.section.refuse(
-                    key,
-                    format!("is {topic:?}, which is the {other} too"),
-                    "a topic of its own",
-                );
+            if let Some((other, _)) = outputs[..index].iter().find(|(_, name)| name.as_ref() == Some(topic)) {
+                draft.section.refuse(key, format!("is {topic:?}, which is the {other} too"), "a topic of its own");
             }
         }
     }
 }
 
 /// A round must be short beside every cycle, or the window's promise gets coarse.
-fn check_commit_interval(
-    kafka: &Section<'_>,
-    commit_interval: Option<Duration>,
-    drafts: &[Draft<'_>],
-) {
-    let shortest = drafts
-        .iter()
-        .filter_map(|draft| Some((draft.cycle?, draft)))
-        .min_by_key(|(cycle, _)| *cycle);
+fn check_commit_interval(kafka: &Section<'_>, commit_interval: Option<Duration>, drafts: &[Draft<'_>]) {
+    let shortest = drafts.iter().filter_map(|draft| Some((draft.cycle?, draft))).min_by_key(|(cycle, _)| *cycle);
     let (Some(interval), Some((cycle, draft))) = (commit_interval, shortest) else {
         return;
     };

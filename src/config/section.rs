@@ -32,12 +32,7 @@ pub struct Findings {
 impl Reader {
     /// Reads `written`; `errors` are what was found before.
     pub fn new(written: Written, errors: Vec<ConfigError>) -> Reader {
-        Reader {
-            written,
-            errors: RefCell::new(errors),
-            warnings: RefCell::default(),
-            entries: RefCell::default(),
-        }
+        Reader { written, errors: RefCell::new(errors), warnings: RefCell::default(), entries: RefCell::default() }
     }
 
     /// The whole configuration as a section.
@@ -82,13 +77,7 @@ impl<'a> Section<'a> {
         schema: &'static str,
         service: Option<String>,
     ) -> Section<'a> {
-        let section = Section {
-            reader,
-            dict,
-            path,
-            schema,
-            service,
-        };
+        let section = Section { reader, dict, path, schema, service };
         section.refuse_unknown_keys();
         section
     }
@@ -128,27 +117,12 @@ impl<'a> Section<'a> {
     }
 
     fn refuse_at(&self, key: String, origin: Origin, problem: impl Display, allowed: impl Display) {
-        self.reader
-            .errors
-            .borrow_mut()
-            .push(self.error(key, origin, problem, allowed));
+        self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
     }
 
-    fn error(
-        &self,
-        key: String,
-        origin: Origin,
-        problem: impl Display,
-        allowed: impl Display,
-    ) -> ConfigError {
+    fn error(&self, key: String, origin: Origin, problem: impl Display, allowed: impl Display) -> ConfigError {
         let (problem, allowed) = (problem.to_string(), allowed.to_string());
-        ConfigError {
-            key,
-            service: self.service.clone(),
-            problem,
-            allowed,
-            origin,
-        }
+        ConfigError { key, service: self.service.clone(), problem, allowed, origin }
     }
 
     fn refuse_unknown_keys(&self) {
@@ -159,16 +133,9 @@ impl<'a> Section<'a> {
         let known = schema::children(self.schema);
         for name in dict.keys().filter(|name| !known.contains(&name.as_str())) {
             let homes = schema::homes_of(name);
-            let hint = if homes.is_empty() {
-                String::new()
-            } else {
-                format!(" (did you mean {}?)", homes.join(" or "))
-            };
-            self.refuse(
-                name,
-                "is not a key of this section",
-                format!("{}{hint}", known.join(", ")),
-            );
+            let hint =
+                if homes.is_empty() { String::new() } else { format!(" (did you mean {}?)", homes.join(" or ")) };
+            self.refuse(name, "is not a key of this section", format!("{}{hint}", known.join(", ")));
         }
     }
 
@@ -179,39 +146,21 @@ impl<'a> Section<'a> {
         let dict = match self.dict.and_then(|dict| dict.get(name)) {
             Some(Value::Dict(_, dict)) => Some(dict),
             Some(value) => {
-                self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    format!("a table: [{name}]"),
-                );
+                self.refuse(name, format!("is {}", describe(value)), format!("a table: [{name}]"));
                 None
             }
             None => None,
         };
-        Section::new(
-            self.reader,
-            dict,
-            child(&self.path, name),
-            self.schema_of(name),
-            self.service.clone(),
-        )
+        Section::new(self.reader, dict, child(&self.path, name), self.schema_of(name), self.service.clone())
     }
 
     /// The tables of the list `name`. `service_name` says what errors beneath each should call its service.
-    pub fn tables(
-        &self,
-        name: &str,
-        service_name: impl Fn(&Dict) -> Option<String>,
-    ) -> Vec<Section<'a>> {
+    pub fn tables(&self, name: &str, service_name: impl Fn(&Dict) -> Option<String>) -> Vec<Section<'a>> {
         let path = child(&self.path, name);
         let items = match self.dict.and_then(|dict| dict.get(name)) {
             Some(Value::Array(_, items)) => items.as_slice(),
             Some(value) => {
-                self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    format!("a list of tables: [[{name}]]"),
-                );
+                self.refuse(name, format!("is {}", describe(value)), format!("a list of tables: [[{name}]]"));
                 return Vec::new();
             }
             None => return Vec::new(),
@@ -222,13 +171,7 @@ impl<'a> Section<'a> {
             match item {
                 Value::Dict(_, dict) => {
                     let service = service_name(dict).or_else(|| self.service.clone());
-                    sections.push(Section::new(
-                        self.reader,
-                        Some(dict),
-                        path,
-                        self.schema_of(name),
-                        service,
-                    ));
+                    sections.push(Section::new(self.reader, Some(dict), path, self.schema_of(name), service));
                 }
                 other => {
                     let origin = self.reader.written.origin(&path, other.tag());
@@ -244,11 +187,7 @@ impl<'a> Section<'a> {
         let dict = match self.dict.and_then(|dict| dict.get(name)) {
             Some(Value::Dict(_, dict)) => dict,
             Some(value) => {
-                self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    format!("tables: [{}.{name}.NAME]", self.schema),
-                );
+                self.refuse(name, format!("is {}", describe(value)), format!("tables: [{}.{name}.NAME]", self.schema));
                 return Vec::new();
             }
             None => return Vec::new(),
@@ -275,15 +214,8 @@ impl<'a> Section<'a> {
     }
 
     fn schema_of(&self, name: &str) -> &'static str {
-        let path = if self.schema.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.schema)
-        };
-        schema::SECTIONS
-            .iter()
-            .find(|section| **section == path)
-            .expect("the table of keys names the section")
+        let path = if self.schema.is_empty() { name.to_owned() } else { format!("{}.{name}", self.schema) };
+        schema::SECTIONS.iter().find(|section| **section == path).expect("the table of keys names the section")
     }
 
     // ## Values
@@ -314,11 +246,7 @@ impl<'a> Section<'a> {
     }
 
     /// A key that may say nothing. The outer `None`: it is wrong.
-    pub fn optional<T>(
-        &self,
-        name: &str,
-        parse: impl Fn(&str, Kind) -> Result<T, Why>,
-    ) -> Option<Option<T>> {
+    pub fn optional<T>(&self, name: &str, parse: impl Fn(&str, Kind) -> Result<T, Why>) -> Option<Option<T>> {
         let key = schema::key_of(self.schema, name);
         if self.dict.is_some_and(|dict| dict.contains_key(name)) {
             return self.read(key, None, parse).map(Some);
@@ -328,11 +256,7 @@ impl<'a> Section<'a> {
     }
 
     /// A list of texts; the default is a list of one. The outer `None`: something in it is wrong.
-    pub fn list<T>(
-        &self,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, Why>,
-    ) -> Option<Option<Vec<T>>> {
+    pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, Why>) -> Option<Option<Vec<T>>> {
         let key = schema::key_of(self.schema, name);
         let Some(value) = self.dict.and_then(|dict| dict.get(name)) else {
             let Fallback::Text(text) = key.fallback else {
@@ -350,24 +274,15 @@ impl<'a> Section<'a> {
             }
         };
         let path = child(&self.path, name);
-        let parsed: Vec<_> = items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| self.item(key, element(&path, index), item, &parse))
-            .collect();
+        let parsed: Vec<_> =
+            items.iter().enumerate().map(|(index, item)| self.item(key, element(&path, index), item, &parse)).collect();
         let parsed: Vec<T> = parsed.into_iter().collect::<Option<_>>()?;
         let texts: Vec<_> = items.iter().filter_map(Value::as_str).collect();
         self.show(name, Some(json!(texts)), self.origin(name));
         Some(Some(parsed))
     }
 
-    fn item<T>(
-        &self,
-        key: &Key,
-        path: String,
-        item: &Value,
-        parse: impl Fn(&str) -> Result<T, Why>,
-    ) -> Option<T> {
+    fn item<T>(&self, key: &Key, path: String, item: &Value, parse: impl Fn(&str) -> Result<T, Why>) -> Option<T> {
         let wrong = match item.as_str().map(parse) {
             Some(Ok(value)) => return Some(value),
             Some(Err(why)) => problem(&format!("{:?}", item.as_str().unwrap_or_default()), &why),
@@ -378,12 +293,7 @@ impl<'a> Section<'a> {
         None
     }
 
-    fn read<T>(
-        &self,
-        key: &Key,
-        default: Option<&str>,
-        parse: impl Fn(&str, Kind) -> Result<T, Why>,
-    ) -> Option<T> {
+    fn read<T>(&self, key: &Key, default: Option<&str>, parse: impl Fn(&str, Kind) -> Result<T, Why>) -> Option<T> {
         let scalar = self.scalar(key, default)?;
         if scalar.form.is_some_and(|form| !fits(form, key.kind.form())) {
             self.refuse(key.name, problem(&scalar.shown, ""), key.kind.allowed());
@@ -391,11 +301,7 @@ impl<'a> Section<'a> {
         }
         match parse(&scalar.text, key.kind) {
             Ok(value) => {
-                self.show(
-                    key.name,
-                    Some(as_json(key.kind, &scalar.text)),
-                    scalar.origin,
-                );
+                self.show(key.name, Some(as_json(key.kind, &scalar.text)), scalar.origin);
                 Some(value)
             }
             Err(why) => {
@@ -419,34 +325,16 @@ impl<'a> Section<'a> {
                 return None;
             };
             let shown = format!("{text:?}");
-            return Some(Scalar {
-                text: text.to_owned(),
-                shown,
-                origin: Origin::Default,
-                form: None,
-            });
+            return Some(Scalar { text: text.to_owned(), shown, origin: Origin::Default, form: None });
         };
         let origin = self.reader.written.origin(&path, value.tag());
         let untyped = matches!(origin, Origin::Variable(_));
         let Some((text, form)) = scalar_text(value, self.reader.written.spelling(&path)) else {
-            self.refuse(
-                key.name,
-                format!("is {}", describe(value)),
-                key.kind.allowed(),
-            );
+            self.refuse(key.name, format!("is {}", describe(value)), key.kind.allowed());
             return None;
         };
-        let shown = if form == Form::Text {
-            format!("{text:?}")
-        } else {
-            text.clone()
-        };
-        Some(Scalar {
-            text,
-            shown,
-            origin,
-            form: (!untyped).then_some(form),
-        })
+        let shown = if form == Form::Text { format!("{text:?}") } else { text.clone() };
+        Some(Scalar { text, shown, origin, form: (!untyped).then_some(form) })
     }
 
     // ## librdkafka's own keys
@@ -458,11 +346,7 @@ impl<'a> Section<'a> {
             let path = child(&self.path, name);
             match scalar_text(value, self.reader.written.spelling(&path)) {
                 Some((text, _)) => found.push((name.as_str(), text)),
-                None => self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    "a string, a number or true or false",
-                ),
+                None => self.refuse(name, format!("is {}", describe(value)), "a string, a number or true or false"),
             }
         }
         found
@@ -470,12 +354,7 @@ impl<'a> Section<'a> {
 
     /// Puts a value on the page that shows the effective configuration; `None`: the key says nothing.
     pub fn show(&self, name: &str, value: Option<serde_json::Value>, origin: Origin) {
-        let entry = Entry {
-            section: self.path.clone(),
-            name: name.to_owned(),
-            value,
-            origin,
-        };
+        let entry = Entry { section: self.path.clone(), name: name.to_owned(), value, origin };
         self.reader.entries.borrow_mut().push(entry);
     }
 
@@ -519,11 +398,7 @@ impl<'a> Section<'a> {
 
 /// The meaning of a word.
 pub fn pick<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Why> {
-    words
-        .iter()
-        .find(|(word, _)| *word == text)
-        .map(|(_, meaning)| *meaning)
-        .ok_or_else(Why::new)
+    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(Why::new)
 }
 
 /// A whole number in the range of its kind.
@@ -544,11 +419,7 @@ pub fn duration(text: &str, kind: Kind) -> Result<Duration, Why> {
 }
 
 fn problem(shown: &str, why: &str) -> String {
-    if why.is_empty() {
-        format!("is {shown}")
-    } else {
-        format!("is {shown}: {why}")
-    }
+    if why.is_empty() { format!("is {shown}") } else { format!("is {shown}: {why}") }
 }
 
 /// What a value is, without showing it.
@@ -580,14 +451,8 @@ fn number_text(number: Num, spelling: Option<&str>) -> (String, Form) {
         return (integer.to_string(), Form::Integer);
     }
     let float = number.to_f64().unwrap_or(f64::NAN);
-    let plain = spelling.filter(|text| {
-        text.bytes()
-            .all(|byte| byte.is_ascii_digit() || b"+-._".contains(&byte))
-    });
-    (
-        plain.map_or_else(|| float.to_string(), |text| text.replace('_', "")),
-        Form::Decimal,
-    )
+    let plain = spelling.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit() || b"+-._".contains(&byte)));
+    (plain.map_or_else(|| float.to_string(), |text| text.replace('_', "")), Form::Decimal)
 }
 
 fn fits(written: Form, wanted: Form) -> bool {
@@ -602,12 +467,8 @@ fn as_json(kind: Kind, text: &str) -> serde_json::Value {
     let number = || text.replace('_', "");
     match kind.form() {
         Form::Flag => json!(text == "true"),
-        Form::Integer | Form::TextOrInteger => number()
-            .parse::<u64>()
-            .map_or_else(|_| json!(text), |n| json!(n)),
-        Form::Decimal => number()
-            .parse::<f64>()
-            .map_or_else(|_| json!(text), |n| json!(n)),
+        Form::Integer | Form::TextOrInteger => number().parse::<u64>().map_or_else(|_| json!(text), |n| json!(n)),
+        Form::Decimal => number().parse::<f64>().map_or_else(|_| json!(text), |n| json!(n)),
         Form::Text | Form::List => json!(text),
     }
 }

@@ -4,9 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use watermaster_core::map::MapBudget;
-use watermaster_core::policy::{
-    CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window,
-};
+use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
 use watermaster_core::units::Ratio;
 
 use super::section::{Section, count, duration};
@@ -47,13 +45,8 @@ pub fn service<'a>(section: Section<'a>, shared: Shared<'_>) -> Draft<'a> {
     let cycle = start.cycle;
     let scope = section.value("scope", |text, _| scope(text));
     let control_topic = control_topic(&section, shared.group_id, name.as_deref());
-    let on_undeliverable = section.choice(
-        "on_undeliverable",
-        &[
-            ("stop", OnUndeliverable::Stop),
-            ("discard", OnUndeliverable::Discard),
-        ],
-    );
+    let on_undeliverable =
+        section.choice("on_undeliverable", &[("stop", OnUndeliverable::Stop), ("discard", OnUndeliverable::Discard)]);
     let client_from = section.list("client_from", values::client_from).flatten();
     let policy = policy(&section, start, shared);
 
@@ -70,16 +63,7 @@ pub fn service<'a>(section: Section<'a>, shared: Shared<'_>) -> Draft<'a> {
             policy: policy?,
         })
     })();
-    Draft {
-        section,
-        name,
-        target,
-        dead_letter,
-        control_topic,
-        cycle,
-        sources: source_sections,
-        service,
-    }
+    Draft { section, name, target, dead_letter, control_topic, cycle, sources: source_sections, service }
 }
 
 /// The keys of a policy that come first on the page.
@@ -99,23 +83,11 @@ fn policy_start(section: &Section<'_>) -> PolicyStart {
         capacity: section.count("capacity"),
         cycle: section.duration("cycle"),
         reservation: section.ratio("reservation"),
-        lending: section.choice(
-            "lending",
-            &[
-                ("proportional", Lending::Proportional),
-                ("max_min", Lending::MaxMin),
-            ],
-        ),
+        lending: section.choice("lending", &[("proportional", Lending::Proportional), ("max_min", Lending::MaxMin)]),
         mode: section.choice("mode", &[("shape", Mode::Shape), ("reject", Mode::Reject)]),
         enforce: section.flag("enforce"),
-        window: section.choice(
-            "window",
-            &[("sliding", Window::Sliding), ("fixed", Window::Fixed)],
-        ),
-        catch_up: section.choice(
-            "catch_up",
-            &[("delay", CatchUp::Delay), ("reject", CatchUp::Reject)],
-        ),
+        window: section.choice("window", &[("sliding", Window::Sliding), ("fixed", Window::Fixed)]),
+        catch_up: section.choice("catch_up", &[("delay", CatchUp::Delay), ("reject", CatchUp::Reject)]),
     }
 }
 
@@ -127,21 +99,10 @@ fn policy(section: &Section<'_>, start: PolicyStart, shared: Shared<'_>) -> Opti
     let queue_capacity = shape.count("queue_capacity");
     let queue_bytes = shape.value("queue_bytes", count);
     let max_delay = shape.duration("max_delay");
-    let overflow = shape.choice(
-        "overflow",
-        &[
-            ("dead_letter", Overflow::DeadLetter),
-            ("pause", Overflow::Pause),
-        ],
-    );
+    let overflow = shape.choice("overflow", &[("dead_letter", Overflow::DeadLetter), ("pause", Overflow::Pause)]);
     let burst = shape.ratio("burst");
     let clients = clients(section);
-    room_for_clients(
-        section,
-        start.capacity,
-        max_clients,
-        clients.as_ref().map(Vec::len),
-    );
+    room_for_clients(section, start.capacity, max_clients, clients.as_ref().map(Vec::len));
     Some(Policy {
         capacity: start.capacity?,
         cycle: start.cycle?,
@@ -168,31 +129,21 @@ fn policy(section: &Section<'_>, start: PolicyStart, shared: Shared<'_>) -> Opti
 fn scope(text: &str) -> Result<(), values::Why> {
     match text {
         "instance" => Ok(()),
-        "group" => Err(
-            "one capacity for all instances of a group is not built yet; each instance has its own"
-                .to_owned(),
-        ),
+        "group" => {
+            Err("one capacity for all instances of a group is not built yet; each instance has its own".to_owned())
+        }
         _ => Err(values::Why::new()),
     }
 }
 
-fn control_topic(
-    section: &Section<'_>,
-    group_id: Option<&str>,
-    name: Option<&str>,
-) -> Option<String> {
-    let default = group_id
-        .zip(name)
-        .map(|(group_id, name)| format!("{group_id}.{name}.control"));
-    section.derived("control_topic", default.as_deref(), |text, _| {
-        values::topic(text)
-    })
+fn control_topic(section: &Section<'_>, group_id: Option<&str>, name: Option<&str>) -> Option<String> {
+    let default = group_id.zip(name).map(|(group_id, name)| format!("{group_id}.{name}.control"));
+    section.derived("control_topic", default.as_deref(), |text, _| values::topic(text))
 }
 
 fn client_idle_timeout(section: &Section<'_>, cycle: Option<Duration>) -> Option<Duration> {
     let two_cycles = cycle.map(|cycle| cycle * 2);
-    let default =
-        two_cycles.map(|two| humantime::format_duration(two.max(IDLE_DEFAULT)).to_string());
+    let default = two_cycles.map(|two| humantime::format_duration(two.max(IDLE_DEFAULT)).to_string());
     let timeout = section.derived("client_idle_timeout", default.as_deref(), duration)?;
     match two_cycles {
         Some(two) if timeout < two => {
@@ -210,12 +161,7 @@ fn client_idle_timeout(section: &Section<'_>, cycle: Option<Duration>) -> Option
 }
 
 /// The registry has to hold every configured client, and should not hold more clients than the capacity has records.
-fn room_for_clients(
-    section: &Section<'_>,
-    capacity: Option<u64>,
-    max_clients: Option<u64>,
-    configured: Option<usize>,
-) {
+fn room_for_clients(section: &Section<'_>, capacity: Option<u64>, max_clients: Option<u64>, configured: Option<usize>) {
     let Some(max_clients) = max_clients else {
         return;
     };
@@ -236,35 +182,20 @@ fn room_for_clients(
 }
 
 fn clients(section: &Section<'_>) -> Option<Vec<ClientPolicy>> {
-    let clients: Vec<_> = section
-        .named_tables("client")
-        .into_iter()
-        .map(|(name, client)| one_client(section, name, &client))
-        .collect();
+    let clients: Vec<_> =
+        section.named_tables("client").into_iter().map(|(name, client)| one_client(section, name, &client)).collect();
     clients.into_iter().collect()
 }
 
 fn one_client(section: &Section<'_>, name: &str, client: &Section<'_>) -> Option<ClientPolicy> {
     let valid = values::client(name);
     if let Err(why) = &valid {
-        section.refuse(
-            "client",
-            format!("has the name {name:?}: {why}"),
-            "a client id of 1 to 128 bytes",
-        );
+        section.refuse("client", format!("has the name {name:?}: {why}"), "a client id of 1 to 128 bytes");
     }
     let weight = client.weight("weight");
     let limit = client.table("limit");
-    let limit = if limit.is_written() {
-        one_limit(&limit).map(Some)
-    } else {
-        Some(None)
-    };
-    Some(ClientPolicy {
-        name: valid.ok()?,
-        weight: weight?,
-        limit: limit?,
-    })
+    let limit = if limit.is_written() { one_limit(&limit).map(Some) } else { Some(None) };
+    Some(ClientPolicy { name: valid.ok()?, weight: weight?, limit: limit? })
 }
 
 fn one_limit(section: &Section<'_>) -> Option<Limit> {
@@ -272,21 +203,12 @@ fn one_limit(section: &Section<'_>) -> Option<Limit> {
     let rate = section.count("rate").and_then(non_zero);
     let per = section.duration("per");
     let default = rate.map(|rate| rate.to_string());
-    let burst = section
-        .derived("burst", default.as_deref(), count)
-        .and_then(non_zero);
-    Some(Limit {
-        rate: rate?,
-        per: per?,
-        burst: burst?,
-    })
+    let burst = section.derived("burst", default.as_deref(), count).and_then(non_zero);
+    Some(Limit { rate: rate?, per: per?, burst: burst? })
 }
 
 /// The sources, and the section of each with its topic.
-#[expect(
-    clippy::type_complexity,
-    reason = "two views of one list, taken apart at once"
-)]
+#[expect(clippy::type_complexity, reason = "two views of one list, taken apart at once")]
 fn sources<'a>(
     service: &Section<'a>,
     client_from: Option<&[ClientFrom]>,
@@ -310,11 +232,7 @@ fn source(section: &Section<'_>, topic: Option<String>, by_topic: bool) -> Optio
     let client = section.optional("client", |text, _| values::client(text));
     let allowed_clients = section.list("allowed_clients", values::client);
     if by_topic && client == Some(None) {
-        section.refuse(
-            "client",
-            "is missing, but client_from has \"topic\"",
-            "the client id of this topic's records",
-        );
+        section.refuse("client", "is missing, but client_from has \"topic\"", "the client id of this topic's records");
         return None;
     }
     if let (Some(Some(client)), Some(Some(allowed))) = (&client, &allowed_clients)
@@ -326,9 +244,5 @@ fn source(section: &Section<'_>, topic: Option<String>, by_topic: bool) -> Optio
             "one of allowed_clients",
         );
     }
-    Some(Source {
-        topic: topic?,
-        client: client?,
-        allowed_clients: allowed_clients?,
-    })
+    Some(Source { topic: topic?, client: client?, allowed_clients: allowed_clients? })
 }

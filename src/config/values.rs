@@ -34,9 +34,7 @@ fn decimal(text: &str, places: usize) -> Result<u64, Why> {
     if fraction.len() > places {
         return Err(format!("more than {places} decimals"));
     }
-    format!("{whole}{fraction:0<places$}")
-        .parse()
-        .map_err(|_| Why::new())
+    format!("{whole}{fraction:0<places$}").parse().map_err(|_| Why::new())
 }
 
 /// A weight, 0.001 to 1 000 000 with at most three decimals.
@@ -53,32 +51,19 @@ pub fn ratio(text: &str) -> Result<Ratio, Why> {
 /// A whole number.
 pub fn count(text: &str, range: RangeInclusive<u64>) -> Result<u64, Why> {
     let number = text.replace('_', "").parse().map_err(|_| Why::new())?;
-    if range.contains(&number) {
-        Ok(number)
-    } else {
-        Err(Why::new())
-    }
+    if range.contains(&number) { Ok(number) } else { Err(Why::new()) }
 }
 
 /// A duration with its unit.
 pub fn duration(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, Why> {
     let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if range.contains(&duration) {
-        Ok(duration)
-    } else {
-        Err(Why::new())
-    }
+    if range.contains(&duration) { Ok(duration) } else { Err(Why::new()) }
 }
 
 /// A size in bytes, with a unit of 1000 (`MB`) or 1024 (`MiB`) or none.
 pub fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, Why> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '_')
-        .unwrap_or(text.len());
-    let number: u64 = text[..end]
-        .replace('_', "")
-        .parse()
-        .map_err(|_| Why::new())?;
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
+    let number: u64 = text[..end].replace('_', "").parse().map_err(|_| Why::new())?;
     let unit = match text[end..].trim() {
         "" | "B" => 1,
         "kB" | "KB" => 1_000,
@@ -92,18 +77,12 @@ pub fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, Why> {
         other => return Err(format!("{other:?} is no unit of size")),
     };
     let bytes = number.checked_mul(unit).ok_or_else(Why::new)?;
-    if range.contains(&bytes) {
-        Ok(bytes)
-    } else {
-        Err(Why::new())
-    }
+    if range.contains(&bytes) { Ok(bytes) } else { Err(Why::new()) }
 }
 
 /// Room for the map: `4096 chars` or `4096 bytes`.
 pub fn map_budget(text: &str) -> Result<MapBudget, Why> {
-    let (number, unit) = text
-        .split_once(' ')
-        .ok_or("a number and a unit are needed")?;
+    let (number, unit) = text.split_once(' ').ok_or("a number and a unit are needed")?;
     let number: usize = number.parse().map_err(|_| Why::new())?;
     if !(64..=MAX_MAP_UNITS).contains(&number) {
         return Err(Why::new());
@@ -134,9 +113,7 @@ pub fn client_from(text: &str) -> Result<ClientFrom, Why> {
 
 /// The unescaped tokens of a JSON pointer (RFC 6901).
 fn json_pointer(pointer: &str) -> Result<Vec<String>, Why> {
-    let tokens = pointer
-        .strip_prefix('/')
-        .ok_or("a JSON pointer begins with /")?;
+    let tokens = pointer.strip_prefix('/').ok_or("a JSON pointer begins with /")?;
     tokens.split('/').map(pointer_token).collect()
 }
 
@@ -171,10 +148,7 @@ pub fn name(text: &str, longest: usize, also: &str) -> Result<String, Why> {
     if text.len() > longest {
         return Err(format!("{} characters long", text.chars().count()));
     }
-    match text
-        .chars()
-        .find(|&c| !c.is_ascii_alphanumeric() && !also.contains(c))
-    {
+    match text.chars().find(|&c| !c.is_ascii_alphanumeric() && !also.contains(c)) {
         Some(c) => Err(format!("{c:?} is not allowed")),
         None => Ok(text.to_owned()),
     }
@@ -198,9 +172,7 @@ pub fn servers(text: &str) -> Result<String, Why> {
 }
 
 fn server_address(server: &str) -> Result<(), Why> {
-    let address = server
-        .split_once("://")
-        .map_or(server, |(_, address)| address);
+    let address = server.split_once("://").map_or(server, |(_, address)| address);
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (address, None),
@@ -224,34 +196,15 @@ mod tests {
         assert_eq!(thousandths("2.3"), Ok(2_300));
         assert_eq!(thousandths("0.001"), Ok(1));
         assert_eq!(thousandths("1_000_000"), Ok(1_000_000_000));
-        assert_eq!(
-            thousandths("1.5000000000"),
-            Ok(1_500),
-            "zeros at the end say nothing"
-        );
-        for wrong in [
-            "0",
-            "0.0001",
-            "1000000.001",
-            "-1",
-            "1e3",
-            "nan",
-            "inf",
-            ".5",
-            "",
-            "1.0.0",
-            "٣",
-        ] {
+        assert_eq!(thousandths("1.5000000000"), Ok(1_500), "zeros at the end say nothing");
+        for wrong in ["0", "0.0001", "1000000.001", "-1", "1e3", "nan", "inf", ".5", "", "1.0.0", "٣"] {
             assert!(thousandths(wrong).is_err(), "{wrong}");
         }
         let millionths = |text| ratio(text).map(Ratio::millionths);
         assert_eq!(millionths("0.000001"), Ok(1));
         assert_eq!(millionths("1"), Ok(1_000_000));
         assert!(millionths("1.000001").is_err());
-        assert!(
-            millionths("0.1000000000000000055").is_err(),
-            "a float would have swallowed it"
-        );
+        assert!(millionths("0.1000000000000000055").is_err(), "a float would have swallowed it");
         assert!(millionths("99999999999999999999").is_err());
     }
 
@@ -278,22 +231,14 @@ mod tests {
         assert_eq!(tokens("json:/~01"), Ok("~1".to_owned()));
         assert_eq!(tokens("json:/"), Ok(String::new()));
         assert_eq!(tokens("header:x:y"), Ok("Header(\"x:y\")".to_owned()));
-        for wrong in [
-            "json:", "json:a", "json:/~2", "json:/a~", "header:", "body", "Key", "key:", "",
-        ] {
+        for wrong in ["json:", "json:a", "json:/~2", "json:/a~", "header:", "body", "Key", "key:", ""] {
             assert!(tokens(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn servers_need_a_host_and_a_port_that_exists() {
-        for right in [
-            "localhost:9092",
-            "a,b:1",
-            "SSL://a:9093, b:9093",
-            "[::1]:9092",
-            "[::1]",
-        ] {
+        for right in ["localhost:9092", "a,b:1", "SSL://a:9093, b:9093", "[::1]:9092", "[::1]"] {
             assert!(servers(right).is_ok(), "{right}");
         }
         for wrong in ["", "a,,b", ":9092", "a:0", "a:70000", "a:b", "a b:1"] {

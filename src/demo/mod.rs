@@ -86,34 +86,18 @@ pub fn run(
     let cell = SnapshotCell::default();
     let heartbeat = Arc::new(Heartbeat::new(Instant::now(), READY_LIMIT));
     let web = Web::start(&service, &cell, &heartbeat, librdkafka, interrupts)?;
-    eprintln!(
-        "HTTP on http://{0}: /metrics, /readyz, /v1/services/{1}",
-        web.address(),
-        service.name
-    );
+    eprintln!("HTTP on http://{0}: /metrics, /readyz, /v1/services/{1}", web.address(), service.name);
 
     let kafka = setup::kafka(&broker.bootstrap_servers());
     let reader = Reader::start(&kafka.bootstrap_servers, &service.target)?;
-    let start = EngineStart {
-        kafka: kafka.clone(),
-        service,
-        cell: cell.clone(),
-        heartbeat,
-    };
+    let start = EngineStart { kafka: kafka.clone(), service, cell: cell.clone(), heartbeat };
     let stop_engine = start_engine(start)?;
-    let told = tell(
-        options,
-        &kafka.bootstrap_servers,
-        &cell,
-        &reader,
-        &interrupted,
-    );
+    let told = tell(options, &kafka.bootstrap_servers, &cell, &reader, &interrupted);
     web.drain();
     let stopped = stop_engine();
     let address = web.address();
     web.stop();
-    told.and_then(|ending| ending.print(options.output, address))
-        .and(stopped)
+    told.and_then(|ending| ending.print(options.output, address)).and(stopped)
 }
 
 /// How the story ended.
@@ -134,9 +118,7 @@ fn tell(
     let scenario = Scenario::new(options.length);
     let mut view = View::new(&scenario, options.output);
     let mut sent = Sent::default();
-    if wait_for(READY_LIMIT, interrupted, || {
-        cell.get().ready || !still_hopeful(&cell.get())
-    }) {
+    if wait_for(READY_LIMIT, interrupted, || cell.get().ready || !still_hopeful(&cell.get())) {
         if !still_hopeful(&cell.get()) {
             return Err(cell.get().trouble.clone().unwrap_or_default());
         }
@@ -147,19 +129,11 @@ fn tell(
     }
     let settled = wait_for(SETTLE_LIMIT, interrupted, || is_settled(&cell.get(), &sent));
     let snapshot = cell.get();
-    let admitted = snapshot
-        .clients
-        .iter()
-        .map(|client| client.counts.admitted)
-        .sum();
+    let admitted = snapshot.clients.iter().map(|client| client.counts.admitted).sum();
     let seen = wait_for(SETTLE_LIMIT, interrupted, || reader.total() >= admitted);
     view.finish(&snapshot);
     let summary = Summary::new(&snapshot, &sent, reader.largest_window());
-    Ok(Ending {
-        snapshot,
-        summary,
-        settled: settled && seen,
-    })
+    Ok(Ending { snapshot, summary, settled: settled && seen })
 }
 
 /// False once a fatal error stopped the engine; before its first snapshot there is no trouble to tell.
@@ -189,8 +163,7 @@ fn look_on(
 fn wait_for(limit: Duration, interrupted: &Receiver<()>, is_so: impl Fn() -> bool) -> bool {
     let end = Instant::now() + limit;
     while !is_so() {
-        if Instant::now() >= end || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout)
-        {
+        if Instant::now() >= end || interrupted.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
             return false;
         }
     }
@@ -201,9 +174,7 @@ impl Ending {
     /// Results go to stdout.
     fn print(&self, output: Output, address: std::net::SocketAddr) -> Result<(), String> {
         let text = match output {
-            Output::Json => {
-                serde_json::to_string_pretty(&self.summary).map_err(|error| error.to_string())?
-            }
+            Output::Json => serde_json::to_string_pretty(&self.summary).map_err(|error| error.to_string())?,
             Output::Text => format!(
                 "\n{}\nNext: watermaster demo --mode reject (nothing waits, what is too much is rejected)\n      \
                  watermaster demo --observe (nothing is held back, what would have been is counted)\n      \
@@ -214,9 +185,7 @@ impl Ending {
         // Whoever reads may have hung up; that is no failure of the demo.
         let _ = writeln!(std::io::stdout(), "{text}");
         if output == Output::Json && !self.settled {
-            eprintln!(
-                "not everything that was sent has been read: the numbers do not add up to what was sent"
-            );
+            eprintln!("not everything that was sent has been read: the numbers do not add up to what was sent");
         }
         Ok(())
     }

@@ -68,27 +68,15 @@ impl Scenario {
 
     /// Which phase of [`PHASES`] runs so long after the start.
     pub fn phase_at(&self, at: Duration) -> usize {
-        (0..PHASES.len())
-            .find(|&phase| at < self.end_of(phase))
-            .unwrap_or(PHASES.len() - 1)
+        (0..PHASES.len()).find(|&phase| at < self.end_of(phase)).unwrap_or(PHASES.len() - 1)
     }
 
     /// Everything that is sent, in order of time.
     pub fn schedule(&self, seed: u64) -> Schedule {
-        let stream = |product| Stream {
-            product,
-            next: Duration::ZERO,
-            random: Random(seed ^ (product as u64 + 1)),
-        };
-        let mut schedule = Schedule {
-            scenario: *self,
-            streams: std::array::from_fn(stream),
-        };
+        let stream = |product| Stream { product, next: Duration::ZERO, random: Random(seed ^ (product as u64 + 1)) };
+        let mut schedule = Schedule { scenario: *self, streams: std::array::from_fn(stream) };
         // Nobody starts exactly together.
-        schedule
-            .streams
-            .iter_mut()
-            .for_each(|stream| stream.advance(self));
+        schedule.streams.iter_mut().for_each(|stream| stream.advance(self));
         schedule
     }
 }
@@ -114,10 +102,7 @@ impl Iterator for Schedule {
 
     fn next(&mut self) -> Option<Arrival> {
         let stream = self.streams.iter_mut().min_by_key(|stream| stream.next)?;
-        let arrival = Arrival {
-            at: stream.next,
-            product: stream.product,
-        };
+        let arrival = Arrival { at: stream.next, product: stream.product };
         stream.advance(&self.scenario);
         (arrival.at < self.scenario.length).then_some(arrival)
     }
@@ -187,9 +172,7 @@ mod tests {
         for seconds in [5, 30, 120] {
             let scenario = Scenario::new(Duration::from_secs(seconds));
             let mut sent = [[0_u32; PRODUCTS.len()]; PHASES.len()];
-            scenario
-                .schedule(1)
-                .for_each(|a| sent[scenario.phase_at(a.at)][a.product] += 1);
+            scenario.schedule(1).for_each(|a| sent[scenario.phase_at(a.at)][a.product] += 1);
             let mut start = Duration::ZERO;
             for (i, phase) in PHASES.iter().enumerate() {
                 let cycles = (scenario.end_of(i) - start).as_secs_f64() / CYCLE.as_secs_f64();
@@ -197,11 +180,7 @@ mod tests {
                 for (product, name) in PRODUCTS.iter().enumerate() {
                     let expected = cycles * 50.0 * f64::from(phase.load_percent[product]) / 100.0;
                     let difference = (f64::from(sent[i][product]) - expected).abs();
-                    assert!(
-                        difference <= expected * 0.1 + 3.0,
-                        "{seconds} s, {}, {name}",
-                        phase.name
-                    );
+                    assert!(difference <= expected * 0.1 + 3.0, "{seconds} s, {}, {name}", phase.name);
                 }
             }
         }
@@ -214,9 +193,6 @@ mod tests {
         assert!(total(&PHASES[0]) < all);
         assert!(total(&PHASES[1]) > 2 * all && total(&PHASES[2]) > 2 * all);
         assert_eq!(PHASES[PHASES.len() - 1].until_percent, 100);
-        assert!(
-            PHASES.iter().all(|phase| phase.look_at.len() <= 80),
-            "one line of a terminal"
-        );
+        assert!(PHASES.iter().all(|phase| phase.look_at.len() <= 80), "one line of a terminal");
     }
 }

@@ -34,9 +34,7 @@ pub fn broker(service: &Service) -> Result<Embedded, String> {
     let broker = Embedded::start(1).map_err(|error| error.to_string())?;
     let sources = service.sources.iter().map(|source| &source.topic);
     for topic in sources.chain([&service.target, &service.dead_letter]) {
-        broker
-            .create_topic(topic, PARTITIONS)
-            .map_err(|error| error.to_string())?;
+        broker.create_topic(topic, PARTITIONS).map_err(|error| error.to_string())?;
     }
     Ok(broker)
 }
@@ -77,13 +75,7 @@ impl Web {
         };
         let server = runtime.spawn(admin::serve(listener, state, async { drop(stopped.await) }));
         runtime.spawn(forward_signals(interrupts));
-        Ok(Web {
-            address,
-            draining,
-            stop,
-            server,
-            runtime,
-        })
+        Ok(Web { address, draining, stop, server, runtime })
     }
 
     /// Where it listens.
@@ -153,10 +145,8 @@ fn state(
 /// Passes each ctrl-c and SIGTERM on, until nobody listens.
 async fn forward_signals(interrupts: Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
+    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
         // Without handlers the signals end the process, as they do anyway.
         return std::future::pending().await;
     };
@@ -179,13 +169,8 @@ pub struct Products {
 
 impl Products {
     /// Sends the schedule from `start` on.
-    pub fn start(
-        schedule: Schedule,
-        bootstrap_servers: &str,
-        start: Instant,
-    ) -> Result<Products, String> {
-        let mut producer =
-            TestProducer::new(bootstrap_servers).map_err(|error| error.to_string())?;
+    pub fn start(schedule: Schedule, bootstrap_servers: &str, start: Instant) -> Result<Products, String> {
+        let mut producer = TestProducer::new(bootstrap_servers).map_err(|error| error.to_string())?;
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("products".to_owned())
@@ -202,9 +187,7 @@ impl Products {
     /// They stop at once; what was sent is acknowledged.
     pub fn stop(self) -> Result<Sent, String> {
         drop(self.stop);
-        self.thread
-            .join()
-            .unwrap_or_else(|_| Err("the products' thread panicked".to_owned()))
+        self.thread.join().unwrap_or_else(|_| Err("the products' thread panicked".to_owned()))
     }
 }
 
@@ -222,10 +205,7 @@ impl Reader {
         let start = Instant::now();
         let on_arrival = move |at: Instant| lock(&seen).record(at.saturating_duration_since(start));
         let reader = TargetReader::start(bootstrap_servers, target, PARTITIONS, on_arrival);
-        Ok(Reader {
-            arrivals,
-            _reader: reader.map_err(|error| error.to_string())?,
-        })
+        Ok(Reader { arrivals, _reader: reader.map_err(|error| error.to_string())? })
     }
 
     /// The most that arrived in any window of one cycle.

@@ -50,15 +50,9 @@ impl Summary {
             capacity: snapshot.capacity,
             max_admitted_in_any_cycle: snapshot.window_admitted_max,
             max_seen_by_reader,
-            clients: PRODUCTS
-                .iter()
-                .zip(sent)
-                .map(|(name, sent)| client_summary(snapshot, name, *sent))
-                .collect(),
+            clients: PRODUCTS.iter().zip(sent).map(|(name, sent)| client_summary(snapshot, name, *sent)).collect(),
         };
-        Summary {
-            services: vec![service],
-        }
+        Summary { services: vec![service] }
     }
 }
 
@@ -99,13 +93,7 @@ pub fn in_words(summary: &Summary, snapshot: &ServiceSnapshot, settled: bool) ->
 }
 
 fn push_promise(text: &mut String, service: &ServiceSummary, snapshot: &ServiceSnapshot) {
-    let ServiceSummary {
-        name,
-        capacity,
-        max_admitted_in_any_cycle: admitted,
-        max_seen_by_reader: seen,
-        ..
-    } = service;
+    let ServiceSummary { name, capacity, max_admitted_in_any_cycle: admitted, max_seen_by_reader: seen, .. } = service;
     let cycle = seconds(snapshot.cycle_seconds);
     let verdict = match (snapshot.enforce, admitted <= capacity) {
         (true, true) => "the promise was kept",
@@ -113,39 +101,19 @@ fn push_promise(text: &mut String, service: &ServiceSummary, snapshot: &ServiceS
         (false, true) => "nothing was held back (passthrough), and it was not too much",
         (false, false) => "nothing was held back (passthrough), and it was too much",
     };
-    let _ = writeln!(
-        text,
-        "{name} takes {capacity} records in any {cycle}: {verdict}."
-    );
-    let _ = writeln!(
-        text,
-        "  most admitted in any {cycle}    {admitted:>6}   by decision time"
-    );
-    let _ = writeln!(
-        text,
-        "  most seen by a reader          {seen:>6}   by arrival, which may add a round\n"
-    );
+    let _ = writeln!(text, "{name} takes {capacity} records in any {cycle}: {verdict}.");
+    let _ = writeln!(text, "  most admitted in any {cycle}    {admitted:>6}   by decision time");
+    let _ = writeln!(text, "  most seen by a reader          {seen:>6}   by arrival, which may add a round\n");
 }
 
 /// What one product felt.
 fn push_client(text: &mut String, client: &ClientSummary, snapshot: &ServiceSnapshot) {
-    let ClientSummary {
-        name,
-        sent,
-        admitted,
-        backlog,
-        delay_p99_seconds,
-        ..
-    } = client;
+    let ClientSummary { name, sent, admitted, backlog, delay_p99_seconds, .. } = client;
     let _ = write!(text, "{name:<14} {sent:>6} sent, {admitted:>6} admitted");
     let rejected: u64 = client.rejected.values().sum();
     if rejected > 0 {
-        let reasons: Vec<_> = client
-            .rejected
-            .iter()
-            .filter(|(_, n)| **n > 0)
-            .map(|(r, n)| format!("{n} {r}"))
-            .collect();
+        let reasons: Vec<_> =
+            client.rejected.iter().filter(|(_, n)| **n > 0).map(|(r, n)| format!("{n} {r}")).collect();
         let _ = write!(text, ", {rejected} rejected ({})", reasons.join(", "));
     }
     if *backlog > 0 {
@@ -156,11 +124,7 @@ fn push_client(text: &mut String, client: &ClientSummary, snapshot: &ServiceSnap
         let (later, never) = (shadow.delayed, shadow.rejected.total());
         let _ = writeln!(text, "; would have delayed {later} and rejected {never}");
     } else if snapshot.mode == Mode::Shape || *delay_p99_seconds > 0.0 {
-        let _ = writeln!(
-            text,
-            "; 99 of 100 waited at most {}",
-            seconds(*delay_p99_seconds)
-        );
+        let _ = writeln!(text, "; 99 of 100 waited at most {}", seconds(*delay_p99_seconds));
     } else {
         text.push('\n');
     }
@@ -192,24 +156,8 @@ mod tests {
         let client = &service["clients"][3];
         assert_eq!(client["name"], "credit-card");
         assert_eq!(client["rejected"]["queue_full"], 1);
-        let keys: Vec<_> = client
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
-        assert_eq!(
-            keys,
-            [
-                "admitted",
-                "backlog",
-                "delay_p99_seconds",
-                "delayed",
-                "name",
-                "rejected",
-                "sent"
-            ]
-        );
+        let keys: Vec<_> = client.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, ["admitted", "backlog", "delay_p99_seconds", "delayed", "name", "rejected", "sent"]);
         assert_eq!(summary.as_object().unwrap().len(), 1);
         assert_eq!(service.as_object().unwrap().len(), 5);
     }
@@ -223,28 +171,17 @@ mod tests {
 
     #[test]
     fn a_broken_promise_is_not_hidden() {
-        let words = |snapshot: &ServiceSnapshot| {
-            in_words(&Summary::new(snapshot, &SENT, 203), snapshot, true)
-        };
+        let words = |snapshot: &ServiceSnapshot| in_words(&Summary::new(snapshot, &SENT, 203), snapshot, true);
         assert!(words(&snapshot()).contains("the promise was kept"));
-        let broken = ServiceSnapshot {
-            window_admitted_max: 201,
-            ..snapshot()
-        };
+        let broken = ServiceSnapshot { window_admitted_max: 201, ..snapshot() };
         assert!(words(&broken).contains("THE PROMISE WAS BROKEN"));
-        assert!(
-            in_words(&Summary::new(&snapshot(), &SENT, 0), &snapshot(), false)
-                .contains("do not add up")
-        );
+        assert!(in_words(&Summary::new(&snapshot(), &SENT, 0), &snapshot(), false).contains("do not add up"));
     }
 
     #[test]
     fn what_each_product_felt_is_told_in_words() {
         let words = in_words(&Summary::new(&snapshot(), &SENT, 203), &snapshot(), true);
-        let card = words
-            .lines()
-            .find(|line| line.starts_with("credit-card"))
-            .unwrap();
+        let card = words.lines().find(|line| line.starts_with("credit-card")).unwrap();
         assert_eq!(
             card,
             "credit-card       400 sent,    300 admitted, 1 rejected (1 queue_full), 99 still wait; \
@@ -261,9 +198,6 @@ mod tests {
         shown.clients[1].shadow.rejected = rejected;
         shown.clients[1].shadow.delayed = 5;
         let words = in_words(&Summary::new(&shown, &SENT, 203), &shown, true);
-        assert!(
-            words.contains("would have delayed 5 and rejected 1"),
-            "{words}"
-        );
+        assert!(words.contains("would have delayed 5 and rejected 1"), "{words}");
     }
 }

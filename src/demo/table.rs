@@ -7,17 +7,13 @@ use super::setup::PRODUCTS;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
 
 /// Narrow enough, with what stands below it, for a terminal of 80 columns.
-const HEADER: [&str; 9] = [
-    "client", "wants", "granted", "share", "admitted", "delayed", "rejected", "backlog", "p99 wait",
-];
+const HEADER: [&str; 9] =
+    ["client", "wants", "granted", "share", "admitted", "delayed", "rejected", "backlog", "p99 wait"];
 
 /// The product in a snapshot; all 0 until the engine has shown it.
 pub fn client_of(snapshot: &ServiceSnapshot, name: &str) -> ClientSnapshot {
     let found = snapshot.clients.iter().find(|client| &*client.name == name);
-    found.cloned().unwrap_or_else(|| ClientSnapshot {
-        name: name.into(),
-        ..Default::default()
-    })
+    found.cloned().unwrap_or_else(|| ClientSnapshot { name: name.into(), ..Default::default() })
 }
 
 /// All products. In passthrough, what would have been decided.
@@ -51,11 +47,7 @@ pub fn render(snapshot: &ServiceSnapshot) -> String {
 }
 
 fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
-    let counts = if enforce {
-        &client.counts
-    } else {
-        &client.shadow
-    };
+    let counts = if enforce { &client.counts } else { &client.shadow };
     [
         client.name.to_string(),
         client.wants.to_string(),
@@ -73,22 +65,10 @@ fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
 pub fn one_line(snapshot: &ServiceSnapshot) -> String {
     let products = PRODUCTS.map(|name| {
         let client = client_of(snapshot, name);
-        let waiting = if client.backlog > 0 {
-            format!(", {} wait", client.backlog)
-        } else {
-            String::new()
-        };
-        format!(
-            "{name} wants {} granted {}{waiting}",
-            client.wants, client.granted
-        )
+        let waiting = if client.backlog > 0 { format!(", {} wait", client.backlog) } else { String::new() };
+        format!("{name} wants {} granted {}{waiting}", client.wants, client.granted)
     });
-    format!(
-        "{}/{} in the window; {}",
-        snapshot.window_admitted,
-        snapshot.capacity,
-        products.join("; ")
-    )
+    format!("{}/{} in the window; {}", snapshot.window_admitted, snapshot.capacity, products.join("; "))
 }
 
 fn lends_or_borrows(client: &ClientSnapshot) -> String {
@@ -125,20 +105,13 @@ pub(super) mod tests {
             wants: admitted,
             default_share: 50.0,
             granted,
-            counts: Counts {
-                admitted,
-                ..Default::default()
-            },
+            counts: Counts { admitted, ..Default::default() },
             ..Default::default()
         };
         let mut rejected = ReasonCounts::default();
         rejected.add(Reason::QueueFull);
         let card = ClientSnapshot {
-            counts: Counts {
-                admitted: 300,
-                delayed: 390,
-                rejected,
-            },
+            counts: Counts { admitted: 300, delayed: 390, rejected },
             backlog: 99,
             delay_p99_seconds: 7.5,
             ..client("credit-card", 300, 90)
@@ -189,9 +162,6 @@ credit-card     300      90 borrows 40      300     390        1      99    7.5 
 
     #[test]
     fn times_are_short() {
-        assert_eq!(
-            [0.0, 0.035, 7.5, 10.0].map(seconds),
-            ["0 s", "35 ms", "7.5 s", "10 s"]
-        );
+        assert_eq!([0.0, 0.035, 7.5, 10.0].map(seconds), ["0 s", "35 ms", "7.5 s", "10 s"]);
     }
 }

@@ -16,10 +16,7 @@ fn admit_everything(start: EngineStart) -> Result<StopEngine, String> {
     let show = move |admitted: &BTreeMap<&str, u64>| {
         let client = |name: &str, admitted: u64| ClientSnapshot {
             name: name.into(),
-            counts: Counts {
-                admitted,
-                ..Default::default()
-            },
+            counts: Counts { admitted, ..Default::default() },
             ..Default::default()
         };
         cell.set(ServiceSnapshot {
@@ -28,10 +25,7 @@ fn admit_everything(start: EngineStart) -> Result<StopEngine, String> {
             cycle_seconds: 1.0,
             ready: true,
             up: true,
-            clients: admitted
-                .iter()
-                .map(|(name, count)| client(name, *count))
-                .collect(),
+            clients: admitted.iter().map(|(name, count)| client(name, *count)).collect(),
             ..Default::default()
         });
     };
@@ -41,24 +35,15 @@ fn admit_everything(start: EngineStart) -> Result<StopEngine, String> {
     let producer = Arc::new(TestProducer::new(&servers).map_err(|error| error.to_string())?);
     let mut readers = Vec::new();
     for product in PRODUCTS {
-        let (counts, show, producer) = (
-            Arc::clone(&counts),
-            Arc::clone(&show),
-            Arc::clone(&producer),
-        );
+        let (counts, show, producer) = (Arc::clone(&counts), Arc::clone(&show), Arc::clone(&producer));
         let on_arrival = move |_| {
-            producer
-                .send("kyc.requests", ("client-id", product), b"{}")
-                .unwrap();
+            producer.send("kyc.requests", ("client-id", product), b"{}").unwrap();
             let mut counts = counts.lock().unwrap();
             *counts.entry(product).or_default() += 1;
             show(&counts);
         };
         let topic = setup::source_topic(product);
-        readers.push(
-            TargetReader::start(&servers, &topic, PARTITIONS, on_arrival)
-                .map_err(|e| e.to_string())?,
-        );
+        readers.push(TargetReader::start(&servers, &topic, PARTITIONS, on_arrival).map_err(|e| e.to_string())?);
     }
     Ok(Box::new(move || {
         drop(readers);
@@ -79,12 +64,7 @@ fn everything_sent_is_read_and_accounted_for() {
         cell: cell.clone(),
         heartbeat: Arc::new(Heartbeat::new(Instant::now(), READY_LIMIT)),
     });
-    let options = Options {
-        mode: Mode::Shape,
-        observe: true,
-        length: Duration::from_secs(2),
-        output: Output::Json,
-    };
+    let options = Options { mode: Mode::Shape, observe: true, length: Duration::from_secs(2), output: Output::Json };
     let (_alive, interrupted) = mpsc::channel();
     let ending = tell(&options, &servers, &cell, &reader, &interrupted).unwrap();
     stop.unwrap()().unwrap();
@@ -92,31 +72,16 @@ fn everything_sent_is_read_and_accounted_for() {
     assert!(ending.settled);
     let clients = &ending.summary.services[0].clients;
     let expected = Scenario::new(options.length).schedule(SEED).count() as u64;
-    assert_eq!(
-        clients.iter().map(|client| client.sent).sum::<u64>(),
-        expected
-    );
-    assert!(
-        clients
-            .iter()
-            .all(|client| client.sent == client.admitted && client.sent > 0)
-    );
+    assert_eq!(clients.iter().map(|client| client.sent).sum::<u64>(), expected);
+    assert!(clients.iter().all(|client| client.sent == client.admitted && client.sent > 0));
     assert_eq!(reader.total(), expected);
 }
 
 #[test]
 fn an_engine_that_can_not_start_is_an_error_in_words() {
     let cell = SnapshotCell::default();
-    cell.set(ServiceSnapshot {
-        trouble: Some("no such luck".to_owned()),
-        ..Default::default()
-    });
-    let options = Options {
-        mode: Mode::Shape,
-        observe: false,
-        length: Duration::from_secs(1),
-        output: Output::Json,
-    };
+    cell.set(ServiceSnapshot { trouble: Some("no such luck".to_owned()), ..Default::default() });
+    let options = Options { mode: Mode::Shape, observe: false, length: Duration::from_secs(1), output: Output::Json };
     let broker = stage::broker(&setup::service(Mode::Shape, true)).unwrap();
     let servers = broker.bootstrap_servers();
     let reader = Reader::start(&servers, "kyc.requests").unwrap();
@@ -129,9 +94,7 @@ fn an_engine_that_can_not_start_is_an_error_in_words() {
 fn waiting_ends_when_it_is_so_or_somebody_interrupts() {
     let (interrupt, interrupted) = mpsc::channel();
     let looks = AtomicUsize::new(0);
-    assert!(wait_for(READY_LIMIT, &interrupted, || looks
-        .fetch_add(1, Ordering::Relaxed)
-        == 2));
+    assert!(wait_for(READY_LIMIT, &interrupted, || looks.fetch_add(1, Ordering::Relaxed) == 2));
     assert!(!wait_for(Duration::ZERO, &interrupted, || false));
     interrupt.send(()).unwrap();
     assert!(!wait_for(READY_LIMIT, &interrupted, || false));

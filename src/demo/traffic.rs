@@ -43,12 +43,7 @@ pub type Sent = [u64; PRODUCTS.len()];
 ///
 /// # Errors
 /// The sender's own: the demo can't account for records that may or may not be there.
-pub fn send(
-    schedule: Schedule,
-    sender: &mut impl Sender,
-    start: Instant,
-    stop: &Receiver<()>,
-) -> Result<Sent, String> {
+pub fn send(schedule: Schedule, sender: &mut impl Sender, start: Instant, stop: &Receiver<()>) -> Result<Sent, String> {
     let topics = PRODUCTS.map(source_topic);
     let mut sent = Sent::default();
     for (number, arrival) in schedule.enumerate() {
@@ -58,11 +53,7 @@ pub fn send(
         }
         let product = PRODUCTS[arrival.product];
         let value = format!("{{\"application\":{number},\"product\":\"{product}\"}}");
-        sender.send(
-            &topics[arrival.product],
-            (CLIENT_HEADER, product),
-            value.as_bytes(),
-        )?;
+        sender.send(&topics[arrival.product], (CLIENT_HEADER, product), value.as_bytes())?;
         sent[arrival.product] += 1;
     }
     sender.flush(FLUSH_LIMIT)?;
@@ -102,17 +93,10 @@ mod tests {
         let mut recorder = Recorder::default();
         let (_running, stop) = mpsc::channel();
         let sent = send(scenario.schedule(1), &mut recorder, long_ago(), &stop).unwrap();
-        assert_eq!(
-            sent.iter().sum::<u64>(),
-            scenario.schedule(1).count() as u64
-        );
+        assert_eq!(sent.iter().sum::<u64>(), scenario.schedule(1).count() as u64);
         for (product, count) in PRODUCTS.iter().zip(sent) {
             let topic = source_topic(product);
-            let found = recorder
-                .0
-                .iter()
-                .filter(|(t, client)| *t == topic && client == product)
-                .count();
+            let found = recorder.0.iter().filter(|(t, client)| *t == topic && client == product).count();
             assert_eq!(found as u64, count);
         }
     }

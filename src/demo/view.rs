@@ -38,11 +38,7 @@ impl View {
             bar.set_style(style.progress_chars("━╸─"));
             View::Live(bar)
         } else {
-            View::Plain(Plain {
-                to_stdout: output == Output::Text,
-                phase: None,
-                second: 0,
-            })
+            View::Plain(Plain { to_stdout: output == Output::Text, phase: None, second: 0 })
         }
     }
 
@@ -82,11 +78,7 @@ impl Plain {
         }
         if at.as_secs() > self.second {
             self.second = at.as_secs();
-            self.print(&format!(
-                "{:>4} s  {}",
-                self.second,
-                table::one_line(snapshot)
-            ));
+            self.print(&format!("{:>4} s  {}", self.second, table::one_line(snapshot)));
         }
     }
 
@@ -103,8 +95,5 @@ fn heading(phase: usize) -> String {
     let count = PHASES.len();
     let phase_number = phase + 1;
     let phase = &PHASES[phase];
-    format!(
-        "{phase_number} of {count}: {}\n{}",
-        phase.name, phase.look_at
-    )
+    format!("{phase_number} of {count}: {}\n{}", phase.name, phase.look_at)
 }

@@ -17,12 +17,7 @@ pub struct WindowMaximum {
 impl WindowMaximum {
     /// Nothing has happened yet.
     pub fn new(length: Duration) -> WindowMaximum {
-        WindowMaximum {
-            length,
-            recent: VecDeque::new(),
-            largest: 0,
-            total: 0,
-        }
+        WindowMaximum { length, recent: VecDeque::new(), largest: 0, total: 0 }
     }
 
     /// The most in any window so far.
@@ -39,11 +34,7 @@ impl WindowMaximum {
     pub fn record(&mut self, at: Duration) {
         let at = self.recent.back().map_or(at, |last| at.max(*last));
         self.recent.push_back(at);
-        while self
-            .recent
-            .front()
-            .is_some_and(|first| at - *first >= self.length)
-        {
+        while self.recent.front().is_some_and(|first| at - *first >= self.length) {
             self.recent.pop_front();
         }
         self.largest = self.largest.max(self.recent.len());
@@ -59,9 +50,7 @@ mod tests {
 
     fn largest(length: u64, moments: &[u64]) -> u64 {
         let mut window = WindowMaximum::new(Duration::from_millis(length));
-        moments
-            .iter()
-            .for_each(|at| window.record(Duration::from_millis(*at)));
+        moments.iter().for_each(|at| window.record(Duration::from_millis(*at)));
         assert_eq!(window.total(), moments.len() as u64);
         window.largest()
     }

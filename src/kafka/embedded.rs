@@ -35,8 +35,7 @@ impl Embedded {
     /// Refuses the next batch that is produced, as a broker does when a record in it is invalid.
     pub fn refuse_next_batch(&self) {
         let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
-        self.cluster
-            .request_errors(RDKafkaApiKey::Produce, &[error]);
+        self.cluster.request_errors(RDKafkaApiKey::Produce, &[error]);
     }
 
     /// Stops answering on all connections to a broker (they are numbered from 1).

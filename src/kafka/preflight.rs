@@ -280,20 +280,11 @@ impl Asker {
         let mut topics: Vec<&str> = settings.services.iter().flat_map(topics_of).collect();
         topics.sort_unstable();
         topics.dedup();
-        let resources: Vec<_> = topics
-            .iter()
-            .map(|topic| ResourceSpecifier::Topic(topic))
-            .collect();
+        let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
         // Any broker knows; without a name librdkafka waits for the controller, which the embedded broker never tells.
-        let metadata = topics
-            .first()
-            .map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
-        let broker = metadata
-            .and_then(Result::ok)
-            .map(|metadata| metadata.orig_broker_id());
-        let options = AdminOptions::new()
-            .request_timeout(Some(timeout))
-            .broker_id(broker);
+        let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
+        let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
+        let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
         let admin: Result<AdminClient<Quiet>, _> = self.config.create_with_context(Quiet);
         let answers = admin.and_then(|admin| block_on(admin.describe_configs(&resources, &options)));
         match answers {

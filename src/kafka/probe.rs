@@ -54,13 +54,8 @@ impl TestProducer {
     /// Queues one record without a key; waits only while the queue is full.
     pub fn send(&self, topic: &str, header: (&str, &str), value: &[u8]) -> Result<(), KafkaError> {
         let (key, client) = header;
-        let headers = OwnedHeaders::new().insert(Header {
-            key,
-            value: Some(client),
-        });
-        let mut record = BaseRecord::<(), [u8]>::to(topic)
-            .payload(value)
-            .headers(headers);
+        let headers = OwnedHeaders::new().insert(Header { key, value: Some(client) });
+        let mut record = BaseRecord::<(), [u8]>::to(topic).payload(value).headers(headers);
         loop {
             match self.producer.send(record) {
                 Ok(()) => return Ok(()),
@@ -78,9 +73,7 @@ impl TestProducer {
         self.producer.flush(limit)?;
         match self.producer.context().0.load(Ordering::Relaxed) {
             0 => Ok(()),
-            lost => Err(KafkaError::Client(format!(
-                "the broker did not acknowledge {lost} records"
-            ))),
+            lost => Err(KafkaError::Client(format!("the broker did not acknowledge {lost} records"))),
         }
     }
 }
@@ -123,10 +116,7 @@ impl TargetReader {
                 }
             })
             .map_err(|error| KafkaError::Client(format!("can't start a thread: {error}")))?;
-        Ok(TargetReader {
-            stop,
-            thread: Some(thread),
-        })
+        Ok(TargetReader { stop, thread: Some(thread) })
     }
 }
 

@@ -85,12 +85,7 @@ impl ServiceSeries {
         &self.newest
     }
 
-    pub(super) fn publish(
-        &mut self,
-        registry: Registry<'_>,
-        service: &str,
-        snapshot: &Arc<ServiceSnapshot>,
-    ) {
+    pub(super) fn publish(&mut self, registry: Registry<'_>, service: &str, snapshot: &Arc<ServiceSnapshot>) {
         if Arc::ptr_eq(&self.newest, snapshot) {
             return;
         }
@@ -98,8 +93,7 @@ impl ServiceSeries {
         self.fold.update(snapshot);
         for (name, tally, levels) in self.fold.iter() {
             if !self.clients.contains_key(name) {
-                self.clients
-                    .insert(name.to_owned(), ClientSeries::new(registry, service, name));
+                self.clients.insert(name.to_owned(), ClientSeries::new(registry, service, name));
             }
             self.clients[name].set(&tally, &levels);
         }
@@ -225,9 +219,7 @@ impl Totals {
     }
 
     fn set(&mut self, registry: Registry<'_>, service: &str, snapshot: &ServiceSnapshot) {
-        self.gauges
-            .iter()
-            .for_each(|(gauge, of)| gauge.set(of(snapshot)));
+        self.gauges.iter().for_each(|(gauge, of)| gauge.set(of(snapshot)));
         for (counter, count) in self.allocations.iter().zip(snapshot.allocations) {
             counter.absolute(count);
         }
@@ -250,10 +242,7 @@ impl Totals {
         self.paused.values().for_each(|gauge| gauge.set(0.0));
         for &(reason, partitions) in &snapshot.paused {
             let make = || registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]);
-            self.paused
-                .entry(reason)
-                .or_insert_with(make)
-                .set(partitions as f64);
+            self.paused.entry(reason).or_insert_with(make).set(partitions as f64);
         }
     }
 }

@@ -69,11 +69,7 @@ impl Split {
             _ => (standing.floor, Parts::ZERO),
         };
         // Portion × ratio is at most the capacity, which bounds the portion; a ratio of 0 bounds nothing.
-        if self.numerator.is_zero() {
-            (kept, Parts::ZERO)
-        } else {
-            (kept, portion)
-        }
+        if self.numerator.is_zero() { (kept, Parts::ZERO) } else { (kept, portion) }
     }
 
     fn reduced(rule: Rule, numerator: Parts, denominator: Parts) -> Split {

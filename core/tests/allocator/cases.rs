@@ -193,12 +193,8 @@ fn at_least_a_tenth_of_the_cases_are_hard_in_each_way() {
     const SAMPLES: usize = 4_000;
     type Way = (&'static str, fn(&Case) -> bool);
     let hard: [Way; 7] = [
-        ("more clients than capacity", |case| {
-            case.clients.len() as u64 > case.terms.capacity
-        }),
-        ("reservation 0", |case| {
-            case.terms.reservation == Ratio::ZERO
-        }),
+        ("more clients than capacity", |case| case.clients.len() as u64 > case.terms.capacity),
+        ("reservation 0", |case| case.terms.reservation == Ratio::ZERO),
         ("reservation 1", |case| case.terms.reservation == Ratio::ONE),
         ("weights 1 : 10^6", |case| {
             let weights = || case.clients.iter().map(|client| client.weight);

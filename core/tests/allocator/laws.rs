@@ -115,10 +115,7 @@ fn rounding_moves_less_than_a_record(case: &Case, grants: &[Grant]) -> Result<()
         let up = grant.records - grant.exact.floor();
         prop_assert!(up <= 1, "{} got {:?}", client.name, grant);
         let owed = i128::from(grant.exact.fraction()) - (i128::from(up) << 64);
-        prop_assert_eq!(
-            grant.credit.to_bits(),
-            Credit::from_bits(client.credit.to_bits() + owed).to_bits()
-        );
+        prop_assert_eq!(grant.credit.to_bits(), Credit::from_bits(client.credit.to_bits() + owed).to_bits());
     }
     Ok(())
 }

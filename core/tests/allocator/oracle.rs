@@ -40,28 +40,18 @@ impl Class {
 /// Grants by the formulas, in the order of the clients.
 fn allocate(terms: &Terms, clients: &[Client]) -> Vec<Due> {
     let index_of = class_indices(clients);
-    let class_of: Vec<usize> = clients
-        .iter()
-        .map(|client| index_of[&key(client)])
-        .collect();
+    let class_of: Vec<usize> = clients.iter().map(|client| index_of[&key(client)]).collect();
     let mut classes = classes(terms, clients, &index_of);
     for &class in &class_of {
         classes[class].clients += 1;
     }
     let exact = exact_grants(terms.lending, &classes);
-    let rounded: Vec<(u64, u128, u128)> = classes
-        .iter()
-        .zip(&exact)
-        .map(|(class, exact)| (whole(exact), bits(exact), bits(&class.default)))
-        .collect();
+    let rounded: Vec<(u64, u128, u128)> =
+        classes.iter().zip(&exact).map(|(class, exact)| (whole(exact), bits(exact), bits(&class.default))).collect();
     let mut dues: Vec<Due> = class_of
         .iter()
         .map(|&class| rounded[class])
-        .map(|(records, exact, default_share)| Due {
-            records,
-            exact,
-            default_share,
-        })
+        .map(|(records, exact, default_share)| Due { records, exact, default_share })
         .collect();
     hand_out_left_overs(terms, clients, &class_of, &exact, &mut dues);
     dues
@@ -91,24 +81,15 @@ fn classes(terms: &Terms, clients: &[Client], index_of: &BTreeMap<(u64, Option<u
             let default = exact(terms.capacity) * exact(weight) / exact(total);
             let wants = wants.map_or_else(|| default.clone(), exact);
             let floor = wants.max(&reservation * &default);
-            Class {
-                weight: exact(weight),
-                clients: 0,
-                default,
-                floor,
-            }
+            Class { weight: exact(weight), clients: 0, default, floor }
         })
         .collect()
 }
 
 fn exact_grants(lending: Lending, classes: &[Class]) -> Vec<Exact> {
     let zero = Exact::zero();
-    let sum = |part: &dyn Fn(&Class) -> Exact| {
-        classes
-            .iter()
-            .map(|class| part(class) * exact(class.clients))
-            .sum::<Exact>()
-    };
+    let sum =
+        |part: &dyn Fn(&Class) -> Exact| classes.iter().map(|class| part(class) * exact(class.clients)).sum::<Exact>();
     let deficit = sum(&|class| (-class.gap()).max(zero.clone()));
     let surplus = sum(&|class| class.gap().max(zero.clone()));
     let remaining = (&surplus - &deficit).max(zero.clone());
@@ -139,15 +120,9 @@ fn proportional_loans(classes: &[Class], deficit: &Exact, surplus: &Exact) -> Ve
 /// Lets everybody's loan rise at the speed of its weight, from one event (somebody has all that it wants) to the next.
 fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
     let over = |class: &Class| (-class.gap()).max(Exact::zero());
-    let mut rising: Vec<(Exact, &Class)> = classes
-        .iter()
-        .map(|class| (over(class) / &class.weight, class))
-        .collect();
+    let mut rising: Vec<(Exact, &Class)> = classes.iter().map(|class| (over(class) / &class.weight, class)).collect();
     rising.sort_by(|one, other| one.0.cmp(&other.0));
-    let mut speed: Exact = classes
-        .iter()
-        .map(|class| &class.weight * exact(class.clients))
-        .sum();
+    let mut speed: Exact = classes.iter().map(|class| &class.weight * exact(class.clients)).sum();
     let (mut level, mut left) = (Exact::zero(), surplus.clone());
     for (met_at, class) in rising {
         let rise = (&met_at - &level).min(&left / &speed);
@@ -158,28 +133,18 @@ fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
         }
         speed -= &class.weight * exact(class.clients);
     }
-    classes
-        .iter()
-        .map(|class| over(class).min(&level * &class.weight))
-        .collect()
+    classes.iter().map(|class| over(class).min(&level * &class.weight)).collect()
 }
 
-fn hand_out_left_overs(
-    terms: &Terms,
-    clients: &[Client],
-    class_of: &[usize],
-    exact: &[Exact],
-    dues: &mut [Due],
-) {
+fn hand_out_left_overs(terms: &Terms, clients: &[Client], class_of: &[usize], exact: &[Exact], dues: &mut [Due]) {
     let left = terms.capacity - dues.iter().map(|due| due.records).sum::<u64>();
     // Rationals compare slowly, and a class of clients with one credit has one claim: rank those first.
     let kind = |index: usize| (class_of[index], clients[index].credit.to_bits());
     let mut kinds: Vec<_> = (0..clients.len()).map(kind).collect();
     kinds.sort();
     kinds.dedup();
-    let claim = |&(class, credit): &(usize, i128)| {
-        exact[class].fract() + Exact::new(credit.into(), BigInt::one() << 64)
-    };
+    let claim =
+        |&(class, credit): &(usize, i128)| exact[class].fract() + Exact::new(credit.into(), BigInt::one() << 64);
     let mut ranked: Vec<_> = kinds.iter().map(|kind| (claim(kind), *kind)).collect();
     ranked.sort_by(|one, other| other.0.cmp(&one.0));
     let mut rank_of = BTreeMap::new();
@@ -202,11 +167,7 @@ fn exact(number: impl Into<BigInt>) -> Exact {
 }
 
 fn whole(number: &Exact) -> u64 {
-    number
-        .floor()
-        .to_integer()
-        .to_u64()
-        .expect("a grant is at most the capacity")
+    number.floor().to_integer().to_u64().expect("a grant is at most the capacity")
 }
 
 /// The number in 2⁻⁶⁴ records, rounded down.
