@@ -1,8 +1,8 @@
 //! What is said about configurations that are wrong: the key, its origin and what is allowed; all of it at once.
 
-use std::io::Write as _;
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+mod program;
+
+use program::{file, text, watermaster};
 
 /// A configuration without errors, with room for changes.
 const RIGHT: &str = r#"[kafka]
@@ -66,6 +66,11 @@ impl Case {
         assert!(self.text.contains(from), "{from}");
         self.text = self.text.replacen(from, to, 1);
         self.line_of = (!to.is_empty()).then_some(to);
+        self
+    }
+
+    fn text(mut self, text: &str) -> Case {
+        self.text = text.to_owned();
         self
     }
 
@@ -147,17 +152,17 @@ fn cases() -> Vec<Case> {
         wrong("client from nowhere").under(service, "client_from = [\"key\", \"body\"]").key("service[0].client_from[1]").says(&["\"body\"", "header:NAME", "json:/pointer"]),
         wrong("client from a bad pointer").under(service, "client_from = [\"json:/a~2\"]").key("service[0].client_from[0]").says(&["~0", "~1"]),
         wrong("client from nothing").under(service, "client_from = []").key("service[0].client_from").says(&["an empty list", "one or more"]),
-        wrong("client by topic without client").under(service, "client_from = [\"topic\"]").key("service[0].source[0].client").from("default").at_nothing().says(&["is missing", "client_from has \"topic\""]),
+        wrong("client by topic without client").under(service, "client_from = [\"topic\"]").key("service[0].source[0].client").at("[[service.source]]").says(&["is missing", "client_from has \"topic\""]),
         wrong("bad topic").replace("topic = \"loans.kyc\"", "topic = \"loans/kyc\"").key("service[0].source[0].topic").says(&["'/' is not allowed", "1 to 249"]),
         wrong("reserved topic").replace("target = \"kyc.requests\"", "target = \"..\"").key("service[0].target").says(&["reserves", "1 to 249"]),
         wrong("a loop").replace("target = \"kyc.requests\"", "target = \"loans.kyc\"").key("service[0].target").says(&["service[0].source[0]", "loop"]),
         wrong("dead letter is the target").replace("dead_letter = \"kyc.dead-letter\"", "dead_letter = \"kyc.requests\"").key("service[0].dead_letter").says(&["the target too"]),
         wrong("a source twice").append("[[service.source]] # again\ntopic = \"loans.kyc\" # again\n").key("service[0].source[1].topic").at("topic = \"loans.kyc\" # again").says(&["service[0].source[0] too", "only once"]),
-        wrong("no source").replace("[[service.source]]\ntopic = \"loans.kyc\"\n", "").key("service[0].source").from("default").says(&["is missing", "at least one [[service.source]]"]),
+        wrong("no source").replace("[[service.source]]\ntopic = \"loans.kyc\"\n", "").key("service[0].source").at("[[service]]").says(&["is missing", "at least one [[service.source]]"]),
         wrong("two services of one name").append(SECOND_KYC).key("service[1].name").at("name = \"kyc\" # again").says(&["service[0] too", "a name of its own"]),
         wrong("service name").replace("name = \"kyc\"", "name = \"k y c\"").key("service[0].name").says(&["' ' is not allowed", "1 to 64 letters"]),
         wrong("service is no list").text("[service]\nname = \"kyc\"\n").key("service").at("[service]").says(&["a table", "[[service]]"]),
-        wrong("no service").text("").key("service").from("default").says(&["is missing", "at least one [[service]]"]),
+        wrong("no service").text("").key("service").from("watermaster.toml").says(&["is missing", "at least one [[service]]"]),
         wrong("idle timeout below two cycles").under(service, "client_idle_timeout = \"19s\"").key("service[0].client_idle_timeout").says(&["below two cycles", "20s or more"]),
         wrong("commit interval above a tenth of the cycle").replace("commit_interval = \"100ms\"", "commit_interval = \"1001ms\"").key("kafka.commit_interval").says(&["service[0]", "1s or less"]),
         wrong("more clients than places").under(service, "max_clients = 1").append("[service.client.a]\n[service.client.b]\n").key("service[0].max_clients").says(&["2 clients are configured", "2 or more"]),
@@ -178,18 +183,6 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-impl Case {
-    fn text(mut self, text: &str) -> Case {
-        self.text = text.to_owned();
-        self
-    }
-
-    fn at_nothing(mut self) -> Case {
-        self.line_of = None;
-        self
-    }
-}
-
 const LONG_CLIENT: &str = "[service.client.aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjjkkkkkkkkkkllllllllllmmmmmmmmmm]\n";
 
 const SECOND_KYC: &str = r#"
@@ -201,38 +194,6 @@ capacity = 2000
 [[service.source]]
 topic = "d"
 "#;
-
-/// The built program, with nothing in its environment but what is given.
-fn watermaster(arguments: &[&str], environment: &[(&str, &str)], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_watermaster"))
-        .args(arguments)
-        .env_clear()
-        .envs(environment.iter().copied())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    // A program that refuses its arguments never reads its input.
-    let _ = child
-        .stdin
-        .take()
-        .expect("stdin is piped")
-        .write_all(input.as_bytes());
-    child.wait_with_output().expect("the program ends")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_owned()).expect("output is UTF-8")
-}
-
-/// A file with `text` in a folder that goes when the guard does.
-fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("watermaster.toml");
-    std::fs::write(&path, text).unwrap();
-    (folder, path)
-}
 
 #[test]
 fn the_right_one_is_right() {
@@ -337,39 +298,6 @@ fn a_file_that_is_missing_is_wrong_configuration() {
 }
 
 #[test]
-fn a_command_line_without_sense_is_wrong_usage() {
-    let lines: [&[&str]; 9] = [
-        &[],
-        &["walk"],
-        &["run"],
-        &["check", "--config"],
-        &["demo", "--mode", "dance"],
-        &["allocate", "--capacity", "0", "--wants", "A=1"],
-        &["allocate", "--capacity", "4", "--wants", "A"],
-        &["allocate", "--capacity", "4", "--wants", "A=1,A=2"],
-        &[
-            "allocate",
-            "--capacity",
-            "4",
-            "--wants",
-            "A=1",
-            "--weight",
-            "B=2",
-        ],
-    ];
-    for line in lines {
-        let output = watermaster(line, &[], "");
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{line:?}: {}",
-            text(&output.stderr)
-        );
-        assert!(!output.stderr.is_empty(), "{line:?}");
-    }
-}
-
-#[test]
 fn a_doubtful_configuration_is_allowed_with_a_warning() {
     let (_guard, path) = file(&RIGHT.replace("capacity = 2000", "capacity = 400"));
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
@@ -431,108 +359,5 @@ fn a_syntax_error_does_not_show_its_line() {
     assert!(
         said.contains("line 2, column") && !said.contains("hush"),
         "{said}"
-    );
-}
-
-fn granted(arguments: &[&str], input: &str) -> serde_json::Value {
-    let arguments: Vec<_> = ["allocate", "--output", "json"]
-        .iter()
-        .chain(arguments)
-        .copied()
-        .collect();
-    let output = watermaster(&arguments, &[], input);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["granted"].clone()
-}
-
-#[test]
-fn allocate_gives_the_worked_table() {
-    let rows = [
-        ("A=2,B=15,C=10,D=10", [5, 15, 10, 10]),
-        ("A=3,B=15,C=50,D=10", [3, 11, 16, 10]),
-        ("A=0,B=15,C=50,D=5", [1, 12, 22, 5]),
-    ];
-    for (wants, [a, b, c, d]) in rows {
-        let expected = serde_json::json!({"A": a, "B": b, "C": c, "D": d});
-        let terms = ["--capacity", "40", "--reservation", "0.1"];
-        assert_eq!(
-            granted(&[&terms[..], &["--wants", wants]].concat(), ""),
-            expected
-        );
-        let lines = wants.replace(',', "\n");
-        assert_eq!(
-            granted(
-                &[&terms[..], &["--wants", "-"]].concat(),
-                &format!("# a comment\n\n{lines}\n")
-            ),
-            expected
-        );
-        let (_guard, path) = file(&lines);
-        let from_file = format!("@{}", path.display());
-        assert_eq!(
-            granted(&[&terms[..], &["--wants", &from_file]].concat(), ""),
-            expected
-        );
-    }
-}
-
-#[test]
-fn allocate_explains_itself() {
-    let wants = [
-        "allocate",
-        "--capacity",
-        "40",
-        "--wants",
-        "A=3,B=15",
-        "--wants",
-        "C=50,D=10",
-    ];
-    let output = watermaster(&wants, &[], "");
-    let shown = text(&output.stdout);
-    for part in [
-        "default share",
-        "wants",
-        "floor",
-        "granted",
-        "+6",
-        "Too little is lent",
-        "15.6 %",
-    ] {
-        assert!(shown.contains(part), "{part} in {shown}");
-    }
-}
-
-#[test]
-fn allocate_is_exact_for_many_clients_and_odd_weights() {
-    // Floats would grant 28 18 27 66 13 16.
-    let weights = [
-        "--weight", "a=2.3", "--weight", "b=1.5", "--weight", "c=2.3", "--weight", "d=3",
-        "--weight", "e=1.1", "--weight", "f=1.3",
-    ];
-    let rest = [
-        "--capacity",
-        "168",
-        "--reservation",
-        "0.2",
-        "--wants",
-        "a=0,b=0,c=0,d=66,e=0,f=0",
-    ];
-    let exact = granted(&[&weights[..], &rest[..]].concat(), "");
-    assert_eq!(
-        exact,
-        serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15})
-    );
-
-    let lines: String = (0..10_000_u64)
-        .map(|n| format!("client-{n}={}\n", n * n))
-        .collect();
-    let many = granted(&["--capacity", "1000000", "--wants", "-"], &lines);
-    let many = many.as_object().unwrap();
-    assert_eq!(many.len(), 10_000);
-    assert_eq!(
-        many.values()
-            .map(|grant| grant.as_u64().unwrap())
-            .sum::<u64>(),
-        1_000_000
     );
 }

@@ -16,16 +16,6 @@ pub enum Origin {
     Variable(String),
 }
 
-impl Origin {
-    /// The file as a whole.
-    pub(super) fn file(path: &Path) -> Origin {
-        Origin::File {
-            path: path.to_owned(),
-            line: None,
-        }
-    }
-}
-
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -56,6 +46,20 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    /// An error of the file as a whole: nothing else can be said of it.
+    pub(super) fn of_file(path: &Path, line: Option<usize>, problem: String) -> Box<ConfigError> {
+        Box::new(ConfigError {
+            key: "(file)".to_owned(),
+            service: None,
+            problem,
+            allowed: "a file of TOML 1.0 that can be read".to_owned(),
+            origin: Origin::File {
+                path: path.to_owned(),
+                line,
+            },
+        })
+    }
+
     /// The key as a person knows it: with the service's name.
     pub fn title(&self) -> String {
         match &self.service {
@@ -107,9 +111,9 @@ impl ConfigErrors {
     }
 }
 
-impl From<ConfigError> for ConfigErrors {
-    fn from(error: ConfigError) -> ConfigErrors {
-        ConfigErrors(vec![error])
+impl From<Box<ConfigError>> for ConfigErrors {
+    fn from(error: Box<ConfigError>) -> ConfigErrors {
+        ConfigErrors(vec![*error])
     }
 }
 

@@ -43,7 +43,7 @@ impl Written {
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         errors: &mut Vec<ConfigError>,
-    ) -> Result<Written, ConfigError> {
+    ) -> Result<Written, Box<ConfigError>> {
         let document = ImDocument::parse(text).map_err(|error| syntax_error(text, path, &error))?;
         let mut places = BTreeMap::new();
         index(text, "", document.as_table(), &mut places);
@@ -53,16 +53,12 @@ impl Written {
         for (name, value) in sorted(environment) {
             match variable(&name, value) {
                 Ok(layer) => figment = figment.merge(layer),
-                Err(error) => errors.push(error),
+                Err(error) => errors.push(*error),
             }
         }
-        let merged = figment.data().map_err(|error| ConfigError {
-            key: "(file)".to_owned(),
-            service: None,
-            problem: format!("can't be read: {error}"),
-            allowed: "TOML".to_owned(),
-            origin: Origin::file(path),
-        })?;
+        let merged = figment
+            .data()
+            .map_err(|error| ConfigError::of_file(path, None, format!("can't be read: {error}")))?;
         let root = merged.get(&Profile::Default).cloned().unwrap_or_default();
         Ok(Written {
             path: path.to_owned(),
@@ -187,7 +183,7 @@ fn line_at(text: &str, offset: usize) -> usize {
 }
 
 /// Line and column, but not the line itself: it may hold a password.
-fn syntax_error(text: &str, path: &Path, error: &toml_edit::TomlError) -> ConfigError {
+fn syntax_error(text: &str, path: &Path, error: &toml_edit::TomlError) -> Box<ConfigError> {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = line_at(text, start);
     let before = text.as_bytes()[..start]
@@ -197,19 +193,9 @@ fn syntax_error(text: &str, path: &Path, error: &toml_edit::TomlError) -> Config
     let column = text
         .get(before..start)
         .map_or(1, |part| part.chars().count() + 1);
-    ConfigError {
-        key: "(file)".to_owned(),
-        service: None,
-        problem: format!(
-            "is no TOML, line {line}, column {column}: {}",
-            error.message().trim().replace('\n', "; ")
-        ),
-        allowed: "TOML 1.0".to_owned(),
-        origin: Origin::File {
-            path: path.to_owned(),
-            line: Some(line),
-        },
-    }
+    let message = error.message().trim().replace('\n', "; ");
+    let problem = format!("is no TOML, line {line}, column {column}: {message}");
+    ConfigError::of_file(path, Some(line), problem)
 }
 
 /// One layer of figment's: the tree of one source, so that each value's tag leads to its origin.
@@ -249,18 +235,20 @@ fn sorted(
 }
 
 /// One variable as a layer. Its value stays a text, so that no guess at its type changes it.
-fn variable(name: &str, value: OsString) -> Result<Layer, ConfigError> {
+fn variable(name: &str, value: OsString) -> Result<Layer, Box<ConfigError>> {
     let rest = name
         .strip_prefix(PREFIX)
         .unwrap_or(name)
         .to_ascii_lowercase();
     let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
-    let refuse = |problem: &str, allowed: &str| ConfigError {
-        key: keys.join("."),
-        service: None,
-        problem: problem.to_owned(),
-        allowed: allowed.to_owned(),
-        origin: Origin::Variable(name.to_owned()),
+    let refuse = |problem: &str, allowed: &str| {
+        Box::new(ConfigError {
+            key: keys.join("."),
+            service: None,
+            problem: problem.to_owned(),
+            allowed: allowed.to_owned(),
+            origin: Origin::Variable(name.to_owned()),
+        })
     };
     if keys.first().is_some_and(|key| key == "service") {
         return Err(refuse(
