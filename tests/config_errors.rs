@@ -178,8 +178,8 @@ fn cases() -> Vec<Case> {
         wrong("property that is no scalar").under(properties, "debug = [\"all\"]").key("kafka.properties.debug").says(&["is a list", "a string, a number or true or false"]),
         wrong("property file missing").append("[kafka.properties_file]\n\"sasl.password\" = \"/nowhere/secret\"\n").key("kafka.properties_file.\"sasl.password\"").at("\"sasl.password\" = \"/nowhere/secret\"").says(&["/nowhere/secret", "can be read"]),
         wrong("allowed clients").under(source, "allowed_clients = [\"\"]").key("service[0].source[0].allowed_clients[0]").says(&["empty", "1 to 128 bytes"]),
-        wrong("no TOML").replace("cycle = \"10s\"", "cycle = 10s").key("(file)").says(&["line 14, column", "TOML"]),
-        wrong("a key twice").under(service, "name = \"twice\"").key("(file)").at("name = \"kyc\"").says(&["duplicate key", "line 11"]),
+        wrong("no TOML").replace("cycle = \"10s\"", "cycle = 10s").key("(file)").says(&["line 15, column", "TOML"]),
+        wrong("a key twice").under(service, "name = \"twice\"").key("(file)").at("name = \"kyc\"").says(&["duplicate key", "line 12"]),
     ]
 }
 
