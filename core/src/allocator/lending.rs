@@ -64,15 +64,20 @@ impl Split {
     pub(super) fn of(&self, shares: &Shares, claim: &Claim<'_>) -> (Parts, Parts) {
         let standing = shares.standing(claim);
         let lends = standing.floor < standing.default;
-        match self.rule {
-            // A ratio of 0 needs no portion; this also keeps an unbounded excess out of the narrow arithmetic.
-            _ if self.numerator.is_zero() => (standing.floor.min(standing.default), Parts::ZERO),
+        let borrows = standing.floor > standing.default;
+        let (kept, portion) = match self.rule {
             Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
-            Rule::InProportion if !lends => (standing.default, standing.floor - standing.default),
-            Rule::Level { met } if !lends && !is_met(shares, claim, met) => {
+            Rule::InProportion if borrows => (standing.default, standing.floor - standing.default),
+            Rule::Level { met } if borrows && !is_met(shares, claim, met) => {
                 (standing.default, Parts::from(shares.weight(claim)))
             }
             _ => (standing.floor, Parts::ZERO),
+        };
+        // Portion × ratio is at most the capacity, which bounds the portion; a ratio of 0 bounds nothing.
+        if self.numerator.is_zero() {
+            (kept, Parts::ZERO)
+        } else {
+            (kept, portion)
         }
     }
 
@@ -180,9 +185,8 @@ fn is_met(shares: &Shares, claim: &Claim<'_>, met: Option<Borrower>) -> bool {
             .by_level(&met)
                 != Ordering::Greater
         }
-        // A newcomer wants no more than its default share.
-        (Wants::DefaultShare, _) => true,
-        (Wants::Records(_), None) => false,
+        // A newcomer wants its default share and is no borrower.
+        _ => false,
     }
 }
 
