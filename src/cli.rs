@@ -26,15 +26,16 @@ early waits its turn (mode shape) or goes to a dead-letter topic with a reason (
 
 const EXAMPLES: &str = "\
 Examples:
-  watermaster demo                                      see it work; nothing else is needed
+  watermaster demo                               see it work; nothing else is needed
+  watermaster check --config watermaster.toml    everything that is wrong, at once
+  watermaster config --config watermaster.toml   what takes effect, and why
+  watermaster run --config watermaster.toml      run the throttler
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
-                                                        explain how one cycle is shared out
-  watermaster check --config watermaster.toml           what is wrong with a configuration, all at once
-  watermaster config --config watermaster.toml          what takes effect, and where each value comes from
-  watermaster run --config watermaster.toml             run the throttler
+                                                 explain how one cycle is shared out
 
-A key of the configuration can be set by the environment: WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092
-sets bootstrap_servers in [kafka]. RUST_LOG chooses what is logged (info by default); logs go to stderr.";
+A key of the configuration can be set by the environment:
+WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
+RUST_LOG chooses what is logged (info by default); logs go to stderr.";
 
 /// What was typed.
 #[derive(Debug, Parser)]

@@ -178,7 +178,7 @@ fn print_text(terms: &Terms, clients: &[Client], grants: &[Grant]) {
 
 fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header([
         "client",
         "weight",

@@ -214,9 +214,6 @@ fn sources<'a>(
     client_from: Option<&[ClientFrom]>,
 ) -> (Option<Vec<Source>>, Vec<(Section<'a>, Option<String>)>) {
     let sections = service.tables("source", |_| None);
-    if sections.is_empty() {
-        service.refuse("source", "is missing", "at least one [[service.source]]");
-    }
     let by_topic = client_from.is_some_and(|from| from.contains(&ClientFrom::Topic));
     let mut sources = Vec::new();
     let mut topics = Vec::new();
