@@ -6,7 +6,16 @@ use std::sync::Arc;
 use std::sync::RwLock;
 
 use watermaster_core::policy::Mode;
-use watermaster_core::reason::ReasonCounts;
+
+/// Why the allocator ran, in the order of [`ServiceSnapshot::allocations`].
+pub const ALLOCATION_CAUSES: &[&str] = &["cycle", "new_client", "recall"];
+/// Why a partition is not being fetched: a backlog bound of a client, one of the service, the map's room, or what is
+/// to be sent in the next round.
+pub const PAUSE_REASONS: &[&str] = &["queue_capacity", "queue_bytes", "map", "round"];
+/// How a round ended.
+pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
+/// Why a producer was replaced.
+pub const PRODUCER_CAUSES: &[&str] = &["fatal", "fenced", "timeout", "disconnect"];
 
 /// One service at one moment. Counts are since the process started.
 #[derive(Debug, Clone, Default)]
@@ -23,7 +32,8 @@ pub struct ServiceSnapshot {
     /// Rejections of records that belong to no registered client (anonymous, unknown_client, too_many_clients),
     /// and the counts of clients that were forgotten.
     pub unregistered: Counts,
-    /// Decisions that would have been taken, of records that belong to no registered client (passthrough).
+    /// Decisions that would have been taken, of records that belong to no registered client (passthrough), and those
+    /// of clients that were forgotten.
     pub unregistered_shadow: Counts,
     pub window_admitted: u64,
     pub window_admitted_max: u64,
@@ -31,14 +41,15 @@ pub struct ServiceSnapshot {
     pub backlog_limit_records: u64,
     pub backlog_limit_bytes: u64,
     pub oldest_held_seconds: f64,
-    /// Allocations by cause: cycle, new_client, recall.
+    /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
     pub allocations: [u64; 3],
     pub partitions: Vec<PartitionSnapshot>,
-    /// Partitions that are paused now, by reason.
+    /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
     pub paused: Vec<(&'static str, u64)>,
     pub map_used_ratio: f64,
-    /// Rounds by outcome.
+    /// Rounds by outcome (of [`ROUND_OUTCOMES`]).
     pub rounds: Vec<(&'static str, u64)>,
+    /// Replaced producers by cause (of [`PRODUCER_CAUSES`]).
     pub producer_recreations: Vec<(&'static str, u64)>,
     pub lost_records: u64,
     pub rebalances: u64,
@@ -57,14 +68,7 @@ pub struct ServiceSnapshot {
     pub round: HistogramSnapshot,
 }
 
-/// What was decided for a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    pub admitted: u64,
-    /// Records that waited in a backlog, however they left it.
-    pub delayed: u64,
-    pub rejected: ReasonCounts,
-}
+pub use watermaster_core::registry::Counts;
 
 /// One client at one moment.
 #[derive(Debug, Clone, Default)]
@@ -95,8 +99,8 @@ pub struct PartitionSnapshot {
     pub held: u64,
 }
 
-/// A cumulative histogram: `counts[i]` values were ≤ `bounds[i]`'s own bucket, the last one is the overflow.
-/// `sums[i]` is the sum of the values in bucket `i`.
+/// A histogram since start: `counts[i]` values lie above `bounds[i - 1]` and up to `bounds[i]`, the last one (there is
+/// one more than bounds) counts those above all. `sums[i]` is the sum of the values in bucket `i`.
 #[derive(Debug, Clone, Default)]
 pub struct HistogramSnapshot {
     pub bounds: &'static [f64],

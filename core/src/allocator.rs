@@ -1,1 +1,123 @@
-//! The exact allocator (see docs/algorithm.md).
+//! The exact allocator: who may send how much in the next cycle (`docs/algorithm.md` is its prose).
+//!
+//! One allocation has four steps, each a file of its own:
+//!
+//! 1. [`shares`]: every default share, floor and gap becomes an integer, by one common unit;
+//! 2. [`lending`]: what is lent meets what is missing, which leaves one ratio for all clients;
+//! 3. [`unrounded`]: each client's exact grant, down to 2⁻⁶⁴ records and the remainder below that;
+//! 4. [`leftovers`]: whole records, the left-over ones by largest fraction + credit.
+//!
+//! No step uses floating point or depends on the order of the claims.
+
+mod fixed;
+mod leftovers;
+mod lending;
+mod shares;
+mod unrounded;
+
+use ruint::Uint;
+
+use crate::policy::Lending;
+use crate::units::{MAX_CAPACITY, Ratio};
+
+pub use fixed::{Credit, Fixed};
+
+/// The most claims of one allocation.
+pub const MAX_CLAIMS: usize = 1 << 20;
+/// The largest weight of a claim.
+pub const MAX_WEIGHT: u64 = 1 << 50;
+
+/// What is shared out, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Records to grant in all, 1 to [`MAX_CAPACITY`].
+    pub capacity: u64,
+    /// The part of its default share that a client never lends.
+    pub reservation: Ratio,
+    /// How lent records are shared among those who want more than their share.
+    pub lending: Lending,
+}
+
+/// One client's claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Claim<'a> {
+    /// The client's id, unique among the claims: it breaks ties.
+    pub name: &'a str,
+    /// Its weight relative to the other claims, in any common unit, 1 to [`MAX_WEIGHT`].
+    pub weight: u64,
+    /// What it wants.
+    pub wants: Wants,
+    /// What earlier allocations owe it.
+    pub credit: Credit,
+}
+
+/// What a client wants in the next cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wants {
+    /// So many records.
+    Records(u64),
+    /// Exactly its default share, whole records or not: a newcomer's claim.
+    DefaultShare,
+}
+
+/// What one client may send in the next cycle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Whole records; over all claims they add up to the capacity.
+    pub records: u64,
+    /// The same before rounding.
+    pub exact: Fixed,
+    /// Capacity × weight ÷ Σ weights.
+    pub default_share: Fixed,
+    /// The credit to hand to the next allocation: the one that came in + `exact` − `records`.
+    pub credit: Credit,
+}
+
+/// Allocates, and keeps its buffers for the next time.
+#[derive(Debug, Default)]
+pub struct Allocator {
+    borrowers: Vec<lending::Borrower>,
+    remainders: unrounded::Remainders,
+    candidates: Vec<leftovers::Candidate>,
+}
+
+impl Allocator {
+    /// An allocator with empty buffers.
+    pub fn new() -> Allocator {
+        Allocator::default()
+    }
+
+    /// Shares the capacity out: `grants` is emptied, then gets one grant for each claim, in the order of the claims.
+    ///
+    /// No claims, no grants; otherwise the granted records add up to the capacity exactly.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity, a weight or the number of claims is outside its range; the arithmetic is proven inside it only.
+    pub fn allocate(&mut self, terms: &Terms, claims: &[Claim<'_>], grants: &mut Vec<Grant>) {
+        grants.clear();
+        if claims.is_empty() {
+            return;
+        }
+        assert!((1..=MAX_CAPACITY).contains(&terms.capacity), "capacity {} is out of range", terms.capacity);
+        assert!(claims.len() <= MAX_CLAIMS, "{} claims are too many", claims.len());
+
+        let shares = shares::Shares::new(terms, claims);
+        let split = lending::Split::new(terms.lending, &shares, claims, &mut self.borrowers);
+        self.remainders.grant(terms.capacity, &shares, &split, claims, grants);
+        leftovers::hand_out(terms.capacity, claims, &self.remainders, &mut self.candidates, grants);
+    }
+}
+
+/// The default share of one client: `capacity` × `weight` ÷ `total_weight`, in O(1).
+///
+/// # Panics
+///
+/// If `total_weight` is 0.
+pub fn default_share(capacity: u64, weight: u64, total_weight: u128) -> Fixed {
+    // 64 + 64 + 64 bits. The share itself is at most the capacity, so that it fits a `Fixed`.
+    type Wide = Uint<192, 3>;
+    let numerator = Wide::from(u128::from(capacity) * u128::from(weight)) << 64_usize;
+    let share: Wide = numerator / Wide::from(total_weight);
+    Fixed::from_bits(share.saturating_to::<u128>())
+}

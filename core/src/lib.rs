@@ -9,8 +9,15 @@
 //! Ids and sizes go in, never payloads.
 
 pub mod allocator;
+pub mod backlog;
+pub mod bucket;
+pub mod delays;
+pub mod limit;
 pub mod map;
 pub mod policy;
 pub mod reason;
+pub mod registry;
+pub mod throttle;
 pub mod tracker;
 pub mod units;
+pub mod window;

@@ -1,4 +1,34 @@
-//! The text that travels in a commit's metadata.
+//! The text that travels in a commit's metadata: what was admitted lately, and what is completed beyond the offset.
+//!
+//! `docs/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a record:
+//! while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses nothing.
+
+mod bits;
+mod memory;
+mod set;
+mod shape;
+mod text;
+
+use crc32fast::Hasher;
+use thiserror::Error;
+
+use crate::tracker::{OffsetRuns, Tracker};
+use bits::{BitWriter, Malformed};
+pub(crate) use shape::SetShape;
+use text::Alphabet;
+
+/// How far beyond the committable offset a map reaches, in offsets; also bounds the bits of a tracker (4 MiB).
+pub const MAX_SPAN: u64 = 1 << 24;
+/// Slices of time that a map remembers, at most; older ones count in the oldest.
+pub const MAX_SLICES: usize = 256;
+
+/// What every map begins with; the version and the alphabet's mark follow.
+const MAGIC: &[u8] = b"wm";
+const VERSION: char = '1';
+/// Magic, version and mark.
+const PREFIX_CHARS: usize = 4;
+/// The longest string that Kafka's protocol carries.
+const MAX_STRING_BYTES: usize = 32_767;
 
 /// Room for one partition's map in the commit metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,4 +37,205 @@ pub enum MapBudget {
     Chars(usize),
     /// The broker counts bytes: 6 bits fit in each.
     Bytes(usize),
+}
+
+impl Default for MapBudget {
+    /// Apache Kafka's default for `offset.metadata.max.bytes`, which counts characters.
+    fn default() -> MapBudget {
+        MapBudget::Chars(4096)
+    }
+}
+
+impl MapBudget {
+    /// The bits that fit beside the prefix and the checksum. No more than Kafka's protocol carries in one string (32 767 bytes).
+    pub fn payload_bits(&self) -> u64 {
+        let alphabet = Alphabet::of(*self);
+        let room = match *self {
+            MapBudget::Chars(chars) => chars.min(MAX_STRING_BYTES / 3),
+            MapBudget::Bytes(bytes) => bytes.min(MAX_STRING_BYTES),
+        };
+        let symbols = room.saturating_sub(PREFIX_CHARS + alphabet.checksum_symbols());
+        symbols as u64 * u64::from(alphabet.symbol_bits())
+    }
+}
+
+/// What was admitted from a partition in a slice of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemorySlice {
+    /// The end of the slice (exclusive) by wall clock, in milliseconds since the epoch.
+    pub end_ms: i64,
+    /// Records admitted in it.
+    pub admitted: u64,
+}
+
+/// What a commit's metadata says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Map {
+    /// Completed beyond the committed offset; that offset itself never is.
+    pub completed: OffsetRuns,
+    /// What was admitted lately, ascending, without empty slices.
+    pub admitted: Vec<MemorySlice>,
+}
+
+/// A map that does not fit; whoever asks [`Tracker::bits_bound_after`] first never meets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the offset map takes {needed_bits} bits, of which {budget_bits} fit in the commit metadata")]
+pub struct TooLarge {
+    /// What the map takes.
+    pub needed_bits: u64,
+    /// What its budget holds, [`MapBudget::payload_bits`].
+    pub budget_bits: u64,
+}
+
+/// Metadata that says nothing about what is completed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// Not ours: somebody else committed this offset.
+    #[error("{}", describe_foreign(.start, *.bytes))]
+    Foreign {
+        /// The length of the metadata; 0 if there was none.
+        bytes: usize,
+        /// How it begins, made printable.
+        start: String,
+    },
+    /// Ours, but of no use.
+    #[error("the commit metadata is an offset map of ours that cannot be read: {0}")]
+    Unreadable(Unreadable),
+}
+
+/// Why a map of ours cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Unreadable {
+    /// Written by another version of this program.
+    #[error("it has version {found}, this program reads version {VERSION}")]
+    Version {
+        /// The version's character.
+        found: char,
+    },
+    /// The checksum differs.
+    #[error("it is damaged, or belongs to another offset than the committed one")]
+    Check,
+    /// The checksum holds, what it covers makes no sense.
+    #[error("its checksum holds but its contents are malformed")]
+    Malformed,
+}
+
+/// The most bits that anything but the completed set takes.
+///
+/// `slices` is how many slices lie between the oldest and the newest that will be written, both included (more than
+/// [`MAX_SLICES`] count as so many); `admitted` what they add up to. Larger arguments never give less.
+pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
+    memory::bits_bound(slices, admitted)
+}
+
+/// The metadata to commit with `tracker.base()`: never empty.
+///
+/// `slice_ms` is the width of the slices of `admitted`, which may come in any order. Their ends are written in steps of it
+/// back from the newest; one between two steps counts in the later.
+pub fn encode(
+    budget: MapBudget,
+    tracker: &Tracker,
+    slice_ms: u32,
+    admitted: &[MemorySlice],
+) -> Result<String, TooLarge> {
+    let mut bits = BitWriter::default();
+    memory::write(&mut bits, slice_ms, admitted);
+    set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
+    let (needed_bits, budget_bits) = (bits.bits(), budget.payload_bits());
+    if needed_bits > budget_bits {
+        return Err(TooLarge { needed_bits, budget_bits });
+    }
+    Ok(write_text(Alphabet::of(budget), tracker.base(), bits))
+}
+
+fn write_text(alphabet: Alphabet, base: i64, mut bits: BitWriter) -> String {
+    bits.pad(alphabet.symbol_bits());
+    let body = symbols_to_text(alphabet, &bits);
+    let check = check_text(alphabet, base, &body);
+    format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark())
+}
+
+fn check_text(alphabet: Alphabet, base: i64, body: &str) -> String {
+    let mut check = BitWriter::default();
+    check.push(u64::from(checksum(alphabet, base, body)), 32);
+    check.pad(alphabet.symbol_bits());
+    symbols_to_text(alphabet, &check)
+}
+
+fn symbols_to_text(alphabet: Alphabet, bits: &BitWriter) -> String {
+    let mut reader = bits.reader();
+    let mut text = String::with_capacity((bits.bits() / 5 + 4) as usize);
+    while let Ok(symbol) = reader.take(alphabet.symbol_bits()) {
+        text.push(alphabet.character(symbol as u16));
+    }
+    text
+}
+
+/// Over the offset, the prefix and the body, so that a map beside an offset that is not its own does not pass.
+fn checksum(alphabet: Alphabet, base: i64, body: &str) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(&base.to_be_bytes());
+    hasher.update(&[VERSION as u8, alphabet.mark() as u8]);
+    hasher.update(body.as_bytes());
+    hasher.finalize()
+}
+
+/// What the metadata of a commit of `offset` says. Takes memory in proportion to its length, whatever it claims.
+pub fn decode(offset: i64, metadata: &[u8]) -> Result<Map, DecodeError> {
+    let [version, rest @ ..] = metadata.strip_prefix(MAGIC).unwrap_or_default() else {
+        return Err(foreign(metadata));
+    };
+    if !version.is_ascii_digit() {
+        return Err(foreign(metadata));
+    }
+    read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)
+}
+
+fn read_text(base: i64, version: char, rest: &[u8]) -> Result<Map, Unreadable> {
+    if version != VERSION {
+        return Err(Unreadable::Version { found: version });
+    }
+    let (mark, text) = rest.split_first().ok_or(Unreadable::Check)?;
+    let alphabet = Alphabet::marked(*mark).ok_or(Unreadable::Check)?;
+    let text = std::str::from_utf8(text).map_err(|_| Unreadable::Check)?;
+    let (body_start, _) = text.char_indices().nth(alphabet.checksum_symbols()).ok_or(Unreadable::Check)?;
+    let (check, body) = text.split_at(body_start);
+    if check != check_text(alphabet, base, body) {
+        return Err(Unreadable::Check);
+    }
+    let body = text_to_symbols(alphabet, body).ok_or(Unreadable::Malformed)?;
+    read_body(base, alphabet, &body).map_err(|Malformed| Unreadable::Malformed)
+}
+
+fn text_to_symbols(alphabet: Alphabet, text: &str) -> Option<BitWriter> {
+    let mut bits = BitWriter::default();
+    for character in text.chars() {
+        bits.push(u64::from(alphabet.symbol(character)?), alphabet.symbol_bits());
+    }
+    Some(bits)
+}
+
+fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<Map, Malformed> {
+    let mut reader = body.reader();
+    let admitted = memory::read(&mut reader)?;
+    let completed = set::read(&mut reader, base)?;
+    let padding = reader.left();
+    if padding >= u64::from(alphabet.symbol_bits()) || reader.take(padding as u32)? != 0 {
+        return Err(Malformed);
+    }
+    Ok(Map { completed, admitted })
+}
+
+fn foreign(metadata: &[u8]) -> DecodeError {
+    let start = metadata[..metadata.len().min(16)].escape_ascii().to_string();
+    DecodeError::Foreign { bytes: metadata.len(), start }
+}
+
+fn describe_foreign(start: &str, bytes: usize) -> String {
+    if bytes == 0 {
+        "the offset was committed without metadata, so not by this program (a reset, or another member of the group)"
+            .into()
+    } else {
+        format!("the commit metadata is another program's: {bytes} bytes that begin with \"{start}\"")
+    }
 }

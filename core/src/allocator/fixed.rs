@@ -1,0 +1,108 @@
+//! Fractions of a record.
+
+use std::fmt;
+
+const ONE: f64 = 18_446_744_073_709_551_616.0;
+
+/// A number of records, not necessarily whole, in units of 2⁻⁶⁴ records and rounded down to them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Fixed(u128);
+
+impl Fixed {
+    /// No records.
+    pub const ZERO: Fixed = Fixed(0);
+
+    /// So many units of 2⁻⁶⁴ records.
+    pub const fn from_bits(bits: u128) -> Fixed {
+        Fixed(bits)
+    }
+
+    /// So many whole records.
+    pub const fn from_records(records: u64) -> Fixed {
+        Fixed((records as u128) << 64)
+    }
+
+    /// The number in units of 2⁻⁶⁴ records.
+    pub const fn to_bits(self) -> u128 {
+        self.0
+    }
+
+    /// The whole records in it.
+    pub const fn floor(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    /// The least whole number of records that is no less; saturates at `u64::MAX`.
+    pub const fn ceil(self) -> u64 {
+        if self.fraction() == 0 { self.floor() } else { self.floor().saturating_add(1) }
+    }
+
+    /// What is above the whole records, in units of 2⁻⁶⁴ records.
+    pub const fn fraction(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The nearest float: for people and metrics, not for decisions.
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / ONE
+    }
+}
+
+impl fmt::Debug for Fixed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fixed({} + {}/2^64)", self.floor(), self.fraction())
+    }
+}
+
+/// What past allocations owe a client (or, below zero, gave it too much), in units of 2⁻⁶⁴ records.
+///
+/// It decides who gets a left-over record and nothing else.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Credit(i128);
+
+impl Credit {
+    /// Nobody owes anybody.
+    pub const ZERO: Credit = Credit(0);
+
+    /// The most that is owed either way, 2⁶² records: far beyond what allocations lead to, and with room above it.
+    const LIMIT: i128 = 1 << 126;
+
+    /// So many units of 2⁻⁶⁴ records, at most 2¹²⁶ of them either way.
+    pub const fn from_bits(bits: i128) -> Credit {
+        if bits > Self::LIMIT {
+            Credit(Self::LIMIT)
+        } else if bits < -Self::LIMIT {
+            Credit(-Self::LIMIT)
+        } else {
+            Credit(bits)
+        }
+    }
+
+    /// The credit in units of 2⁻⁶⁴ records.
+    pub const fn to_bits(self) -> i128 {
+        self.0
+    }
+
+    /// The nearest float, in records: for people and metrics, not for decisions.
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / ONE
+    }
+
+    /// This credit once `exact` was due and `records` were granted.
+    pub(super) fn after(self, exact: Fixed, records: u64) -> Credit {
+        // Both are below 2^104 (a capacity in fixed point), so that their difference fits.
+        let owed = exact.to_bits() as i128 - Fixed::from_records(records).to_bits() as i128;
+        Credit::from_bits(self.0 + owed)
+    }
+
+    /// What orders the left-over records: the fraction of a grant that rounding took away, plus this credit.
+    pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
+        self.0 + i128::from(exact.fraction())
+    }
+}
+
+impl fmt::Debug for Credit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credit({} records)", self.as_f64())
+    }
+}

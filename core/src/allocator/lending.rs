@@ -1,0 +1,169 @@
+//! What is lent and who borrows it.
+//!
+//! Once the surplus and the deficit of all are known, one ratio is enough to compute every client's grant:
+//! grant = kept + portion × ratio, where [`Split::of`] says what a client keeps and what its portion is.
+
+use std::cmp::Ordering;
+
+use ruint::Uint;
+
+use super::shares::{Parts, Shares};
+use super::{Claim, Wants};
+use crate::policy::Lending;
+
+/// The outcome of lending, the same for all clients.
+#[derive(Debug)]
+pub(super) struct Split {
+    rule: Rule,
+    /// The ratio, in lowest terms.
+    pub(super) numerator: Parts,
+    pub(super) denominator: Parts,
+}
+
+/// What the ratio applies to.
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    /// There is enough: who wants more gets it, and lenders get back their gap × ratio.
+    WantsMet,
+    /// There is too little: who wants more gets its default share and what it wants beyond that × ratio.
+    InProportion,
+    /// There is too little: who wants more gets its default share and weight × ratio, but never more than it wants.
+    /// `met` is the claim with the most wants per weight that is met in full.
+    Level { met: Option<Borrower> },
+}
+
+/// Somebody who wants more than its default share, its weight in lowest terms.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Borrower {
+    wants: u64,
+    weight: u64,
+}
+
+impl Split {
+    /// Decides the ratio; `borrowers` is a buffer.
+    pub(super) fn new(lending: Lending, shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<Borrower>) -> Split {
+        let (surplus, deficit) = totals(shares, claims);
+        if deficit <= surplus {
+            return Split::reduced(Rule::WantsMet, surplus - deficit, surplus);
+        }
+        match lending {
+            Lending::Proportional => Split::reduced(Rule::InProportion, surplus, deficit),
+            Lending::MaxMin => {
+                collect_borrowers(shares, claims, borrowers);
+                fill_progressively(shares, borrowers, surplus)
+            }
+        }
+    }
+
+    /// What a client keeps for sure, and its portion of what the ratio applies to.
+    pub(super) fn of(&self, shares: &Shares, claim: &Claim<'_>) -> (Parts, Parts) {
+        let standing = shares.standing(claim);
+        let lends = standing.floor < standing.default;
+        let borrows = standing.floor > standing.default;
+        let (kept, portion) = match self.rule {
+            Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
+            Rule::InProportion if borrows => (standing.default, standing.floor - standing.default),
+            Rule::Level { met } if borrows && !is_met(shares, claim, met) => {
+                (standing.default, Parts::from(shares.weight(claim)))
+            }
+            _ => (standing.floor, Parts::ZERO),
+        };
+        // Portion × ratio is at most the capacity, which bounds the portion; a ratio of 0 bounds nothing.
+        if self.numerator.is_zero() {
+            (kept, Parts::ZERO)
+        } else {
+            (kept, portion)
+        }
+    }
+
+    fn reduced(rule: Rule, numerator: Parts, denominator: Parts) -> Split {
+        if numerator.is_zero() {
+            return Split { rule, numerator, denominator: Parts::ONE };
+        }
+        let common = numerator.gcd(denominator);
+        Split { rule, numerator: numerator / common, denominator: denominator / common }
+    }
+}
+
+/// The sum of the positive gaps, and of the negative ones.
+fn totals(shares: &Shares, claims: &[Claim<'_>]) -> (Parts, Parts) {
+    let (mut surplus, mut deficit) = (Parts::ZERO, Parts::ZERO);
+    for claim in claims {
+        let standing = shares.standing(claim);
+        if standing.floor < standing.default {
+            surplus += standing.default - standing.floor;
+        } else {
+            deficit += standing.floor - standing.default;
+        }
+    }
+    (surplus, deficit)
+}
+
+fn collect_borrowers(shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<Borrower>) {
+    borrowers.clear();
+    for claim in claims {
+        let standing = shares.standing(claim);
+        if let Wants::Records(wants) = claim.wants
+            && standing.floor > standing.default
+        {
+            borrowers.push(Borrower { wants, weight: shares.weight(claim) });
+        }
+    }
+}
+
+/// Raises everybody's loan together, in proportion to weight, until the surplus is gone.
+///
+/// Who wants less per weight is met first, so that it is enough to find the last one that is met: a binary search
+/// that partitions what it halves, O(N) in all.
+fn fill_progressively(shares: &Shares, borrowers: &mut [Borrower], surplus: Parts) -> Split {
+    let mut left = surplus;
+    let mut weight: u128 = borrowers.iter().map(|borrower| u128::from(borrower.weight)).sum();
+    let mut met = None;
+    let mut undecided = borrowers;
+    while !undecided.is_empty() {
+        let middle = undecided.len() / 2;
+        undecided.select_nth_unstable_by(middle, Borrower::by_level);
+        let (lower, upper) = undecided.split_at_mut(middle + 1);
+        let last = lower[middle];
+        let lower_over: Parts = lower.iter().map(|borrower| shares.over(borrower.wants, borrower.weight)).sum();
+        let upper_weight = weight - lower.iter().map(|borrower| u128::from(borrower.weight)).sum::<u128>();
+        if lower_over <= left && is_affordable(shares, last, upper_weight, left - lower_over) {
+            left -= lower_over;
+            weight = upper_weight;
+            met = Some(last);
+            undecided = upper;
+        } else {
+            undecided = &mut lower[..middle];
+        }
+    }
+    // Not everybody is met, for the deficit is larger than the surplus: some weight is left.
+    Split::reduced(Rule::Level { met }, left, Parts::from(weight))
+}
+
+/// Whether `left` is enough to lend as much per weight to all others (of `weight` together) as meets `last`.
+fn is_affordable(shares: &Shares, last: Borrower, weight: u128, left: Parts) -> bool {
+    // 2^154 parts × 2^70, and 2^130 × 2^50.
+    type Product = Uint<256, 4>;
+    let over = shares.over(last.wants, last.weight);
+    Product::from(over) * Product::from(weight) <= Product::from(left) * Product::from(last.weight)
+}
+
+/// Whether a claim above its default share is met in full, when `met` is the last one that is.
+fn is_met(shares: &Shares, claim: &Claim<'_>, met: Option<Borrower>) -> bool {
+    match (claim.wants, met) {
+        (Wants::Records(wants), Some(met)) => {
+            Borrower { wants, weight: shares.weight(claim) }.by_level(&met) != Ordering::Greater
+        }
+        // A newcomer wants its default share and is no borrower.
+        _ => false,
+    }
+}
+
+impl Borrower {
+    /// By wants per weight, which orders what is wanted beyond the default share per weight too: the default share
+    /// for each unit of weight is the same for all.
+    fn by_level(&self, other: &Borrower) -> Ordering {
+        let mine = u128::from(self.wants) * u128::from(other.weight);
+        mine.cmp(&(u128::from(other.wants) * u128::from(self.weight)))
+    }
+}

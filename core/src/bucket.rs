@@ -1,0 +1,90 @@
+//! The leaky bucket that paces shape mode: admissions fill it, it leaks at capacity per cycle.
+//!
+//! Its level is a debt in records × nanoseconds of a cycle, so leaking is an exact multiplication. Unlike a
+//! governor limiter it can be re-rated: the debt keeps its value in records.
+
+use std::time::Duration;
+
+use crate::units::{Ratio, Time, nanos};
+
+/// A leaky bucket, empty at first.
+#[derive(Debug, Clone)]
+pub struct LeakyBucket {
+    capacity: u128,
+    /// One record weighs as much as a cycle has nanoseconds; the bucket leaks `capacity` a nanosecond.
+    record: u128,
+    depth: u128,
+    debt: u128,
+    at: Time,
+}
+
+impl LeakyBucket {
+    /// A bucket that leaks `capacity` records per `cycle` and is as deep as the largest of one record,
+    /// `burst` · capacity and what leaks in two commit intervals (else a round late by one would waste capacity).
+    pub fn new(capacity: u64, cycle: Duration, burst: Ratio, commit_interval: Duration) -> LeakyBucket {
+        let (capacity, record) = (u128::from(capacity), u128::from(nanos(cycle)));
+        let burst = capacity * record * u128::from(burst.millionths()) / u128::from(Ratio::ONE.millionths());
+        let two_rounds = capacity * u128::from(nanos(commit_interval)) * 2;
+        LeakyBucket { capacity, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
+    }
+
+    /// Whether one more record fits now.
+    pub fn has_room(&mut self, now: Time) -> bool {
+        self.leak(now);
+        self.debt + self.record <= self.depth
+    }
+
+    /// Fills in one record, whether it fits or not.
+    pub fn charge(&mut self, now: Time) {
+        self.leak(now);
+        self.debt += self.record;
+    }
+
+    /// When one more record will fit.
+    pub fn next_room(&mut self, now: Time) -> Time {
+        self.leak(now);
+        let excess = (self.debt + self.record).saturating_sub(self.depth);
+        now + Duration::from_nanos(u64::try_from(excess.div_ceil(self.capacity)).unwrap_or(u64::MAX))
+    }
+
+    fn leak(&mut self, now: Time) {
+        if now > self.at {
+            let leaked = u128::from(nanos(now.since(self.at))) * self.capacity;
+            self.debt = self.debt.saturating_sub(leaked);
+            self.at = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn it_paces_at_capacity_per_cycle() {
+        let mut bucket = LeakyBucket::new(10, Duration::from_secs(1), Ratio::ZERO, Duration::from_millis(1));
+        let mut now = at(1_000);
+        for n in 0..20 {
+            assert_eq!(now, at(1_000 + n * 100));
+            assert!(bucket.has_room(now));
+            bucket.charge(now);
+            assert!(!bucket.has_room(now));
+            now = bucket.next_room(now);
+        }
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_leaks_away() {
+        let burst = Ratio::from_millionths(300_000).unwrap();
+        let mut bucket = LeakyBucket::new(10, Duration::from_secs(1), burst, Duration::from_millis(1));
+        let took = std::iter::repeat_with(|| bucket.has_room(at(500)).then(|| bucket.charge(at(500))))
+            .take_while(Option::is_some)
+            .count();
+        assert_eq!(took, 3);
+        assert_eq!(bucket.next_room(at(500)), at(600));
+    }
+}

@@ -1,0 +1,109 @@
+//! How long records waited, in buckets.
+
+use std::time::Duration;
+
+/// Upper bounds of the exported buckets, in seconds; above the last one is the overflow.
+pub const BOUNDS: [f64; 16] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+
+/// A histogram over [`BOUNDS`] that keeps each bucket's sum too, so that the exported sum is exact.
+#[derive(Debug, Clone)]
+pub struct Histogram {
+    pub counts: [u64; BOUNDS.len() + 1],
+    /// Seconds.
+    pub sums: [f64; BOUNDS.len() + 1],
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [0; BOUNDS.len() + 1], sums: [0.0; BOUNDS.len() + 1] }
+    }
+}
+
+impl Histogram {
+    /// Counts one value.
+    pub fn record(&mut self, value: Duration) {
+        let seconds = value.as_secs_f64();
+        let bucket = BOUNDS.partition_point(|&bound| bound < seconds);
+        self.counts[bucket] += 1;
+        self.sums[bucket] += seconds;
+    }
+}
+
+/// Eight buckets an octave from 1 ms up: a quantile is at most 9 % too high.
+const PER_OCTAVE: f64 = 8.0;
+const BUCKETS: usize = 180;
+
+/// One client's delays, for its quantiles.
+#[derive(Debug, Clone)]
+pub struct DelayHistogram {
+    at_once: u64,
+    counts: [u32; BUCKETS],
+    total: u64,
+}
+
+impl Default for DelayHistogram {
+    fn default() -> DelayHistogram {
+        DelayHistogram { at_once: 0, counts: [0; BUCKETS], total: 0 }
+    }
+}
+
+impl DelayHistogram {
+    /// Counts a record that did not wait.
+    pub fn record_none(&mut self) {
+        self.at_once += 1;
+        self.total += 1;
+    }
+
+    /// Counts a record that waited.
+    pub fn record(&mut self, delay: Duration) {
+        let octaves = (delay.as_secs_f64() * 1_000.0).max(1.0).log2();
+        let bucket = ((octaves * PER_OCTAVE).ceil() as usize).min(BUCKETS - 1);
+        self.counts[bucket] = self.counts[bucket].saturating_add(1);
+        self.total += 1;
+    }
+
+    /// The smallest bucket bound that at least `q` of the delays do not exceed, in seconds.
+    pub fn quantile(&self, q: f64) -> f64 {
+        let rank = (self.total as f64 * q).ceil() as u64;
+        let mut seen = self.at_once;
+        if seen >= rank {
+            return 0.0;
+        }
+        for (bucket, &count) in self.counts.iter().enumerate() {
+            seen += u64::from(count);
+            if seen >= rank {
+                return (bucket as f64 / PER_OCTAVE).exp2() / 1_000.0;
+            }
+        }
+        (BUCKETS as f64 / PER_OCTAVE).exp2() / 1_000.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_count_those_that_went_at_once_and_are_close() {
+        let mut delays = DelayHistogram::default();
+        assert_eq!(delays.quantile(0.99), 0.0);
+        for _ in 0..98 {
+            delays.record_none();
+        }
+        delays.record(Duration::from_millis(700));
+        delays.record(Duration::from_secs(5));
+        assert_eq!(delays.quantile(0.98), 0.0);
+        let p99 = delays.quantile(0.99);
+        assert!((0.7..0.77).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn buckets_take_their_bound() {
+        let mut histogram = Histogram::default();
+        histogram.record(Duration::from_millis(1));
+        histogram.record(Duration::from_micros(1_001));
+        histogram.record(Duration::from_secs(100_000));
+        assert_eq!((histogram.counts[0], histogram.counts[1], histogram.counts[16]), (1, 1, 1));
+    }
+}

@@ -1,0 +1,73 @@
+//! A client's own absolute limit: governor on a clock that is handed to it.
+
+use std::cell::Cell;
+use std::ops::Add;
+use std::rc::Rc;
+
+use governor::clock::{Clock, Reference};
+use governor::middleware::NoOpMiddleware;
+use governor::nanos::Nanos;
+use governor::state::{InMemoryState, NotKeyed};
+use governor::{Quota, RateLimiter};
+
+use crate::policy::Limit;
+use crate::units::Time;
+
+/// A token bucket that never reads a clock of its own.
+#[derive(Debug)]
+pub struct OwnLimit {
+    clock: HandedClock,
+    limiter: RateLimiter<NotKeyed, InMemoryState, HandedClock, NoOpMiddleware<Moment>>,
+}
+
+impl OwnLimit {
+    /// A full bucket at `now`.
+    pub fn new(limit: &Limit, now: Time) -> OwnLimit {
+        let clock = HandedClock(Rc::new(Cell::new(Moment(now.as_nanos()))));
+        let period = limit.per / limit.rate.get();
+        let quota = Quota::with_period(period)
+            .or(Quota::with_period(std::time::Duration::from_nanos(1)))
+            .expect("a nanosecond is not zero")
+            .allow_burst(limit.burst);
+        OwnLimit { limiter: RateLimiter::direct_with_clock(quota, clock.clone()), clock }
+    }
+
+    /// Takes a token, or says when one will be there and takes nothing.
+    pub fn take(&self, now: Time) -> Result<(), Time> {
+        self.clock.0.set(Moment(now.as_nanos()));
+        self.limiter.check().map_err(|until| Time::from_nanos(until.earliest_possible().0))
+    }
+}
+
+#[derive(Debug, Clone)]
+struct HandedClock(Rc<Cell<Moment>>);
+
+impl Clock for HandedClock {
+    type Instant = Moment;
+
+    fn now(&self) -> Moment {
+        self.0.get()
+    }
+}
+
+/// [`Time`] in governor's terms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment(u64);
+
+impl Add<Nanos> for Moment {
+    type Output = Moment;
+
+    fn add(self, other: Nanos) -> Moment {
+        Moment(self.0.saturating_add(other.as_u64()))
+    }
+}
+
+impl Reference for Moment {
+    fn duration_since(&self, earlier: Moment) -> Nanos {
+        self.0.saturating_sub(earlier.0).into()
+    }
+
+    fn saturating_sub(&self, duration: Nanos) -> Moment {
+        Moment(self.0.checked_sub(duration.as_u64()).unwrap_or(self.0))
+    }
+}

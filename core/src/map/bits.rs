@@ -1,0 +1,126 @@
+//! Reading and writing bits, most significant first, with Rice codes.
+
+use super::shape::NUMBER_WIDTH_BITS;
+
+/// Bits, packed into words; the last word is padded with zeros.
+#[derive(Debug, Default)]
+pub(super) struct BitWriter {
+    words: Vec<u64>,
+    bits: u64,
+}
+
+impl BitWriter {
+    /// How many bits were written.
+    pub fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    /// Appends the lowest `width` bits of `value`, at most 64; the others must be 0.
+    pub fn push(&mut self, value: u64, width: u32) {
+        if width == 0 {
+            return;
+        }
+        let used = (self.bits % 64) as u32;
+        let left = value << (64 - width);
+        if used == 0 {
+            self.words.push(left);
+        } else {
+            *self.words.last_mut().expect("a started word exists") |= left >> used;
+            if used + width > 64 {
+                self.words.push(left << (64 - used));
+            }
+        }
+        self.bits += u64::from(width);
+    }
+
+    /// Appends a number below 2⁶³: its width, then its bits.
+    pub fn push_number(&mut self, value: u64) {
+        debug_assert!(value >> 63 == 0, "{value} takes a width that is not written");
+        let width = u64::BITS - value.leading_zeros();
+        self.push(u64::from(width), NUMBER_WIDTH_BITS);
+        self.push(value, width);
+    }
+
+    /// Appends a value as Rice code: its high part in ones, a zero, its lowest `parameter` bits.
+    pub fn push_rice(&mut self, value: u64, parameter: u32) {
+        let mut ones = value >> parameter;
+        while ones >= 63 {
+            self.push(u64::MAX >> 1, 63);
+            ones -= 63;
+        }
+        self.push(((1 << ones) - 1) << 1, ones as u32 + 1);
+        self.push(value & ((1 << parameter) - 1), parameter);
+    }
+
+    /// Pads with zeros to whole symbols of `width` bits.
+    pub fn pad(&mut self, width: u32) {
+        let width = u64::from(width);
+        self.push(0, (self.bits.next_multiple_of(width) - self.bits) as u32);
+    }
+
+    /// What was written, to be read from the start.
+    pub fn reader(&self) -> BitReader<'_> {
+        BitReader { words: &self.words, position: 0, bits: self.bits }
+    }
+}
+
+/// What is wrong with bits that could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// Reads what a [`BitWriter`] wrote, or what an enemy did.
+#[derive(Debug)]
+pub(super) struct BitReader<'a> {
+    words: &'a [u64],
+    position: u64,
+    bits: u64,
+}
+
+impl BitReader<'_> {
+    /// How many bits are left.
+    pub fn left(&self) -> u64 {
+        self.bits - self.position
+    }
+
+    /// The next `width` bits, at most 64.
+    pub fn take(&mut self, width: u32) -> Result<u64, Malformed> {
+        if u64::from(width) > self.left() {
+            return Err(Malformed);
+        }
+        let value = if width == 0 { 0 } else { self.window() >> (64 - width) };
+        self.position += u64::from(width);
+        Ok(value)
+    }
+
+    /// What [`BitWriter::push_number`] wrote.
+    pub fn take_number(&mut self) -> Result<u64, Malformed> {
+        let width = self.take(NUMBER_WIDTH_BITS)?;
+        self.take(width as u32)
+    }
+
+    /// What [`BitWriter::push_rice`] wrote.
+    pub fn take_rice(&mut self, parameter: u32) -> Result<u64, Malformed> {
+        let mut high = 0;
+        loop {
+            let ones = u64::from(self.window().leading_ones());
+            if ones >= self.left() {
+                return Err(Malformed);
+            }
+            high += ones;
+            self.position += ones;
+            if ones < 64 {
+                break;
+            }
+        }
+        self.position += 1;
+        let low = self.take(parameter)?;
+        high.checked_mul(1 << parameter).map(|high| high | low).ok_or(Malformed)
+    }
+
+    /// The next 64 bits, zeros beyond the end.
+    fn window(&self) -> u64 {
+        let (index, used) = ((self.position / 64) as usize, self.position % 64);
+        let word = |index: usize| self.words.get(index).copied().unwrap_or(0);
+        if used == 0 { word(index) } else { word(index) << used | word(index + 1) >> (64 - used) }
+    }
+}

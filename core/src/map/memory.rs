@@ -1,0 +1,75 @@
+//! What was admitted lately, as bits: how many in each slice of time, back from the newest.
+
+use super::bits::{BitReader, BitWriter, Malformed};
+use super::shape::{NUMBER_WIDTH_BITS, rice};
+use super::{MAX_SLICES, MemorySlice};
+
+/// Bits of the number of slices.
+const SLICES_BITS: u32 = 9;
+/// Bits of a Rice parameter of the memory; counts go up to 2⁶³.
+const PARAMETER_BITS: u32 = 6;
+
+/// The most bits that so many slices in a row take when what they counted adds up to `admitted`.
+pub(super) fn bits_bound(slices: usize, admitted: u64) -> u64 {
+    let fixed = SLICES_BITS + 2 * NUMBER_WIDTH_BITS + u32::BITS + 63 + PARAMETER_BITS;
+    u64::from(fixed) + rice(slices.clamp(1, MAX_SLICES) as u64, admitted.min(MAX_ADMITTED)).1
+}
+
+/// More in all is written as so many: 2⁶².
+const MAX_ADMITTED: u64 = 1 << 62;
+
+/// Writes slices of `slice_ms` each.
+pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice]) {
+    let slice_ms = slice_ms.max(1);
+    let counted = || slices.iter().filter(|slice| slice.admitted > 0);
+    let Some(newest) = counted().map(|slice| slice.end_ms.max(0)).max() else {
+        return bits.push(0, SLICES_BITS);
+    };
+    let counts = by_age(newest, slice_ms, counted());
+    let (parameter, _) = rice(counts.len() as u64, counts.iter().sum());
+    bits.push(counts.len() as u64, SLICES_BITS);
+    bits.push_number(u64::from(slice_ms));
+    bits.push_number(newest.unsigned_abs());
+    bits.push(u64::from(parameter), PARAMETER_BITS);
+    for count in counts {
+        bits.push_rice(count, parameter);
+    }
+}
+
+/// The counts, newest first. One between two steps counts in the later, one too old in the oldest: it is remembered longer, not shorter.
+fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a MemorySlice>) -> Vec<u64> {
+    let mut counts: Vec<u64> = Vec::new();
+    let mut room = MAX_ADMITTED;
+    for slice in slices {
+        let age = newest.abs_diff(slice.end_ms.max(0)) / u64::from(slice_ms);
+        let index = usize::try_from(age).unwrap_or(usize::MAX).min(MAX_SLICES - 1);
+        if index >= counts.len() {
+            counts.resize(index + 1, 0);
+        }
+        let count = slice.admitted.min(room);
+        counts[index] += count;
+        room -= count;
+    }
+    counts
+}
+
+/// Reads what [`write`] wrote, oldest first.
+pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<MemorySlice>, Malformed> {
+    let count = bits.take(SLICES_BITS)?;
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let width = i64::try_from(bits.take_number()?).map_err(|_| Malformed)?;
+    let newest = i64::try_from(bits.take_number()?).map_err(|_| Malformed)?;
+    let parameter = bits.take(PARAMETER_BITS)? as u32;
+    let mut slices = Vec::new();
+    for age in 0..count as i64 {
+        let admitted = bits.take_rice(parameter)?;
+        let end_ms = width.checked_mul(age).and_then(|back| newest.checked_sub(back)).ok_or(Malformed)?;
+        if admitted > 0 {
+            slices.push(MemorySlice { end_ms, admitted });
+        }
+    }
+    slices.reverse();
+    Ok(slices)
+}

@@ -1,0 +1,323 @@
+//! The clients of a service: who is known, what each weighs, what was decided for each.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use crate::allocator::{self, Credit, Fixed, Grant};
+use crate::backlog::Lane;
+use crate::delays::DelayHistogram;
+use crate::limit::OwnLimit;
+use crate::policy::{Mode, Policy};
+use crate::reason::ReasonCounts;
+use crate::units::{Time, Weight};
+use crate::window::SlidingCount;
+
+/// What was decided for a client, since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub admitted: u64,
+    /// Records that waited in a backlog, however they left it.
+    pub delayed: u64,
+    pub rejected: ReasonCounts,
+}
+
+impl Counts {
+    /// Adds another set of counts.
+    pub fn merge(&mut self, other: &Counts) {
+        self.admitted += other.admitted;
+        self.delayed += other.delayed;
+        self.rejected.merge(&other.rejected);
+    }
+}
+
+/// One known client.
+#[derive(Debug)]
+pub struct Client {
+    pub name: Arc<str>,
+    pub configured: bool,
+    weight: Weight,
+    pub limit: Option<OwnLimit>,
+    /// First-time arrivals in this cycle.
+    pub arrivals: u64,
+    /// What waited when this cycle began.
+    pub waiting: u64,
+    /// Wants of the last full cycle.
+    pub last_wants: u64,
+    /// The cycle in which it came; `None`: it was there from the start.
+    pub since_cycle: Option<u64>,
+    pub grant: Grant,
+    /// Its credit before this cycle's allocation: early ones of the same cycle start from it again.
+    pub credit: Credit,
+    pub lane: Lane,
+    /// Reject mode: what it was admitted lately.
+    pub used: Used,
+    pub counts: Counts,
+    pub shadow: Counts,
+    pub delays: Option<Box<DelayHistogram>>,
+    pub last_seen: Time,
+}
+
+/// What a client was admitted lately, by the window that counts (reject mode).
+#[derive(Debug)]
+pub enum Used {
+    /// Shape mode: nobody asks.
+    Uncounted,
+    Sliding(Box<SlidingCount>),
+    Fixed {
+        cycle: u64,
+        admitted: u64,
+    },
+}
+
+impl Client {
+    /// What it wants in this cycle, so far.
+    pub fn wants(&self) -> u64 {
+        self.waiting.saturating_add(self.arrivals)
+    }
+
+    /// It lent part of its share and now wants more than it was granted.
+    pub fn recalls(&self) -> bool {
+        self.grant.exact < self.grant.default_share && self.wants() > self.grant.records
+    }
+
+    /// What it may send in reject mode: a lender gets back up to its default share at once, without waiting for
+    /// the allocation that its recall causes.
+    pub fn allowance(&self) -> u64 {
+        if self.grant.exact < self.grant.default_share {
+            self.grant.records.max(self.wants().min(self.grant.default_share.floor()))
+        } else {
+            self.grant.records
+        }
+    }
+
+    /// The weight in fair queueing: the larger of grant and default share, unrounded.
+    pub fn reweigh(&mut self) {
+        self.lane.set_weight(self.grant.exact.max(self.grant.default_share).to_bits());
+    }
+}
+
+/// All known clients; names find them, indices stay while they are known.
+#[derive(Debug)]
+pub struct Registry {
+    slots: Vec<Option<Client>>,
+    free: Vec<u32>,
+    by_name: HashMap<Arc<str>, u32>,
+    /// Of the configured clients, in thousandths.
+    listed_weight: u64,
+    listed: u64,
+    unlisted_weight: Weight,
+    max_clients: usize,
+    /// The counts of forgotten clients.
+    pub forgotten: Counts,
+    pub forgotten_shadow: Counts,
+}
+
+/// The registry has no place for another client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+/// Clients beyond this many get no histogram of their own: a bound on memory, not on service.
+const WITH_DELAYS: usize = 1_000;
+
+impl Registry {
+    /// The configured clients of a policy.
+    pub fn new(policy: &Policy, now: Time) -> Registry {
+        let mut registry = Registry {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_name: HashMap::new(),
+            listed_weight: policy.clients.iter().map(|client| client.weight.thousandths()).sum(),
+            listed: policy.clients.len() as u64,
+            unlisted_weight: policy.unlisted_weight,
+            max_clients: policy.max_clients,
+            forgotten: Counts::default(),
+            forgotten_shadow: Counts::default(),
+        };
+        for client in &policy.clients {
+            let limit = client.limit.as_ref().map(|limit| OwnLimit::new(limit, now));
+            registry.insert(&client.name, client.weight, limit, true, None, policy, now);
+        }
+        registry
+    }
+
+    /// How many are known.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether nobody is known.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// The index of a known client.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// A known client.
+    pub fn get(&self, index: u32) -> &Client {
+        self.slots[index as usize].as_ref().expect("an index in use names a known client")
+    }
+
+    /// A known client.
+    pub fn get_mut(&mut self, index: u32) -> &mut Client {
+        self.slots[index as usize].as_mut().expect("an index in use names a known client")
+    }
+
+    /// A client, unless it was forgotten.
+    pub fn lookup(&self, index: u32) -> Option<&Client> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    /// All clients with their indices, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Client)> {
+        (0u32..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
+    }
+
+    /// All clients, in the order of [`iter`](Registry::iter).
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.slots.iter_mut().filter_map(Option::as_mut)
+    }
+
+    /// Makes a newcomer known: it gets its default share at once.
+    pub fn register(&mut self, name: &str, cycle: u64, policy: &Policy, now: Time) -> Result<u32, Full> {
+        if self.len() >= self.max_clients.max(self.listed as usize) {
+            return Err(Full);
+        }
+        let index = self.insert(name, Weight::ONE, None, false, Some(cycle), policy, now);
+        let share =
+            allocator::default_share(policy.capacity, self.relative_weight(false, Weight::ONE), self.total_weight());
+        let client = self.get_mut(index);
+        client.grant = Grant { records: share.floor(), exact: share, default_share: share, credit: Credit::default() };
+        client.reweigh();
+        Ok(index)
+    }
+
+    /// Forgets who is not configured, has nothing waiting and was not heard of since `before`.
+    pub fn forget_idle(&mut self, before: Time) {
+        for index in 0..self.slots.len() {
+            let idle = |client: &mut Client| {
+                !client.configured && client.last_seen <= before && client.lane.records.is_empty()
+            };
+            if let Some(client) = self.slots[index].take_if(idle) {
+                self.by_name.remove(&client.name);
+                self.free.push(index as u32);
+                self.forgotten.merge(&client.counts);
+                self.forgotten_shadow.merge(&client.shadow);
+            }
+        }
+    }
+
+    /// A client's weight on the scale of [`total_weight`](Registry::total_weight): thousandths × the number of
+    /// unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each, stays a whole number.
+    pub fn weight_of(&self, client: &Client) -> u64 {
+        self.relative_weight(client.configured, client.weight)
+    }
+
+    /// The sum of all weights.
+    pub fn total_weight(&self) -> u128 {
+        let unlisted = self.unlisted();
+        u128::from(self.listed_weight) * u128::from(unlisted.max(1))
+            + u128::from(unlisted) * u128::from(self.relative_weight(false, Weight::ONE))
+    }
+
+    fn unlisted(&self) -> u64 {
+        self.len() as u64 - self.listed
+    }
+
+    fn relative_weight(&self, configured: bool, weight: Weight) -> u64 {
+        let unlisted = self.unlisted().max(1);
+        if configured || self.listed == 0 {
+            weight.thousandths() * unlisted
+        } else {
+            self.unlisted_weight.thousandths().min(Weight::ONE.thousandths() * unlisted)
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn insert(
+        &mut self,
+        name: &str,
+        weight: Weight,
+        limit: Option<OwnLimit>,
+        configured: bool,
+        since_cycle: Option<u64>,
+        policy: &Policy,
+        now: Time,
+    ) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")
+        });
+        let name: Arc<str> = Arc::from(name);
+        self.by_name.insert(Arc::clone(&name), index);
+        self.slots[index as usize] = Some(Client {
+            name,
+            configured,
+            weight,
+            limit,
+            arrivals: 0,
+            waiting: 0,
+            last_wants: 0,
+            since_cycle,
+            grant: Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::default() },
+            credit: Credit::default(),
+            lane: Lane::default(),
+            used: Used::new(policy),
+            counts: Counts::default(),
+            shadow: Counts::default(),
+            delays: ((index as usize) < WITH_DELAYS).then(Box::default),
+            last_seen: now,
+        });
+        index
+    }
+}
+
+impl Used {
+    fn new(policy: &Policy) -> Used {
+        match (policy.mode, policy.window) {
+            (Mode::Shape, _) => Used::Uncounted,
+            (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(Box::new(SlidingCount::new(policy.cycle))),
+            (Mode::Reject, crate::policy::Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
+        }
+    }
+
+    /// What counts against the grant now.
+    pub fn count(&mut self, now: Time, cycle: u64) -> u64 {
+        match self {
+            Used::Uncounted => 0,
+            Used::Sliding(window) => window.count(now),
+            Used::Fixed { cycle: of, admitted } => {
+                if *of == cycle {
+                    *admitted
+                } else {
+                    0
+                }
+            }
+        }
+    }
+
+    /// Counts one more.
+    pub fn charge(&mut self, now: Time, in_cycle: u64) {
+        match self {
+            Used::Uncounted => {}
+            Used::Sliding(window) => window.add(now, 1),
+            Used::Fixed { cycle, admitted } => {
+                if *cycle != in_cycle {
+                    (*cycle, *admitted) = (in_cycle, 0);
+                }
+                *admitted += 1;
+            }
+        }
+    }
+
+    /// When less will count, if it is known before the next cycle.
+    pub fn next_release(&mut self, now: Time) -> Option<Time> {
+        match self {
+            Used::Sliding(window) => window.next_release(now),
+            Used::Uncounted | Used::Fixed { .. } => None,
+        }
+    }
+}

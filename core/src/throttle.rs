@@ -1,0 +1,389 @@
+//! One service's state machine: records in, decisions out.
+//!
+//! Call order: any `handle_*` (each brings the cycle up to date first), then [`Throttle::poll_action`] until it is
+//! `None`, then sleep until [`Throttle::poll_timeout`] or the next event. Nothing here blocks or reads a clock.
+//!
+//! - `throttle.rs`: what it holds, what happens to partitions, what it shows
+//! - `throttle/decide.rs`: the decision on a record that was just read
+//! - `throttle/queue.rs`: delayed records that go, overflow, expire; paused partitions
+//! - `throttle/share.rs`: cycles, wants and when the allocator runs
+
+mod decide;
+mod queue;
+mod share;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::allocator::Allocator;
+use crate::backlog::{Backlog, Held, List, Slot};
+use crate::bucket::LeakyBucket;
+use crate::delays::Histogram;
+use crate::map::{self, Map, MemorySlice};
+use crate::policy::Policy;
+use crate::reason::Reason;
+use crate::registry::{Client, Counts, Registry};
+use crate::tracker::Tracker;
+use crate::units::Time;
+use crate::window::{SlidingCount, slice_width};
+
+pub use share::Cause;
+
+/// Who sent a record, as far as the shell could tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender<'a> {
+    /// A readable client id.
+    Client(&'a str),
+    /// A readable client id that the source does not allow.
+    NotAllowed(&'a str),
+    /// None, or one that can't be read.
+    Anonymous,
+}
+
+/// A record that was just read.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// The partition's number, as given to [`Throttle::handle_assigned`].
+    pub partition: u32,
+    pub offset: i64,
+    /// Key, value and headers.
+    pub bytes: u32,
+    pub sender: Sender<'a>,
+}
+
+/// What to do with a record that was just read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing: it is completed already, or it is being dealt with.
+    Skip,
+    /// Send it to the target now; the client's index, if it has one.
+    Admit(Option<u32>),
+    /// Keep it under this slot until an [`Action`] names it.
+    Delay(Slot),
+    /// Send it to the dead-letter topic now.
+    Reject(Rejection),
+}
+
+/// Why a record is rejected, and when it might be admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: Reason,
+    /// Zero where it has no meaning.
+    pub retry_after: Duration,
+    /// The client's index, if it is a known one.
+    pub client: Option<u32>,
+}
+
+/// What to do beyond the record that was just read. A slot named here is free afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Send the record kept under this slot to the target.
+    Admit { slot: Slot, client: u32, waited: Duration },
+    /// Send the record kept under this slot to the dead-letter topic.
+    Reject { slot: Slot, rejection: Rejection },
+    /// Read nothing from this partition.
+    Pause { partition: u32 },
+    /// Read from this partition again.
+    Resume { partition: u32 },
+}
+
+/// Why a partition is paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PauseReason {
+    /// A client's backlog reached `queue_capacity`.
+    Queue { client: u32 },
+    /// The backlogs reached `queue_bytes`.
+    Bytes,
+    /// The partition's map is nearly as large as it may be.
+    Map,
+}
+
+impl PauseReason {
+    /// The names of all reasons, for metrics.
+    pub const NAMES: [&'static str; 3] = ["queue_capacity", "queue_bytes", "map"];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PauseReason::Queue { .. } => Self::NAMES[0],
+            PauseReason::Bytes => Self::NAMES[1],
+            PauseReason::Map => Self::NAMES[2],
+        }
+    }
+}
+
+/// One partition, assigned or not.
+#[derive(Debug)]
+struct Partition {
+    assigned: bool,
+    tracker: Tracker,
+    /// Its delayed records, oldest first: the first one is the committable offset, if anything is delayed.
+    held: List,
+    /// What was admitted from it lately, by whichever owner.
+    memory: SlidingCount,
+    /// Offsets below this were read before in this process, or by a former owner: they are not first-time arrivals.
+    seen_until: i64,
+    /// Reject mode: offsets below this are catching up.
+    catch_up_until: i64,
+    paused: Option<PauseReason>,
+    /// Something completed since the last commit.
+    touched: bool,
+}
+
+/// One service's state machine.
+#[derive(Debug)]
+pub struct Throttle {
+    policy: Policy,
+    registry: Registry,
+    backlog: Backlog,
+    partitions: Vec<Partition>,
+    /// The delayed records of passthrough, which stand in no partition.
+    virtual_held: List,
+    window: SlidingCount,
+    /// Passthrough only: what was really admitted.
+    actual: SlidingCount,
+    window_max: u64,
+    bucket: LeakyBucket,
+    share: share::Share,
+    allocator: Allocator,
+    actions: VecDeque<Action>,
+    /// Records of no known client.
+    unregistered: Counts,
+    unregistered_shadow: Counts,
+    delays: Histogram,
+    /// The bits that a partition's completed set may take.
+    map_bits: u64,
+}
+
+/// Stands for "no partition" in the delayed records of passthrough.
+const VIRTUAL: u32 = u32::MAX;
+
+impl Throttle {
+    /// A service that starts now. The owner's clock should be anchored at the wall clock, nanoseconds since the
+    /// Unix epoch: what was admitted lately travels between owners by that.
+    pub fn new(policy: Policy, now: Time) -> Throttle {
+        let mut throttle = Throttle {
+            registry: Registry::new(&policy, now),
+            backlog: Backlog::default(),
+            partitions: Vec::new(),
+            virtual_held: List::default(),
+            window: SlidingCount::new(policy.cycle),
+            actual: SlidingCount::new(policy.cycle),
+            window_max: 0,
+            bucket: LeakyBucket::new(policy.capacity, policy.cycle, policy.burst, policy.commit_interval),
+            share: share::Share::new(now),
+            allocator: Allocator::new(),
+            actions: VecDeque::new(),
+            unregistered: Counts::default(),
+            unregistered_shadow: Counts::default(),
+            delays: Histogram::default(),
+            map_bits: map_bits(&policy),
+            policy,
+        };
+        throttle.allocate(Cause::Cycle);
+        throttle
+    }
+
+    // ## Partitions
+
+    /// A partition came, with what its last commit said. `high` is its high watermark now.
+    pub fn handle_assigned(&mut self, now: Time, partition: u32, base: i64, map: &Map, high: i64) {
+        self.roll(now);
+        while self.partitions.len() <= partition as usize {
+            self.partitions.push(Partition::vacant(self.policy.cycle));
+        }
+        let place = &mut self.partitions[partition as usize];
+        debug_assert!(place.held.is_empty(), "a partition comes after it went");
+        place.assigned = true;
+        place.tracker = Tracker::restore(base, &map.completed);
+        place.seen_until = place.seen_until.max(place.tracker.next());
+        place.catch_up_until = high;
+        place.paused = None;
+        place.touched = false;
+        for slice in &map.admitted {
+            let end = Time::from_nanos(u64::try_from(slice.end_ms).unwrap_or(0).saturating_mul(1_000_000));
+            if let Some((when, missing)) = place.memory.inherit(now, end, slice.admitted) {
+                self.window.add_at(now, when, missing);
+                self.actual.add_at(now, when, missing);
+            }
+        }
+    }
+
+    /// A partition went: what was delayed of it is forgotten, because its next owner reads it again. Returns the
+    /// slots that are free now. What was charged stays charged.
+    pub fn handle_revoked(&mut self, partition: u32) -> Vec<Slot> {
+        let Some(place) = self.partitions.get_mut(partition as usize) else {
+            return Vec::new();
+        };
+        place.assigned = false;
+        place.paused = None;
+        place.touched = false;
+        let slots: Vec<Slot> = self.backlog.of_partition(&place.held).collect();
+        for &slot in &slots {
+            let client = self.registry.get_mut(self.backlog.get(slot).client);
+            self.backlog.discard(slot, &mut client.lane, &mut place.held);
+            self.backlog.release(slot);
+        }
+        let mut freed = slots;
+        self.drop_actions_of(partition, &mut freed);
+        freed
+    }
+
+    /// The partition was not read for longer than a cycle: what waits in it up to `high` is catching up.
+    pub fn handle_fetch_gap(&mut self, partition: u32, high: i64) {
+        if let Some(place) = self.partitions.get_mut(partition as usize) {
+            place.catch_up_until = place.catch_up_until.max(high);
+        }
+    }
+
+    /// The log of a partition was read up to (excluding) this offset: what lies between is holes.
+    pub fn handle_end(&mut self, partition: u32, offset: i64) {
+        let place = &mut self.partitions[partition as usize];
+        let before = place.tracker.base();
+        place.tracker.observe_end(offset);
+        place.touched |= place.tracker.base() != before;
+    }
+
+    /// A record that was admitted turned out to be undeliverable, before its round was committed.
+    pub fn handle_undeliverable(&mut self, client: Option<u32>) {
+        let known = client.filter(|&client| self.registry.lookup(client).is_some());
+        let counts = match known {
+            Some(client) => &mut self.registry.get_mut(client).counts,
+            None => &mut self.unregistered,
+        };
+        counts.admitted = counts.admitted.saturating_sub(1);
+        counts.rejected.add(Reason::Undeliverable);
+    }
+
+    // ## Commits
+
+    /// Partitions in which something completed since they were committed.
+    pub fn touched(&self) -> impl Iterator<Item = u32> + '_ {
+        (0u32..).zip(&self.partitions).filter(|(_, place)| place.assigned && place.touched).map(|(index, _)| index)
+    }
+
+    /// The partition is to be committed even if nothing completed in it.
+    pub fn touch(&mut self, partition: u32) {
+        self.partitions[partition as usize].touched = true;
+    }
+
+    /// The committable offset and the map beside it.
+    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
+        let place = &mut self.partitions[partition as usize];
+        let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
+        let width_ms = u32::try_from(slice_width(self.policy.cycle).as_millis()).unwrap_or(u32::MAX);
+        let text = map::encode(self.policy.map_budget, &place.tracker, width_ms, &admitted)?;
+        Ok((place.tracker.base(), text))
+    }
+
+    /// The commit of a partition was acknowledged.
+    pub fn handle_committed(&mut self, partition: u32) {
+        self.partitions[partition as usize].touched = false;
+    }
+
+    // ## What it shows
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// A client's name.
+    pub fn client_name(&self, client: u32) -> Option<Arc<str>> {
+        self.registry.lookup(client).map(|client| Arc::clone(&client.name))
+    }
+
+    /// All clients, in no particular order.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.registry.iter().map(|(_, client)| client)
+    }
+
+    /// A client by name.
+    pub fn client(&self, name: &str) -> Option<&Client> {
+        self.registry.find(name).map(|index| self.registry.get(index))
+    }
+
+    /// Counts of records that belong to no known client, forgotten clients' included: real, and passthrough's.
+    pub fn unregistered(&self) -> (Counts, Counts) {
+        let (mut real, mut shadow) = (self.unregistered, self.unregistered_shadow);
+        real.merge(&self.registry.forgotten);
+        shadow.merge(&self.registry.forgotten_shadow);
+        (real, shadow)
+    }
+
+    /// The number of the running cycle, from 0.
+    pub fn cycle(&self) -> u64 {
+        self.share.cycle
+    }
+
+    /// Allocations so far, by [`Cause`].
+    pub fn allocations(&self) -> [u64; 3] {
+        self.share.allocations
+    }
+
+    /// Admitted in the window that ends now, and the most in any window since the start; both may count up to half
+    /// a percent of a cycle too much, never too little.
+    pub fn window_admitted(&mut self, now: Time) -> (u64, u64) {
+        let window = if self.policy.enforce { &mut self.window } else { &mut self.actual };
+        (window.count(now), self.window_max)
+    }
+
+    /// Delayed records and their bytes; none in passthrough, where nothing is really delayed.
+    pub fn backlog(&self) -> (u64, u64) {
+        if self.policy.enforce { (self.backlog.len(), self.backlog.bytes()) } else { (0, 0) }
+    }
+
+    /// How long the oldest delayed record has waited.
+    pub fn oldest_held(&self, now: Time) -> Duration {
+        let oldest = self.backlog.oldest().filter(|_| self.policy.enforce);
+        oldest.map_or(Duration::ZERO, |slot| now.since(self.backlog.get(slot).since))
+    }
+
+    /// Delays of admitted records.
+    pub fn delays(&self) -> &Histogram {
+        &self.delays
+    }
+
+    /// An assigned partition's committable offset, delayed records and share of its map's budget (0–1).
+    pub fn partition(&self, partition: u32) -> Option<(i64, u64, f64)> {
+        let place = self.partitions.get(partition as usize).filter(|place| place.assigned)?;
+        let used = place.tracker.bits_bound() as f64 / self.map_bits as f64;
+        Some((place.tracker.base(), place.held.len(), used))
+    }
+
+    /// Why a partition is paused, if it is.
+    pub fn paused(&self, partition: u32) -> Option<PauseReason> {
+        self.partitions.get(partition as usize)?.paused
+    }
+}
+
+impl Partition {
+    fn vacant(cycle: Duration) -> Partition {
+        Partition {
+            assigned: false,
+            tracker: Tracker::new(0),
+            held: List::default(),
+            memory: SlidingCount::new(cycle),
+            seen_until: 0,
+            catch_up_until: 0,
+            paused: None,
+            touched: false,
+        }
+    }
+}
+
+/// What the budget leaves for the completed set. The window's memory may hold more than twice the capacity if a former
+/// owner had more or let everything pass, so room is left for a large number in any case.
+fn map_bits(policy: &Policy) -> u64 {
+    let admitted = (policy.capacity * 2).max(1 << 24);
+    policy.map_budget.payload_bits().saturating_sub(map::overhead_bits(map::MAX_SLICES, admitted))
+}
+
+fn memory_slice((end, admitted): (Time, u64)) -> MemorySlice {
+    MemorySlice { end_ms: (end.as_nanos() / 1_000_000) as i64, admitted }
+}
+
+fn arrival_held(arrival: &Arrival<'_>, client: u32, partition: u32, since: Time) -> Held {
+    Held { client, partition, offset: arrival.offset, bytes: arrival.bytes, since }
+}

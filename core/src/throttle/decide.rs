@@ -1,0 +1,233 @@
+//! The decision on a record that was just read.
+
+use std::time::Duration;
+
+use super::{Arrival, Cause, Rejection, Sender, Throttle, VIRTUAL, Verdict, arrival_held};
+use crate::backlog::{Slot, eligible_tag};
+use crate::policy::{CatchUp, Mode, Overflow};
+use crate::reason::Reason;
+use crate::tracker::Seen;
+use crate::units::Time;
+
+impl Throttle {
+    /// A record was read: what becomes of it.
+    pub fn handle_record(&mut self, now: Time, arrival: &Arrival<'_>) -> Verdict {
+        self.roll(now);
+        let place = &mut self.partitions[arrival.partition as usize];
+        // Observed and not completed means that it stands in the backlog: reading it again changes nothing.
+        if !place.assigned || place.tracker.observe(arrival.offset) != Seen::New {
+            return Verdict::Skip;
+        }
+        let first_time = arrival.offset >= place.seen_until;
+        place.seen_until = place.seen_until.max(arrival.offset + 1);
+        let verdict = match self.known_client(now, arrival.sender) {
+            Ok(client) => {
+                self.count_arrival(now, client, first_time);
+                self.decide(now, client, arrival)
+            }
+            Err(reason) => {
+                self.unregistered_counts().rejected.add(reason);
+                Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
+            }
+        };
+        if self.policy.enforce { self.enact(arrival, verdict) } else { self.pass(now, arrival, verdict) }
+    }
+
+    /// Enforced: what does not wait is completed, so there must be room for that in the map.
+    fn enact(&mut self, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
+        if !matches!(verdict, Verdict::Delay(_)) {
+            self.make_room_in_map(arrival.partition, arrival.offset);
+            self.complete(arrival.partition, arrival.offset);
+        }
+        verdict
+    }
+
+    /// Passthrough: admitted, whatever was decided.
+    fn pass(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
+        let client = match (verdict, arrival.sender) {
+            (Verdict::Reject(rejection), _) => rejection.client,
+            (_, Sender::Client(name)) => self.registry.find(name),
+            _ => None,
+        };
+        match client {
+            Some(client) => {
+                let client = self.registry.get_mut(client);
+                client.counts.admitted += 1;
+                if let Some(delays) = &mut client.delays {
+                    delays.record_none();
+                }
+            }
+            None => self.unregistered.admitted += 1,
+        }
+        self.delays.record(Duration::ZERO);
+        self.actual.add(now, 1);
+        self.window_max = self.window_max.max(self.actual.count(now));
+        self.partitions[arrival.partition as usize].memory.add(now, 1);
+        self.complete(arrival.partition, arrival.offset);
+        Verdict::Admit(client)
+    }
+
+    fn known_client(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
+        let name = match sender {
+            Sender::Client(name) => name,
+            Sender::NotAllowed(_) => return Err(Reason::UnknownClient),
+            Sender::Anonymous => return Err(Reason::Anonymous),
+        };
+        if let Some(client) = self.registry.find(name) {
+            return Ok(client);
+        }
+        let client = self
+            .registry
+            .register(name, self.share.cycle, &self.policy, now)
+            .map_err(|_full| Reason::TooManyClients)?;
+        self.allocate_early(now, Cause::NewClient);
+        Ok(client)
+    }
+
+    fn count_arrival(&mut self, now: Time, client: u32, first_time: bool) {
+        let client = self.registry.get_mut(client);
+        client.last_seen = now;
+        if first_time {
+            client.arrivals += 1;
+            if client.recalls() {
+                self.allocate_early(now, Cause::Recall);
+            }
+        }
+    }
+
+    fn decide(&mut self, now: Time, client: u32, arrival: &Arrival<'_>) -> Verdict {
+        let catching_up = self.policy.mode == Mode::Reject
+            && self.policy.catch_up == CatchUp::Delay
+            && arrival.offset < self.partitions[arrival.partition as usize].catch_up_until;
+        match self.policy.mode {
+            Mode::Shape => self.shape(now, client, arrival),
+            Mode::Reject if catching_up => Verdict::Delay(self.delay(now, client, arrival)),
+            Mode::Reject => self.admit_or_reject(now, client, arrival),
+        }
+    }
+
+    /// Shape: at once if nobody waits and all gates are open, else in line.
+    fn shape(&mut self, now: Time, client: u32, arrival: &Arrival<'_>) -> Verdict {
+        let alone = self.registry.get(client).lane.records.is_empty() && self.next_ready().is_none();
+        if !alone || !self.gates_open(now) || !self.fits_in_map(arrival) {
+            return Verdict::Delay(self.delay(now, client, arrival));
+        }
+        if let Err(until) = self.take_own_limit(now, client) {
+            let slot = self.delay(now, client, arrival);
+            if self.registry.get(client).lane.records.head() == Some(slot) {
+                self.backlog.park(client, &mut self.registry.get_mut(client).lane, until);
+            }
+            return Verdict::Delay(slot);
+        }
+        self.backlog.serve_at_once(&mut self.registry.get_mut(client).lane);
+        self.bucket.charge(now);
+        self.admitted(now, client, self.home(arrival), Duration::ZERO);
+        Verdict::Admit(Some(client))
+    }
+
+    /// Reject: within its grant and the service's window, or not at all.
+    fn admit_or_reject(&mut self, now: Time, index: u32, arrival: &Arrival<'_>) -> Verdict {
+        let cycle = self.share.cycle;
+        let client = self.registry.get_mut(index);
+        // What is catching up goes first, and counts as used: else a flood behind it would never be rejected.
+        let waiting = client.lane.records.len();
+        if client.used.count(now, cycle) + waiting >= client.allowance() {
+            let release = client.used.next_release(now).unwrap_or(Time::NEVER);
+            let retry = release.min(self.next_edge()).since(now);
+            return self.rejected(index, Reason::OverAllocation, retry);
+        }
+        if waiting > 0 {
+            return Verdict::Delay(self.delay(now, index, arrival));
+        }
+        if self.window.count(now) >= self.policy.capacity {
+            let retry = self.window.next_release(now).map_or(Duration::ZERO, |release| release.since(now));
+            return self.rejected(index, Reason::CapacityInUse, retry);
+        }
+        if let Err(until) = self.take_own_limit(now, index) {
+            return self.rejected(index, Reason::ClientLimit, until.since(now));
+        }
+        self.admitted(now, index, self.home(arrival), Duration::ZERO);
+        Verdict::Admit(Some(index))
+    }
+
+    fn rejected(&mut self, index: u32, reason: Reason, retry_after: Duration) -> Verdict {
+        self.counts_of(index).rejected.add(reason);
+        Verdict::Reject(Rejection { reason, retry_after, client: Some(index) })
+    }
+
+    /// Puts a record in line.
+    fn delay(&mut self, now: Time, client: u32, arrival: &Arrival<'_>) -> Slot {
+        let partition = self.home(arrival);
+        let held = arrival_held(arrival, client, partition, now);
+        self.counts_of(client).delayed += 1;
+        let lane = &mut self.registry.get_mut(client).lane;
+        let list = match partition {
+            VIRTUAL => &mut self.virtual_held,
+            partition => &mut self.partitions[partition as usize].held,
+        };
+        let slot = self.backlog.push(held, lane, list);
+        self.bound_backlog(client, partition);
+        slot
+    }
+
+    /// The partition that a record's completion belongs to; none in passthrough.
+    fn home(&self, arrival: &Arrival<'_>) -> u32 {
+        if self.policy.enforce { arrival.partition } else { VIRTUAL }
+    }
+
+    /// Both gates on the service, checked before either is charged.
+    pub(super) fn gates_open(&mut self, now: Time) -> bool {
+        self.window.count(now) < self.policy.capacity && self.bucket.has_room(now)
+    }
+
+    pub(super) fn take_own_limit(&mut self, now: Time, client: u32) -> Result<(), Time> {
+        self.registry.get(client).limit.as_ref().map_or(Ok(()), |limit| limit.take(now))
+    }
+
+    /// The client whose turn it is.
+    pub(super) fn next_ready(&mut self) -> Option<u32> {
+        let registry = &self.registry;
+        self.backlog.next_client(|client| registry.lookup(client).and_then(|client| eligible_tag(&client.lane)))
+    }
+
+    /// Charges an admission everywhere.
+    pub(super) fn admitted(&mut self, now: Time, index: u32, partition: u32, waited: Duration) {
+        self.window.add(now, 1);
+        let cycle = self.share.cycle;
+        let client = self.registry.get_mut(index);
+        client.used.charge(now, cycle);
+        if partition == VIRTUAL {
+            client.shadow.admitted += 1;
+            return;
+        }
+        client.counts.admitted += 1;
+        if let Some(delays) = &mut client.delays {
+            if waited.is_zero() { delays.record_none() } else { delays.record(waited) }
+        }
+        self.delays.record(waited);
+        self.partitions[partition as usize].memory.add(now, 1);
+        self.window_max = self.window_max.max(self.window.count(now));
+    }
+
+    pub(super) fn counts_of(&mut self, index: u32) -> &mut crate::registry::Counts {
+        let enforce = self.policy.enforce;
+        let client = self.registry.get_mut(index);
+        if enforce { &mut client.counts } else { &mut client.shadow }
+    }
+
+    fn unregistered_counts(&mut self) -> &mut crate::registry::Counts {
+        if self.policy.enforce { &mut self.unregistered } else { &mut self.unregistered_shadow }
+    }
+
+    pub(super) fn complete(&mut self, partition: u32, offset: i64) {
+        let place = &mut self.partitions[partition as usize];
+        place.tracker.complete(offset);
+        place.touched = true;
+    }
+
+    fn fits_in_map(&self, arrival: &Arrival<'_>) -> bool {
+        !self.policy.enforce
+            || self.policy.overflow == Overflow::DeadLetter
+            || self.map_has_room(arrival.partition, arrival.offset)
+    }
+}

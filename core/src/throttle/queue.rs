@@ -1,0 +1,314 @@
+//! Delayed records: who goes, who is turned away when a bound nears, which partitions pause.
+
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use super::{Action, PauseReason, Rejection, Throttle, VIRTUAL};
+use crate::backlog::{Held, Slot};
+use crate::map::MAX_SPAN;
+use crate::policy::{Mode, Overflow};
+use crate::reason::Reason;
+use crate::units::Time;
+
+impl Throttle {
+    /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
+    pub fn poll_action(&mut self, now: Time) -> Option<Action> {
+        loop {
+            if let Some(action) = self.actions.pop_front() {
+                if let Action::Reject { slot, .. } = action {
+                    self.backlog.release(slot);
+                }
+                return Some(action);
+            }
+            if self.expire_oldest(now) {
+                continue;
+            }
+            match self.serve_next(now) {
+                Served::Real(action) => return Some(action),
+                Served::Virtual => {}
+                Served::Nobody => {
+                    self.resume_partitions();
+                    if self.actions.is_empty() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// When something will happen by itself. Call it after [`poll_action`](Throttle::poll_action) said `None`.
+    pub fn poll_timeout(&mut self, now: Time) -> Time {
+        if !self.actions.is_empty() {
+            return now;
+        }
+        let mut next = self.next_allocation();
+        if let Some(oldest) = self.backlog.oldest() {
+            next = next.min(self.backlog.get(oldest).since + self.policy.max_delay);
+        }
+        if let Some(until) = self.backlog.parked_until() {
+            next = next.min(until);
+        }
+        if self.next_ready().is_some() {
+            next = next.min(self.gates_open_at(now));
+        }
+        next.max(now)
+    }
+
+    /// When both gates are open if nothing else is admitted.
+    fn gates_open_at(&mut self, now: Time) -> Time {
+        let bucket = self.bucket.next_room(now);
+        if self.window.count(now) < self.policy.capacity {
+            return bucket;
+        }
+        self.window.next_release(now).map_or(bucket, |window| window.max(bucket))
+    }
+
+    pub(super) fn next_edge(&self) -> Time {
+        self.next_allocation().max(Time::ZERO)
+    }
+
+    // ## Waiting => admitted
+
+    fn serve_next(&mut self, now: Time) -> Served {
+        while let Some(client) = self.backlog.next_parked(now) {
+            if self.registry.lookup(client).is_some() {
+                self.backlog.unpark(now, client, &mut self.registry.get_mut(client).lane);
+            }
+        }
+        while let Some(index) = self.next_ready() {
+            if !self.gates_open(now) {
+                return Served::Nobody;
+            }
+            let head = self.registry.get(index).lane.records.head().expect("a client with a tag has a first record");
+            let slot = self.sendable(head);
+            let held = *self.backlog.get(slot);
+            if let Err(until) = self.take_own_limit(now, held.client) {
+                self.backlog.park(index, &mut self.registry.get_mut(index).lane, until);
+                continue;
+            }
+            return self.serve(now, slot);
+        }
+        Served::Nobody
+    }
+
+    fn serve(&mut self, now: Time, slot: Slot) -> Served {
+        let client = self.backlog.get(slot).client;
+        let held = self.take_out(slot, true);
+        let waited = now.since(held.since);
+        self.bucket.charge(now);
+        self.admitted(now, client, held.partition, waited);
+        self.backlog.release(slot);
+        if held.partition == VIRTUAL {
+            return Served::Virtual;
+        }
+        self.complete(held.partition, held.offset);
+        Served::Real(Action::Admit { slot, client, waited })
+    }
+
+    /// The record itself, if its completion fits in its partition's map; else the one that holds this partition's
+    /// committable offset back, whoever's it is: completing that never makes a map larger, and only that helps.
+    fn sendable(&self, slot: Slot) -> Slot {
+        let held = self.backlog.get(slot);
+        if held.partition == VIRTUAL || self.map_has_room(held.partition, held.offset) {
+            return slot;
+        }
+        self.partitions[held.partition as usize].held.head().unwrap_or(slot)
+    }
+
+    // ## Waiting => rejected
+
+    /// Rejects the oldest delayed record if its time is over.
+    fn expire_oldest(&mut self, now: Time) -> bool {
+        let oldest = self.backlog.oldest().filter(|&slot| self.backlog.get(slot).since + self.policy.max_delay <= now);
+        oldest.map(|slot| self.turn_away(slot, Reason::Expired)).is_some()
+    }
+
+    /// Takes a delayed record out for good and says so.
+    fn turn_away(&mut self, slot: Slot, reason: Reason) {
+        let held = self.take_out(slot, false);
+        self.counts_of(held.client).rejected.add(reason);
+        if held.partition == VIRTUAL {
+            self.backlog.release(slot);
+            return;
+        }
+        self.complete(held.partition, held.offset);
+        let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(held.client) };
+        self.actions.push_back(Action::Reject { slot, rejection });
+    }
+
+    fn take_out(&mut self, slot: Slot, served: bool) -> Held {
+        let Held { client, partition, .. } = *self.backlog.get(slot);
+        let lane = &mut self.registry.get_mut(client).lane;
+        let list = match partition {
+            VIRTUAL => &mut self.virtual_held,
+            partition => &mut self.partitions[partition as usize].held,
+        };
+        if served { self.backlog.serve(slot, lane, list) } else { self.backlog.discard(slot, lane, list) }
+    }
+
+    /// A partition went: what was said about it and not yet heard is void; its slots are free.
+    pub(super) fn drop_actions_of(&mut self, partition: u32, freed: &mut Vec<Slot>) {
+        let backlog = &mut self.backlog;
+        self.actions.retain(|action| match *action {
+            Action::Pause { partition: of } | Action::Resume { partition: of } => of != partition,
+            Action::Reject { slot, .. } if backlog.get(slot).partition == partition => {
+                backlog.release(slot);
+                freed.push(slot);
+                false
+            }
+            Action::Reject { .. } | Action::Admit { .. } => true,
+        });
+    }
+
+    // ## Bounds
+
+    /// Whether backlogs may only be bounded by reading less. Catching up in reject mode always is.
+    fn overflow(&self) -> Overflow {
+        if self.policy.mode == Mode::Reject { Overflow::Pause } else { self.policy.overflow }
+    }
+
+    /// Keeps the backlogs within their bounds after a record of this client was put in line.
+    pub(super) fn bound_backlog(&mut self, client: u32, partition: u32) {
+        let full = self.registry.get(client).lane.records.len() > self.policy.queue_capacity;
+        let heavy = self.backlog.bytes() > self.policy.queue_bytes;
+        // Passthrough can't pause anything: its imagined backlogs are bounded as if it could not.
+        if self.overflow() == Overflow::DeadLetter || partition == VIRTUAL {
+            if full && let Some(oldest) = self.registry.get(client).lane.records.head() {
+                self.turn_away(oldest, Reason::QueueFull);
+            }
+            if heavy {
+                self.shed_bytes();
+            }
+            return;
+        }
+        if self.registry.get(client).lane.records.len() >= self.policy.queue_capacity {
+            self.pause(partition, PauseReason::Queue { client });
+        }
+        if self.backlog.bytes() >= self.policy.queue_bytes {
+            for partition in 0..self.partitions.len() as u32 {
+                self.pause(partition, PauseReason::Bytes);
+            }
+        }
+        if self.map_is_nearly_full(partition) {
+            self.pause(partition, PauseReason::Map);
+        }
+    }
+
+    /// Turns away the oldest records of whoever is furthest above its default share of `queue_bytes`, and a little
+    /// more than is needed: finding that client looks at all of them.
+    fn shed_bytes(&mut self) {
+        let bound = self.policy.queue_bytes - self.policy.queue_bytes / 64;
+        while self.backlog.bytes() > bound {
+            let bytes = self.registry.iter().map(|(index, client)| (index, client.lane.bytes));
+            let Some(client) = self.furthest_above_share(bytes, self.policy.queue_bytes) else {
+                return;
+            };
+            let allowed = self.registry.get(client).lane.bytes / 2;
+            while self.backlog.bytes() > bound && self.registry.get(client).lane.bytes > allowed {
+                match self.registry.get(client).lane.records.head() {
+                    Some(oldest) => self.turn_away(oldest, Reason::QueueFull),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// The client whose use of a bound exceeds its default share of it the most; ties by name.
+    fn furthest_above_share(&self, uses: impl Iterator<Item = (u32, u64)>, bound: u64) -> Option<u32> {
+        let excess = |index: u32, used: u64| {
+            let share = self.registry.get(index).grant.default_share.as_f64() / self.policy.capacity as f64;
+            used as f64 - share * bound as f64
+        };
+        uses.filter(|&(_, used)| used > 0)
+            .max_by(|&(a, used_a), &(b, used_b)| {
+                excess(a, used_a)
+                    .total_cmp(&excess(b, used_b))
+                    .then_with(|| self.registry.get(b).name.cmp(&self.registry.get(a).name))
+            })
+            .map(|(index, _)| index)
+    }
+
+    // ## The map's bound
+
+    /// Whether this offset may complete without the map outgrowing its budget.
+    pub(super) fn map_has_room(&self, partition: u32, offset: i64) -> bool {
+        let tracker = &self.partitions[partition as usize].tracker;
+        offset - tracker.base() < MAX_SPAN as i64 && tracker.bits_bound_after(offset) <= self.map_bits
+    }
+
+    /// Paused at three quarters: what is in the backlog already can still complete around its holes.
+    fn map_is_nearly_full(&self, partition: u32) -> bool {
+        let tracker = &self.partitions[partition as usize].tracker;
+        tracker.bits_bound() > self.map_bits / 4 * 3 || tracker.span() > MAX_SPAN / 4 * 3
+    }
+
+    /// Makes this offset's completion fit: turns away delayed records of the partition, of whoever is furthest
+    /// above its default share of what the partition holds back, or pauses it.
+    pub(super) fn make_room_in_map(&mut self, partition: u32, offset: i64) {
+        if self.overflow() == Overflow::Pause {
+            if self.map_is_nearly_full(partition) {
+                self.pause(partition, PauseReason::Map);
+            }
+            return;
+        }
+        while !self.map_has_room(partition, offset) {
+            let list = &self.partitions[partition as usize].held;
+            let mut held: HashMap<u32, u64> = HashMap::new();
+            for slot in self.backlog.of_partition(list) {
+                *held.entry(self.backlog.get(slot).client).or_default() += 1;
+            }
+            let total = list.len();
+            let Some(client) = self.furthest_above_share(held.iter().map(|(&c, &n)| (c, n)), total) else {
+                return;
+            };
+            // A sixteenth at a time: each look costs a walk over all that the partition holds.
+            let batch: Vec<Slot> = self
+                .backlog
+                .of_partition(list)
+                .filter(|&slot| self.backlog.get(slot).client == client)
+                .take((held[&client] as usize).div_ceil(16))
+                .collect();
+            for slot in batch {
+                self.turn_away(slot, Reason::QueueFull);
+            }
+        }
+    }
+
+    // ## Reading => paused => reading
+
+    fn pause(&mut self, partition: u32, reason: PauseReason) {
+        let place = &mut self.partitions[partition as usize];
+        if place.assigned && place.paused.is_none() {
+            place.paused = Some(reason);
+            self.actions.push_back(Action::Pause { partition });
+        }
+    }
+
+    /// Resumes at half of what paused: pausing throws librdkafka's prefetch away, so it must not toggle.
+    fn resume_partitions(&mut self) {
+        for index in 0..self.partitions.len() {
+            let Some(reason) = self.partitions[index].paused else { continue };
+            let tracker = &self.partitions[index].tracker;
+            let free = match reason {
+                PauseReason::Queue { client } => self
+                    .registry
+                    .lookup(client)
+                    .is_none_or(|client| client.lane.records.len() <= self.policy.queue_capacity / 2),
+                PauseReason::Bytes => self.backlog.bytes() <= self.policy.queue_bytes / 2,
+                PauseReason::Map => tracker.bits_bound() <= self.map_bits / 2 && tracker.span() <= MAX_SPAN / 2,
+            };
+            if free {
+                self.partitions[index].paused = None;
+                self.actions.push_back(Action::Resume { partition: index as u32 });
+            }
+        }
+    }
+}
+
+/// What became of the client whose turn it was.
+enum Served {
+    Real(Action),
+    Virtual,
+    Nobody,
+}

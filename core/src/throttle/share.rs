@@ -1,0 +1,135 @@
+//! Cycles, wants, and when the allocator runs.
+
+use std::time::Duration;
+
+use super::Throttle;
+use crate::allocator::{Claim, Grant, Terms, Wants};
+use crate::registry::Client;
+use crate::units::{Time, nanos};
+
+/// Why the allocator ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Cycle,
+    NewClient,
+    Recall,
+}
+
+impl Cause {
+    /// The names of all causes, in the order of the enum.
+    pub const NAMES: [&'static str; 3] = ["cycle", "new_client", "recall"];
+}
+
+/// Where the cycle stands and whether an early allocation is due.
+#[derive(Debug)]
+pub(super) struct Share {
+    pub(super) cycle: u64,
+    start: Time,
+    early: Option<(Time, Cause)>,
+    last_early: Option<Time>,
+    pub(super) allocations: [u64; 3],
+}
+
+impl Share {
+    pub(super) fn new(now: Time) -> Share {
+        Share { cycle: 0, start: now, early: None, last_early: None, allocations: [0; 3] }
+    }
+}
+
+impl Throttle {
+    /// Time passed: a cycle may have ended, an early allocation may be due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.roll(now);
+        if let Some((due, cause)) = self.share.early
+            && due <= now
+        {
+            self.share.early = None;
+            self.share.last_early = Some(now);
+            self.allocate(cause);
+        }
+    }
+
+    /// The next edge of a cycle or early allocation.
+    pub(super) fn next_allocation(&self) -> Time {
+        let edge = self.share.start + self.policy.cycle;
+        self.share.early.map_or(edge, |(due, _)| due.min(edge))
+    }
+
+    /// Ends every cycle whose edge has passed. Only the last edge allocates: nobody could have used what the ones
+    /// before it would have granted.
+    pub(super) fn roll(&mut self, now: Time) {
+        let cycle = nanos(self.policy.cycle);
+        let ended = nanos(now.since(self.share.start)) / cycle;
+        if ended == 0 {
+            return;
+        }
+        for _ in 0..ended.min(2) {
+            for client in self.registry.iter_mut() {
+                end_cycle(client);
+            }
+        }
+        self.share.cycle += ended;
+        self.share.start = self.share.start + Duration::from_nanos(ended * cycle);
+        self.share.early = None;
+        self.allocate(Cause::Cycle);
+        self.registry.forget_idle(now - self.policy.client_idle_timeout);
+    }
+
+    /// Asks for an early allocation. They coalesce: at most one per max(cycle / 100, N · 2 µs), so that a flood of
+    /// fresh ids or recalls can't turn into a flood of allocations.
+    pub(super) fn allocate_early(&mut self, now: Time, cause: Cause) {
+        if self.share.early.is_none() {
+            let apart = (self.policy.cycle / 100).max(Duration::from_micros(2 * self.registry.len() as u64));
+            let due = self.share.last_early.map_or(now, |last| now.max(last + apart));
+            self.share.early = Some((due, cause));
+        }
+    }
+
+    /// Runs the allocator: at a cycle's edge on the last full cycle's wants; early on the larger of those and this
+    /// cycle's so far.
+    pub(super) fn allocate(&mut self, cause: Cause) {
+        let terms = Terms {
+            capacity: self.policy.capacity,
+            reservation: self.policy.reservation,
+            lending: self.policy.lending,
+        };
+        let (cycle, registry) = (self.share.cycle, &self.registry);
+        let claims: Vec<Claim<'_>> = registry
+            .iter()
+            .map(|(_, client)| Claim {
+                name: &client.name,
+                weight: registry.weight_of(client),
+                wants: claimed(client, cycle, cause),
+                credit: if cause == Cause::Cycle { client.grant.credit } else { client.credit },
+            })
+            .collect();
+        let mut grants: Vec<Grant> = Vec::with_capacity(claims.len());
+        self.allocator.allocate(&terms, &claims, &mut grants);
+        for (client, grant) in self.registry.iter_mut().zip(grants) {
+            if cause == Cause::Cycle {
+                client.credit = client.grant.credit;
+            }
+            client.grant = grant;
+            client.reweigh();
+        }
+        self.share.allocations[cause as usize] += 1;
+    }
+}
+
+fn end_cycle(client: &mut Client) {
+    client.last_wants = client.wants();
+    client.arrivals = 0;
+    client.waiting = client.lane.records.len();
+}
+
+/// Until a client has been there for a full cycle it claims its default share.
+fn claimed(client: &Client, cycle: u64, cause: Cause) -> Wants {
+    let newcomer = client.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
+    if newcomer {
+        Wants::DefaultShare
+    } else if cause == Cause::Cycle {
+        Wants::Records(client.last_wants)
+    } else {
+        Wants::Records(client.last_wants.max(client.wants()))
+    }
+}

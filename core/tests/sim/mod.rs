@@ -1,0 +1,230 @@
+//! Drives a throttle through simulated time and writes down what became of every record.
+#![allow(dead_code, reason = "each test binary uses its own part of this")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use watermaster_core::backlog::Slot;
+use watermaster_core::map::{self, Map, MapBudget};
+use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
+use watermaster_core::reason::Reason;
+use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::units::{Ratio, Time, Weight};
+
+/// A policy with room for everything, to be changed where a test cares.
+pub fn policy(capacity: u64, cycle: Duration) -> Policy {
+    Policy {
+        capacity,
+        cycle,
+        reservation: Ratio::from_millionths(100_000).unwrap(),
+        lending: Lending::Proportional,
+        mode: Mode::Shape,
+        enforce: true,
+        window: Window::Sliding,
+        catch_up: CatchUp::Delay,
+        max_clients: 100_000,
+        unlisted_weight: Weight::ONE,
+        client_idle_timeout: cycle * 100,
+        clients: Vec::new(),
+        queue_capacity: 1_000_000,
+        queue_bytes: 1 << 40,
+        max_delay: cycle * 1_000_000,
+        overflow: Overflow::DeadLetter,
+        burst: Ratio::from_millionths(10_000).unwrap(),
+        commit_interval: cycle / 100,
+        map_budget: MapBudget::default(),
+    }
+}
+
+/// A configured client.
+pub fn client(name: &str, weight: f64, limit: Option<Limit>) -> ClientPolicy {
+    let weight = Weight::from_thousandths((weight * 1_000.0).round() as u64).unwrap();
+    ClientPolicy { name: name.into(), weight, limit }
+}
+
+/// What became of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    Admitted { waited: Duration },
+    Rejected(Reason),
+    Held,
+}
+
+/// A record's life so far.
+#[derive(Debug, Clone)]
+pub struct Life {
+    pub client: String,
+    pub read: Time,
+    pub fate: Fate,
+    /// When its fate was decided; for a held one, when it was read.
+    pub decided: Time,
+    /// The how-many-eth decision it was.
+    pub turn: usize,
+}
+
+/// A throttle, its partitions' logs and the time.
+pub struct Sim {
+    pub throttle: Throttle,
+    pub now: Time,
+    pub lives: BTreeMap<(u32, i64), Life>,
+    held: BTreeMap<Slot, (u32, i64)>,
+    ends: Vec<i64>,
+    pub paused: Vec<bool>,
+    turns: usize,
+}
+
+/// Far from zero, as a real clock is.
+pub const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
+
+impl Sim {
+    /// A service with this many partitions, assigned and empty.
+    pub fn new(policy: Policy, partitions: u32) -> Sim {
+        let mut sim = Sim {
+            throttle: Throttle::new(policy, START),
+            now: START,
+            lives: BTreeMap::new(),
+            held: BTreeMap::new(),
+            ends: vec![0; partitions as usize],
+            paused: vec![false; partitions as usize],
+            turns: 0,
+        };
+        for partition in 0..partitions {
+            sim.throttle.handle_assigned(START, partition, 0, &Map::default(), 0);
+        }
+        sim
+    }
+
+    /// A record of this client is read from a partition now.
+    pub fn read(&mut self, client: &str, partition: u32) -> Fate {
+        self.read_sized(Sender::Client(client), partition, 100)
+    }
+
+    /// A record is read from a partition now.
+    pub fn read_sized(&mut self, sender: Sender<'_>, partition: u32, bytes: u32) -> Fate {
+        let offset = self.ends[partition as usize];
+        self.ends[partition as usize] += 1;
+        self.reread(sender, partition, offset, bytes)
+    }
+
+    /// The record at this offset is read now.
+    pub fn reread(&mut self, sender: Sender<'_>, partition: u32, offset: i64, bytes: u32) -> Fate {
+        let name = match sender {
+            Sender::Client(name) | Sender::NotAllowed(name) => name,
+            Sender::Anonymous => "",
+        };
+        let at = (partition, offset);
+        let verdict = self.throttle.handle_record(self.now, &Arrival { partition, offset, bytes, sender });
+        let fate = match verdict {
+            Verdict::Skip => return self.lives[&at].fate,
+            Verdict::Admit(_) => Fate::Admitted { waited: Duration::ZERO },
+            Verdict::Reject(rejection) => Fate::Rejected(rejection.reason),
+            Verdict::Delay(slot) => {
+                assert_eq!(self.held.insert(slot, at), None, "a slot is given once");
+                Fate::Held
+            }
+        };
+        self.turns += 1;
+        let life = Life { client: name.into(), read: self.now, fate, decided: self.now, turn: self.turns };
+        if let Some(before) = self.lives.insert(at, life) {
+            assert_eq!(before.fate, Fate::Held, "{at:?} was dealt with twice");
+        }
+        self.act();
+        self.lives[&at].fate
+    }
+
+    /// Does what the throttle says now.
+    pub fn act(&mut self) {
+        self.throttle.handle_timeout(self.now);
+        while let Some(action) = self.throttle.poll_action(self.now) {
+            match action {
+                Action::Admit { slot, waited, .. } => self.decided(slot, Fate::Admitted { waited }),
+                Action::Reject { slot, rejection } => self.decided(slot, Fate::Rejected(rejection.reason)),
+                Action::Pause { partition } => self.paused[partition as usize] = true,
+                Action::Resume { partition } => self.paused[partition as usize] = false,
+            }
+        }
+    }
+
+    fn decided(&mut self, slot: Slot, fate: Fate) {
+        let at = self.held.remove(&slot).expect("only held records are decided later");
+        self.turns += 1;
+        let life = self.lives.get_mut(&at).unwrap();
+        assert_eq!(life.fate, Fate::Held, "{at:?} was decided twice");
+        (life.fate, life.decided, life.turn) = (fate, self.now, self.turns);
+    }
+
+    /// Lets time pass, stopping wherever the throttle wants to be heard.
+    pub fn run_until(&mut self, until: Time) {
+        self.act();
+        loop {
+            let next = self.throttle.poll_timeout(self.now);
+            assert!(next > self.now, "it said nothing and wants to be heard at once");
+            if next > until {
+                break;
+            }
+            self.now = next;
+            self.act();
+        }
+        self.now = self.now.max(until);
+    }
+
+    /// Lets time pass.
+    pub fn run_for(&mut self, duration: Duration) {
+        self.run_until(self.now + duration);
+    }
+
+    /// The process dies after a commit and another one takes over at once: what was held is read again.
+    pub fn restart(&mut self, policy: Policy) {
+        let commits: Vec<(i64, String)> = (0..self.ends.len() as u32)
+            .map(|partition| self.throttle.commit_of(self.now, partition).expect("the map fits"))
+            .collect();
+        self.throttle = Throttle::new(policy, self.now);
+        self.held.clear();
+        for (partition, (base, text)) in (0u32..).zip(&commits) {
+            let map = map::decode(*base, text.as_bytes()).expect("our own map");
+            self.paused[partition as usize] = false;
+            self.throttle.handle_assigned(self.now, partition, *base, &map, self.ends[partition as usize]);
+        }
+        for (partition, (base, _)) in (0u32..).zip(commits) {
+            for offset in base..self.ends[partition as usize] {
+                let before = self.lives[&(partition, offset)].clone();
+                let fate = self.reread(Sender::Client(&before.client), partition, offset, 100);
+                if before.fate != Fate::Held {
+                    assert_eq!(fate, before.fate, "what was completed is not done again");
+                }
+            }
+        }
+    }
+
+    /// Grants by client, in the order of the names given.
+    pub fn grants(&self, names: &[&str]) -> Vec<u64> {
+        names.iter().map(|name| self.throttle.client(name).unwrap().grant.records).collect()
+    }
+
+    /// How many of a client's records have a fate that passes.
+    pub fn count(&self, client: &str, test: impl Fn(&Fate) -> bool) -> usize {
+        self.lives.values().filter(|life| life.client == client && test(&life.fate)).count()
+    }
+
+    /// When records were admitted, in order.
+    pub fn admissions(&self) -> Vec<Time> {
+        let admitted = self.lives.values().filter(|life| matches!(life.fate, Fate::Admitted { .. }));
+        let mut times: Vec<Time> = admitted.map(|life| life.decided).collect();
+        times.sort_unstable();
+        times
+    }
+
+    /// The most that were admitted in any window (t − cycle, t].
+    pub fn most_in_a_window(&self, cycle: Duration) -> usize {
+        let times = self.admissions();
+        let mut first = 0;
+        let mut most = 0;
+        for (last, &time) in times.iter().enumerate() {
+            while times[first] + cycle <= time {
+                first += 1;
+            }
+            most = most.max(last - first + 1);
+        }
+        most
+    }
+}

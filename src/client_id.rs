@@ -1,0 +1,260 @@
+//! Who sent a record.
+//!
+//! The ways of `client_from` are tried in order: one that yields nothing, or an empty name, passes on to the next; one
+//! that yields something unusable ends the search, since whoever sends a broken name must not be taken for somebody else.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::settings::{ClientFrom, Source};
+
+/// The longest client id, in bytes.
+pub const MAX_CLIENT_BYTES: usize = 128;
+
+/// What a client id may be read from.
+pub trait Fields {
+    /// The header of this name.
+    fn header(&self, name: &str) -> HeaderLookup<'_>;
+    /// The record's key.
+    fn key(&self) -> Option<&[u8]>;
+    /// The record's value.
+    fn value(&self) -> Option<&[u8]>;
+}
+
+/// What became of looking for a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeaderLookup<'r> {
+    Absent,
+    Once(Option<&'r [u8]>),
+    Repeated,
+}
+
+/// Who sent a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Identity<'r> {
+    /// A name of 1 to [`MAX_CLIENT_BYTES`] bytes.
+    Client(Cow<'r, str>),
+    Anonymous(Why),
+}
+
+/// Why a record has no client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Nothing names one.
+    Missing,
+    /// The name is not UTF-8.
+    NotUtf8,
+    /// The name is longer than [`MAX_CLIENT_BYTES`].
+    TooLong,
+    /// The header occurs more than once.
+    RepeatedHeader,
+    /// What the JSON pointer leads to is not a string.
+    NotAString,
+    /// A key on the JSON pointer's path occurs more than once.
+    DuplicateKey,
+    /// The value is not JSON.
+    BrokenJson,
+}
+
+/// Finds out who sent a record that was read from `source`.
+pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r Source) -> Identity<'r> {
+    for way in from {
+        let found = match way {
+            ClientFrom::Header(name) => from_header(record.header(name)),
+            ClientFrom::Json(path) => from_json(path, record.value()),
+            ClientFrom::Key => from_bytes(record.key()),
+            ClientFrom::Topic => Ok(source.client.as_deref().map(Cow::Borrowed)),
+        };
+        match found.and_then(usable) {
+            Ok(Some(client)) => return Identity::Client(client),
+            Ok(None) => {}
+            Err(why) => return Identity::Anonymous(why),
+        }
+    }
+    Identity::Anonymous(Why::Missing)
+}
+
+/// What one way yields: a name, nothing, or why what is there can't be one.
+type Found<'r> = Result<Option<Cow<'r, str>>, Why>;
+
+fn usable(name: Option<Cow<'_, str>>) -> Found<'_> {
+    match name {
+        Some(name) if name.is_empty() => Ok(None),
+        Some(name) if name.len() > MAX_CLIENT_BYTES => Err(Why::TooLong),
+        name => Ok(name),
+    }
+}
+
+fn from_header(header: HeaderLookup<'_>) -> Found<'_> {
+    match header {
+        HeaderLookup::Absent => Ok(None),
+        HeaderLookup::Once(value) => from_bytes(value),
+        HeaderLookup::Repeated => Err(Why::RepeatedHeader),
+    }
+}
+
+fn from_bytes(bytes: Option<&[u8]>) -> Found<'_> {
+    let Some(bytes) = bytes else { return Ok(None) };
+    if bytes.len() > MAX_CLIENT_BYTES {
+        return Err(Why::TooLong);
+    }
+    std::str::from_utf8(bytes).map(|name| Some(Cow::Borrowed(name))).map_err(|_| Why::NotUtf8)
+}
+
+/// Walks the path through the JSON text without building a tree: what is beside the path is checked and skipped.
+fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(None);
+    };
+    // All of it: serde_json does not look inside the strings that it skips.
+    let text = std::str::from_utf8(value).map_err(|_| Why::BrokenJson)?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let mut fault = None;
+    let found = Walk { path, fault: &mut fault }.deserialize(&mut deserializer);
+    let found = found.and_then(|found| deserializer.end().map(|()| found));
+    found.map_err(|_| fault.unwrap_or(Why::BrokenJson))
+}
+
+/// Deserializes to the string at `path` below here, `None` if the path leads nowhere.
+///
+/// Recursion is as deep as the path at most (and serde_json refuses more than 128 levels on it); what is skipped costs no stack.
+struct Walk<'p> {
+    path: &'p [String],
+    /// Set before failing, to tell what is wrong with a well-formed text.
+    fault: &'p mut Option<Why>,
+}
+
+impl Walk<'_> {
+    fn fail<E: serde::de::Error>(self, why: Why) -> E {
+        *self.fault = Some(why);
+        E::custom("refused")
+    }
+
+    /// A value that has nothing below it.
+    fn leaf<'de, E: serde::de::Error>(self) -> Result<Option<Cow<'de, str>>, E> {
+        if self.path.is_empty() { Err(self.fail(Why::NotAString)) } else { Ok(None) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = Option<Cow<'de, str>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = Option<Cow<'de, str>>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("JSON")
+    }
+
+    fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(self.path.is_empty().then_some(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        if !self.path.is_empty() {
+            return Ok(None);
+        }
+        // Before the copy: an attacker chooses the length.
+        if text.len() > MAX_CLIENT_BYTES {
+            return Err(self.fail(Why::TooLong));
+        }
+        Ok(Some(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let Some((wanted, path)) = self.path.split_first() else {
+            return Err(self.fail(Why::NotAString));
+        };
+        let (mut seen, mut found) = (false, None);
+        while let Some(on_path) = map.next_key_seed(Key(wanted))? {
+            if !on_path {
+                map.next_value::<IgnoredAny>()?;
+            } else if seen {
+                return Err(self.fail(Why::DuplicateKey));
+            } else {
+                seen = true;
+                found = map.next_value_seed(Walk { path, fault: &mut *self.fault })?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
+        let Some((wanted, path)) = self.path.split_first() else {
+            return Err(self.fail(Why::NotAString));
+        };
+        let wanted = array_index(wanted);
+        let mut found = None;
+        for index in 0_usize.. {
+            let more = if wanted == Some(index) {
+                let element = array.next_element_seed(Walk { path, fault: &mut *self.fault })?;
+                element.map(|element| found = element).is_some()
+            } else {
+                array.next_element::<IgnoredAny>()?.is_some()
+            };
+            if !more {
+                break;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// An array index as RFC 6901 writes it: digits without leading zeros.
+fn array_index(token: &str) -> Option<usize> {
+    let digits = token.bytes().all(|byte| byte.is_ascii_digit());
+    (digits && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
+}
+
+/// Deserializes a key to whether it is this one.
+struct Key<'p>(&'p str);
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key<'_> {
+    type Value = bool;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a key")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<bool, E> {
+        Ok(key == self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,429 @@
+//! One service at work: one thread, one consumer, one producer, one core.
+//!
+//! The loop alternates. It polls and decides until a round is due, then sends what was decided, waits until all of it
+//! arrived and commits (`engine/round.rs`). No decision is taken while a round is late. What it shows of itself is
+//! made in `engine/report.rs`; nobody else ever touches the core.
+
+mod report;
+mod round;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use tracing::{debug, error, info, warn};
+use watermaster_core::policy::{CatchUp, Mode};
+use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
+use watermaster_core::units::Time;
+
+use crate::client_id::{self, Identity};
+use crate::heartbeat::Heartbeat;
+use crate::kafka::consumer::{Assignment, Consumer, Event, SourcePartition};
+use crate::kafka::preflight;
+use crate::kafka::producer::Producer;
+use crate::kafka::record::{HeldRecord, Output, Record, SourceIndex};
+use crate::settings::{Kafka, Service};
+use crate::snapshot::SnapshotCell;
+
+use report::Report;
+use round::Round;
+
+/// Decisions between two looks at the clock.
+const RECORDS_PER_LOOK: usize = 64;
+/// The longest sleep: the snapshot is renewed at least this often.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The longest wait for the group to be left.
+const LEAVE: Duration = Duration::from_secs(2);
+
+/// What an engine is given.
+pub struct Job {
+    pub kafka: Kafka,
+    pub service: Service,
+    /// Take committed offsets of others for ours, once.
+    pub accept_foreign_offsets: bool,
+    /// What the brokers said of the topics.
+    pub facts: preflight::Report,
+    pub cell: SnapshotCell,
+    pub heartbeat: Arc<Heartbeat>,
+    /// Set from outside: finish the round and leave.
+    pub shutdown: Arc<AtomicBool>,
+}
+
+/// Why a service can't go on; for people.
+#[derive(Debug, Clone)]
+pub struct Stopped(pub String);
+
+/// Runs a service until `shutdown` is set or it can't go on.
+pub fn run(job: Job) -> Result<(), Stopped> {
+    let stop = |error: &dyn std::fmt::Display| Stopped(format!("service {}: {error}", job.service.name));
+    let consumer = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets).map_err(|error| stop(&error))?;
+    let producer =
+        Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service)).map_err(|error| stop(&error))?;
+    let ended = Engine::new(&job, &consumer, producer).run();
+    // Leaves the group, so that another instance takes over at once.
+    if !consumer.close(LEAVE) {
+        warn!(service = job.service.name, "leaving the group takes long; going anyway");
+    }
+    if let Err(Stopped(why)) = &ended {
+        error!(service = job.service.name, "{why}; this service stops");
+        let mut last = (*job.cell.get()).clone();
+        (last.up, last.ready, last.trouble) = (false, false, Some(why.clone()));
+        job.cell.set(last);
+    }
+    job.heartbeat.stop();
+    ended
+}
+
+/// A monotonic clock anchored at the wall clock.
+struct Clock {
+    start: Instant,
+    anchor: Time,
+}
+
+impl Clock {
+    fn new() -> Clock {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Clock { start: Instant::now(), anchor: Time::ZERO + wall }
+    }
+
+    fn now(&self) -> Time {
+        self.anchor + self.start.elapsed()
+    }
+}
+
+/// A partition that was ever assigned; its place in the list is its number in the core.
+struct Place {
+    source: SourceIndex,
+    partition: i32,
+    assigned: bool,
+    /// The high watermark when it came.
+    high: i64,
+}
+
+struct Engine<'c> {
+    job: &'c Job,
+    consumer: &'c Consumer,
+    producer: Producer,
+    clock: Clock,
+    throttle: Throttle,
+    places: Vec<Place>,
+    numbers: HashMap<(SourceIndex, i32), u32>,
+    /// Payloads of delayed records, by slot.
+    held: Vec<Option<HeldRecord>>,
+    round: Round<'c>,
+    /// Records that were polled while a round was late.
+    stash: VecDeque<Record<'c>>,
+    /// When the brokers were lost, or the loop last went round.
+    last_contact: Time,
+    brokers_down: bool,
+    report: Report,
+}
+
+impl<'c> Engine<'c> {
+    fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Engine<'c> {
+        let clock = Clock::new();
+        let now = clock.now();
+        Engine {
+            throttle: Throttle::new(job.service.policy.clone(), now),
+            job,
+            consumer,
+            producer,
+            clock,
+            places: Vec::new(),
+            numbers: HashMap::new(),
+            held: Vec::new(),
+            round: Round::new(now),
+            stash: VecDeque::new(),
+            last_contact: now,
+            brokers_down: false,
+            report: Report::default(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), Stopped> {
+        self.publish(self.clock.now());
+        while !self.job.shutdown.load(Ordering::Relaxed) {
+            let now = self.clock.now();
+            self.job.heartbeat.beat(Instant::now());
+            self.notice_gap(now);
+            self.throttle.handle_timeout(now);
+            self.act(now);
+            if self.round_due(now) {
+                self.run_round()?;
+                continue;
+            }
+            self.publish_if_old(now);
+            let wait = self.wait(now);
+            self.read(wait)?;
+        }
+        self.drain()
+    }
+
+    /// Stops reading, finishes the round. What is delayed stays uncommitted: the next owner reads it again.
+    fn drain(&mut self) -> Result<(), Stopped> {
+        info!(service = self.job.service.name, "draining");
+        self.report.draining = true;
+        let ended = if self.round_has_work() { self.run_round() } else { Ok(()) };
+        self.publish(self.clock.now());
+        ended
+    }
+
+    /// How long nothing will happen by itself.
+    fn wait(&mut self, now: Time) -> Duration {
+        let mut until = self.throttle.poll_timeout(now).min(now + IDLE);
+        if self.round_has_work() {
+            until = until.min(self.round_due_at());
+        }
+        until.since(now)
+    }
+
+    // ## Reading
+
+    /// Waits for the next event, then takes what else is there, until a round is due.
+    fn read(&mut self, wait: Duration) -> Result<(), Stopped> {
+        let mut timeout = if self.stash.is_empty() { wait } else { Duration::ZERO };
+        let mut now = self.clock.now();
+        for n in 0.. {
+            let event = match self.stash.pop_front() {
+                Some(record) => Event::Record(record),
+                None => self.consumer.poll(timeout),
+            };
+            if n % RECORDS_PER_LOOK == 0 {
+                now = self.clock.now();
+            }
+            match event {
+                Event::Idle => break,
+                Event::Record(record) => self.decide(now, record),
+                other => self.handle(other)?,
+            }
+            if self.round_is_full() || (n % RECORDS_PER_LOOK == RECORDS_PER_LOOK - 1 && self.must_look_up(now)) {
+                break;
+            }
+            timeout = Duration::ZERO;
+        }
+        Ok(())
+    }
+
+    /// Something is due that reading must not hold up.
+    fn must_look_up(&mut self, now: Time) -> bool {
+        self.round_due(now) || self.throttle.poll_timeout(now) <= now || self.job.shutdown.load(Ordering::Relaxed)
+    }
+
+    fn decide(&mut self, now: Time, record: Record<'c>) {
+        let Some(&number) = self.numbers.get(&(record.source(), record.partition())) else {
+            return;
+        };
+        let source = &self.job.service.sources[record.source().index()];
+        let identity = client_id::identify(&self.job.service.client_from, &record, source);
+        let (sender, name) = match &identity {
+            Identity::Client(name) => match &source.allowed_clients {
+                Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
+                _ => (Sender::Client(name), &**name),
+            },
+            Identity::Anonymous(_) => (Sender::Anonymous, ""),
+        };
+        let bytes = u32::try_from(record.size()).unwrap_or(u32::MAX);
+        let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
+        let verdict = self.throttle.handle_record(now, &arrival);
+        let rejected: Option<Arc<str>> = matches!(verdict, Verdict::Reject(_)).then(|| Arc::from(name));
+        match verdict {
+            Verdict::Skip => {}
+            Verdict::Admit(client) => self.round.admit(Output::Fresh(record), client),
+            Verdict::Delay(slot) => {
+                let index = slot.0 as usize;
+                if self.held.len() <= index {
+                    self.held.resize_with(index + 1, || None);
+                }
+                self.held[index] = Some(record.detach());
+            }
+            Verdict::Reject(rejection) => {
+                self.round.reject(Output::Fresh(record), rejection, rejected.unwrap_or_else(|| Arc::from("")));
+            }
+        }
+    }
+
+    /// Does what the core says about delayed records and partitions, until it has nothing to say or a round is full.
+    fn act(&mut self, now: Time) {
+        while !self.round_is_full()
+            && let Some(action) = self.throttle.poll_action(now)
+        {
+            match action {
+                Action::Admit { slot, client, .. } => {
+                    let record = self.take_held(slot.0);
+                    self.round.admit(Output::Held(record), Some(client));
+                }
+                Action::Reject { slot, rejection } => {
+                    let record = self.take_held(slot.0);
+                    let client = self.client_name(&rejection);
+                    self.round.reject(Output::Held(record), rejection, client);
+                }
+                Action::Pause { partition } => self.pause(&[self.address(partition)]),
+                Action::Resume { partition } => self.resume(&[self.address(partition)]),
+            }
+        }
+    }
+
+    fn pause(&self, partitions: &[SourcePartition]) {
+        if let Err(error) = self.consumer.pause(partitions) {
+            // Reading on is harmless: what comes is kept within the same bounds.
+            warn!(service = self.job.service.name, "pausing failed: {error}");
+        }
+    }
+
+    fn resume(&self, partitions: &[SourcePartition]) {
+        if let Err(error) = self.consumer.resume(partitions) {
+            error!(service = self.job.service.name, "resuming failed: {error}");
+        }
+    }
+
+    fn take_held(&mut self, slot: u32) -> HeldRecord {
+        self.held[slot as usize].take().expect("the core names slots that it was given")
+    }
+
+    fn client_name(&self, rejection: &Rejection) -> Arc<str> {
+        rejection.client.and_then(|client| self.throttle.client_name(client)).unwrap_or_else(|| Arc::from(""))
+    }
+
+    fn address(&self, number: u32) -> (SourceIndex, i32) {
+        let place = &self.places[number as usize];
+        (place.source, place.partition)
+    }
+
+    // ## Events
+
+    fn handle(&mut self, event: Event<'c>) -> Result<(), Stopped> {
+        match event {
+            Event::Assigned(assignments) => self.assigned(assignments),
+            Event::Revoked { partitions, lost } => self.revoked(&partitions, lost),
+            Event::Record(record) => self.stash.push_back(record),
+            Event::Refused(foreign) => {
+                return Err(Stopped(format!(
+                    "service {}: somebody else committed offset {} of {}/{}: {}. `watermaster run --accept-foreign-offsets` takes \
+                     the committed offsets as they are, once; on_foreign_offset = \"replay\" always does",
+                    self.job.service.name, foreign.offset, foreign.topic, foreign.partition, foreign.why
+                )));
+            }
+            Event::Skipped { source, partition, from, to } => {
+                let topic = &self.job.service.sources[source.index()].topic;
+                let lost = u64::try_from(to - from).unwrap_or(0);
+                error!(
+                    service = self.job.service.name,
+                    topic, partition, from, to, lost, "records were deleted before they were read"
+                );
+                self.report.lost_records += lost;
+                if let Some(&number) = self.numbers.get(&(source, partition)) {
+                    self.throttle.handle_end(number, to);
+                }
+            }
+            Event::BrokerLost(why) => debug!(service = self.job.service.name, "a broker's connection broke: {why}"),
+            Event::Down(why) => {
+                if !std::mem::replace(&mut self.brokers_down, true) {
+                    warn!(service = self.job.service.name, "no broker can be reached, waiting: {why}");
+                    self.last_contact = self.clock.now();
+                    self.publish(self.clock.now());
+                }
+            }
+            Event::Up => {
+                if std::mem::replace(&mut self.brokers_down, false) {
+                    info!(service = self.job.service.name, "the brokers are back");
+                    self.gap_ends(self.clock.now());
+                    self.publish(self.clock.now());
+                }
+            }
+            Event::Fatal(why) => return Err(Stopped(format!("service {}: {why}", self.job.service.name))),
+            Event::Idle => {}
+        }
+        Ok(())
+    }
+
+    fn assigned(&mut self, assignments: Vec<Assignment>) {
+        let now = self.clock.now();
+        info!(service = self.job.service.name, partitions = assignments.len(), "partitions assigned");
+        self.report.joined = true;
+        self.report.rebalances += 1;
+        for assignment in assignments {
+            let number = self.number(assignment.source, assignment.partition);
+            let place = &mut self.places[number as usize];
+            (place.assigned, place.high) = (true, assignment.high);
+            self.report.lost_records += assignment.lost;
+            self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
+            debug!(
+                service = self.job.service.name,
+                topic = self.job.service.sources[assignment.source.index()].topic,
+                partition = assignment.partition,
+                offset = assignment.base,
+                "assigned"
+            );
+            if assignment.commit_first {
+                self.throttle.touch(number);
+                self.round.hurry();
+            }
+        }
+        self.publish(now);
+    }
+
+    /// Forgets everything about the partitions, at once: their next owner starts from what was committed.
+    fn revoked(&mut self, partitions: &[(SourceIndex, i32)], lost: bool) {
+        info!(service = self.job.service.name, partitions = partitions.len(), lost, "partitions revoked");
+        self.report.rebalances += 1;
+        for &(source, partition) in partitions {
+            let Some(&number) = self.numbers.get(&(source, partition)) else { continue };
+            self.places[number as usize].assigned = false;
+            for slot in self.throttle.handle_revoked(number) {
+                self.held[slot.0 as usize] = None;
+            }
+            self.round.forget(source, partition);
+            self.stash.retain(|record| (record.source(), record.partition()) != (source, partition));
+        }
+        self.publish(self.clock.now());
+    }
+
+    fn number(&mut self, source: SourceIndex, partition: i32) -> u32 {
+        let next = self.places.len() as u32;
+        let number = *self.numbers.entry((source, partition)).or_insert(next);
+        if number == next {
+            self.places.push(Place { source, partition, assigned: false, high: 0 });
+        }
+        number
+    }
+
+    // ## Catching up
+
+    /// The loop stood still (a late round, a stopped process) or the brokers were away for longer than a cycle: what
+    /// piled up meanwhile is nobody's fault.
+    fn notice_gap(&mut self, now: Time) {
+        if self.brokers_down {
+            return;
+        }
+        if now.since(self.last_contact) > self.job.service.policy.cycle {
+            self.gap_ends(now);
+        }
+        self.last_contact = now;
+    }
+
+    fn gap_ends(&mut self, now: Time) {
+        let policy = &self.job.service.policy;
+        let gap = now.since(self.last_contact);
+        self.last_contact = now;
+        if policy.mode != Mode::Reject || policy.catch_up != CatchUp::Delay || gap <= policy.cycle {
+            return;
+        }
+        info!(
+            service = self.job.service.name,
+            seconds = gap.as_secs_f64(),
+            "nothing was read for longer than a cycle: catching up"
+        );
+        for (number, place) in (0u32..).zip(&mut self.places).filter(|(_, place)| place.assigned) {
+            // A stale answer would count the gap's own records as live, so ask the broker where it can be asked.
+            let asked = self.consumer.watermarks(place.source, place.partition, Duration::from_secs(1));
+            let high =
+                asked.map(|(_, high)| high).ok().or_else(|| self.consumer.cached_high(place.source, place.partition));
+            if let Some(high) = high {
+                place.high = place.high.max(high);
+                self.throttle.handle_fetch_gap(number, place.high);
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What the engine shows of itself.
+
+use std::time::Duration;
+
+use watermaster_core::delays::{BOUNDS, Histogram};
+use watermaster_core::registry::Client;
+use watermaster_core::throttle::PauseReason;
+use watermaster_core::units::Time;
+
+use super::Engine;
+use crate::snapshot::{
+    ClientSnapshot, HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot,
+};
+
+/// A snapshot is renewed at least this often.
+const RENEW: Duration = Duration::from_millis(500);
+
+/// What only the shell knows.
+#[derive(Default)]
+pub(super) struct Report {
+    pub(super) joined: bool,
+    pub(super) draining: bool,
+    pub(super) late: bool,
+    pub(super) target_refusing: bool,
+    pub(super) rebalances: u64,
+    pub(super) lost_records: u64,
+    pub(super) end_to_end: Histogram,
+    round_time: Histogram,
+    rounds: [u64; ROUND_OUTCOMES.len()],
+    recreations: [u64; PRODUCER_CAUSES.len()],
+    published: Option<Time>,
+}
+
+impl Report {
+    pub(super) fn round(&mut self, outcome: &str, took: Duration) {
+        count(&mut self.rounds, ROUND_OUTCOMES, outcome);
+        if outcome == "committed" {
+            self.round_time.record(took);
+        }
+    }
+
+    pub(super) fn recreated(&mut self, cause: &str) {
+        count(&mut self.recreations, PRODUCER_CAUSES, cause);
+    }
+}
+
+fn count(counts: &mut [u64], names: &[&str], name: &str) {
+    let index = names.iter().position(|known| *known == name).expect("outcomes and causes come from their tables");
+    counts[index] += 1;
+}
+
+impl Engine<'_> {
+    pub(super) fn publish_if_old(&mut self, now: Time) {
+        if self.report.published.is_none_or(|at| now.since(at) >= RENEW) {
+            self.publish(now);
+        }
+    }
+
+    /// Shows new flags with old counts: in the middle of a round the counts are not true yet.
+    pub(super) fn publish_flags(&mut self) {
+        let mut last = (*self.job.cell.get()).clone();
+        (last.ready, last.trouble) = (self.ready(), self.trouble());
+        self.job.cell.set(last);
+    }
+
+    /// Shows everything.
+    pub(super) fn publish(&mut self, now: Time) {
+        self.report.published = Some(now);
+        let snapshot = self.snapshot(now);
+        self.job.cell.set(snapshot);
+    }
+
+    fn ready(&self) -> bool {
+        let report = &self.report;
+        report.joined && !report.draining && !report.late && !report.target_refusing && !self.brokers_down
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let report = &self.report;
+        let text = if report.draining {
+            "draining"
+        } else if report.target_refusing {
+            "the target or the dead-letter topic refuses writes"
+        } else if self.brokers_down {
+            "no broker can be reached"
+        } else if report.late {
+            "a round is late: waiting for the brokers"
+        } else if !report.joined {
+            "joining the consumer group"
+        } else {
+            return None;
+        };
+        Some(text.to_string())
+    }
+
+    fn snapshot(&mut self, now: Time) -> ServiceSnapshot {
+        let service = &self.job.service;
+        let (window_admitted, window_admitted_max) = self.throttle.window_admitted(now);
+        let throttle = &self.throttle;
+        let policy = throttle.policy();
+        let (unregistered, unregistered_shadow) = throttle.unregistered();
+        let mut clients: Vec<ClientSnapshot> = throttle.clients().map(client).collect();
+        clients.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut map_used_ratio = 0.0_f64;
+        let mut partitions = Vec::new();
+        let mut paused = PauseReason::NAMES.map(|name| (name, 0));
+        for (number, place) in (0u32..).zip(&self.places) {
+            let Some((base, held, used)) = throttle.partition(number) else { continue };
+            map_used_ratio = map_used_ratio.max(used);
+            let high = self.consumer.cached_high(place.source, place.partition).unwrap_or(place.high).max(place.high);
+            partitions.push(PartitionSnapshot {
+                topic: service.sources[place.source.index()].topic.as_str().into(),
+                partition: place.partition,
+                lag: u64::try_from(high - base).unwrap_or(0),
+                held,
+            });
+            if let Some(reason) = throttle.paused(number)
+                && let Some(entry) = paused.iter_mut().find(|(name, _)| *name == reason.as_str())
+            {
+                entry.1 += 1;
+            }
+        }
+        ServiceSnapshot {
+            name: service.name.clone(),
+            mode: policy.mode,
+            enforce: policy.enforce,
+            capacity: policy.capacity,
+            cycle_seconds: policy.cycle.as_secs_f64(),
+            cycle: throttle.cycle(),
+            clients,
+            unregistered,
+            unregistered_shadow,
+            window_admitted,
+            window_admitted_max,
+            backlog_bytes: throttle.backlog().1,
+            backlog_limit_records: policy.queue_capacity,
+            backlog_limit_bytes: policy.queue_bytes,
+            oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
+            allocations: throttle.allocations(),
+            partitions,
+            paused: paused.to_vec(),
+            map_used_ratio,
+            rounds: ROUND_OUTCOMES.iter().copied().zip(self.report.rounds).collect(),
+            producer_recreations: PRODUCER_CAUSES.iter().copied().zip(self.report.recreations).collect(),
+            lost_records: self.report.lost_records,
+            rebalances: self.report.rebalances,
+            ready: self.ready(),
+            up: true,
+            target_refusing: self.report.target_refusing,
+            trouble: self.trouble(),
+            source_retention_seconds: self
+                .job
+                .facts
+                .source_retention(service)
+                .into_iter()
+                .map(|(topic, time)| (topic, time.as_secs_f64()))
+                .collect(),
+            delay: histogram(throttle.delays()),
+            end_to_end: histogram(&self.report.end_to_end),
+            round: histogram(&self.report.round_time),
+        }
+    }
+}
+
+fn client(client: &Client) -> ClientSnapshot {
+    let default_share = client.grant.default_share.as_f64();
+    let granted = client.grant.records as f64;
+    ClientSnapshot {
+        name: client.name.clone(),
+        configured: client.configured,
+        wants: client.wants().max(client.last_wants),
+        default_share,
+        granted: client.grant.records,
+        lent: (default_share - granted).max(0.0),
+        borrowed: (granted - default_share).max(0.0),
+        backlog: client.lane.records.len(),
+        counts: client.counts,
+        shadow: client.shadow,
+        delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
+    }
+}
+
+fn histogram(histogram: &Histogram) -> HistogramSnapshot {
+    HistogramSnapshot { bounds: &BOUNDS, counts: histogram.counts.to_vec(), sums: histogram.sums.to_vec() }
+}

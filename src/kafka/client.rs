@@ -1,0 +1,77 @@
+//! What consumer, producer and preflight have in common: properties, logs, errors.
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+
+use crate::settings;
+
+/// Why a client could not be made or used.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum KafkaError {
+    /// librdkafka refuses a property; the text names it.
+    #[error("kafka.properties: {0}")]
+    Property(String),
+    /// The client can't do what was asked.
+    #[error("{0}")]
+    Client(String),
+}
+
+impl From<rdkafka::error::KafkaError> for KafkaError {
+    fn from(error: rdkafka::error::KafkaError) -> Self {
+        match error {
+            rdkafka::error::KafkaError::ClientConfig(_, why, property, value) => {
+                // The value may be a secret.
+                let shown = if is_secret(&property) { "[redacted]" } else { value.as_str() };
+                KafkaError::Property(format!("{property} = {shown}: {why}"))
+            }
+            other => KafkaError::Client(other.to_string()),
+        }
+    }
+}
+
+/// Whether the value of a librdkafka property must not be shown.
+fn is_secret(property: &str) -> bool {
+    ["password", "secret", "key.pem", "oauthbearer", "jaas"].iter().any(|part| property.contains(part))
+}
+
+/// Where properties come from, weakest first: `defaults` (ours, that the user may change), the user's, `owned` (the protocol's).
+pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: &[(&str, &str)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    for (property, value) in defaults {
+        config.set(*property, *value);
+    }
+    for (property, value) in &kafka.properties {
+        config.set(property, value);
+    }
+    config.set("bootstrap.servers", &kafka.bootstrap_servers);
+    if !kafka.properties.contains_key("client.id") {
+        config.set("client.id", format!("{}.{}", kafka.group_id, kafka.instance_id));
+    }
+    for (property, value) in owned {
+        config.set(*property, *value);
+    }
+    let debug = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
+    config.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
+    config
+}
+
+/// Passes librdkafka's log on. It calls every broken connection an error; what really is one reaches us
+/// through error events and failed calls, so nothing here is louder than a warning but what it calls critical.
+pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    match level {
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+            tracing::error!(target: "librdkafka", "{facility}: {message}");
+        }
+        // One set of properties serves consumer and producer; each warns of the other's.
+        RDKafkaLogLevel::Warning if facility == "CONFWARN" => {
+            tracing::debug!(target: "librdkafka", "{facility}: {message}")
+        }
+        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
+            tracing::warn!(target: "librdkafka", "{facility}: {message}")
+        }
+        RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
+            tracing::info!(target: "librdkafka", "{facility}: {message}")
+        }
+        RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", "{facility}: {message}"),
+    }
+}

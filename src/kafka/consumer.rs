@@ -1,0 +1,373 @@
+//! Where records come from.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster_core::map::{DecodeError, Map};
+
+use super::assign::{self, Rules, Topics};
+use super::client::{self, KafkaError};
+use super::ffi::{self, ReplyQueue};
+use super::membership::Membership;
+use super::record::{Record, SourceIndex};
+use crate::settings::{self, OnForeignOffset};
+
+pub use super::assign::{Committed, SourcePartition};
+
+/// The longest that one [`Consumer::commit`] blocks.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
+/// A broker refused 1 MiB of metadata in one commit.
+const COMMIT_BYTES: usize = 768 * 1024;
+
+/// What the user may change.
+const DEFAULTS: &[(&str, &str)] = &[
+    // A dead instance's partitions move after this; the default is 45 s.
+    ("session.timeout.ms", "10000"),
+    ("heartbeat.interval.ms", "3000"),
+    // How long fetching rests once the queue below is full; the default stalls for a second.
+    ("fetch.queue.backoff.ms", "10"),
+    ("fetch.wait.max.ms", "100"),
+    // What is fetched ahead, over all partitions together: at most this much, and one fetch from each broker on its way.
+    ("queued.max.messages.kbytes", "16384"),
+    ("queued.min.messages", "20000"),
+    ("fetch.max.bytes", "16777216"),
+];
+
+/// What the protocol owns.
+const OWNED: &[(&str, &str)] = &[
+    ("partition.assignment.strategy", "cooperative-sticky"),
+    // Also makes committed offsets wait for pending transactions.
+    ("isolation.level", "read_committed"),
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    // Where to start is decided here, never by a default.
+    ("auto.offset.reset", "error"),
+    ("allow.auto.create.topics", "false"),
+];
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event<'c> {
+    /// Nothing for the caller.
+    Idle,
+    /// These are ours, and will be read from their `base` on.
+    Assigned(Vec<Assignment>),
+    /// These are not ours any more; if `lost`, they may be somebody else's already.
+    Revoked { partitions: Vec<SourcePartition>, lost: bool },
+    /// A record was read.
+    Record(Record<'c>),
+    /// A committed offset is not ours (`on_foreign_offset = "stop"`): the service has to stop.
+    Refused(ForeignOffset),
+    /// Records were deleted before they were read (`on_data_loss = "continue"`): reading goes on at `to`.
+    Skipped { source: SourceIndex, partition: i32, from: i64, to: i64 },
+    /// Nothing can be reached.
+    Down(String),
+    /// The connection to one broker broke: what it leads is not read until it is back or another leads.
+    BrokerLost(String),
+    /// Brokers can be reached again.
+    Up,
+    /// The service has to stop; the text says what to do.
+    Fatal(String),
+}
+
+/// A partition that became ours.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    pub source: SourceIndex,
+    pub partition: i32,
+    /// The first offset that is read.
+    pub base: i64,
+    /// What is completed beyond it.
+    pub map: Map,
+    /// The first offset that exists.
+    pub low: i64,
+    /// The offset after the last (stable) record.
+    pub high: i64,
+    /// Records that were deleted before they were read.
+    pub lost: u64,
+    /// `base` is not what is committed: commit it before the first record.
+    pub commit_first: bool,
+}
+
+/// An offset that somebody else committed.
+#[derive(Debug, Clone)]
+pub struct ForeignOffset {
+    pub topic: String,
+    pub partition: i32,
+    pub offset: i64,
+    pub why: DecodeError,
+}
+
+/// What to commit for a partition.
+#[derive(Debug, Clone)]
+pub struct PartitionCommit {
+    pub source: SourceIndex,
+    pub partition: i32,
+    /// The first offset that is not completed.
+    pub offset: i64,
+    /// The map of what is completed beyond it.
+    pub metadata: String,
+}
+
+/// Why a commit failed. The texts name topic and partition.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// The same again may succeed; whether this one did is unknown.
+    #[error("{0}")]
+    Retriable(String),
+    /// The group moved on: poll, then commit what is still ours.
+    #[error("{0}")]
+    Lost(String),
+    /// It will never succeed.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+/// The one consumer of a service. Its group is `<group_id>.<service>`.
+pub struct Consumer {
+    /// Before its client.
+    replies: ReplyQueue,
+    /// Commits that were not answered in time; their answers come first.
+    unanswered: Cell<usize>,
+    paused: RefCell<BTreeSet<SourcePartition>>,
+    last_source: Cell<SourceIndex>,
+    topics: Arc<Topics>,
+    base: BaseConsumer<Membership>,
+}
+
+impl Consumer {
+    /// Joins the group of the service, to read all its sources. Contacts nobody before [`poll`](Consumer::poll).
+    ///
+    /// `accept_foreign_offsets`: take any committed offset as it is, nothing beyond it counting as completed.
+    pub fn new(
+        kafka: &settings::Kafka,
+        service: &settings::Service,
+        accept_foreign_offsets: bool,
+    ) -> Result<Consumer, KafkaError> {
+        let mut config = client::config(kafka, DEFAULTS, OWNED);
+        config.set("group.id", group_id(kafka, service));
+        if kafka.properties.get("group.protocol").is_some_and(|protocol| protocol == "consumer") {
+            // The broker has these then, and librdkafka refuses ours.
+            for property in ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"] {
+                config.remove(property);
+            }
+        }
+        let rules = Rules {
+            start_from: kafka.start_from,
+            on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
+            on_data_loss: kafka.on_data_loss,
+        };
+        let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
+        let topics = Arc::new(topics.map_err(|error| {
+            KafkaError::Client(format!("service {}: a source topic's name: {error}", service.name))
+        })?);
+        let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
+        let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
+        base.subscribe(&topics.names())?;
+        Ok(Consumer {
+            replies: ReplyQueue::new(base.client()),
+            unanswered: Cell::new(0),
+            paused: RefCell::default(),
+            last_source: Cell::new(SourceIndex(0)),
+            topics,
+            base,
+        })
+    }
+
+    /// The next thing that happened, in order: an assignment or revocation comes before any record polled after it.
+    ///
+    /// Blocks for `timeout`, or, while partitions are being assigned or brokers are away, for some seconds.
+    pub fn poll(&self, timeout: Duration) -> Event<'_> {
+        let membership = self.base.context();
+        if membership.is_busy() {
+            membership.tend(&self.base, &self.paused.borrow());
+            if let Some(event) = self.next_event() {
+                return event;
+            }
+        }
+        // Errors have gone through the context by the time they are returned.
+        if let Some(Ok(message)) = self.base.poll(timeout)
+            && let Some(source) = self.source(message.topic())
+        {
+            return Event::Record(Record { message, source });
+        }
+        self.next_event().unwrap_or(Event::Idle)
+    }
+
+    fn next_event(&self) -> Option<Event<'static>> {
+        let event = self.base.context().next_event()?;
+        if let Event::Revoked { partitions, .. } = &event {
+            let mut paused = self.paused.borrow_mut();
+            for partition in partitions {
+                paused.remove(partition);
+            }
+        }
+        Some(event)
+    }
+
+    /// Records come in runs of one topic.
+    fn source(&self, topic: &str) -> Option<SourceIndex> {
+        if self.topics.name(self.last_source.get()) != topic {
+            self.last_source.set(self.topics.find(topic)?);
+        }
+        Some(self.last_source.get())
+    }
+
+    /// Commits offsets with their maps, and waits for the answer, at most 15 s.
+    ///
+    /// A long list takes several requests, in order; after an error those before it may have succeeded.
+    pub fn commit(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
+        let deadline = Instant::now() + COMMIT_TIMEOUT;
+        // Else a late commit could overwrite this one.
+        while self.unanswered.get() > 0 {
+            self.answer(deadline)
+                .ok_or_else(|| CommitError::Retriable("an earlier commit is still unanswered".to_owned()))?;
+        }
+        for request in requests(commits, &self.topics) {
+            let mut list = TopicPartitionList::with_capacity(request.len());
+            for commit in request {
+                let mut element = list.add_partition(self.topics.name(commit.source), commit.partition);
+                element.set_offset(Offset::Offset(commit.offset)).expect("an offset is never negative");
+                // Once an element: a second call leaks the first text.
+                element.set_metadata(&commit.metadata);
+            }
+            self.replies.start_commit(self.base.client(), &list).map_err(|code| commit_error(code, "the commit"))?;
+            self.unanswered.set(self.unanswered.get() + 1);
+            let reply = self.answer(deadline);
+            check(&reply.ok_or_else(|| {
+                CommitError::Retriable(format!("no answer to the commit within {} s", COMMIT_TIMEOUT.as_secs()))
+            })?)?;
+        }
+        self.base.context().reached();
+        Ok(())
+    }
+
+    fn answer(&self, deadline: Instant) -> Option<ffi::CommitReply> {
+        let reply = self.replies.next(deadline.saturating_duration_since(Instant::now()))?;
+        self.unanswered.set(self.unanswered.get() - 1);
+        Some(reply)
+    }
+
+    /// What the group has committed, metadata as it is. Pending transactions are waited for.
+    pub fn committed(
+        &self,
+        partitions: &[SourcePartition],
+        timeout: Duration,
+    ) -> Result<Vec<(SourcePartition, Committed)>, KafkaError> {
+        Ok(assign::committed(&self.base, &self.topics, partitions, timeout)?)
+    }
+
+    /// The first offset, and the one after the last stable record, as the broker says.
+    pub fn watermarks(&self, source: SourceIndex, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
+        Ok(self.base.fetch_watermarks(self.topics.name(source), partition, timeout)?)
+    }
+
+    /// The high watermark that the last fetch brought, without asking. Where transactions are open it lies
+    /// beyond what can be read; only [`watermarks`](Consumer::watermarks) tells.
+    pub fn cached_high(&self, source: SourceIndex, partition: i32) -> Option<i64> {
+        ffi::cached_watermarks(self.base.client(), self.topics.c_name(source), partition).map(|(_, high)| high)
+    }
+
+    /// Stops reading these. What was fetched of them is fetched again later: not for frequent use.
+    pub fn pause(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
+        self.paused.borrow_mut().extend(partitions);
+        Ok(self.base.pause(&self.list(partitions))?)
+    }
+
+    /// Reads these again.
+    pub fn resume(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
+        for partition in partitions {
+            self.paused.borrow_mut().remove(partition);
+        }
+        Ok(self.base.resume(&self.list(partitions))?)
+    }
+
+    /// Goes on reading at another offset; records polled before are the caller's to drop.
+    pub fn seek(&self, source: SourceIndex, partition: i32, offset: i64, timeout: Duration) -> Result<(), KafkaError> {
+        let list = self.topics.list([((source, partition), Offset::Offset(offset))]);
+        let list = self.base.seek_partitions(list, timeout)?;
+        match ffi::entries(&list).first() {
+            Some(entry) if entry.error != Code::NoError => Err(ClientError::OffsetFetch(entry.error).into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Leaves the group, so that others need not wait for the session to time out. False if it took longer than
+    /// `timeout`; it goes on leaving in the background then.
+    pub fn close(self, timeout: Duration) -> bool {
+        let (done, closed) = mpsc::channel();
+        // Dropping the client closes it, for as long as it takes.
+        let closing = thread::Builder::new().name("kafka-close".to_owned()).spawn(move || {
+            drop(self);
+            done.send(())
+        });
+        closing.is_ok() && closed.recv_timeout(timeout).is_ok()
+    }
+
+    fn list(&self, partitions: &[SourcePartition]) -> TopicPartitionList {
+        self.topics.list(partitions.iter().map(|partition| (*partition, Offset::Invalid)))
+    }
+}
+
+/// The consumer group of a service.
+pub fn group_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+    format!("{}.{}", kafka.group_id, service.name)
+}
+
+/// Splits commits into requests that a broker takes.
+fn requests<'a>(commits: &'a [PartitionCommit], topics: &Topics) -> Vec<&'a [PartitionCommit]> {
+    let mut requests = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, commit) in commits.iter().enumerate() {
+        let size = commit.metadata.len() + topics.name(commit.source).len() + 64;
+        if index > start && bytes + size > COMMIT_BYTES {
+            requests.push(&commits[start..index]);
+            (start, bytes) = (index, 0);
+        }
+        bytes += size;
+    }
+    if start < commits.len() {
+        requests.push(&commits[start..]);
+    }
+    requests
+}
+
+fn check(reply: &ffi::CommitReply) -> Result<(), CommitError> {
+    for entry in &reply.entries {
+        if entry.error != Code::NoError {
+            return Err(commit_error(entry.error, &format!("{}-{} at {}", entry.topic, entry.partition, entry.offset)));
+        }
+    }
+    if reply.error == Code::NoError { Ok(()) } else { Err(commit_error(reply.error, "the commit")) }
+}
+
+fn commit_error(code: Code, what: &str) -> CommitError {
+    let text = format!("{what}: {code}");
+    match code {
+        Code::IllegalGeneration
+        | Code::UnknownMemberId
+        | Code::AssignmentLost
+        | Code::RebalanceInProgress
+        | Code::StaleMemberEpoch
+        | Code::FencedMemberEpoch => CommitError::Lost(text),
+        Code::OffsetMetadataTooLarge => {
+            CommitError::Fatal(format!("{text} (lower kafka.map_budget, or give it in bytes)"))
+        }
+        Code::GroupAuthorizationFailed => CommitError::Fatal(format!("{text} (the group needs the READ permission)")),
+        Code::TopicAuthorizationFailed => {
+            CommitError::Fatal(format!("{text} (the source topic needs the READ permission)"))
+        }
+        Code::InvalidCommitOffsetSize | Code::InvalidGroupId | Code::FencedInstanceId | Code::Fatal => {
+            CommitError::Fatal(text)
+        }
+        _ => CommitError::Retriable(text),
+    }
+}

@@ -1,0 +1,174 @@
+//! What rdkafka's safe interface can't do. The only `unsafe` of this program; each block names what it relies on.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::os::raw::c_int;
+use std::time::Duration;
+use std::{ptr, slice};
+
+use rdkafka::bindings as sys;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::message::{BorrowedHeaders, OwnedHeaders};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use rdkafka::types::RDKafkaRespErr;
+
+/// A partition of a list, as librdkafka left it.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub topic: String,
+    pub partition: i32,
+    /// Raw: negative values are librdkafka's logical offsets.
+    pub offset: i64,
+    pub error: RDKafkaErrorCode,
+    /// As the broker keeps it: any bytes, since any tool may have committed them.
+    pub metadata: Vec<u8>,
+}
+
+/// The offset of a partition that has none.
+pub(super) const NO_OFFSET: i64 = sys::RD_KAFKA_OFFSET_INVALID as i64;
+
+/// Everything in a list. (`TopicPartitionListElem::metadata` panics on bytes that are not UTF-8.)
+pub(super) fn entries(list: &TopicPartitionList) -> Vec<Entry> {
+    // SAFETY: the pointer of a list is valid for as long as the list is borrowed, and nobody writes to it meanwhile.
+    unsafe { raw_entries(list.ptr()) }
+}
+
+/// # Safety
+/// `list` points to a list that nobody changes during the call.
+unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<Entry> {
+    // SAFETY: by the contract of this function; `elems` holds `cnt` initialised elements, their topics are
+    // C strings, and `metadata` is null or holds `metadata_size` bytes.
+    unsafe {
+        let list = &*list;
+        if list.cnt <= 0 || list.elems.is_null() {
+            return Vec::new();
+        }
+        slice::from_raw_parts(list.elems, list.cnt as usize)
+            .iter()
+            .map(|element| Entry {
+                topic: CStr::from_ptr(element.topic).to_string_lossy().into_owned(),
+                partition: element.partition,
+                offset: element.offset,
+                error: element.err.into(),
+                metadata: bytes(element.metadata, element.metadata_size).unwrap_or_default().to_vec(),
+            })
+            .collect()
+    }
+}
+
+/// The bytes behind a pointer that may be null.
+///
+/// # Safety
+/// `pointer` is null or points to `size` bytes that stay unchanged for `'a`.
+unsafe fn bytes<'a>(pointer: *const c_void, size: usize) -> Option<&'a [u8]> {
+    // SAFETY: by the contract of this function; a pointer that is not null is good for an empty slice too.
+    (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) })
+}
+
+/// Name and value of a header.
+pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// The header at an index. (`Headers::try_get` panics on a name that is not UTF-8.) A name with a NUL inside is
+/// shown up to it; copies made by librdkafka keep it whole.
+pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHeader<'_>> {
+    let (mut name, mut value, mut size) = (ptr::null::<c_char>(), ptr::null::<c_void>(), 0_usize);
+    let list: *const BorrowedHeaders = headers;
+    // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list (that is how rdkafka makes it), which lives and
+    // stays unchanged while it is borrowed; on success name is a C string and value is null or `size` bytes, both inside the list.
+    unsafe {
+        let error = sys::rd_kafka_header_get_all(list.cast(), index, &mut name, &mut value, &mut size);
+        (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
+            .then(|| (CStr::from_ptr(name).to_bytes(), bytes(value, size)))
+    }
+}
+
+/// Removes every header of this name.
+pub(super) fn remove_header(headers: &mut OwnedHeaders, name: &CStr) {
+    let list: *const BorrowedHeaders = headers.as_borrowed();
+    // SAFETY: the address of an `OwnedHeaders`'s list, ours alone through `&mut`; librdkafka owns and frees the removed elements.
+    // That a name is absent is the only error.
+    unsafe { sys::rd_kafka_header_remove(list.cast_mut().cast(), name.as_ptr()) };
+}
+
+/// The low and high watermark that the last fetch brought, without asking a broker; `None` before the first.
+pub(super) fn cached_watermarks<C: ClientContext>(
+    client: &Client<C>,
+    topic: &CStr,
+    partition: i32,
+) -> Option<(i64, i64)> {
+    let (mut low, mut high) = (NO_OFFSET, NO_OFFSET);
+    // SAFETY: the client lives while it is borrowed, the topic is a C string, and the two offsets are written before return.
+    let error = unsafe {
+        sys::rd_kafka_get_watermark_offsets(client.native_ptr(), topic.as_ptr(), partition, &mut low, &mut high)
+    };
+    (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some((low, high))
+}
+
+/// Waits until nothing is in flight, lingering batches sent at once; true if so in time.
+///
+/// (`Producer::flush` polls in steps of 100 ms that nothing cuts short.) The delivery reports must be served by another thread.
+pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> bool {
+    // SAFETY: the client lives while it is borrowed; flush is thread-safe.
+    let error = unsafe { sys::rd_kafka_flush(client.native_ptr(), millis(timeout)) };
+    error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+}
+
+fn millis(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
+}
+
+/// Where the answers to commits arrive. To be dropped before its client.
+pub(super) struct ReplyQueue(*mut sys::rd_kafka_queue_t);
+
+/// The answer to a commit.
+pub(super) struct CommitReply {
+    pub error: RDKafkaErrorCode,
+    /// With the error of each partition.
+    pub entries: Vec<Entry>,
+}
+
+impl ReplyQueue {
+    /// A queue of this client.
+    pub fn new<C: ClientContext>(client: &Client<C>) -> ReplyQueue {
+        // SAFETY: the client lives while it is borrowed; the call can't fail.
+        ReplyQueue(unsafe { sys::rd_kafka_queue_new(client.native_ptr()) })
+    }
+
+    /// Starts a commit whose answer arrives here. (The safe commit waits for as long as it takes, and drops the errors of partitions.)
+    pub fn start_commit<C: ClientContext>(
+        &self,
+        client: &Client<C>,
+        list: &TopicPartitionList,
+    ) -> Result<(), RDKafkaErrorCode> {
+        // SAFETY: client, list and queue live during the call, and librdkafka copies the list; without a callback the answer is an event.
+        let error =
+            unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0, None, ptr::null_mut()) };
+        if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(error.into()) }
+    }
+
+    /// The next answer, if it arrives in time.
+    pub fn next(&self, timeout: Duration) -> Option<CommitReply> {
+        // SAFETY: the queue is valid until drop; an event is ours until it is destroyed, and its list is copied before that.
+        unsafe {
+            let event = sys::rd_kafka_queue_poll(self.0, millis(timeout));
+            if event.is_null() {
+                return None;
+            }
+            let list = sys::rd_kafka_event_topic_partition_list(event);
+            let entries = if list.is_null() { Vec::new() } else { raw_entries(list) };
+            let error = sys::rd_kafka_event_error(event).into();
+            sys::rd_kafka_event_destroy(event);
+            Some(CommitReply { error, entries })
+        }
+    }
+}
+
+impl Drop for ReplyQueue {
+    fn drop(&mut self) {
+        // SAFETY: made by `rd_kafka_queue_new` and destroyed only here; answers that still come are dropped by librdkafka.
+        unsafe { sys::rd_kafka_queue_destroy(self.0) };
+    }
+}
+
+// SAFETY: librdkafka's queues may be used from any thread; that the client outlives the queue does not depend on threads.
+unsafe impl Send for ReplyQueue {}

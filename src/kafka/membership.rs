@@ -1,0 +1,390 @@
+//! What the consumer group and the brokers tell us while we poll: rebalances, errors, connectivity.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext, RebalanceProtocol};
+use rdkafka::error::{IsError as _, KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaRespErr;
+
+use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
+use super::client;
+use super::consumer::{Assignment, Event, ForeignOffset};
+use super::ffi;
+use crate::settings::OnDataLoss;
+
+/// The longest that one attempt to find out where partitions start takes, twice (offsets, watermarks).
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often brokers are asked whether they are back.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// A broker that has just started may not know all topics yet.
+const MISSING_TOPIC_GRACE: Duration = Duration::from_secs(30);
+
+/// The consumer's context. rdkafka calls it inside of `poll`, on the polling thread, and shares it, hence the lock
+/// that nobody ever waits for.
+pub(super) struct Membership {
+    service: String,
+    group: String,
+    topics: Arc<Topics>,
+    rules: Rules,
+    /// There are events or chores: one load tells the hot path that there are none.
+    busy: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Event<'static>>,
+    /// Where each partition that is ours started.
+    starts: BTreeMap<SourcePartition, i64>,
+    /// Assigned, but where they start could not be found out yet. The group waits for us.
+    unsettled: Option<Vec<SourcePartition>>,
+    /// Nothing can be reached.
+    down: bool,
+    /// A position fell out of what the broker keeps.
+    out_of_range: bool,
+    /// Since when a source topic seems not to exist.
+    missing_since: Option<Instant>,
+    next_probe: Option<Instant>,
+}
+
+impl Membership {
+    pub fn new(service: &str, group: &str, topics: Arc<Topics>, rules: Rules) -> Membership {
+        Membership {
+            service: service.to_owned(),
+            group: group.to_owned(),
+            topics,
+            rules,
+            busy: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whether [`tend`](Membership::tend) has something to do or [`next_event`](Membership::next_event) to say.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// The oldest event that was not told yet.
+    pub fn next_event(&self) -> Option<Event<'static>> {
+        if !self.is_busy() {
+            return None;
+        }
+        let mut state = self.state();
+        let event = state.events.pop_front();
+        let chores = state.unsettled.is_some() || state.down || state.out_of_range || state.missing_since.is_some();
+        self.busy.store(chores || !state.events.is_empty(), Ordering::Release);
+        event
+    }
+
+    /// Brokers answered.
+    pub fn reached(&self) {
+        if self.is_busy() && std::mem::take(&mut self.state().down) {
+            self.tell(Event::Up);
+        }
+    }
+
+    /// Does what waits to be done: an assignment to settle, a position out of range, brokers to look for.
+    pub fn tend(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
+        let unsettled = self.state().unsettled.take();
+        if let Some(partitions) = unsettled {
+            self.settle(consumer, partitions);
+        }
+        if std::mem::take(&mut self.state().out_of_range) {
+            self.restart(consumer, paused);
+        }
+        self.probe(consumer);
+    }
+
+    fn tell(&self, event: Event<'static>) {
+        self.state().events.push_back(event);
+        self.busy.store(true, Ordering::Release);
+    }
+
+    fn tell_down(&self, why: String) {
+        if !std::mem::replace(&mut self.state().down, true) {
+            self.tell(Event::Down(why));
+        }
+    }
+
+    // ## Rebalances
+
+    /// Finds out where the partitions start and starts them, or keeps them for a later attempt. The group waits until
+    /// we do, for `max.poll.interval.ms` at most.
+    fn settle(&self, consumer: &BaseConsumer<Membership>, partitions: Vec<SourcePartition>) {
+        match self.resolve(consumer, &partitions) {
+            Ok(assignments) => self.begin(consumer, assignments),
+            Err(Unsettled::Later(why)) => {
+                self.state().unsettled = Some(partitions);
+                self.tell_down(why);
+            }
+            Err(Unsettled::Never(event)) => {
+                // The service stops; the group must not wait for it.
+                self.assign(consumer, &TopicPartitionList::new());
+                self.tell(event);
+            }
+        }
+    }
+
+    fn begin(&self, consumer: &BaseConsumer<Membership>, assignments: Vec<Assignment>) {
+        let starts: Vec<_> = assignments.iter().map(|one| ((one.source, one.partition), one.base)).collect();
+        let list = self.topics.list(starts.iter().map(|(partition, base)| (*partition, Offset::Offset(*base))));
+        if self.assign(consumer, &list) && !starts.is_empty() {
+            self.state().starts.extend(starts);
+            self.tell(Event::Assigned(assignments));
+        }
+    }
+
+    fn assign(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) -> bool {
+        let done = match consumer.rebalance_protocol() {
+            RebalanceProtocol::Eager => consumer.assign(list),
+            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
+        };
+        // A partition that was paused when it was revoked must not come back paused.
+        let done = done.and_then(|()| if list.count() > 0 { consumer.resume(list) } else { Ok(()) });
+        done.map_err(|error| {
+            self.tell(Event::Fatal(format!("service {}: can't take its partitions: {error}", self.service)))
+        })
+        .is_ok()
+    }
+
+    fn revoke(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) {
+        let (partitions, lost) = (self.topics.partitions(list), consumer.assignment_lost());
+        let done = match consumer.rebalance_protocol() {
+            RebalanceProtocol::Eager => consumer.unassign(),
+            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
+        };
+        if let Err(error) = done {
+            tracing::warn!(service = self.service, "giving partitions back: {error}");
+        }
+        let mut state = self.state();
+        state.starts.retain(|partition, _| !partitions.contains(partition));
+        if let Some(unsettled) = &mut state.unsettled {
+            unsettled.retain(|partition| !partitions.contains(partition));
+        }
+        drop(state);
+        if !partitions.is_empty() {
+            self.tell(Event::Revoked { partitions, lost });
+        }
+    }
+
+    fn resolve(
+        &self,
+        consumer: &BaseConsumer<Membership>,
+        partitions: &[SourcePartition],
+    ) -> Result<Vec<Assignment>, Unsettled> {
+        let committed = assign::committed(consumer, &self.topics, partitions, SETTLE_TIMEOUT)
+            .map_err(|error| self.unsettled("committed offsets", &error))?;
+        let edges = assign::watermarks(consumer, &self.topics, partitions, SETTLE_TIMEOUT)
+            .map_err(|error| self.unsettled("watermarks", &error))?;
+        let mut assignments = Vec::with_capacity(committed.len());
+        for (at, committed) in committed {
+            let (source, partition) = at;
+            let topic = self.topics.name(source);
+            let &(low, high) =
+                edges.get(&at).ok_or_else(|| Unsettled::Later(format!("no watermarks of {topic}-{partition}")))?;
+            let start = assign::start(&committed, low, high, self.rules).map_err(|refusal| {
+                Unsettled::Never(match refusal {
+                    Refusal::Foreign { offset, why } => {
+                        Event::Refused(ForeignOffset { topic: topic.to_owned(), partition, offset, why })
+                    }
+                    Refusal::OutOfRange { offset } => Event::Fatal(data_loss(topic, partition, offset, low, high)),
+                })
+            })?;
+            assignments.push(Assignment {
+                source,
+                partition,
+                base: start.base,
+                map: start.map,
+                low,
+                high,
+                lost: start.lost,
+                commit_first: start.commit_first,
+            });
+        }
+        Ok(assignments)
+    }
+
+    fn unsettled(&self, what: &str, error: &ClientError) -> Unsettled {
+        match error.rdkafka_error_code().and_then(|code| self.denied(code)) {
+            Some(text) => Unsettled::Never(Event::Fatal(text)),
+            None => Unsettled::Later(format!("{what} of group {}: {error}", self.group)),
+        }
+    }
+
+    // ## Positions out of range
+
+    /// Starts all partitions anew where they are, those out of range at the first record that is left: librdkafka
+    /// has stopped reading one of them and does not say which.
+    fn restart(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
+        if let Err(error) = self.try_restart(consumer, paused) {
+            self.state().out_of_range = true;
+            self.tell_down(format!("positions of group {}: {error}", self.group));
+        }
+    }
+
+    fn try_restart(
+        &self,
+        consumer: &BaseConsumer<Membership>,
+        paused: &BTreeSet<SourcePartition>,
+    ) -> Result<(), ClientError> {
+        let mut positions = self.state().starts.clone();
+        for entry in ffi::entries(&consumer.position()?) {
+            if let Some(source) = self.topics.find(&entry.topic)
+                && let Some(position) = positions.get_mut(&(source, entry.partition))
+                && entry.offset >= 0
+            {
+                *position = entry.offset;
+            }
+        }
+        let partitions: Vec<_> = positions.keys().copied().collect();
+        let edges = assign::watermarks(consumer, &self.topics, &partitions, SETTLE_TIMEOUT)?;
+        for (&(source, partition), position) in &mut positions {
+            let Some(&(low, high)) = edges.get(&(source, partition)) else {
+                continue;
+            };
+            if (low..=high).contains(position) {
+                continue;
+            }
+            if self.rules.on_data_loss == OnDataLoss::Stop {
+                self.tell(Event::Fatal(data_loss(self.topics.name(source), partition, *position, low, high)));
+                return Ok(());
+            }
+            self.tell(Event::Skipped { source, partition, from: *position, to: low });
+            *position = low;
+        }
+        let list =
+            self.topics.list(positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position))));
+        consumer.incremental_unassign(&list)?;
+        consumer.incremental_assign(&list)?;
+        let still_paused = positions.keys().filter(|partition| paused.contains(partition));
+        consumer.pause(&self.topics.list(still_paused.map(|partition| (*partition, Offset::Invalid))))?;
+        self.state().starts = positions;
+        Ok(())
+    }
+
+    // ## Connectivity
+
+    /// While something is wrong: asks now and then whether it still is.
+    fn probe(&self, consumer: &BaseConsumer<Membership>) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let (down, missing_since) = (state.down, state.missing_since);
+        if !down && missing_since.is_none() || state.next_probe.is_some_and(|next| now < next) {
+            return;
+        }
+        state.next_probe = Some(now + PROBE_INTERVAL);
+        drop(state);
+        match missing_topic(consumer, &self.topics) {
+            Err(_) => {}
+            Ok(None) => {
+                self.state().missing_since = None;
+                self.reached();
+            }
+            Ok(Some(topic)) => {
+                self.reached();
+                if missing_since.is_some_and(|since| now - since > MISSING_TOPIC_GRACE) {
+                    self.state().missing_since = None;
+                    self.tell(Event::Fatal(format!("service {}: source topic {topic} does not exist (any more): create it, or take it out of the configuration", self.service)));
+                }
+            }
+        }
+    }
+
+    /// What to do about an error that only people can mend.
+    fn denied(&self, code: Code) -> Option<String> {
+        let (service, group) = (&self.service, &self.group);
+        match code {
+            Code::GroupAuthorizationFailed => {
+                Some(format!("service {service}: not allowed to use the consumer group {group}: grant READ on it"))
+            }
+            Code::TopicAuthorizationFailed => Some(format!(
+                "service {service}: not allowed to read its source topics ({}): grant READ and DESCRIBE on them",
+                self.topics.names().join(", ")
+            )),
+            Code::InvalidGroupId => Some(format!("service {service}: the brokers refuse the group id {group}")),
+            _ => None,
+        }
+    }
+}
+
+/// Why partitions have not started.
+enum Unsettled {
+    /// Brokers can't be asked now.
+    Later(String),
+    /// The service has to stop.
+    Never(Event<'static>),
+}
+
+fn data_loss(topic: &str, partition: i32, offset: i64, low: i64, high: i64) -> String {
+    format!(
+        "{topic}-{partition}: offset {offset} is to be read next, but the topic holds {low} to {high}: records were deleted before they were read \
+         (kafka.on_data_loss = \"continue\" goes on at {low} and counts what is lost)"
+    )
+}
+
+/// The first source topic that does not exist, as far as one broker knows.
+fn missing_topic(consumer: &BaseConsumer<Membership>, topics: &Topics) -> Result<Option<String>, ClientError> {
+    for name in topics.names() {
+        let metadata = consumer.fetch_metadata(Some(name), PROBE_TIMEOUT)?;
+        let error = metadata.topics().first().and_then(|topic| topic.error()).map(Code::from);
+        if matches!(error, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) {
+            return Ok(Some(name.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+impl ClientContext for Membership {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: ClientError, reason: &str) {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+        match code {
+            Code::AllBrokersDown | Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
+                self.tell_down(reason.to_owned())
+            }
+            Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::NetworkException => {
+                self.tell(Event::BrokerLost(reason.to_owned()))
+            }
+            Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
+                tracing::warn!(service = self.service, "{reason}");
+                self.state().out_of_range = true;
+            }
+            Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+                self.state().missing_since.get_or_insert_with(Instant::now);
+            }
+            Code::Fatal | Code::FencedInstanceId => {
+                self.tell(Event::Fatal(format!("service {}: the consumer failed: {reason}", self.service)))
+            }
+            code => match self.denied(code) {
+                Some(text) => self.tell(Event::Fatal(text)),
+                None => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
+            },
+        }
+        self.busy.store(true, Ordering::Release);
+    }
+}
+
+impl ConsumerContext for Membership {
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, error: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        debug_assert!(error.is_error(), "librdkafka tells the kind of rebalance as an error code");
+        if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            self.settle(consumer, self.topics.partitions(list));
+        } else {
+            self.revoke(consumer, list);
+        }
+    }
+}

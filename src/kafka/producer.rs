@@ -1,0 +1,311 @@
+//! Where outputs go.
+
+use std::ffi::CStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
+use watermaster_core::reason::Reason;
+
+use super::client::{self, KafkaError};
+use super::ffi;
+use super::record::{Headers, Output};
+use crate::settings;
+
+/// What the topics allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest batch, in bytes: at most the smaller `max.message.bytes` of target and dead-letter topic. A single
+    /// record may be larger (it may compress); the broker decides.
+    pub batch_bytes: u64,
+}
+
+impl Limits {
+    /// librdkafka's default.
+    const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
+
+    /// Limits for topics that take records of up to so many bytes.
+    pub fn of_topics(max_message_bytes: impl IntoIterator<Item = u64>) -> Limits {
+        let smallest = max_message_bytes.into_iter().min().unwrap_or(u64::MAX);
+        Limits { batch_bytes: smallest.clamp(1, Self::DEFAULT_BATCH_BYTES) }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { batch_bytes: Self::DEFAULT_BATCH_BYTES }
+    }
+}
+
+/// Where an output goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Destination<'a> {
+    Target,
+    DeadLetter(DeadLetter<'a>),
+}
+
+/// What is told about a rejected record.
+#[derive(Debug, Clone, Copy)]
+pub struct DeadLetter<'a> {
+    pub reason: Reason,
+    /// Empty for anonymous.
+    pub client: &'a str,
+    /// When to try again; 0: no meaning.
+    pub retry_after_ms: u64,
+}
+
+/// Why an output was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SendError {
+    /// Flush, then send again.
+    QueueFull,
+    /// This record can't be sent, ever.
+    Refused(String),
+    /// The topic can't be written to: it is unknown.
+    Denied(String),
+    /// The producer is of no use any more.
+    Fatal(String),
+}
+
+/// Why an output that was taken did not arrive. A broker refuses whole batches: `Refused` may be a neighbour's fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The broker refuses this record, or one of its batch, for good.
+    Refused(String),
+    /// The topic can't be written to: authorization, gone, policy.
+    Denied(String),
+    /// It may or may not have arrived.
+    Unknown(String),
+    /// The producer is of no use any more.
+    Fatal(String),
+}
+
+/// The one producer of a service.
+pub struct Producer {
+    inner: ThreadedProducer<Context>,
+    names: Names,
+}
+
+/// The names that go into outputs.
+struct Names {
+    service: String,
+    target: String,
+    dead_letter: String,
+    sources: Vec<String>,
+}
+
+/// What the user may change.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("linger.ms", "5"),
+    ("compression.type", "lz4"),
+    // What gets CONCURRENT_TRANSACTIONS or meets a new leader waits this long; the default is 100.
+    ("retry.backoff.ms", "10"),
+    ("retry.backoff.max.ms", "50"),
+    // The broker decides what is too large: it sees the compressed size, librdkafka does not.
+    ("message.max.bytes", "1000000000"),
+];
+
+/// What the protocol owns.
+const OWNED: &[(&str, &str)] = &[
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    // Java's.
+    ("partitioner", "murmur2_random"),
+    // Success costs no report.
+    ("delivery.report.only.error", "true"),
+];
+
+impl Producer {
+    /// A producer for the target and the dead-letter topic of `service`. Contacts nobody yet.
+    pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
+        let batch = limits.batch_bytes.to_string();
+        let defaults: Vec<_> = DEFAULTS.iter().copied().chain([("batch.size", batch.as_str())]).collect();
+        let config = client::config(kafka, &defaults, OWNED);
+        let names = Names {
+            service: service.name.clone(),
+            target: service.target.clone(),
+            dead_letter: service.dead_letter.clone(),
+            sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
+        };
+        Ok(Producer { inner: config.create_with_context(Context::default())?, names })
+    }
+
+    /// Takes an output; it is on its way after this, and arrived when [`flush`](Producer::flush) says true and
+    /// [`take_failures`](Producer::take_failures) does not name its tag.
+    ///
+    /// Key, value, headers and timestamp go as they came, with one exception: a timestamp of exactly 0 (1970)
+    /// becomes the time of sending, which is what 0 means to librdkafka.
+    pub fn send(&self, to: Destination<'_>, output: &Output<'_>, tag: usize) -> Result<(), SendError> {
+        let (topic, headers) = match to {
+            Destination::Target => (&self.names.target, output.headers().to_owned()),
+            Destination::DeadLetter(letter) => {
+                (&self.names.dead_letter, Some(self.dead_letter_headers(output, &letter)))
+            }
+        };
+        let record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord {
+            topic,
+            partition: None,
+            payload: output.value(),
+            key: output.key(),
+            // -1: not available.
+            timestamp: Some(output.timestamp_ms().unwrap_or(-1)),
+            headers,
+            delivery_opaque: tag,
+        };
+        self.inner.send(record).map_err(|(error, _)| self.send_error(topic, &error))
+    }
+
+    fn send_error(&self, topic: &str, error: &ClientError) -> SendError {
+        let text = format!("{topic}: {error}");
+        match error.rdkafka_error_code() {
+            Some(Code::QueueFull) => SendError::QueueFull,
+            Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
+                SendError::Denied(text)
+            }
+            Some(Code::Fatal | Code::State | Code::Fenced) => SendError::Fatal(self.fatal().unwrap_or(text)),
+            _ => SendError::Refused(text),
+        }
+    }
+
+    /// Sends what lingers and waits until nothing is in flight; false if that took longer.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        ffi::flush(self.client(), timeout)
+    }
+
+    /// What did not arrive, by tag, since the last call.
+    pub fn take_failures(&self) -> Vec<(usize, Failure)> {
+        let context = self.client().context();
+        if !context.failed.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *context.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    /// Gives up what is in flight: each becomes a failure of unknown outcome.
+    pub fn purge(&self) {
+        self.inner.purge(PurgeConfig::default().queue().inflight());
+    }
+
+    /// Why this producer is of no use any more, if so.
+    pub fn fatal(&self) -> Option<String> {
+        self.client()
+            .fatal_error()
+            .map(|(code, text)| format!("the producer of service {} failed: {text} ({code})", self.names.service))
+    }
+
+    fn client(&self) -> &Client<Context> {
+        self.inner.client()
+    }
+
+    /// The record's own headers without earlier `throttle-*`, then ours.
+    fn dead_letter_headers(&self, output: &Output<'_>, letter: &DeadLetter<'_>) -> OwnedHeaders {
+        let mut headers = output.headers().to_owned().unwrap_or_default();
+        let attempt = incoming_attempt(output.headers()).map_or(1, |attempt| attempt.saturating_add(1));
+        for name in throttle::ALL {
+            ffi::remove_header(&mut headers, name);
+        }
+        let values: [(&CStr, &str); throttle::ALL.len()] = [
+            (throttle::REASON, letter.reason.as_str()),
+            (throttle::SERVICE, &self.names.service),
+            (throttle::CLIENT, letter.client),
+            (throttle::TOPIC, &self.names.sources[output.source().index()]),
+            (throttle::PARTITION, &output.partition().to_string()),
+            (throttle::OFFSET, &output.offset().to_string()),
+            (throttle::TIMESTAMP_MS, &output.timestamp_ms().unwrap_or(-1).to_string()),
+            (throttle::RETRY_AFTER_MS, &letter.retry_after_ms.to_string()),
+            (throttle::ATTEMPT, &attempt.to_string()),
+        ];
+        values.into_iter().fold(headers, |headers, (name, value)| {
+            let key = name.to_str().expect("our own header names are ASCII");
+            headers.insert(Header { key, value: Some(value) })
+        })
+    }
+}
+
+/// The attempt that an earlier pass wrote, if it is a number.
+fn incoming_attempt(headers: Headers<'_>) -> Option<u64> {
+    let (_, value) = headers.iter().filter(|(name, _)| *name == throttle::ATTEMPT.to_bytes()).last()?;
+    std::str::from_utf8(value?).ok()?.parse().ok()
+}
+
+/// The headers of a rejected record.
+mod throttle {
+    use std::ffi::CStr;
+
+    pub const REASON: &CStr = c"throttle-reason";
+    pub const SERVICE: &CStr = c"throttle-service";
+    pub const CLIENT: &CStr = c"throttle-client";
+    pub const TOPIC: &CStr = c"throttle-topic";
+    pub const PARTITION: &CStr = c"throttle-partition";
+    pub const OFFSET: &CStr = c"throttle-offset";
+    pub const TIMESTAMP_MS: &CStr = c"throttle-timestamp-ms";
+    pub const RETRY_AFTER_MS: &CStr = c"throttle-retry-after-ms";
+    pub const ATTEMPT: &CStr = c"throttle-attempt";
+
+    pub const ALL: [&CStr; 9] =
+        [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT];
+}
+
+/// Collects failures on the polling thread.
+#[derive(Default)]
+struct Context {
+    failed: AtomicBool,
+    failures: Mutex<Vec<(usize, Failure)>>,
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: ClientError, reason: &str) {
+        // What it means for a record comes with the record.
+        tracing::debug!("producer: {error}: {reason}");
+    }
+}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
+        if let Err((error, message)) = result {
+            let failure = failure(rdkafka::Message::topic(message), error);
+            self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn failure(topic: &str, error: &ClientError) -> Failure {
+    let text = format!("{topic}: {error}");
+    match error.rdkafka_error_code() {
+        Some(
+            Code::MessageSizeTooLarge
+            | Code::MessageBatchTooLarge
+            | Code::InvalidMessage
+            | Code::InvalidMessageSize
+            | Code::InvalidRecord
+            | Code::InvalidDifferentRecord
+            | Code::InvalidTimestamp
+            | Code::UnsupportedForMessageFormat,
+        ) => Failure::Refused(text),
+        Some(
+            Code::TopicAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::TransactionalIdAuthorizationFailed
+            | Code::UnknownTopic
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownPartition
+            | Code::InvalidTopic
+            | Code::PolicyViolation
+            | Code::UnsupportedCompressionType,
+        ) => Failure::Denied(text),
+        Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(text),
+        _ => Failure::Unknown(text),
+    }
+}

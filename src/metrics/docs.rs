@@ -1,0 +1,83 @@
+//! `docs/metrics.md`, made from the table.
+
+use std::fmt::Write;
+
+use super::table::{Metric, TABLE};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, ROUND_OUTCOMES};
+use watermaster_core::reason::Reason;
+
+const HEAD: &str = "\
+# Metrics
+
+Made from the table in `src/metrics/table.rs`; `UPDATE_DOCS=1 cargo test --lib metrics` rewrites it.
+
+`GET /metrics` serves these in Prometheus' text format. Each exists from the start, at 0, with every known value of its
+labels. Counters count since the process started and never decrease. Counts are records, also where the name says
+`units`: those are measured per cycle.
+
+";
+
+/// The page, as it should be.
+pub fn markdown() -> String {
+    let mut page = HEAD.to_owned();
+    page.push_str("| name | kind | unit | labels | tells |\n|---|---|---|---|---|\n");
+    for metric in TABLE {
+        let Metric { name, kind, unit, labels, help, .. } = metric;
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels = labels.join(", ");
+        let _ = writeln!(page, "| `{name}` | {} | {} | {labels} | {help} |", kind.as_str(), unit.as_str());
+    }
+    push_labels(&mut page);
+    push_buckets(&mut page);
+    page
+}
+
+fn push_labels(page: &mut String) {
+    page.push_str(
+        "
+## Labels
+
+| label | values |
+|---|---|
+| `service` | the service's name |
+| `client` | configured clients and the first ids to come, up to `admin.metrics_clients` for each service; `_other`: all others and records of no client |
+| `topic`, `partition` | of a source; those of a partition vanish when it is revoked |
+| `decision` | `admitted`, `rejected` |
+",
+    );
+    let reasons = Reason::ALL.map(Reason::as_str);
+    push_values(page, "`reason` of a rejection", &reasons);
+    push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
+    push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
+    push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
+    push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
+}
+
+fn push_values(page: &mut String, label: &str, values: &[&str]) {
+    let _ = writeln!(page, "| {label} | `{}` |", values.join("`, `"));
+}
+
+fn push_buckets(page: &mut String) {
+    page.push_str("\n## Buckets\n\n");
+    for metric in TABLE.iter().filter(|metric| !metric.buckets.is_empty()) {
+        let bounds: Vec<_> = metric.buckets.iter().map(f64::to_string).collect();
+        let _ = writeln!(page, "- `{}`: {}", metric.name, bounds.join(", "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn the_page_is_current() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, markdown()).unwrap();
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(written == markdown(), "docs/metrics.md differs from the table; UPDATE_DOCS=1 rewrites it");
+    }
+}

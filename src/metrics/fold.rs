@@ -1,0 +1,351 @@
+//! Which clients have a metric label of their own, and what each label has counted.
+//!
+//! The number of labels is bounded while clients come and go, yet a counter must never decrease. So a label, once
+//! given, is kept for the life of the process: when its client is forgotten the label keeps what it counted (the
+//! snapshot moves those counts to `unregistered`), and when the client comes back it goes on from there. Whatever
+//! no label holds is `_other`: the snapshot's total minus all labels, which can't decrease either, because a label
+//! only grows by records that the total grew by too.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use watermaster_core::reason::{Reason, ReasonCounts};
+
+use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
+
+/// The label of all who have none of their own.
+pub(super) const OTHER: &str = "_other";
+
+const REASONS: usize = Reason::ALL.len();
+const HALF: usize = 2 + REASONS;
+
+/// All counters of a client in a row (really done, then shadow; each: admitted, delayed, rejections by reason), so
+/// that they are added, subtracted and compared at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Tally([u64; 2 * HALF]);
+
+impl Tally {
+    fn new(done: &Counts, shadow: &Counts) -> Tally {
+        let mut tally = Tally::default();
+        for (half, counts) in tally.0.chunks_exact_mut(HALF).zip([done, shadow]) {
+            half[0] = counts.admitted;
+            half[1] = counts.delayed;
+            for (slot, (_, count)) in half[2..].iter_mut().zip(ReasonCounts::iter(&counts.rejected)) {
+                *slot = count;
+            }
+        }
+        tally
+    }
+
+    pub(super) fn done(&self) -> TallyHalf<'_> {
+        TallyHalf(&self.0[..HALF])
+    }
+
+    pub(super) fn shadow(&self) -> TallyHalf<'_> {
+        TallyHalf(&self.0[HALF..])
+    }
+
+    fn plus(mut self, other: &Tally) -> Tally {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = a.saturating_add(b));
+        self
+    }
+
+    fn minus(mut self, other: &Tally) -> Tally {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = a.saturating_sub(b));
+        self
+    }
+
+    /// Whether any count is below that of `earlier`.
+    fn went_back(&self, earlier: &Tally) -> bool {
+        self.0.iter().zip(earlier.0).any(|(now, then)| *now < then)
+    }
+}
+
+/// What was really done, or what would have been.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TallyHalf<'a>(&'a [u64]);
+
+impl TallyHalf<'_> {
+    pub(super) fn admitted(&self) -> u64 {
+        self.0[0]
+    }
+
+    pub(super) fn delayed(&self) -> u64 {
+        self.0[1]
+    }
+
+    pub(super) fn rejected(&self) -> u64 {
+        self.0[2..].iter().sum()
+    }
+
+    /// One count for each of [`Reason::ALL`].
+    pub(super) fn reasons(&self) -> &[u64] {
+        &self.0[2..]
+    }
+}
+
+/// What a label's gauges show; all 0 while its client is not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Levels {
+    pub(super) wants: u64,
+    pub(super) granted: u64,
+    pub(super) default_share: f64,
+    pub(super) backlog: u64,
+}
+
+impl Levels {
+    fn add(&mut self, client: &ClientSnapshot) {
+        self.wants = self.wants.saturating_add(client.wants);
+        self.granted = self.granted.saturating_add(client.granted);
+        self.default_share += client.default_share;
+        self.backlog = self.backlog.saturating_add(client.backlog);
+    }
+}
+
+/// One label. `ended` holds earlier lives of its client, `current` the running one, of which `elsewhere` was already
+/// counted as `_other` when the label was made.
+#[derive(Debug, Clone, Copy, Default)]
+struct Label {
+    ended: Tally,
+    current: Tally,
+    elsewhere: Tally,
+    levels: Levels,
+}
+
+impl Label {
+    fn total(&self) -> Tally {
+        self.ended.plus(&self.current.minus(&self.elsewhere))
+    }
+
+    /// The client counts `tally` now. If that is less than before, it was forgotten and came back in between.
+    fn advance(&mut self, tally: Tally) {
+        if tally.went_back(&self.current) {
+            self.end();
+        }
+        self.current = tally;
+    }
+
+    fn end(&mut self) {
+        *self = Label { ended: self.total(), levels: self.levels, ..Label::default() };
+    }
+}
+
+/// The labels of one service.
+#[derive(Debug)]
+pub(super) struct Fold {
+    max_labels: usize,
+    labels: BTreeMap<Arc<str>, Label>,
+    other: Label,
+}
+
+impl Fold {
+    /// Labels for the `configured` clients, and for others as they come while there are fewer than `max_labels`.
+    pub(super) fn new(max_labels: usize, configured: impl IntoIterator<Item = Arc<str>>) -> Fold {
+        let labels = configured.into_iter().filter(|name| &**name != OTHER);
+        Fold { max_labels, labels: labels.map(|name| (name, Label::default())).collect(), other: Label::default() }
+    }
+
+    /// Takes over what the snapshot shows.
+    pub(super) fn update(&mut self, snapshot: &ServiceSnapshot) {
+        self.labels.values_mut().for_each(|label| label.levels = Levels::default());
+        self.other.levels = Levels::default();
+        let mut total = Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow);
+        let mut present = Vec::with_capacity(self.labels.len());
+        for client in &snapshot.clients {
+            let tally = Tally::new(&client.counts, &client.shadow);
+            total = total.plus(&tally);
+            if let Some(label) = self.label_for(client, &tally) {
+                label.advance(tally);
+                label.levels.add(client);
+                present.push(Arc::clone(&client.name));
+            } else {
+                self.other.levels.add(client);
+            }
+        }
+        self.end_absent(&present);
+        let labelled = self.labels.values().fold(Tally::default(), |sum, label| sum.plus(&label.total()));
+        self.other.current = total.minus(&labelled);
+    }
+
+    /// Every label with its counts and levels, `_other` last.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, Tally, Levels)> {
+        let labels = self.labels.iter().map(|(name, label)| (&**name, label));
+        labels.chain([(OTHER, &self.other)]).map(|(name, label)| (name, label.total(), label.levels))
+    }
+
+    fn label_for(&mut self, client: &ClientSnapshot, tally: &Tally) -> Option<&mut Label> {
+        if &*client.name == OTHER {
+            return None;
+        }
+        if !self.labels.contains_key(&client.name) {
+            let has_room = self.labels.len() < self.max_labels;
+            if !has_room && !client.configured {
+                return None;
+            }
+            // Without room it may have been among the others before it was configured; what it counted stays there.
+            let elsewhere = if has_room { Tally::default() } else { *tally };
+            self.labels.insert(Arc::clone(&client.name), Label { current: elsewhere, elsewhere, ..Label::default() });
+        }
+        self.labels.get_mut(&client.name)
+    }
+
+    /// Who is not among the `present` (sorted, as the snapshot is) has been forgotten.
+    fn end_absent(&mut self, present: &[Arc<str>]) {
+        for (name, label) in &mut self.labels {
+            if present.binary_search(name).is_err() {
+                label.end();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What can happen to a service between two scrapes.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Admit(u8, u8),
+        Delay(u8, u8),
+        Reject(u8, usize),
+        Shadow(u8, usize),
+        Anonymous,
+        Forget(u8),
+        Configure(u8),
+        Publish,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let client = 0..8_u8;
+        prop_oneof![
+            4 => (client.clone(), 1..9_u8).prop_map(|(c, n)| Step::Admit(c, n)),
+            1 => (client.clone(), 1..9_u8).prop_map(|(c, n)| Step::Delay(c, n)),
+            2 => (client.clone(), 0..REASONS).prop_map(|(c, r)| Step::Reject(c, r)),
+            1 => (client.clone(), 0..REASONS).prop_map(|(c, r)| Step::Shadow(c, r)),
+            1 => Just(Step::Anonymous),
+            2 => client.clone().prop_map(Step::Forget),
+            1 => client.prop_map(Step::Configure),
+            3 => Just(Step::Publish),
+        ]
+    }
+
+    /// A registry as the core keeps it: the counts of a forgotten client move to `unregistered`.
+    #[derive(Default)]
+    struct Registry {
+        clients: BTreeMap<u8, ClientSnapshot>,
+        unregistered: Counts,
+        unregistered_shadow: Counts,
+        ever_configured: BTreeSet<u8>,
+    }
+
+    impl Registry {
+        fn client(&mut self, id: u8) -> &mut ClientSnapshot {
+            // Client 0 is configured, client 7 has the name of the fold itself.
+            let name = if id == 7 { OTHER.into() } else { format!("c{id}").into() };
+            self.clients.entry(id).or_insert_with(|| ClientSnapshot {
+                name,
+                configured: id == 0,
+                granted: u64::from(id) + 1,
+                ..Default::default()
+            })
+        }
+
+        fn apply(&mut self, step: &Step) {
+            match *step {
+                Step::Admit(c, n) => self.client(c).counts.admitted += u64::from(n),
+                Step::Delay(c, n) => self.client(c).counts.delayed += u64::from(n),
+                Step::Reject(c, r) => self.client(c).counts.rejected.add(Reason::ALL[r]),
+                Step::Shadow(c, r) => self.client(c).shadow.rejected.add(Reason::ALL[r]),
+                Step::Anonymous => self.unregistered.rejected.add(Reason::Anonymous),
+                Step::Configure(c) => {
+                    self.client(c).configured = true;
+                    self.ever_configured.insert(c);
+                }
+                Step::Publish => {}
+                Step::Forget(c) => {
+                    if let Some(gone) = self.clients.remove(&c) {
+                        merge(&mut self.unregistered, &gone.counts);
+                        merge(&mut self.unregistered_shadow, &gone.shadow);
+                    }
+                }
+            }
+        }
+
+        fn snapshot(&self) -> ServiceSnapshot {
+            let mut clients: Vec<_> = self.clients.values().cloned().collect();
+            clients.sort_by(|a, b| a.name.cmp(&b.name));
+            ServiceSnapshot {
+                clients,
+                unregistered: self.unregistered,
+                unregistered_shadow: self.unregistered_shadow,
+                ..Default::default()
+            }
+        }
+    }
+
+    fn merge(into: &mut Counts, from: &Counts) {
+        into.admitted += from.admitted;
+        into.delayed += from.delayed;
+        into.rejected.merge(&from.rejected);
+    }
+
+    fn total(snapshot: &ServiceSnapshot) -> Tally {
+        let clients = snapshot.clients.iter().map(|c| Tally::new(&c.counts, &c.shadow));
+        clients.fold(Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow), |sum, t| sum.plus(&t))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+        #[test]
+        fn counters_never_decrease_and_add_up_whoever_comes_and_goes(
+            max_labels in 0..5_usize,
+            steps in prop::collection::vec(step(), 1..120),
+        ) {
+            let mut registry = Registry { ever_configured: [0].into(), ..Default::default() };
+            let mut fold = Fold::new(max_labels, ["c0".into()]);
+            let mut before: BTreeMap<String, Tally> = BTreeMap::new();
+            for step in &steps {
+                registry.apply(step);
+                if !matches!(step, Step::Publish) {
+                    continue;
+                }
+                let snapshot = registry.snapshot();
+                fold.update(&snapshot);
+                let now: BTreeMap<String, Tally> = fold.iter().map(|(name, t, _)| (name.into(), t)).collect();
+                for (name, tally) in &before {
+                    prop_assert!(!now[name].went_back(tally), "{name} decreased");
+                }
+                let sum = now.values().fold(Tally::default(), |sum, t| sum.plus(t));
+                prop_assert_eq!(sum, total(&snapshot));
+                let granted: u64 = fold.iter().map(|(_, _, levels)| levels.granted).sum();
+                prop_assert_eq!(granted, snapshot.clients.iter().map(|c| c.granted).sum::<u64>());
+                prop_assert!(now.len() <= max_labels + registry.ever_configured.len() + 1);
+                before = now;
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_comes_back_goes_on_where_it_was() {
+        let mut registry = Registry::default();
+        let mut fold = Fold::new(9, []);
+        let count = |fold: &Fold, name: &str| {
+            fold.iter().find(|(label, ..)| *label == name).map(|(_, tally, _)| tally.done().admitted())
+        };
+        let mut publish = |steps: &[Step], fold: &mut Fold| {
+            steps.iter().for_each(|step| registry.apply(step));
+            fold.update(&registry.snapshot());
+        };
+        publish(&[Step::Admit(1, 5)], &mut fold);
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
+        publish(&[Step::Forget(1)], &mut fold);
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
+        publish(&[Step::Admit(1, 3)], &mut fold);
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(8), Some(0)));
+    }
+}

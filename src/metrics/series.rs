@@ -1,0 +1,259 @@
+//! The series of one service in the exporter's registry: made once, set from each snapshot.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::PrometheusRecorder;
+use watermaster_core::reason::Reason;
+
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, ROUND_OUTCOMES, ServiceSnapshot};
+
+use super::fold::{Fold, Levels, Tally, TallyHalf};
+use super::table::{self, Metric};
+
+/// Makes series; the same labels give the same series.
+#[derive(Clone, Copy)]
+pub(super) struct Registry<'a>(pub(super) &'a PrometheusRecorder);
+
+const METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+impl Registry<'_> {
+    /// Makes a gauge exist at 0.
+    fn declare_gauge(self, metric: &Metric, labels: &[&str]) {
+        let _ = self.gauge(metric, labels);
+    }
+
+    /// Makes a counter exist at 0.
+    fn declare_counter(self, metric: &Metric, labels: &[&str]) {
+        let _ = self.counter(metric, labels);
+    }
+
+    pub(super) fn gauge(self, metric: &Metric, labels: &[&str]) -> Gauge {
+        self.0.register_gauge(&key(metric, labels), &METADATA)
+    }
+
+    pub(super) fn counter(self, metric: &Metric, labels: &[&str]) -> Counter {
+        self.0.register_counter(&key(metric, labels), &METADATA)
+    }
+}
+
+fn key(metric: &Metric, values: &[&str]) -> Key {
+    assert_eq!(metric.labels.len(), values.len(), "{}: a value for each label", metric.name);
+    let labels: Vec<Label> =
+        metric.labels.iter().zip(values).map(|(label, v)| Label::new(*label, pre_escape(v))).collect();
+    Key::from_parts(metric.name, labels)
+}
+
+/// The exporter takes a backslash for the start of an escape that is already there, so that `a\b` and `a\\b` become
+/// one series; doubled, each comes out as it is.
+fn pre_escape(value: &str) -> String {
+    value.replace('\\', "\\\\")
+}
+
+/// Every series of one service, and the snapshot that they show.
+#[derive(Debug)]
+pub(super) struct ServiceSeries {
+    fold: Fold,
+    clients: BTreeMap<String, ClientSeries>,
+    totals: Totals,
+    newest: Arc<ServiceSnapshot>,
+}
+
+impl ServiceSeries {
+    pub(super) fn new<'a>(
+        registry: Registry<'_>,
+        service: &str,
+        metrics_clients: usize,
+        configured: impl IntoIterator<Item = Arc<str>>,
+        topics: impl IntoIterator<Item = &'a str>,
+    ) -> ServiceSeries {
+        let fold = Fold::new(metrics_clients, configured);
+        let clients = fold.iter().map(|(name, ..)| (name.to_owned(), ClientSeries::new(registry, service, name)));
+        for topic in topics {
+            registry.declare_gauge(&table::SOURCE_RETENTION, &[service, topic]);
+        }
+        ServiceSeries {
+            clients: clients.collect(),
+            fold,
+            totals: Totals::new(registry, service),
+            newest: Arc::new(ServiceSnapshot { name: service.to_owned(), ..Default::default() }),
+        }
+    }
+
+    pub(super) fn newest(&self) -> &ServiceSnapshot {
+        &self.newest
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        registry: Registry<'_>,
+        service: &str,
+        snapshot: &Arc<ServiceSnapshot>,
+    ) {
+        if Arc::ptr_eq(&self.newest, snapshot) {
+            return;
+        }
+        self.newest = Arc::clone(snapshot);
+        self.fold.update(snapshot);
+        for (name, tally, levels) in self.fold.iter() {
+            if !self.clients.contains_key(name) {
+                self.clients
+                    .insert(name.to_owned(), ClientSeries::new(registry, service, name));
+            }
+            self.clients[name].set(&tally, &levels);
+        }
+        self.totals.set(registry, service, snapshot);
+    }
+}
+
+/// The series of one client, or of all that have no label of their own.
+#[derive(Debug)]
+struct ClientSeries {
+    done: DecisionSeries,
+    shadow: DecisionSeries,
+    delayed: Counter,
+    wants: Gauge,
+    granted: Gauge,
+    default_share: Gauge,
+    backlog: Gauge,
+}
+
+#[derive(Debug)]
+struct DecisionSeries {
+    admitted: Counter,
+    rejected: Counter,
+    /// One for each of [`Reason::ALL`].
+    reasons: Vec<Counter>,
+}
+
+impl DecisionSeries {
+    fn new(registry: Registry<'_>, records: &Metric, rejected: &Metric, service: &str, client: &str) -> Self {
+        let reason = |reason: Reason| registry.counter(rejected, &[service, client, reason.as_str()]);
+        DecisionSeries {
+            admitted: registry.counter(records, &[service, client, "admitted"]),
+            rejected: registry.counter(records, &[service, client, "rejected"]),
+            reasons: Reason::ALL.into_iter().map(reason).collect(),
+        }
+    }
+
+    fn set(&self, tally: TallyHalf<'_>) {
+        self.admitted.absolute(tally.admitted());
+        self.rejected.absolute(tally.rejected());
+        for (counter, count) in self.reasons.iter().zip(tally.reasons()) {
+            counter.absolute(*count);
+        }
+    }
+}
+
+impl ClientSeries {
+    fn new(registry: Registry<'_>, service: &str, client: &str) -> ClientSeries {
+        let decisions = |records, rejected| DecisionSeries::new(registry, records, rejected, service, client);
+        let gauge = |metric| registry.gauge(metric, &[service, client]);
+        ClientSeries {
+            done: decisions(&table::RECORDS, &table::REJECTED),
+            shadow: decisions(&table::SHADOW_RECORDS, &table::SHADOW_REJECTED),
+            delayed: registry.counter(&table::DELAYED, &[service, client]),
+            wants: gauge(&table::WANTS),
+            granted: gauge(&table::GRANTED),
+            default_share: gauge(&table::DEFAULT_SHARE),
+            backlog: gauge(&table::BACKLOG_RECORDS),
+        }
+    }
+
+    fn set(&self, tally: &Tally, levels: &Levels) {
+        self.done.set(tally.done());
+        self.shadow.set(tally.shadow());
+        self.delayed.absolute(tally.done().delayed());
+        self.wants.set(levels.wants as f64);
+        self.granted.set(levels.granted as f64);
+        self.default_share.set(levels.default_share);
+        self.backlog.set(levels.backlog as f64);
+    }
+}
+
+/// Where a gauge's value is found.
+type ValueOf = fn(&ServiceSnapshot) -> f64;
+
+/// The series of a service as a whole.
+#[derive(Debug)]
+struct Totals {
+    gauges: Vec<(Gauge, ValueOf)>,
+    allocations: Vec<Counter>,
+    lost_records: Counter,
+    rebalances: Counter,
+    paused: BTreeMap<&'static str, Gauge>,
+}
+
+/// Each gauge that has no label but the service, and where its value is found.
+const GAUGES: &[(&Metric, ValueOf)] = &[
+    (&table::CAPACITY, |s| s.capacity as f64),
+    (&table::CYCLE, |s| s.cycle_seconds),
+    (&table::WINDOW_ADMITTED, |s| s.window_admitted as f64),
+    (&table::WINDOW_ADMITTED_MAX, |s| s.window_admitted_max as f64),
+    (&table::CLIENTS, |s| s.clients.len() as f64),
+    (&table::ENFORCED, |s| f64::from(s.enforce)),
+    (&table::BACKLOG_BYTES, |s| s.backlog_bytes as f64),
+    (&table::BACKLOG_LIMIT_RECORDS, |s| s.backlog_limit_records as f64),
+    (&table::BACKLOG_LIMIT_BYTES, |s| s.backlog_limit_bytes as f64),
+    (&table::OLDEST_HELD_AGE, |s| s.oldest_held_seconds),
+    (&table::MAP_USED, |s| s.map_used_ratio),
+    (&table::READY, |s| f64::from(s.ready)),
+    (&table::SERVICE_UP, |s| f64::from(s.up)),
+    (&table::TARGET_REFUSING, |s| f64::from(s.target_refusing)),
+];
+
+impl Totals {
+    fn new(registry: Registry<'_>, service: &str) -> Totals {
+        for outcome in ROUND_OUTCOMES {
+            registry.declare_counter(&table::ROUNDS, &[service, outcome]);
+        }
+        for cause in PRODUCER_CAUSES {
+            registry.declare_counter(&table::PRODUCER_RECREATIONS, &[service, cause]);
+        }
+        let paused = |reason: &&'static str| (*reason, registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]));
+        Totals {
+            gauges: GAUGES.iter().map(|(metric, of)| (registry.gauge(metric, &[service]), *of)).collect(),
+            allocations: ALLOCATION_CAUSES
+                .iter()
+                .map(|cause| registry.counter(&table::ALLOCATIONS, &[service, cause]))
+                .collect(),
+            lost_records: registry.counter(&table::LOST_RECORDS, &[service]),
+            rebalances: registry.counter(&table::REBALANCES, &[service]),
+            paused: PAUSE_REASONS.iter().map(paused).collect(),
+        }
+    }
+
+    fn set(&mut self, registry: Registry<'_>, service: &str, snapshot: &ServiceSnapshot) {
+        self.gauges
+            .iter()
+            .for_each(|(gauge, of)| gauge.set(of(snapshot)));
+        for (counter, count) in self.allocations.iter().zip(snapshot.allocations) {
+            counter.absolute(count);
+        }
+        self.lost_records.absolute(snapshot.lost_records);
+        self.rebalances.absolute(snapshot.rebalances);
+        for (outcome, count) in &snapshot.rounds {
+            registry.counter(&table::ROUNDS, &[service, outcome]).absolute(*count);
+        }
+        for (cause, count) in &snapshot.producer_recreations {
+            registry.counter(&table::PRODUCER_RECREATIONS, &[service, cause]).absolute(*count);
+        }
+        for (topic, seconds) in &snapshot.source_retention_seconds {
+            registry.gauge(&table::SOURCE_RETENTION, &[service, topic]).set(*seconds);
+        }
+        self.set_paused(registry, service, snapshot);
+    }
+
+    /// A reason that the snapshot does not name has no partition.
+    fn set_paused(&mut self, registry: Registry<'_>, service: &str, snapshot: &ServiceSnapshot) {
+        self.paused.values().for_each(|gauge| gauge.set(0.0));
+        for &(reason, partitions) in &snapshot.paused {
+            let make = || registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]);
+            self.paused
+                .entry(reason)
+                .or_insert_with(make)
+                .set(partitions as f64);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use watermaster_core::policy::Mode;
+use watermaster_core::reason::Reason;
+
+use super::table::{Kind, TABLE, WAITING_BUCKETS};
+use super::*;
+use crate::snapshot::{ClientSnapshot, Counts};
+
+/// A sample of a scrape: family and labels as Prometheus reads them, and the value.
+type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
+
+/// Reads the text format as strictly as Prometheus does: a head before the samples, no series twice.
+fn parse(text: &str) -> (Samples, BTreeMap<String, String>) {
+    let mut samples = Samples::new();
+    let mut types = BTreeMap::new();
+    let mut helps = BTreeSet::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let name = rest.split(' ').next().unwrap();
+            assert!(helps.insert(name.to_owned()), "HELP twice: {name}");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(helps.contains(name), "no HELP before TYPE {name}");
+            assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "TYPE twice: {name}");
+        } else {
+            let (name, labels, value) = parse_sample(line);
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix).filter(|bare| types.contains_key(*bare)))
+                .unwrap_or(&name);
+            assert!(types.contains_key(family), "no TYPE before {line}");
+            assert!(samples.insert((name, labels), value).is_none(), "series twice: {line}");
+        }
+    }
+    (samples, types)
+}
+
+fn parse_sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
+    let end = line.find(['{', ' ']).unwrap();
+    let (name, mut rest) = line.split_at(end);
+    let mut labels = BTreeMap::new();
+    while let Some(inner) = rest.strip_prefix(['{', ',']) {
+        let (label, after) = inner.split_once("=\"").unwrap();
+        let (value, after) = unescape(after);
+        assert!(labels.insert(label.to_owned(), value).is_none(), "label twice: {line}");
+        rest = after.strip_prefix('}').unwrap_or(after);
+    }
+    (name.to_owned(), labels, rest.strip_prefix(' ').unwrap().parse().unwrap())
+}
+
+/// A label's value up to its closing quote, and what follows.
+fn unescape(text: &str) -> (String, &str) {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    while let Some((i, c)) = chars.next() {
+        match c {
+            '"' => return (value, &text[i + 1..]),
+            '\\' => match chars.next() {
+                Some((_, 'n')) => value.push('\n'),
+                Some((_, escaped @ ('\\' | '"'))) => value.push(escaped),
+                other => panic!("unknown escape {other:?} in {text}"),
+            },
+            c => value.push(c),
+        }
+    }
+    panic!("no closing quote: {text}");
+}
+
+fn client(name: &str, admitted: u64) -> ClientSnapshot {
+    ClientSnapshot { name: name.into(), counts: Counts { admitted, ..Default::default() }, ..Default::default() }
+}
+
+fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
+    ServiceSnapshot { name: "kyc".into(), clients, ..Default::default() }
+}
+
+fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
+    publisher.publish("kyc", &Arc::new(snapshot));
+    parse(&publisher.render()).0
+}
+
+fn sample(samples: &Samples, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    samples.get(&(name.to_owned(), labels)).copied()
+}
+
+#[test]
+fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
+    let mut publisher = Publisher::new("2.12.1", 10);
+    let mut shown = snapshot(vec![client("a", 1)]);
+    shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
+    shown.source_retention_seconds = vec![("a.kyc".into(), 60.0)];
+    publisher.publish("kyc", &Arc::new(shown));
+    let (samples, types) = parse(&publisher.render());
+
+    let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.as_str().to_owned())).collect();
+    assert_eq!(types, expected);
+    for metric in TABLE {
+        let name = match metric.kind {
+            Kind::Histogram => format!("{}_count", metric.name),
+            _ => metric.name.to_owned(),
+        };
+        let expected: BTreeSet<String> = metric.labels.iter().map(|label| (*label).to_owned()).collect();
+        let mut found = samples.keys().filter(|(found, _)| *found == name).peekable();
+        assert!(found.peek().is_some(), "{name} is not rendered");
+        for (_, labels) in found {
+            assert_eq!(labels.keys().cloned().collect::<BTreeSet<_>>(), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn everything_is_there_at_0_before_the_first_snapshot() {
+    let mut publisher = Publisher::new("2.12.1", 10);
+    publisher.declare(&crate::demo::setup::service(Mode::Shape, true));
+    let (samples, _) = parse(&publisher.render());
+    for client in ["home-loan", "_other"] {
+        let with = |more: (&'static str, &'static str)| [("service", "kyc"), ("client", client), more];
+        for reason in Reason::ALL {
+            let labels = with(("reason", reason.as_str()));
+            assert_eq!(sample(&samples, "watermaster_rejected_total", &labels), Some(0.0));
+            assert_eq!(sample(&samples, "watermaster_shadow_rejected_total", &labels), Some(0.0));
+        }
+        let labels = with(("decision", "admitted"));
+        assert_eq!(sample(&samples, "watermaster_records_total", &labels), Some(0.0));
+    }
+    for cause in crate::snapshot::ALLOCATION_CAUSES {
+        let labels = [("service", "kyc"), ("cause", cause)];
+        assert_eq!(sample(&samples, "watermaster_allocations_total", &labels), Some(0.0));
+    }
+    let retention = [("service", "kyc"), ("topic", "home-loan.kyc")];
+    assert_eq!(sample(&samples, "watermaster_source_retention_seconds", &retention), Some(0.0));
+    assert_eq!(sample(&samples, "watermaster_delay_seconds_count", &[("service", "kyc")]), Some(0.0));
+    assert_eq!(
+        sample(&samples, "watermaster_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("librdkafka", "2.12.1")]),
+        Some(1.0)
+    );
+}
+
+#[test]
+fn a_revoked_partition_is_gone_from_the_next_scrape() {
+    let mut publisher = Publisher::new("", 10);
+    let mut shown = snapshot(Vec::new());
+    shown.partitions = vec![PartitionSnapshot { topic: "t".into(), partition: 3, lag: 7, held: 2 }];
+    let labels = [("service", "kyc"), ("topic", "t"), ("partition", "3")];
+    let samples = scrape(&mut publisher, shown);
+    assert_eq!(sample(&samples, "watermaster_consumer_lag_records", &labels), Some(7.0));
+    assert_eq!(sample(&samples, "watermaster_held_records", &labels), Some(2.0));
+    let samples = scrape(&mut publisher, snapshot(Vec::new()));
+    assert_eq!(sample(&samples, "watermaster_consumer_lag_records", &labels), None);
+}
+
+#[test]
+fn a_partition_that_is_paused_no_more_counts_0() {
+    let mut publisher = Publisher::new("", 10);
+    let mut shown = snapshot(Vec::new());
+    shown.paused = vec![("map", 2)];
+    let labels = [("service", "kyc"), ("reason", "map")];
+    let samples = scrape(&mut publisher, shown);
+    assert_eq!(sample(&samples, "watermaster_paused_partitions", &labels), Some(2.0));
+    let samples = scrape(&mut publisher, snapshot(Vec::new()));
+    assert_eq!(sample(&samples, "watermaster_paused_partitions", &labels), Some(0.0));
+}
+
+#[test]
+fn histograms_are_cumulative_and_keep_their_sum() {
+    let mut publisher = Publisher::new("", 10);
+    let mut shown = snapshot(Vec::new());
+    let mut counts = vec![0; WAITING_BUCKETS.len() + 1];
+    let mut sums = vec![0.0; WAITING_BUCKETS.len() + 1];
+    (counts[0], sums[0]) = (3, 0.003);
+    (counts[4], sums[4]) = (2, 0.18);
+    (counts[16], sums[16]) = (1, 400.0);
+    shown.delay = HistogramSnapshot { bounds: WAITING_BUCKETS, counts, sums };
+    let samples = scrape(&mut publisher, shown);
+    let bucket = |le| sample(&samples, "watermaster_delay_seconds_bucket", &[("service", "kyc"), ("le", le)]);
+    assert_eq!(["0.005", "0.05", "0.1", "300", "+Inf"].map(bucket), [3.0, 3.0, 5.0, 5.0, 6.0].map(Some));
+    assert_eq!(sample(&samples, "watermaster_delay_seconds_sum", &[("service", "kyc")]), Some(400.183));
+    assert_eq!(sample(&samples, "watermaster_delay_seconds_count", &[("service", "kyc")]), Some(6.0));
+}
+
+#[test]
+fn clients_beyond_the_bound_fold_into_other() {
+    let mut publisher = Publisher::new("", 2);
+    let clients = ["a", "b", "c", "d"].map(|name| client(name, 5)).to_vec();
+    let samples = scrape(&mut publisher, snapshot(clients));
+    let admitted = |client| {
+        let labels = [("service", "kyc"), ("client", client), ("decision", "admitted")];
+        sample(&samples, "watermaster_records_total", &labels)
+    };
+    assert_eq!(["a", "b", "c", "_other"].map(admitted), [Some(5.0), Some(5.0), None, Some(10.0)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Ids come from outside: whatever they are, the scrape stays valid and each keeps a series of its own.
+    #[test]
+    fn any_client_id_survives_the_text_format(names in prop::collection::btree_set(r#"[\\"na\n{},= é]{1,6}"#, 1..20)) {
+        let mut publisher = Publisher::new("", 100);
+        let clients = names.iter().enumerate().map(|(i, name)| client(name, i as u64)).collect();
+        let samples = scrape(&mut publisher, snapshot(clients));
+        for (i, name) in names.iter().enumerate() {
+            let labels = [("service", "kyc"), ("client", name), ("decision", "admitted")];
+            prop_assert_eq!(sample(&samples, "watermaster_records_total", &labels), Some(i as f64));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! `watermaster run`: one thread per service, and beside them HTTP and signals on tokio.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use crate::admin::{self, AdminState, ServiceHandle, Token};
+use crate::config::Config;
+use crate::engine::{self, Job, Stopped};
+use crate::exit::Exit;
+use crate::heartbeat::Heartbeat;
+use crate::kafka;
+use crate::kafka::preflight::{self, Severity};
+use crate::metrics::Publisher;
+use crate::settings::Settings;
+use crate::snapshot::{ServiceSnapshot, SnapshotCell};
+
+/// The longest wait for the brokers at the start.
+const REACH: Duration = Duration::from_secs(10);
+/// An engine that was silent for longer hangs: the sum of its bounded calls is a commit (15 s), a group that is left
+/// (2 s) and some steps of waiting, and there is room.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Signals closer together than this are one.
+const IMPATIENCE: Duration = Duration::from_secs(1);
+
+/// What the command line says beside the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct RunOptions {
+    /// Take committed offsets of others for ours, once.
+    pub accept_foreign_offsets: bool,
+}
+
+/// Runs the throttler until it is told to stop or no service is left running.
+pub fn run(config: Config, options: RunOptions) -> Exit {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(why) => {
+            error!("cannot start: {why}");
+            return Exit::Stopped;
+        }
+    };
+    runtime.block_on(supervise(config, options))
+}
+
+async fn supervise(config: Config, options: RunOptions) -> Exit {
+    let settings = &config.settings;
+    let (listener, token) = match (bind(settings).await, read_token(settings)) {
+        (Ok(listener), Ok(token)) => (listener, token),
+        (Err(why), _) | (_, Err(why)) => {
+            error!("{why}");
+            return Exit::Config;
+        }
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let engines: Vec<Prepared> = settings.services.iter().map(|service| Prepared::new(&service.name)).collect();
+    let (end_http, http_ends) = tokio::sync::oneshot::channel::<()>();
+    let state = admin_state(&config, &engines, token, Arc::clone(&stop));
+    let http = tokio::spawn(admin::serve(listener, state, async { drop(http_ends.await) }));
+
+    let mut signals = Signals::new(&stop);
+    let exit = tokio::select! {
+        exit = work(settings, engines, options, &stop) => exit,
+        () = signals.second() => {
+            warn!("a second signal: leaving without draining");
+            Exit::Stopped
+        }
+    };
+    drop(end_http);
+    if let Ok(Err(why)) = http.await {
+        warn!("HTTP: {why}");
+    }
+    exit
+}
+
+/// Looks at the topics, then runs every service until the last one ends.
+async fn work(settings: &Settings, engines: Vec<Prepared>, options: RunOptions, stop: &Arc<AtomicBool>) -> Exit {
+    let asked = settings.clone();
+    let report = match tokio::task::spawn_blocking(move || preflight::check(&asked, REACH)).await {
+        Ok(Ok(report)) => report,
+        Ok(Err(unreachable)) => {
+            error!("{unreachable}");
+            return Exit::Unreachable;
+        }
+        Err(why) => {
+            error!("looking at the topics failed: {why}");
+            return Exit::Stopped;
+        }
+    };
+    let mut fleet = Fleet::start(settings, engines, &report, options, stop);
+    let failed = fleet.wait().await;
+    match (stop.load(Ordering::Relaxed), failed) {
+        (true, 0) => {
+            info!("drained, leaving");
+            Exit::Done
+        }
+        (true, _) => Exit::Done,
+        (false, _) => {
+            error!("no service is left running");
+            Exit::Stopped
+        }
+    }
+}
+
+/// What an engine shares with the rest of the process.
+#[derive(Clone)]
+pub struct Prepared {
+    pub name: String,
+    pub cell: SnapshotCell,
+    pub heartbeat: Arc<Heartbeat>,
+}
+
+impl Prepared {
+    /// For the engine of this service.
+    pub fn new(name: &str) -> Prepared {
+        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), SILENCE));
+        Prepared { name: name.to_owned(), cell: SnapshotCell::default(), heartbeat }
+    }
+}
+
+/// The engines of a process.
+pub struct Fleet {
+    running: usize,
+    ends: mpsc::UnboundedReceiver<Result<(), Stopped>>,
+}
+
+impl Fleet {
+    /// Starts an engine for each service whose topics are as they should be; the others are stopped from the start.
+    pub fn start(
+        settings: &Settings,
+        engines: Vec<Prepared>,
+        report: &preflight::Report,
+        options: RunOptions,
+        stop: &Arc<AtomicBool>,
+    ) -> Fleet {
+        let (ended, ends) = mpsc::unbounded_channel();
+        for (service, prepared) in settings.services.iter().zip(engines) {
+            let ended = ended.clone();
+            if let Some(why) = tell_findings(report, &service.name) {
+                prepared.cell.set(ServiceSnapshot {
+                    name: service.name.clone(),
+                    trouble: Some(why.clone()),
+                    ..ServiceSnapshot::default()
+                });
+                prepared.heartbeat.stop();
+                let _ = ended.send(Err(Stopped(why)));
+                continue;
+            }
+            let job = Job {
+                kafka: settings.kafka.clone(),
+                service: service.clone(),
+                accept_foreign_offsets: options.accept_foreign_offsets,
+                facts: report.clone(),
+                cell: prepared.cell,
+                heartbeat: prepared.heartbeat,
+                shutdown: Arc::clone(stop),
+            };
+            let thread = thread::Builder::new().name(format!("engine-{}", service.name));
+            let spawned = thread.spawn({
+                let ended = ended.clone();
+                move || drop(ended.send(engine::run(job)))
+            });
+            if let Err(why) = spawned {
+                let _ = ended.send(Err(Stopped(format!("service {}: no thread: {why}", service.name))));
+            }
+        }
+        Fleet { running: settings.services.len(), ends }
+    }
+
+    /// Waits until all have ended; how many of them failed.
+    pub async fn wait(&mut self) -> usize {
+        let mut failed = 0;
+        while self.running > 0 {
+            // `None`: a thread panicked, and with it went the last sender.
+            match self.ends.recv().await {
+                Some(Ok(())) => self.running -= 1,
+                Some(Err(_)) => {
+                    self.running -= 1;
+                    failed += 1;
+                }
+                None => return failed + std::mem::take(&mut self.running),
+            }
+        }
+        failed
+    }
+}
+
+/// Logs what was found about a service's topics; why it can't run, if so.
+fn tell_findings(report: &preflight::Report, service: &str) -> Option<String> {
+    let mut fatal: Option<String> = None;
+    for finding in
+        report.findings.iter().filter(|finding| finding.service.as_deref().is_none_or(|name| name == service))
+    {
+        match finding.severity {
+            Severity::Error => {
+                error!(service, "{}; this service does not start", finding.text);
+                fatal.get_or_insert_with(|| finding.text.clone());
+            }
+            Severity::Warning => warn!(service, "{}", finding.text),
+            Severity::Info => info!(service, "{}", finding.text),
+        }
+    }
+    fatal
+}
+
+async fn bind(settings: &Settings) -> Result<TcpListener, String> {
+    let listen = settings.admin.listen;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.map_err(|why| format!("admin.listen: {listen} cannot be bound: {why}"))?;
+    let bound = listener.local_addr().map_err(|why| format!("admin.listen: {why}"))?;
+    info!("admin listening on http://{bound}");
+    Ok(listener)
+}
+
+fn read_token(settings: &Settings) -> Result<Option<Token>, String> {
+    let Some(path) = &settings.admin.token_file else { return Ok(None) };
+    let shown = path.display();
+    let text =
+        std::fs::read_to_string(path).map_err(|why| format!("admin.token_file: {shown} cannot be read: {why}"))?;
+    Token::new(&text).map(Some).ok_or_else(|| format!("admin.token_file: {shown} holds no token"))
+}
+
+/// The HTTP side of these engines.
+fn admin_state(config: &Config, engines: &[Prepared], token: Option<Token>, stop: Arc<AtomicBool>) -> Arc<AdminState> {
+    let mut publisher = Publisher::new(&kafka::client_version(), config.settings.admin.metrics_clients);
+    config.settings.services.iter().for_each(|service| publisher.declare(service));
+    let handle = |engine: &Prepared| ServiceHandle {
+        name: engine.name.clone(),
+        cell: engine.cell.clone(),
+        heartbeat: Arc::clone(&engine.heartbeat),
+    };
+    Arc::new(AdminState {
+        services: engines.iter().map(handle).collect(),
+        publisher: Mutex::new(publisher),
+        config: config.effective.to_json(),
+        config_hash: config.effective.hash(),
+        token,
+        draining: stop,
+    })
+}
+
+/// SIGTERM and SIGINT. The first one drains, a second one is in a hurry.
+struct Signals {
+    seen: mpsc::UnboundedReceiver<()>,
+}
+
+impl Signals {
+    fn new(stop: &Arc<AtomicBool>) -> Signals {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (tell, seen) = mpsc::unbounded_channel();
+        for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+            let (tell, stop) = (tell.clone(), Arc::clone(stop));
+            match signal(kind) {
+                Ok(mut signals) => drop(tokio::spawn(async move {
+                    while signals.recv().await.is_some() {
+                        if !stop.swap(true, Ordering::Relaxed) {
+                            info!("told to stop: finishing the round");
+                        }
+                        let _ = tell.send(());
+                    }
+                })),
+                Err(why) => warn!("a signal can't be listened to: {why}"),
+            }
+        }
+        Signals { seen }
+    }
+
+    /// A second signal, but not the same one told twice: `timeout` and some supervisors signal the process and its group.
+    async fn second(&mut self) {
+        let mut first: Option<Instant> = None;
+        while self.seen.recv().await.is_some() {
+            match first {
+                None => first = Some(Instant::now()),
+                Some(first) if first.elapsed() > IMPATIENCE => return,
+                Some(_) => {}
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+}
