@@ -19,10 +19,11 @@ const SESSION: [&str; 2] = ["broker.session.timeout.ms=3000", "broker.heartbeat.
 #[derive(Debug)]
 pub struct OwnBroker {
     broker: Broker,
+    // Ended before its directory goes.
+    process: Option<Process>,
     dir: TempDir,
     ports: [u16; 2],
     properties: Vec<String>,
-    process: Option<Process>,
 }
 
 impl OwnBroker {
@@ -36,7 +37,7 @@ impl OwnBroker {
         let ports = free_ports();
         let mut own = OwnBroker {
             broker: Broker { bootstrap: format!("127.0.0.1:{}", ports[0]) },
-            dir: tempfile::Builder::new().prefix("watermaster-kafka-").tempdir().expect("a temporary directory"),
+            dir: temporary_directory(),
             ports,
             properties: SESSION.iter().chain(properties).map(ToString::to_string).collect(),
             process: None,
@@ -112,6 +113,12 @@ fn free_ports() -> [u16; 2] {
     // Both are held until both are known, so that they differ.
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("it is bound").port())
+}
+
+/// Below the run's directory, where there is one: it goes with the run, even if this process is killed.
+fn temporary_directory() -> TempDir {
+    let run = std::env::var_os("WATERMASTER_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    tempfile::Builder::new().prefix("watermaster-kafka-").tempdir_in(run).expect("a temporary directory")
 }
 
 fn repository() -> PathBuf {
