@@ -394,10 +394,10 @@ mod tests {
             (count(&fold, "c1"), count(&fold, OTHER)),
             (Some(5), Some(0))
         );
-        publish(&[Step::Admit(1, 3)], &mut fold);
+        publish(&[Step::Admit(1, 7)], &mut fold);
         assert_eq!(
             (count(&fold, "c1"), count(&fold, OTHER)),
-            (Some(8), Some(0))
+            (Some(12), Some(0))
         );
     }
 }
