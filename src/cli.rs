@@ -93,11 +93,12 @@ Examples:
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
   watermaster allocate --capacity 40 --wants A=2,B=15 --weight A=2 --lending max_min
   watermaster allocate --capacity 100000 --wants @clients.txt --output json      lines of NAME=N
-  some-report | watermaster allocate --capacity 100000 --wants -                 the same, from stdin
+  some-report | watermaster allocate --capacity 100000 --wants -                 the same, stdin
 
-The default share is capacity x weight / sum of weights. A client that wants less lends what it leaves, except for the
-reserved part; those that want more borrow it: in proportion to how much more they want (proportional), or everybody
-equally until each has enough (max_min: a flood gains nothing by asking for more). All grants add up to the capacity.";
+The default share is capacity x weight / sum of weights. A client that wants less lends what it
+leaves, except for the reserved part. Those that want more borrow it: in proportion to how much more
+they want (proportional), or all equally until each has enough (max_min: a flood gains nothing by
+asking for more). All grants add up to the capacity.";
 
 #[derive(Debug, Args)]
 struct Run {

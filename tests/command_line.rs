@@ -80,6 +80,21 @@ fn allocate_gives_the_worked_table() {
 }
 
 #[test]
+fn allocate_lends_by_progressive_filling_when_asked() {
+    // 7 are lent; B misses 5 and C 40, and D wants exactly its share: 3.5 for B and for C, the tie goes to B.
+    let arguments = [
+        "--capacity",
+        "40",
+        "--lending",
+        "max_min",
+        "--wants",
+        "A=3,B=15,C=50,D=10",
+    ];
+    let expected = serde_json::json!({"A": 3, "B": 14, "C": 13, "D": 10});
+    assert_eq!(granted(&arguments, ""), expected);
+}
+
+#[test]
 fn allocate_explains_itself() {
     let wants = [
         "allocate",
