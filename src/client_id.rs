@@ -59,11 +59,7 @@ pub enum Why {
 }
 
 /// Finds out who sent a record that was read from `source`.
-pub fn identify<'r>(
-    from: &[ClientFrom],
-    record: &'r impl Fields,
-    source: &'r Source,
-) -> Identity<'r> {
+pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r Source) -> Identity<'r> {
     for way in from {
         let found = match way {
             ClientFrom::Header(name) => from_header(record.header(name)),
@@ -104,9 +100,7 @@ fn from_bytes(bytes: Option<&[u8]>) -> Found<'_> {
     if bytes.len() > MAX_CLIENT_BYTES {
         return Err(Why::TooLong);
     }
-    std::str::from_utf8(bytes)
-        .map(|name| Some(Cow::Borrowed(name)))
-        .map_err(|_| Why::NotUtf8)
+    std::str::from_utf8(bytes).map(|name| Some(Cow::Borrowed(name))).map_err(|_| Why::NotUtf8)
 }
 
 /// Walks the path through the JSON text without building a tree: what is beside the path is checked and skipped.
@@ -118,11 +112,7 @@ fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
     let text = std::str::from_utf8(value).map_err(|_| Why::BrokenJson)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut fault = None;
-    let found = Walk {
-        path,
-        fault: &mut fault,
-    }
-    .deserialize(&mut deserializer);
+    let found = Walk { path, fault: &mut fault }.deserialize(&mut deserializer);
     let found = found.and_then(|found| deserializer.end().map(|()| found));
     found.map_err(|_| fault.unwrap_or(Why::BrokenJson))
 }
@@ -144,11 +134,7 @@ impl Walk<'_> {
 
     /// A value that has nothing below it.
     fn leaf<'de, E: serde::de::Error>(self) -> Result<Option<Cow<'de, str>>, E> {
-        if self.path.is_empty() {
-            Err(self.fail(Why::NotAString))
-        } else {
-            Ok(None)
-        }
+        if self.path.is_empty() { Err(self.fail(Why::NotAString)) } else { Ok(None) }
     }
 }
 
@@ -214,10 +200,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 return Err(self.fail(Why::DuplicateKey));
             } else {
                 seen = true;
-                found = map.next_value_seed(Walk {
-                    path,
-                    fault: &mut *self.fault,
-                })?;
+                found = map.next_value_seed(Walk { path, fault: &mut *self.fault })?;
             }
         }
         Ok(found)
@@ -231,10 +214,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let mut found = None;
         for index in 0_usize.. {
             let more = if wanted == Some(index) {
-                let element = array.next_element_seed(Walk {
-                    path,
-                    fault: &mut *self.fault,
-                })?;
+                let element = array.next_element_seed(Walk { path, fault: &mut *self.fault })?;
                 element.map(|element| found = element).is_some()
             } else {
                 array.next_element::<IgnoredAny>()?.is_some()
@@ -250,9 +230,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 /// An array index as RFC 6901 writes it: digits without leading zeros.
 fn array_index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|byte| byte.is_ascii_digit());
-    (digits && (token == "0" || !token.starts_with('0')))
-        .then(|| token.parse().ok())
-        .flatten()
+    (digits && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
 }
 
 /// Deserializes a key to whether it is this one.

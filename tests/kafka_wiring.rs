@@ -12,14 +12,13 @@ use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::client_id::{HeaderLookup, Identity, identify};
-use watermaster::kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
+use watermaster::kafka::consumer::{Assignment, CommitError, Committed, Consumer, Event, PartitionCommit};
 use watermaster::kafka::embedded::Embedded;
 use watermaster::kafka::preflight::{self, Severity};
 use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Limits, Producer};
 use watermaster::kafka::record::{Output, SourceIndex};
 use watermaster::settings::{
-    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
-    Source, StartFrom,
+    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings, Source, StartFrom,
 };
 use watermaster_core::map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
@@ -33,13 +32,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// The metadata of a commit at `base` with nothing completed beyond it but `base + 1`.
 fn map(base: i64) -> String {
     let runs = std::iter::once(base + 1..base + 2).collect();
-    map::encode(
-        MapBudget::default(),
-        &Tracker::restore(base, &runs),
-        100,
-        &[],
-    )
-    .unwrap()
+    map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
 }
 
 struct Bench {
@@ -53,9 +46,7 @@ impl Bench {
     fn new(partitions: NonZeroU16) -> Bench {
         let broker = Embedded::start(1).unwrap();
         for topic in ["loans", "cards", "target", "dead"] {
-            broker
-                .create_topic(topic, i32::from(partitions.get()))
-                .unwrap();
+            broker.create_topic(topic, i32::from(partitions.get())).unwrap();
         }
         let kafka = Kafka {
             bootstrap_servers: broker.bootstrap_servers(),
@@ -67,18 +58,11 @@ impl Bench {
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for a session less a second for members to come back.
-            properties: [
-                ("session.timeout.ms", "1500"),
-                ("heartbeat.interval.ms", "100"),
-            ]
-            .map(|(property, value)| (property.to_owned(), value.to_owned()))
-            .into(),
+            properties: [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
+                .map(|(property, value)| (property.to_owned(), value.to_owned()))
+                .into(),
         };
-        let source = |topic: &str| Source {
-            topic: topic.to_owned(),
-            client: None,
-            allowed_clients: None,
-        };
+        let source = |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None };
         let service = Service {
             name: "kyc".to_owned(),
             target: "target".to_owned(),
@@ -88,11 +72,7 @@ impl Bench {
             sources: vec![source("loans"), source("cards")],
             policy: policy(),
         };
-        Bench {
-            broker,
-            kafka,
-            service,
-        }
+        Bench { broker, kafka, service }
     }
 
     fn consumer(&self) -> Consumer {
@@ -112,17 +92,12 @@ impl Bench {
     /// Sends records to a partition.
     fn feed(&self, topic: &str, partition: i32, records: &[Raw]) {
         let mut config = self.client();
-        let producer: ThreadedProducer<DefaultProducerContext> = config
-            .set("message.max.bytes", "10000000")
-            .create()
-            .unwrap();
+        let producer: ThreadedProducer<DefaultProducerContext> =
+            config.set("message.max.bytes", "10000000").create().unwrap();
         for raw in records {
             let mut headers = OwnedHeaders::new();
             for (key, value) in &raw.headers {
-                headers = headers.insert(Header {
-                    key,
-                    value: value.as_deref(),
-                });
+                headers = headers.insert(Header { key, value: value.as_deref() });
             }
             let record: BaseRecord<'_, [u8], [u8]> = BaseRecord {
                 topic,
@@ -144,8 +119,7 @@ impl Bench {
         let mut list = TopicPartitionList::new();
         let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).unwrap();
         for partition in metadata.topics()[0].partitions() {
-            list.add_partition_offset(topic, partition.id(), Offset::Beginning)
-                .unwrap();
+            list.add_partition_offset(topic, partition.id(), Offset::Beginning).unwrap();
         }
         consumer.assign(&list).unwrap();
         let (mut records, deadline) = (Vec::new(), Instant::now() + PATIENCE);
@@ -154,16 +128,11 @@ impl Bench {
                 continue;
             };
             let message = message.unwrap();
-            let headers = message
-                .headers()
-                .into_iter()
-                .flat_map(|headers| headers.iter());
+            let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
             records.push(Raw {
                 key: message.key().map(<[u8]>::to_vec),
                 value: message.payload().map(<[u8]>::to_vec),
-                headers: headers
-                    .map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)))
-                    .collect(),
+                headers: headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect(),
                 timestamp: message.timestamp().to_millis().unwrap_or(-1),
             });
         }
@@ -205,16 +174,8 @@ struct Raw {
 }
 
 fn raw(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]) -> Raw {
-    let headers = headers
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), value.map(<[u8]>::to_vec)))
-        .collect();
-    Raw {
-        key: key.map(<[u8]>::to_vec),
-        value: value.map(<[u8]>::to_vec),
-        headers,
-        timestamp: 1_700_000_000_123,
-    }
+    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.map(<[u8]>::to_vec))).collect();
+    Raw { key: key.map(<[u8]>::to_vec), value: value.map(<[u8]>::to_vec), headers, timestamp: 1_700_000_000_123 }
 }
 
 /// Everything that a record can be.
@@ -223,29 +184,13 @@ fn odd_records() -> Vec<Raw> {
         raw(Some(b"k"), Some(b"v"), &[]),
         raw(None, Some(b"null key"), &[]),
         raw(Some(b""), Some(b""), &[("", None)]),
-        raw(
-            Some(b"tombstone"),
-            None,
-            &[
-                ("a", Some(b"1")),
-                ("a", Some(b"1")),
-                ("b", None),
-                ("a", Some(b"")),
-            ],
-        ),
-        raw(
-            Some(b"\xff\xfe"),
-            Some(b"\0\x01"),
-            &[("client-id", Some(b"\xff")), ("\u{1F30A}", Some(b"\0"))],
-        ),
+        raw(Some(b"tombstone"), None, &[("a", Some(b"1")), ("a", Some(b"1")), ("b", None), ("a", Some(b""))]),
+        raw(Some(b"\xff\xfe"), Some(b"\0\x01"), &[("client-id", Some(b"\xff")), ("\u{1F30A}", Some(b"\0"))]),
         raw(None, None, &[]),
         raw(Some(b"large"), Some(&vec![7; 1 << 20]), &[]),
     ];
     let many: Vec<_> = (0..64).map(|n| (format!("h{n}"), Some(vec![n]))).collect();
-    all.push(Raw {
-        headers: many,
-        ..raw(Some(b"64"), Some(b"headers"), &[])
-    });
+    all.push(Raw { headers: many, ..raw(Some(b"64"), Some(b"headers"), &[]) });
     all
 }
 
@@ -254,8 +199,7 @@ fn next(consumer: &Consumer) -> Event<'_> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match consumer.poll(TICK) {
-            Event::Idle | Event::Up | Event::Down(_) | Event::BrokerLost(_)
-                if Instant::now() < deadline => {}
+            Event::Idle | Event::Up | Event::Down(_) | Event::BrokerLost(_) if Instant::now() < deadline => {}
             event => return event,
         }
     }
@@ -288,23 +232,11 @@ fn what_is_admitted_is_what_came() {
     let (consumer, producer) = (bench.consumer(), bench.producer());
     let assignments = assigned(&consumer);
     assert_eq!(assignments.len(), 2);
-    let loans = assignments
-        .iter()
-        .find(|one| one.source == SourceIndex(0))
-        .unwrap();
-    assert_eq!(
-        (loans.base, loans.low, loans.high, loans.commit_first),
-        (0, 0, odd_records().len() as i64, true)
-    );
+    let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
+    assert_eq!((loans.base, loans.low, loans.high, loans.commit_first), (0, 0, odd_records().len() as i64, true));
 
-    for (tag, output) in read_all(&consumer, odd_records().len())
-        .into_iter()
-        .enumerate()
-    {
-        assert_eq!(
-            (output.source(), output.partition(), output.offset()),
-            (SourceIndex(0), 0, tag as i64)
-        );
+    for (tag, output) in read_all(&consumer, odd_records().len()).into_iter().enumerate() {
+        assert_eq!((output.source(), output.partition(), output.offset()), (SourceIndex(0), 0, tag as i64));
         // Half of them as if they had waited.
         let output = match output {
             Output::Fresh(record) if tag % 2 == 1 => Output::Held(record.detach()),
@@ -315,10 +247,7 @@ fn what_is_admitted_is_what_came() {
     assert!(producer.flush(PATIENCE));
     assert_eq!(producer.take_failures(), []);
     assert_eq!(bench.read("target", odd_records().len()), odd_records());
-    assert_eq!(
-        consumer.cached_high(SourceIndex(0), 0),
-        Some(odd_records().len() as i64)
-    );
+    assert_eq!(consumer.cached_high(SourceIndex(0), 0), Some(odd_records().len() as i64));
     assert!(consumer.close(PATIENCE));
 }
 
@@ -329,18 +258,10 @@ fn a_held_record_is_the_record() {
     let consumer = bench.consumer();
     assigned(&consumer);
     for output in read_all(&consumer, odd_records().len()) {
-        let Output::Fresh(fresh) = output else {
-            unreachable!()
-        };
+        let Output::Fresh(fresh) = output else { unreachable!() };
         let held = fresh.detach();
-        assert_eq!(
-            (held.key(), held.value(), held.size()),
-            (fresh.key(), fresh.value(), fresh.size())
-        );
-        assert_eq!(
-            (held.offset(), held.timestamp_ms()),
-            (fresh.offset(), fresh.timestamp_ms())
-        );
+        assert_eq!((held.key(), held.value(), held.size()), (fresh.key(), fresh.value(), fresh.size()));
+        assert_eq!((held.offset(), held.timestamp_ms()), (fresh.offset(), fresh.timestamp_ms()));
         assert!(held.headers().iter().eq(fresh.headers().iter()));
     }
 }
@@ -355,22 +276,12 @@ fn a_rejected_record_gains_its_headers_last() {
         ("throttle-attempt", Some(b"7")),
         ("throttle-other", Some(b"kept")),
     ];
-    bench.feed(
-        "cards",
-        0,
-        &[raw(Some(b"k"), None, before), raw(None, Some(b"v"), &[])],
-    );
+    bench.feed("cards", 0, &[raw(Some(b"k"), None, before), raw(None, Some(b"v"), &[])]);
     let (consumer, producer) = (bench.consumer(), bench.producer());
     assigned(&consumer);
-    let letter = DeadLetter {
-        reason: Reason::QueueFull,
-        client: "acme",
-        retry_after_ms: 250,
-    };
+    let letter = DeadLetter { reason: Reason::QueueFull, client: "acme", retry_after_ms: 250 };
     for output in read_all(&consumer, 2) {
-        producer
-            .send(Destination::DeadLetter(letter), &output, 0)
-            .unwrap();
+        producer.send(Destination::DeadLetter(letter), &output, 0).unwrap();
     }
     assert!(producer.flush(PATIENCE));
 
@@ -388,11 +299,7 @@ fn a_rejected_record_gains_its_headers_last() {
         ]
         .map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec())))
     };
-    let mut first = raw(
-        Some(b"k"),
-        None,
-        &[("x", None), ("throttle-other", Some(b"kept"))],
-    );
+    let mut first = raw(Some(b"k"), None, &[("x", None), ("throttle-other", Some(b"kept"))]);
     first.headers.extend(ours("0", "8"));
     let mut second = raw(None, Some(b"v"), &[]);
     second.headers.extend(ours("1", "1"));
@@ -402,32 +309,14 @@ fn a_rejected_record_gains_its_headers_last() {
 #[test]
 fn headers_are_looked_up_by_name() {
     let bench = Bench::new(one());
-    bench.feed(
-        "loans",
-        0,
-        &[raw(
-            None,
-            None,
-            &[
-                ("client-id", Some(b"acme")),
-                ("twice", None),
-                ("twice", None),
-            ],
-        )],
-    );
+    bench.feed("loans", 0, &[raw(None, None, &[("client-id", Some(b"acme")), ("twice", None), ("twice", None)])]);
     let consumer = bench.consumer();
     assigned(&consumer);
     let outputs = read_all(&consumer, 1);
-    let Output::Fresh(record) = &outputs[0] else {
-        unreachable!()
-    };
+    let Output::Fresh(record) = &outputs[0] else { unreachable!() };
     assert_eq!(record.headers().lookup("twice"), HeaderLookup::Repeated);
     assert_eq!(record.headers().lookup("none"), HeaderLookup::Absent);
-    let found = identify(
-        &bench.service.client_from,
-        record,
-        &bench.service.sources[0],
-    );
+    let found = identify(&bench.service.client_from, record, &bench.service.sources[0]);
     assert_eq!(found, Identity::Client("acme".into()));
 }
 
@@ -439,41 +328,33 @@ fn a_commit_comes_back_with_its_metadata() {
     {
         let consumer = bench.consumer();
         assigned(&consumer);
-        let commit = PartitionCommit {
-            source: SourceIndex(0),
-            partition: 0,
-            offset: 3,
-            metadata: text.clone(),
-        };
+        let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 3, metadata: text.clone() };
         consumer.commit(&[commit]).unwrap();
-        let committed = consumer
-            .committed(&[(SourceIndex(0), 0), (SourceIndex(1), 0)], PATIENCE)
-            .unwrap();
+        let committed = consumer.committed(&[(SourceIndex(0), 0), (SourceIndex(1), 0)], PATIENCE).unwrap();
         let committed: BTreeMap<_, _> = committed.into_iter().collect();
-        assert_eq!(
-            committed[&(SourceIndex(0), 0)],
-            Committed::At {
-                offset: 3,
-                metadata: text.into_bytes()
-            }
-        );
+        assert_eq!(committed[&(SourceIndex(0), 0)], Committed::At { offset: 3, metadata: text.into_bytes() });
         assert_eq!(committed[&(SourceIndex(1), 0)], Committed::Nothing);
         assert!(consumer.close(PATIENCE));
     }
     let consumer = bench.consumer();
     let assignments = assigned(&consumer);
-    let loans = assignments
-        .iter()
-        .find(|one| one.source == SourceIndex(0))
-        .unwrap();
+    let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.high, loans.commit_first), (3, 5, false));
     assert_eq!(loans.map.completed, std::iter::once(4..5).collect());
-    assert_eq!(
-        read_all(&consumer, 2)
-            .iter()
-            .map(Output::offset)
-            .collect::<Vec<_>>(),
-        [3, 4]
+    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [3, 4]);
+}
+
+#[test]
+fn what_is_not_ours_is_not_committed() {
+    let bench = Bench::new(one());
+    let consumer = bench.consumer();
+    let commit = |partition| PartitionCommit { source: SourceIndex(0), partition, offset: 0, metadata: map(0) };
+    // The group is empty: the broker would take it.
+    assert!(matches!(consumer.commit(&[commit(0)]), Err(CommitError::Lost(_))));
+    assigned(&consumer);
+    assert_eq!(consumer.commit(&[commit(0)]), Ok(()));
+    assert!(
+        matches!(consumer.commit(&[commit(0), commit(7)]), Err(CommitError::Lost(text)) if text.contains("loans-7"))
     );
 }
 
@@ -481,8 +362,7 @@ fn a_commit_comes_back_with_its_metadata() {
 fn foreign_commit(bench: &Bench, offset: i64) {
     let consumer: BaseConsumer = bench.client().set("group.id", "wm.kyc").create().unwrap();
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset("loans", 0, Offset::Offset(offset))
-        .unwrap();
+    list.add_partition_offset("loans", 0, Offset::Offset(offset)).unwrap();
     consumer.commit(&list, CommitMode::Sync).unwrap();
 }
 
@@ -493,10 +373,9 @@ fn a_foreign_commit_is_refused() {
     foreign_commit(&bench, 2);
     let consumer = bench.consumer();
     match next(&consumer) {
-        Event::Refused(foreign) => assert_eq!(
-            (foreign.topic.as_str(), foreign.partition, foreign.offset),
-            ("loans", 0, 2)
-        ),
+        Event::Refused(foreign) => {
+            assert_eq!((foreign.topic.as_str(), foreign.partition, foreign.offset), ("loans", 0, 2))
+        }
         other => panic!("{other:?}"),
     }
     assert!(consumer.close(PATIENCE));
@@ -514,20 +393,16 @@ fn an_offset_beyond_the_end_is_data_loss() {
     bench.kafka.on_foreign_offset = OnForeignOffset::Replay;
     let consumer = bench.consumer();
     match next(&consumer) {
-        Event::Fatal(text) => assert!(
-            text.contains("loans-0") && text.contains("offset 9") && text.contains("0 to 5"),
-            "{text}"
-        ),
+        Event::Fatal(text) => {
+            assert!(text.contains("loans-0") && text.contains("offset 9") && text.contains("0 to 5"), "{text}")
+        }
         other => panic!("{other:?}"),
     }
     assert!(consumer.close(PATIENCE));
 
     bench.kafka.on_data_loss = OnDataLoss::Continue;
     let consumer = bench.consumer();
-    assert_eq!(
-        assigned(&consumer).iter().map(|one| one.base).max(),
-        Some(0)
-    );
+    assert_eq!(assigned(&consumer).iter().map(|one| one.base).max(), Some(0));
 }
 
 /// The embedded broker keeps 5 MiB of a partition.
@@ -549,10 +424,7 @@ fn what_was_deleted_meanwhile_stops_the_service() {
     let bench = Bench::new(one());
     let consumer = push_out(&bench);
     match next(&consumer) {
-        Event::Fatal(text) => assert!(
-            text.contains("loans-0") && text.contains("offset 2"),
-            "{text}"
-        ),
+        Event::Fatal(text) => assert!(text.contains("loans-0") && text.contains("offset 2"), "{text}"),
         other => panic!("{other:?}"),
     }
 }
@@ -563,20 +435,12 @@ fn what_was_deleted_meanwhile_is_skipped_and_told() {
     bench.kafka.on_data_loss = OnDataLoss::Continue;
     let consumer = push_out(&bench);
     let first = match next(&consumer) {
-        Event::Skipped {
-            source: SourceIndex(0),
-            partition: 0,
-            from: 2,
-            to,
-        } => to,
+        Event::Skipped { source: SourceIndex(0), partition: 0, from: 2, to } => to,
         other => panic!("{other:?}"),
     };
     assert!(first > 2);
     let rest = read_all(&consumer, usize::try_from(10 - first).unwrap());
-    assert_eq!(
-        rest.iter().map(Output::offset).collect::<Vec<_>>(),
-        (first..10).collect::<Vec<_>>()
-    );
+    assert_eq!(rest.iter().map(Output::offset).collect::<Vec<_>>(), (first..10).collect::<Vec<_>>());
 }
 
 #[test]
@@ -586,10 +450,7 @@ fn start_from_latest_skips_what_is_there() {
     bench.kafka.start_from = StartFrom::Latest;
     let consumer = bench.consumer();
     let assignments = assigned(&consumer);
-    let loans = assignments
-        .iter()
-        .find(|one| one.source == SourceIndex(0))
-        .unwrap();
+    let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.commit_first), (5, true));
 }
 
@@ -597,10 +458,7 @@ fn start_from_latest_skips_what_is_there() {
 fn two_members_share_the_partitions() {
     let bench = Bench::new(NonZeroU16::new(4).unwrap());
     let first = bench.consumer();
-    let mut owned: BTreeSet<_> = assigned(&first)
-        .iter()
-        .map(|one| (one.source, one.partition))
-        .collect();
+    let mut owned: BTreeSet<_> = assigned(&first).iter().map(|one| (one.source, one.partition)).collect();
     assert_eq!(owned.len(), 8);
     let second = bench.consumer();
     let mut others: BTreeSet<_> = BTreeSet::new();
@@ -670,21 +528,9 @@ fn seek_reads_again() {
     bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 3]);
     let consumer = bench.consumer();
     assigned(&consumer);
-    assert_eq!(
-        read_all(&consumer, 3)
-            .iter()
-            .map(Output::offset)
-            .collect::<Vec<_>>(),
-        [0, 1, 2]
-    );
+    assert_eq!(read_all(&consumer, 3).iter().map(Output::offset).collect::<Vec<_>>(), [0, 1, 2]);
     consumer.seek(SourceIndex(0), 0, 1, PATIENCE).unwrap();
-    assert_eq!(
-        read_all(&consumer, 2)
-            .iter()
-            .map(Output::offset)
-            .collect::<Vec<_>>(),
-        [1, 2]
-    );
+    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [1, 2]);
 }
 
 #[test]
@@ -747,11 +593,7 @@ fn preflight_names_what_is_missing() {
 
     settings.services[0].target = "nowhere".to_owned();
     let report = preflight::check(&settings, PATIENCE).unwrap();
-    let errors: Vec<_> = report
-        .findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Error)
-        .collect();
+    let errors: Vec<_> = report.findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert_eq!(errors[0].topic.as_deref(), Some("nowhere"));
 }
@@ -764,10 +606,7 @@ fn preflight_says_that_nobody_answers() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let settings = Settings {
-        kafka: Kafka {
-            bootstrap_servers: address.to_string(),
-            ..bench.kafka.clone()
-        },
+        kafka: Kafka { bootstrap_servers: address.to_string(), ..bench.kafka.clone() },
         admin: watermaster::settings::Admin {
             listen: "127.0.0.1:0".parse().unwrap(),
             token_file: None,
@@ -780,9 +619,6 @@ fn preflight_says_that_nobody_answers() {
     let error = preflight::check(&settings, Duration::from_secs(2)).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(6));
     let text = error.to_string();
-    assert!(
-        text.contains(&address.to_string()) && text.contains("2 s"),
-        "{text}"
-    );
+    assert!(text.contains(&address.to_string()) && text.contains("2 s"), "{text}");
     assert!(text.to_lowercase().contains("refused"), "{text}");
 }

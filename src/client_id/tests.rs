@@ -31,27 +31,16 @@ impl Fields for Sample<'_> {
 }
 
 fn source(client: Option<&str>) -> Source {
-    Source {
-        topic: "loans".to_owned(),
-        client: client.map(str::to_owned),
-        allowed_clients: None,
-    }
+    Source { topic: "loans".to_owned(), client: client.map(str::to_owned), allowed_clients: None }
 }
 
 fn path(pointer: &str) -> Vec<String> {
-    pointer
-        .split('/')
-        .skip(1)
-        .map(|token| token.replace("~1", "/").replace("~0", "~"))
-        .collect()
+    pointer.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~")).collect()
 }
 
 /// What a JSON text yields at a pointer: a client, or why none.
 fn at(pointer: &str, text: &[u8]) -> Result<String, Why> {
-    let record = Sample {
-        value: Some(text),
-        ..Sample::default()
-    };
+    let record = Sample { value: Some(text), ..Sample::default() };
     match identify(&[ClientFrom::Json(path(pointer))], &record, &source(None)) {
         Identity::Client(client) => Ok(client.into_owned()),
         Identity::Anonymous(why) => Err(why),
@@ -62,20 +51,12 @@ fn at(pointer: &str, text: &[u8]) -> Result<String, Why> {
 fn json_is_walked_along_the_pointer() {
     let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(129));
     let escaped = format!(r#"{{"a":"\u0041{}"}}"#, "x".repeat(128));
-    let deep = format!(
-        r#"{{"b":{}{},"a":"x"}}"#,
-        "[".repeat(100_000),
-        "]".repeat(100_000)
-    );
+    let deep = format!(r#"{{"b":{}{},"a":"x"}}"#, "[".repeat(100_000), "]".repeat(100_000));
     let on_path = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
     let unclosed = "[".repeat(100_000);
     let cases: &[(&str, &str, Result<&str, Why>)] = &[
         ("/a", r#"{"a":"acme"}"#, Ok("acme")),
-        (
-            "/a/b",
-            r#"{"x":[1,{"b":2}],"a":{"c":null,"b":"acme"},"y":1e999}"#,
-            Ok("acme"),
-        ),
+        ("/a/b", r#"{"x":[1,{"b":2}],"a":{"c":null,"b":"acme"},"y":1e999}"#, Ok("acme")),
         ("/a/1", r#"{"a":["x","acme",{}]}"#, Ok("acme")),
         ("/a~1b/m~0n", r#"{"a/b":{"m~n":"acme"}}"#, Ok("acme")),
         ("", r#" "acme" "#, Ok("acme")),
@@ -88,11 +69,7 @@ fn json_is_walked_along_the_pointer() {
         ("/a/01", r#"{"a":["x","acme"]}"#, Err(Why::Missing)),
         ("/a/-", r#"{"a":["x"]}"#, Err(Why::Missing)),
         ("/a/9", r#"{"a":["x"]}"#, Err(Why::Missing)),
-        (
-            "/a/99999999999999999999",
-            r#"{"a":["x"]}"#,
-            Err(Why::Missing),
-        ),
+        ("/a/99999999999999999999", r#"{"a":["x"]}"#, Err(Why::Missing)),
         ("/a", "", Err(Why::Missing)),
         ("/a", r#"{"a":null}"#, Err(Why::NotAString)),
         ("/a", r#"{"a":17}"#, Err(Why::NotAString)),
@@ -118,20 +95,13 @@ fn json_is_walked_along_the_pointer() {
     ];
     for (pointer, text, expected) in cases {
         let shown: String = text.chars().take(80).collect();
-        assert_eq!(
-            at(pointer, text.as_bytes()),
-            expected.map(str::to_owned),
-            "{pointer} in {shown}"
-        );
+        assert_eq!(at(pointer, text.as_bytes()), expected.map(str::to_owned), "{pointer} in {shown}");
     }
 }
 
 #[test]
 fn json_must_be_utf8_everywhere() {
-    assert_eq!(
-        at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"),
-        Err(Why::BrokenJson)
-    );
+    assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(Why::BrokenJson));
 }
 
 #[test]
@@ -143,107 +113,29 @@ fn recursion_on_the_path_is_bounded() {
 
 #[test]
 fn ways_are_tried_in_order() {
-    let all = [
-        ClientFrom::Header("id".to_owned()),
-        ClientFrom::Json(path("/id")),
-        ClientFrom::Key,
-        ClientFrom::Topic,
-    ];
+    let all = [ClientFrom::Header("id".to_owned()), ClientFrom::Json(path("/id")), ClientFrom::Key, ClientFrom::Topic];
     const LONG: &[u8] = &[b'x'; 129];
     let header = |value: Option<&'static [u8]>| vec![("id", value)];
     let cases: Vec<(Sample<'_>, Result<&str, Why>)> = vec![
-        (
-            Sample {
-                headers: header(Some(b"h")),
-                key: Some(b"k"),
-                value: Some(b"broken"),
-            },
-            Ok("h"),
-        ),
-        (
-            Sample {
-                headers: header(Some(b"")),
-                key: Some(b"k"),
-                value: Some(br#"{"id":"j"}"#),
-            },
-            Ok("j"),
-        ),
-        (
-            Sample {
-                headers: header(None),
-                key: Some(b"k"),
-                value: None,
-            },
-            Ok("k"),
-        ),
-        (
-            Sample {
-                key: Some(b"k"),
-                value: Some(b"{}"),
-                ..Sample::default()
-            },
-            Ok("k"),
-        ),
-        (
-            Sample {
-                key: Some(b""),
-                ..Sample::default()
-            },
-            Ok("t"),
-        ),
+        (Sample { headers: header(Some(b"h")), key: Some(b"k"), value: Some(b"broken") }, Ok("h")),
+        (Sample { headers: header(Some(b"")), key: Some(b"k"), value: Some(br#"{"id":"j"}"#) }, Ok("j")),
+        (Sample { headers: header(None), key: Some(b"k"), value: None }, Ok("k")),
+        (Sample { key: Some(b"k"), value: Some(b"{}"), ..Sample::default() }, Ok("k")),
+        (Sample { key: Some(b""), ..Sample::default() }, Ok("t")),
         (Sample::default(), Ok("t")),
+        (Sample { headers: header(Some(b"\xff")), key: Some(b"k"), value: None }, Err(Why::NotUtf8)),
+        (Sample { headers: header(Some(LONG)), key: Some(b"k"), value: None }, Err(Why::TooLong)),
         (
-            Sample {
-                headers: header(Some(b"\xff")),
-                key: Some(b"k"),
-                value: None,
-            },
-            Err(Why::NotUtf8),
-        ),
-        (
-            Sample {
-                headers: header(Some(LONG)),
-                key: Some(b"k"),
-                value: None,
-            },
-            Err(Why::TooLong),
-        ),
-        (
-            Sample {
-                headers: header(Some(&LONG[1..])),
-                ..Sample::default()
-            },
+            Sample { headers: header(Some(&LONG[1..])), ..Sample::default() },
             Ok(std::str::from_utf8(&LONG[1..]).unwrap()),
         ),
         (
-            Sample {
-                headers: vec![("id", Some(b"h")), ("id", Some(b"h"))],
-                ..Sample::default()
-            },
+            Sample { headers: vec![("id", Some(b"h")), ("id", Some(b"h"))], ..Sample::default() },
             Err(Why::RepeatedHeader),
         ),
-        (
-            Sample {
-                headers: vec![("id", None), ("id", None)],
-                ..Sample::default()
-            },
-            Err(Why::RepeatedHeader),
-        ),
-        (
-            Sample {
-                value: Some(b"broken"),
-                key: Some(b"k"),
-                ..Sample::default()
-            },
-            Err(Why::BrokenJson),
-        ),
-        (
-            Sample {
-                key: Some(b"\xff"),
-                ..Sample::default()
-            },
-            Err(Why::NotUtf8),
-        ),
+        (Sample { headers: vec![("id", None), ("id", None)], ..Sample::default() }, Err(Why::RepeatedHeader)),
+        (Sample { value: Some(b"broken"), key: Some(b"k"), ..Sample::default() }, Err(Why::BrokenJson)),
+        (Sample { key: Some(b"\xff"), ..Sample::default() }, Err(Why::NotUtf8)),
     ];
     let named = source(Some("t"));
     for (record, expected) in &cases {
@@ -253,10 +145,7 @@ fn ways_are_tried_in_order() {
         };
         assert_eq!(found, expected.map(str::to_owned));
     }
-    assert_eq!(
-        identify(&all, &Sample::default(), &source(None)),
-        Identity::Anonymous(Why::Missing)
-    );
+    assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(Why::Missing));
 }
 
 /// Documents over few keys, so that pointers hit.
@@ -278,16 +167,8 @@ fn document() -> impl Strategy<Value = Value> {
 }
 
 fn pointer() -> impl Strategy<Value = String> {
-    prop::collection::vec(
-        prop_oneof![
-            "[a-c\"]{0,1}",
-            Just("~0".to_owned()),
-            Just("~1".to_owned()),
-            "[0-3]"
-        ],
-        0..4,
-    )
-    .prop_map(|tokens| tokens.iter().map(|token| format!("/{token}")).collect())
+    prop::collection::vec(prop_oneof!["[a-c\"]{0,1}", Just("~0".to_owned()), Just("~1".to_owned()), "[0-3]"], 0..4)
+        .prop_map(|tokens| tokens.iter().map(|token| format!("/{token}")).collect())
 }
 
 proptest! {

@@ -33,11 +33,7 @@ pub(super) struct Topics(Vec<(String, CString)>);
 impl Topics {
     /// Topics in the order of the service's sources; no name holds a NUL (Kafka allows none).
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Topics, std::ffi::NulError> {
-        names
-            .into_iter()
-            .map(|name| Ok((name.to_owned(), CString::new(name)?)))
-            .collect::<Result<_, _>>()
-            .map(Topics)
+        names.into_iter().map(|name| Ok((name.to_owned(), CString::new(name)?))).collect::<Result<_, _>>().map(Topics)
     }
 
     pub fn name(&self, source: SourceIndex) -> &str {
@@ -58,26 +54,18 @@ impl Topics {
     }
 
     /// A fresh list of these partitions, each with its offset.
-    pub fn list(
-        &self,
-        partitions: impl IntoIterator<Item = (SourcePartition, Offset)>,
-    ) -> TopicPartitionList {
+    pub fn list(&self, partitions: impl IntoIterator<Item = (SourcePartition, Offset)>) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for ((source, partition), offset) in partitions {
             let mut element = list.add_partition(self.name(source), partition);
-            element
-                .set_offset(offset)
-                .expect("an offset is never negative");
+            element.set_offset(offset).expect("an offset is never negative");
         }
         list
     }
 
     /// The partitions in a list that are of our sources.
     pub fn partitions(&self, list: &TopicPartitionList) -> Vec<SourcePartition> {
-        ffi::entries(list)
-            .into_iter()
-            .filter_map(|entry| Some((self.find(&entry.topic)?, entry.partition)))
-            .collect()
+        ffi::entries(list).into_iter().filter_map(|entry| Some((self.find(&entry.topic)?, entry.partition))).collect()
     }
 }
 
@@ -107,23 +95,13 @@ pub(super) enum Refusal {
 }
 
 /// Decides where a partition starts, whose records from `low` to below `high` exist.
-pub(super) fn start(
-    committed: &Committed,
-    low: i64,
-    high: i64,
-    rules: Rules,
-) -> Result<Start, Refusal> {
+pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) -> Result<Start, Refusal> {
     let Committed::At { offset, metadata } = committed else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
             StartFrom::Latest => high,
         };
-        return Ok(Start {
-            base,
-            map: Map::default(),
-            lost: 0,
-            commit_first: true,
-        });
+        return Ok(Start { base, map: Map::default(), lost: 0, commit_first: true });
     };
     let offset = *offset;
     let map = match (map::decode(offset, metadata), rules.on_foreign_offset) {
@@ -132,12 +110,7 @@ pub(super) fn start(
         (Err(why), OnForeignOffset::Stop) => return Err(Refusal::Foreign { offset, why }),
     };
     if (low..=high).contains(&offset) {
-        return Ok(Start {
-            base: offset,
-            map,
-            lost: 0,
-            commit_first: false,
-        });
+        return Ok(Start { base: offset, map, lost: 0, commit_first: false });
     }
     match rules.on_data_loss {
         OnDataLoss::Stop => Err(Refusal::OutOfRange { offset }),
@@ -147,42 +120,17 @@ pub(super) fn start(
 
 /// Starts at what is left. What was admitted lately stays charged in any case.
 fn start_after_loss(offset: i64, map: Map, low: i64) -> Start {
-    let Map {
-        completed,
-        admitted,
-    } = map;
+    let Map { completed, admitted } = map;
     if offset > low {
         // Beyond the end: the topic is not what it was, nor is what the map says of its offsets.
-        let map = Map {
-            completed: OffsetRuns::new(),
-            admitted,
-        };
-        return Start {
-            base: low,
-            map,
-            lost: 0,
-            commit_first: true,
-        };
+        let map = Map { completed: OffsetRuns::new(), admitted };
+        return Start { base: low, map, lost: 0, commit_first: true };
     }
-    let done = completed
-        .iter()
-        .map(|run| run.end.min(low).saturating_sub(run.start).max(0))
-        .sum::<i64>();
-    let base = completed
-        .iter()
-        .find(|run| run.contains(&low))
-        .map_or(low, |run| run.end);
+    let done = completed.iter().map(|run| run.end.min(low).saturating_sub(run.start).max(0)).sum::<i64>();
+    let base = completed.iter().find(|run| run.contains(&low)).map_or(low, |run| run.end);
     let completed = completed.iter().filter(|run| run.start > base).collect();
     let lost = u64::try_from(low - offset - done).unwrap_or(0);
-    Start {
-        base,
-        map: Map {
-            completed,
-            admitted,
-        },
-        lost,
-        commit_first: true,
-    }
+    Start { base, map: Map { completed, admitted }, lost, commit_first: true }
 }
 
 /// What the group has committed. With `read_committed`, pending transactions are waited for.
@@ -199,20 +147,13 @@ where
         return Ok(Vec::new());
     }
     // A fresh list: librdkafka leaves old metadata in place where the new is empty.
-    let list = topics.list(
-        partitions
-            .iter()
-            .map(|partition| (*partition, Offset::Invalid)),
-    );
+    let list = topics.list(partitions.iter().map(|partition| (*partition, Offset::Invalid)));
     let list = consumer.committed_offsets(list, timeout)?;
     by_partition(topics, &list)?
         .into_iter()
         .map(|(partition, entry)| {
             let committed = match entry.offset {
-                offset if offset >= 0 => Committed::At {
-                    offset,
-                    metadata: entry.metadata,
-                },
+                offset if offset >= 0 => Committed::At { offset, metadata: entry.metadata },
                 _ => Committed::Nothing,
             };
             Ok((partition, committed))
@@ -241,9 +182,7 @@ where
     let (low, high) = (edge(Offset::Beginning)?, edge(Offset::End)?);
     Ok(low
         .into_iter()
-        .filter_map(|(partition, low)| {
-            Some((partition, (low.offset, high.get(&partition)?.offset)))
-        })
+        .filter_map(|(partition, low)| Some((partition, (low.offset, high.get(&partition)?.offset))))
         .filter(|(_, (low, high))| *low >= 0 && *high >= 0)
         .collect())
 }
@@ -282,64 +221,36 @@ mod tests {
         on_foreign_offset: OnForeignOffset::Replay,
         on_data_loss: OnDataLoss::Continue,
     };
-    const LATELY: MemorySlice = MemorySlice {
-        end_ms: 1_700_000_000_000,
-        admitted: 7,
-    };
+    const LATELY: MemorySlice = MemorySlice { end_ms: 1_700_000_000_000, admitted: 7 };
 
     /// Committed by us at 100, with 103 to 105 and 110 to 119 completed.
     fn ours() -> Committed {
         let runs = [103..106, 110..120].into_iter().collect();
         let tracker = Tracker::restore(100, &runs);
         let metadata = encode(MapBudget::default(), &tracker, 100, &[LATELY]).unwrap();
-        Committed::At {
-            offset: 100,
-            metadata: metadata.into_bytes(),
-        }
+        Committed::At { offset: 100, metadata: metadata.into_bytes() }
     }
 
     fn foreign() -> Committed {
-        Committed::At {
-            offset: 100,
-            metadata: b"\xff".to_vec(),
-        }
+        Committed::At { offset: 100, metadata: b"\xff".to_vec() }
     }
 
     /// What a start comes to: base, runs, lost, whether to commit first.
-    fn outcome(
-        committed: &Committed,
-        low: i64,
-        high: i64,
-        rules: Rules,
-    ) -> (i64, Vec<(i64, i64)>, u64, bool) {
+    fn outcome(committed: &Committed, low: i64, high: i64, rules: Rules) -> (i64, Vec<(i64, i64)>, u64, bool) {
         let start = start(committed, low, high, rules).unwrap();
-        let runs = start
-            .map
-            .completed
-            .iter()
-            .map(|run| (run.start, run.end))
-            .collect();
+        let runs = start.map.completed.iter().map(|run| (run.start, run.end)).collect();
         (start.base, runs, start.lost, start.commit_first)
     }
 
     #[test]
     fn without_a_commit_the_owner_says_where() {
-        assert_eq!(
-            outcome(&Committed::Nothing, 5, 9, STRICT),
-            (5, vec![], 0, true)
-        );
-        assert_eq!(
-            outcome(&Committed::Nothing, 5, 9, LENIENT),
-            (9, vec![], 0, true)
-        );
+        assert_eq!(outcome(&Committed::Nothing, 5, 9, STRICT), (5, vec![], 0, true));
+        assert_eq!(outcome(&Committed::Nothing, 5, 9, LENIENT), (9, vec![], 0, true));
     }
 
     #[test]
     fn a_commit_of_ours_goes_on() {
-        assert_eq!(
-            outcome(&ours(), 0, 500, STRICT),
-            (100, vec![(103, 106), (110, 120)], 0, false)
-        );
+        assert_eq!(outcome(&ours(), 0, 500, STRICT), (100, vec![(103, 106), (110, 120)], 0, false));
         // Also at either end of what exists.
         assert_eq!(outcome(&ours(), 100, 120, STRICT).0, 100);
         assert_eq!(outcome(&ours(), 0, 100, STRICT).0, 100);
@@ -347,26 +258,14 @@ mod tests {
 
     #[test]
     fn a_foreign_commit_stops_or_replays() {
-        assert!(matches!(
-            start(&foreign(), 0, 500, STRICT),
-            Err(Refusal::Foreign { offset: 100, .. })
-        ));
-        assert_eq!(
-            outcome(&foreign(), 0, 500, LENIENT),
-            (100, vec![], 0, false)
-        );
+        assert!(matches!(start(&foreign(), 0, 500, STRICT), Err(Refusal::Foreign { offset: 100, .. })));
+        assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, false));
     }
 
     #[test]
     fn what_was_deleted_stops_or_is_counted_once() {
-        assert_eq!(
-            start(&ours(), 101, 500, STRICT),
-            Err(Refusal::OutOfRange { offset: 100 })
-        );
-        assert_eq!(
-            start(&ours(), 0, 99, STRICT),
-            Err(Refusal::OutOfRange { offset: 100 })
-        );
+        assert_eq!(start(&ours(), 101, 500, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
+        assert_eq!(start(&ours(), 0, 99, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
         let continued = [
             (101, (101, vec![(103, 106), (110, 120)], 1, true)),
             // 103 to 105 were done; 100 to 102 and 106 were not.
@@ -385,10 +284,7 @@ mod tests {
     #[test]
     fn what_was_admitted_lately_is_never_forgotten() {
         for (low, high) in [(0, 500), (110, 500), (0, 50)] {
-            assert_eq!(
-                start(&ours(), low, high, LENIENT).unwrap().map.admitted,
-                [LATELY]
-            );
+            assert_eq!(start(&ours(), low, high, LENIENT).unwrap().map.admitted, [LATELY]);
         }
     }
 }

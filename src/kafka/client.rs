@@ -21,11 +21,7 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
         match error {
             rdkafka::error::KafkaError::ClientConfig(_, why, property, value) => {
                 // The value may be a secret.
-                let shown = if is_secret(&property) {
-                    "[redacted]"
-                } else {
-                    value.as_str()
-                };
+                let shown = if is_secret(&property) { "[redacted]" } else { value.as_str() };
                 KafkaError::Property(format!("{property} = {shown}: {why}"))
             }
             other => KafkaError::Client(other.to_string()),
@@ -35,19 +31,19 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
 
 /// Whether the value of a librdkafka property must not be shown.
 fn is_secret(property: &str) -> bool {
-    ["password", "secret", "key.pem", "oauthbearer", "jaas"]
-        .iter()
-        .any(|part| property.contains(part))
+    ["password", "secret", "key.pem", "oauthbearer", "jaas"].iter().any(|part| property.contains(part))
 }
 
+/// What the user may change, of every client.
+const COMMON_DEFAULTS: &[(&str, &str)] = &[
+    // How soon a broker that is back is found: Java's; librdkafka's is 10 s.
+    ("reconnect.backoff.max.ms", "1000"),
+];
+
 /// Where properties come from, weakest first: `defaults` (ours, that the user may change), the user's, `owned` (the protocol's).
-pub(super) fn config(
-    kafka: &settings::Kafka,
-    defaults: &[(&str, &str)],
-    owned: &[(&str, &str)],
-) -> ClientConfig {
+pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: &[(&str, &str)]) -> ClientConfig {
     let mut config = ClientConfig::new();
-    for (property, value) in defaults {
+    for (property, value) in COMMON_DEFAULTS.iter().chain(defaults) {
         config.set(*property, *value);
     }
     for (property, value) in &kafka.properties {
@@ -55,20 +51,13 @@ pub(super) fn config(
     }
     config.set("bootstrap.servers", &kafka.bootstrap_servers);
     if !kafka.properties.contains_key("client.id") {
-        config.set(
-            "client.id",
-            format!("{}.{}", kafka.group_id, kafka.instance_id),
-        );
+        config.set("client.id", format!("{}.{}", kafka.group_id, kafka.instance_id));
     }
     for (property, value) in owned {
         config.set(*property, *value);
     }
     let debug = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
-    config.set_log_level(if debug {
-        RDKafkaLogLevel::Debug
-    } else {
-        RDKafkaLogLevel::Info
-    });
+    config.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     config
 }
 

@@ -61,21 +61,13 @@ pub enum Event<'c> {
     /// These are ours, and will be read from their `base` on.
     Assigned(Vec<Assignment>),
     /// These are not ours any more; if `lost`, they may be somebody else's already.
-    Revoked {
-        partitions: Vec<SourcePartition>,
-        lost: bool,
-    },
+    Revoked { partitions: Vec<SourcePartition>, lost: bool },
     /// A record was read.
     Record(Record<'c>),
     /// A committed offset is not ours (`on_foreign_offset = "stop"`): the service has to stop.
     Refused(ForeignOffset),
     /// Records were deleted before they were read (`on_data_loss = "continue"`): reading goes on at `to`.
-    Skipped {
-        source: SourceIndex,
-        partition: i32,
-        from: i64,
-        to: i64,
-    },
+    Skipped { source: SourceIndex, partition: i32, from: i64, to: i64 },
     /// Nothing can be reached.
     Down(String),
     /// The connection to one broker broke: what it leads is not read until it is back or another leads.
@@ -162,42 +154,22 @@ impl Consumer {
     ) -> Result<Consumer, KafkaError> {
         let mut config = client::config(kafka, DEFAULTS, OWNED);
         config.set("group.id", group_id(kafka, service));
-        if kafka
-            .properties
-            .get("group.protocol")
-            .is_some_and(|protocol| protocol == "consumer")
-        {
+        if kafka.properties.get("group.protocol").is_some_and(|protocol| protocol == "consumer") {
             // The broker has these then, and librdkafka refuses ours.
-            for property in [
-                "session.timeout.ms",
-                "heartbeat.interval.ms",
-                "partition.assignment.strategy",
-            ] {
+            for property in ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"] {
                 config.remove(property);
             }
         }
         let rules = Rules {
             start_from: kafka.start_from,
-            on_foreign_offset: if accept_foreign_offsets {
-                OnForeignOffset::Replay
-            } else {
-                kafka.on_foreign_offset
-            },
+            on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
             on_data_loss: kafka.on_data_loss,
         };
         let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
         let topics = Arc::new(topics.map_err(|error| {
-            KafkaError::Client(format!(
-                "service {}: a source topic's name: {error}",
-                service.name
-            ))
+            KafkaError::Client(format!("service {}: a source topic's name: {error}", service.name))
         })?);
-        let membership = Membership::new(
-            &service.name,
-            &group_id(kafka, service),
-            Arc::clone(&topics),
-            rules,
-        );
+        let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
         let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
         base.subscribe(&topics.names())?;
         Ok(Consumer {
@@ -254,43 +226,48 @@ impl Consumer {
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
     pub fn commit(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
         let deadline = Instant::now() + COMMIT_TIMEOUT;
+        self.still_ours(commits)?;
         // Else a late commit could overwrite this one.
         while self.unanswered.get() > 0 {
-            self.answer(deadline).ok_or_else(|| {
-                CommitError::Retriable("an earlier commit is still unanswered".to_owned())
-            })?;
+            self.answer(deadline)
+                .ok_or_else(|| CommitError::Retriable("an earlier commit is still unanswered".to_owned()))?;
         }
         for request in requests(commits, &self.topics) {
             let mut list = TopicPartitionList::with_capacity(request.len());
             for commit in request {
-                let mut element =
-                    list.add_partition(self.topics.name(commit.source), commit.partition);
-                element
-                    .set_offset(Offset::Offset(commit.offset))
-                    .expect("an offset is never negative");
+                let mut element = list.add_partition(self.topics.name(commit.source), commit.partition);
+                element.set_offset(Offset::Offset(commit.offset)).expect("an offset is never negative");
                 // Once an element: a second call leaks the first text.
                 element.set_metadata(&commit.metadata);
             }
-            self.replies
-                .start_commit(self.base.client(), &list)
-                .map_err(|code| commit_error(code, "the commit"))?;
+            self.replies.start_commit(self.base.client(), &list).map_err(|code| commit_error(code, "the commit"))?;
             self.unanswered.set(self.unanswered.get() + 1);
             let reply = self.answer(deadline);
             check(&reply.ok_or_else(|| {
-                CommitError::Retriable(format!(
-                    "no answer to the commit within {} s",
-                    COMMIT_TIMEOUT.as_secs()
-                ))
+                CommitError::Retriable(format!("no answer to the commit within {} s", COMMIT_TIMEOUT.as_secs()))
             })?)?;
         }
         self.base.context().reached();
         Ok(())
     }
 
+    /// A broker takes the commit of a client that is no member as long as the group is empty: it could undo what the
+    /// partition's next owner did.
+    fn still_ours(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
+        let name = |commit: &PartitionCommit| format!("{}-{}", self.topics.name(commit.source), commit.partition);
+        if self.base.assignment_lost() || !ffi::is_member(self.base.client()) {
+            let first = commits.first().map_or_else(String::new, name);
+            return Err(CommitError::Lost(format!("{first}: not a member of the group at the moment")));
+        }
+        let membership = self.base.context();
+        match commits.iter().find(|commit| !membership.owns((commit.source, commit.partition))) {
+            Some(commit) => Err(CommitError::Lost(format!("{}: not assigned to this instance", name(commit)))),
+            None => Ok(()),
+        }
+    }
+
     fn answer(&self, deadline: Instant) -> Option<ffi::CommitReply> {
-        let reply = self
-            .replies
-            .next(deadline.saturating_duration_since(Instant::now()))?;
+        let reply = self.replies.next(deadline.saturating_duration_since(Instant::now()))?;
         self.unanswered.set(self.unanswered.get() - 1);
         Some(reply)
     }
@@ -301,31 +278,18 @@ impl Consumer {
         partitions: &[SourcePartition],
         timeout: Duration,
     ) -> Result<Vec<(SourcePartition, Committed)>, KafkaError> {
-        Ok(assign::committed(
-            &self.base,
-            &self.topics,
-            partitions,
-            timeout,
-        )?)
+        Ok(assign::committed(&self.base, &self.topics, partitions, timeout)?)
     }
 
     /// The first offset, and the one after the last stable record, as the broker says.
-    pub fn watermarks(
-        &self,
-        source: SourceIndex,
-        partition: i32,
-        timeout: Duration,
-    ) -> Result<(i64, i64), KafkaError> {
-        Ok(self
-            .base
-            .fetch_watermarks(self.topics.name(source), partition, timeout)?)
+    pub fn watermarks(&self, source: SourceIndex, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
+        Ok(self.base.fetch_watermarks(self.topics.name(source), partition, timeout)?)
     }
 
     /// The high watermark that the last fetch brought, without asking. Where transactions are open it lies
     /// beyond what can be read; only [`watermarks`](Consumer::watermarks) tells.
     pub fn cached_high(&self, source: SourceIndex, partition: i32) -> Option<i64> {
-        ffi::cached_watermarks(self.base.client(), self.topics.c_name(source), partition)
-            .map(|(_, high)| high)
+        ffi::cached_watermarks(self.base.client(), self.topics.c_name(source), partition).map(|(_, high)| high)
     }
 
     /// Stops reading these. What was fetched of them is fetched again later: not for frequent use.
@@ -343,21 +307,11 @@ impl Consumer {
     }
 
     /// Goes on reading at another offset; records polled before are the caller's to drop.
-    pub fn seek(
-        &self,
-        source: SourceIndex,
-        partition: i32,
-        offset: i64,
-        timeout: Duration,
-    ) -> Result<(), KafkaError> {
-        let list = self
-            .topics
-            .list([((source, partition), Offset::Offset(offset))]);
+    pub fn seek(&self, source: SourceIndex, partition: i32, offset: i64, timeout: Duration) -> Result<(), KafkaError> {
+        let list = self.topics.list([((source, partition), Offset::Offset(offset))]);
         let list = self.base.seek_partitions(list, timeout)?;
         match ffi::entries(&list).first() {
-            Some(entry) if entry.error != Code::NoError => {
-                Err(ClientError::OffsetFetch(entry.error).into())
-            }
+            Some(entry) if entry.error != Code::NoError => Err(ClientError::OffsetFetch(entry.error).into()),
             _ => Ok(()),
         }
     }
@@ -367,21 +321,15 @@ impl Consumer {
     pub fn close(self, timeout: Duration) -> bool {
         let (done, closed) = mpsc::channel();
         // Dropping the client closes it, for as long as it takes.
-        let closing = thread::Builder::new()
-            .name("kafka-close".to_owned())
-            .spawn(move || {
-                drop(self);
-                done.send(())
-            });
+        let closing = thread::Builder::new().name("kafka-close".to_owned()).spawn(move || {
+            drop(self);
+            done.send(())
+        });
         closing.is_ok() && closed.recv_timeout(timeout).is_ok()
     }
 
     fn list(&self, partitions: &[SourcePartition]) -> TopicPartitionList {
-        self.topics.list(
-            partitions
-                .iter()
-                .map(|partition| (*partition, Offset::Invalid)),
-        )
+        self.topics.list(partitions.iter().map(|partition| (*partition, Offset::Invalid)))
     }
 }
 
@@ -411,17 +359,10 @@ fn requests<'a>(commits: &'a [PartitionCommit], topics: &Topics) -> Vec<&'a [Par
 fn check(reply: &ffi::CommitReply) -> Result<(), CommitError> {
     for entry in &reply.entries {
         if entry.error != Code::NoError {
-            return Err(commit_error(
-                entry.error,
-                &format!("{}-{} at {}", entry.topic, entry.partition, entry.offset),
-            ));
+            return Err(commit_error(entry.error, &format!("{}-{} at {}", entry.topic, entry.partition, entry.offset)));
         }
     }
-    if reply.error == Code::NoError {
-        Ok(())
-    } else {
-        Err(commit_error(reply.error, "the commit"))
-    }
+    if reply.error == Code::NoError { Ok(()) } else { Err(commit_error(reply.error, "the commit")) }
 }
 
 fn commit_error(code: Code, what: &str) -> CommitError {
@@ -433,19 +374,36 @@ fn commit_error(code: Code, what: &str) -> CommitError {
         | Code::RebalanceInProgress
         | Code::StaleMemberEpoch
         | Code::FencedMemberEpoch => CommitError::Lost(text),
-        Code::OffsetMetadataTooLarge => CommitError::Fatal(format!(
-            "{text} (lower kafka.map_budget, or give it in bytes)"
-        )),
-        Code::GroupAuthorizationFailed => {
-            CommitError::Fatal(format!("{text} (the group needs the READ permission)"))
+        Code::OffsetMetadataTooLarge => {
+            CommitError::Fatal(format!("{text} (lower kafka.map_budget, or give it in bytes)"))
         }
-        Code::TopicAuthorizationFailed => CommitError::Fatal(format!(
-            "{text} (the source topic needs the READ permission)"
-        )),
-        Code::InvalidCommitOffsetSize
-        | Code::InvalidGroupId
-        | Code::FencedInstanceId
-        | Code::Fatal => CommitError::Fatal(text),
+        Code::GroupAuthorizationFailed => CommitError::Fatal(format!("{text} (the group needs the READ permission)")),
+        Code::TopicAuthorizationFailed => {
+            CommitError::Fatal(format!("{text} (the source topic needs the READ permission)"))
+        }
+        Code::InvalidCommitOffsetSize | Code::InvalidGroupId | Code::FencedInstanceId | Code::Fatal => {
+            CommitError::Fatal(text)
+        }
         _ => CommitError::Retriable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commits_are_split_by_what_a_broker_takes_at_once() {
+        let topics = Topics::new(["loans"]).expect("no NUL");
+        let commit =
+            |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
+        let sizes = |bytes: &[usize]| {
+            let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
+            requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&[10, 10]), [2]);
+        assert_eq!(sizes(&[12_288; 130]), [63, 63, 4]);
+        assert_eq!(sizes(&[COMMIT_BYTES, 1, COMMIT_BYTES]), [1, 1, 1]);
     }
 }

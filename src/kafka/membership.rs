@@ -67,9 +67,7 @@ impl Membership {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether [`tend`](Membership::tend) has something to do or [`next_event`](Membership::next_event) to say.
@@ -84,13 +82,14 @@ impl Membership {
         }
         let mut state = self.state();
         let event = state.events.pop_front();
-        let chores = state.unsettled.is_some()
-            || state.down
-            || state.out_of_range
-            || state.missing_since.is_some();
-        self.busy
-            .store(chores || !state.events.is_empty(), Ordering::Release);
+        let chores = state.unsettled.is_some() || state.down || state.out_of_range || state.missing_since.is_some();
+        self.busy.store(chores || !state.events.is_empty(), Ordering::Release);
         event
+    }
+
+    /// Whether a partition is ours.
+    pub fn owns(&self, partition: SourcePartition) -> bool {
+        self.state().starts.contains_key(&partition)
     }
 
     /// Brokers answered.
@@ -143,15 +142,8 @@ impl Membership {
     }
 
     fn begin(&self, consumer: &BaseConsumer<Membership>, assignments: Vec<Assignment>) {
-        let starts: Vec<_> = assignments
-            .iter()
-            .map(|one| ((one.source, one.partition), one.base))
-            .collect();
-        let list = self.topics.list(
-            starts
-                .iter()
-                .map(|(partition, base)| (*partition, Offset::Offset(*base))),
-        );
+        let starts: Vec<_> = assignments.iter().map(|one| ((one.source, one.partition), one.base)).collect();
+        let list = self.topics.list(starts.iter().map(|(partition, base)| (*partition, Offset::Offset(*base))));
         if self.assign(consumer, &list) && !starts.is_empty() {
             self.state().starts.extend(starts);
             self.tell(Event::Assigned(assignments));
@@ -161,23 +153,12 @@ impl Membership {
     fn assign(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) -> bool {
         let done = match consumer.rebalance_protocol() {
             RebalanceProtocol::Eager => consumer.assign(list),
-            RebalanceProtocol::None | RebalanceProtocol::Cooperative => {
-                consumer.incremental_assign(list)
-            }
+            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_assign(list),
         };
         // A partition that was paused when it was revoked must not come back paused.
-        let done = done.and_then(|()| {
-            if list.count() > 0 {
-                consumer.resume(list)
-            } else {
-                Ok(())
-            }
-        });
+        let done = done.and_then(|()| if list.count() > 0 { consumer.resume(list) } else { Ok(()) });
         done.map_err(|error| {
-            self.tell(Event::Fatal(format!(
-                "service {}: can't take its partitions: {error}",
-                self.service
-            )))
+            self.tell(Event::Fatal(format!("service {}: can't take its partitions: {error}", self.service)))
         })
         .is_ok()
     }
@@ -186,17 +167,13 @@ impl Membership {
         let (partitions, lost) = (self.topics.partitions(list), consumer.assignment_lost());
         let done = match consumer.rebalance_protocol() {
             RebalanceProtocol::Eager => consumer.unassign(),
-            RebalanceProtocol::None | RebalanceProtocol::Cooperative => {
-                consumer.incremental_unassign(list)
-            }
+            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
         };
         if let Err(error) = done {
             tracing::warn!(service = self.service, "giving partitions back: {error}");
         }
         let mut state = self.state();
-        state
-            .starts
-            .retain(|partition, _| !partitions.contains(partition));
+        state.starts.retain(|partition, _| !partitions.contains(partition));
         if let Some(unsettled) = &mut state.unsettled {
             unsettled.retain(|partition| !partitions.contains(partition));
         }
@@ -219,20 +196,14 @@ impl Membership {
         for (at, committed) in committed {
             let (source, partition) = at;
             let topic = self.topics.name(source);
-            let &(low, high) = edges
-                .get(&at)
-                .ok_or_else(|| Unsettled::Later(format!("no watermarks of {topic}-{partition}")))?;
+            let &(low, high) =
+                edges.get(&at).ok_or_else(|| Unsettled::Later(format!("no watermarks of {topic}-{partition}")))?;
             let start = assign::start(&committed, low, high, self.rules).map_err(|refusal| {
                 Unsettled::Never(match refusal {
-                    Refusal::Foreign { offset, why } => Event::Refused(ForeignOffset {
-                        topic: topic.to_owned(),
-                        partition,
-                        offset,
-                        why,
-                    }),
-                    Refusal::OutOfRange { offset } => {
-                        Event::Fatal(data_loss(topic, partition, offset, low, high))
+                    Refusal::Foreign { offset, why } => {
+                        Event::Refused(ForeignOffset { topic: topic.to_owned(), partition, offset, why })
                     }
+                    Refusal::OutOfRange { offset } => Event::Fatal(data_loss(topic, partition, offset, low, high)),
                 })
             })?;
             assignments.push(Assignment {
@@ -250,10 +221,7 @@ impl Membership {
     }
 
     fn unsettled(&self, what: &str, error: &ClientError) -> Unsettled {
-        match error
-            .rdkafka_error_code()
-            .and_then(|code| self.denied(code))
-        {
+        match error.rdkafka_error_code().and_then(|code| self.denied(code)) {
             Some(text) => Unsettled::Never(Event::Fatal(text)),
             None => Unsettled::Later(format!("{what} of group {}: {error}", self.group)),
         }
@@ -294,38 +262,18 @@ impl Membership {
                 continue;
             }
             if self.rules.on_data_loss == OnDataLoss::Stop {
-                self.tell(Event::Fatal(data_loss(
-                    self.topics.name(source),
-                    partition,
-                    *position,
-                    low,
-                    high,
-                )));
+                self.tell(Event::Fatal(data_loss(self.topics.name(source), partition, *position, low, high)));
                 return Ok(());
             }
-            self.tell(Event::Skipped {
-                source,
-                partition,
-                from: *position,
-                to: low,
-            });
+            self.tell(Event::Skipped { source, partition, from: *position, to: low });
             *position = low;
         }
-        let list = self.topics.list(
-            positions
-                .iter()
-                .map(|(partition, position)| (*partition, Offset::Offset(*position))),
-        );
+        let list =
+            self.topics.list(positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position))));
         consumer.incremental_unassign(&list)?;
         consumer.incremental_assign(&list)?;
-        let still_paused = positions
-            .keys()
-            .filter(|partition| paused.contains(partition));
-        consumer.pause(
-            &self
-                .topics
-                .list(still_paused.map(|partition| (*partition, Offset::Invalid))),
-        )?;
+        let still_paused = positions.keys().filter(|partition| paused.contains(partition));
+        consumer.pause(&self.topics.list(still_paused.map(|partition| (*partition, Offset::Invalid))))?;
         self.state().starts = positions;
         Ok(())
     }
@@ -362,16 +310,14 @@ impl Membership {
     fn denied(&self, code: Code) -> Option<String> {
         let (service, group) = (&self.service, &self.group);
         match code {
-            Code::GroupAuthorizationFailed => Some(format!(
-                "service {service}: not allowed to use the consumer group {group}: grant READ on it"
-            )),
+            Code::GroupAuthorizationFailed => {
+                Some(format!("service {service}: not allowed to use the consumer group {group}: grant READ on it"))
+            }
             Code::TopicAuthorizationFailed => Some(format!(
                 "service {service}: not allowed to read its source topics ({}): grant READ and DESCRIBE on them",
                 self.topics.names().join(", ")
             )),
-            Code::InvalidGroupId => Some(format!(
-                "service {service}: the brokers refuse the group id {group}"
-            )),
+            Code::InvalidGroupId => Some(format!("service {service}: the brokers refuse the group id {group}")),
             _ => None,
         }
     }
@@ -393,21 +339,11 @@ fn data_loss(topic: &str, partition: i32, offset: i64, low: i64, high: i64) -> S
 }
 
 /// The first source topic that does not exist, as far as one broker knows.
-fn missing_topic(
-    consumer: &BaseConsumer<Membership>,
-    topics: &Topics,
-) -> Result<Option<String>, ClientError> {
+fn missing_topic(consumer: &BaseConsumer<Membership>, topics: &Topics) -> Result<Option<String>, ClientError> {
     for name in topics.names() {
         let metadata = consumer.fetch_metadata(Some(name), PROBE_TIMEOUT)?;
-        let error = metadata
-            .topics()
-            .first()
-            .and_then(|topic| topic.error())
-            .map(Code::from);
-        if matches!(
-            error,
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)
-        ) {
+        let error = metadata.topics().first().and_then(|topic| topic.error()).map(Code::from);
+        if matches!(error, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) {
             return Ok(Some(name.to_owned()));
         }
     }
@@ -422,14 +358,15 @@ impl ClientContext for Membership {
     fn error(&self, error: ClientError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
         match code {
-            Code::AllBrokersDown
-            | Code::Authentication
-            | Code::SaslAuthenticationFailed
-            | Code::SSL => self.tell_down(reason.to_owned()),
-            Code::BrokerTransportFailure
-            | Code::Resolve
-            | Code::OperationTimedOut
-            | Code::NetworkException => self.tell(Event::BrokerLost(reason.to_owned())),
+            Code::AllBrokersDown | Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
+                self.tell_down(reason.to_owned())
+            }
+            Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::NetworkException => {
+                // While all are lost, each attempt to reach one is an error.
+                if !self.state().down {
+                    self.tell(Event::BrokerLost(reason.to_owned()));
+                }
+            }
             Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
                 tracing::warn!(service = self.service, "{reason}");
                 self.state().out_of_range = true;
@@ -437,10 +374,9 @@ impl ClientContext for Membership {
             Code::UnknownTopicOrPartition | Code::UnknownTopic => {
                 self.state().missing_since.get_or_insert_with(Instant::now);
             }
-            Code::Fatal | Code::FencedInstanceId => self.tell(Event::Fatal(format!(
-                "service {}: the consumer failed: {reason}",
-                self.service
-            ))),
+            Code::Fatal | Code::FencedInstanceId => {
+                self.tell(Event::Fatal(format!("service {}: the consumer failed: {reason}", self.service)))
+            }
             code => match self.denied(code) {
                 Some(text) => self.tell(Event::Fatal(text)),
                 None => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
@@ -451,16 +387,8 @@ impl ClientContext for Membership {
 }
 
 impl ConsumerContext for Membership {
-    fn rebalance(
-        &self,
-        consumer: &BaseConsumer<Self>,
-        error: RDKafkaRespErr,
-        list: &mut TopicPartitionList,
-    ) {
-        debug_assert!(
-            error.is_error(),
-            "librdkafka tells the kind of rebalance as an error code"
-        );
+    fn rebalance(&self, consumer: &BaseConsumer<Self>, error: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        debug_assert!(error.is_error(), "librdkafka tells the kind of rebalance as an error code");
         if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             self.settle(consumer, self.topics.partitions(list));
         } else {

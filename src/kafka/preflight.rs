@@ -9,8 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{
-    AdminClient, AdminOptions, ConfigResource, ConfigResourceResult, OwnedResourceSpecifier,
-    ResourceSpecifier,
+    AdminClient, AdminOptions, ConfigResource, ConfigResourceResult, OwnedResourceSpecifier, ResourceSpecifier,
 };
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -64,9 +63,7 @@ pub struct TopicFacts {
 
 /// No broker answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\" within {seconds} s: {last_error}"
-)]
+#[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\" within {seconds} s: {last_error}")]
 pub struct Unreachable {
     pub bootstrap_servers: String,
     pub seconds: u64,
@@ -76,44 +73,24 @@ pub struct Unreachable {
 impl Report {
     /// Whether a service can't work.
     pub fn has_errors(&self) -> bool {
-        self.findings
-            .iter()
-            .any(|finding| finding.severity == Severity::Error)
+        self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
     /// What the topics of a service allow its producer.
     pub fn limits(&self, service: &Service) -> Limits {
         let outputs = [&service.target, &service.dead_letter];
-        Limits::of_topics(
-            outputs
-                .iter()
-                .filter_map(|topic| self.topics.get(*topic)?.max_message_bytes),
-        )
+        Limits::of_topics(outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes))
     }
 
     /// How long each source of a service keeps its records, where the broker tells and it is not for ever.
     pub fn source_retention(&self, service: &Service) -> Vec<(String, Duration)> {
-        let retention = |topic: &str| {
-            self.topics
-                .get(topic)?
-                .retention
-                .filter(|kept| *kept != Duration::MAX)
-        };
-        service
-            .sources
-            .iter()
-            .filter_map(|source| Some((source.topic.clone(), retention(&source.topic)?)))
-            .collect()
+        let retention = |topic: &str| self.topics.get(topic)?.retention.filter(|kept| *kept != Duration::MAX);
+        service.sources.iter().filter_map(|source| Some((source.topic.clone(), retention(&source.topic)?))).collect()
     }
 
     fn find(&mut self, severity: Severity, service: &Service, topic: &str, text: String) {
         let (service, topic) = (Some(service.name.clone()), Some(topic.to_owned()));
-        self.findings.push(Finding {
-            severity,
-            service,
-            topic,
-            text,
-        });
+        self.findings.push(Finding { severity, service, topic, text });
     }
 }
 
@@ -141,35 +118,24 @@ pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachab
 
 fn topics_of(service: &Service) -> impl Iterator<Item = &str> {
     let outputs = [service.target.as_str(), service.dead_letter.as_str()];
-    service
-        .sources
-        .iter()
-        .map(|source| source.topic.as_str())
-        .chain(outputs)
+    service.sources.iter().map(|source| source.topic.as_str()).chain(outputs)
 }
 
 impl TopicFacts {
     fn apply(&mut self, config: &ConfigResource) {
         let value = |name: &str| config.get(name)?.value.clone();
         let number = |name: &str| value(name)?.parse::<i64>().ok();
-        self.max_message_bytes =
-            number("max.message.bytes").and_then(|bytes| bytes.try_into().ok());
-        self.min_insync_replicas =
-            number("min.insync.replicas").and_then(|count| count.try_into().ok());
-        self.retention = number("retention.ms")
-            .map(|ms| ms.try_into().map_or(Duration::MAX, Duration::from_millis));
+        self.max_message_bytes = number("max.message.bytes").and_then(|bytes| bytes.try_into().ok());
+        self.min_insync_replicas = number("min.insync.replicas").and_then(|count| count.try_into().ok());
+        self.retention = number("retention.ms").map(|ms| ms.try_into().map_or(Duration::MAX, Duration::from_millis));
         self.compacted = value("cleanup.policy").map(|policy| policy.contains("compact"));
     }
 }
 
 /// What the outputs of a service must be able to take, its sources can hold.
 fn compare(service: &Service, report: &mut Report) {
-    let sources: Vec<_> = service
-        .sources
-        .iter()
-        .filter_map(|source| report.topics.get(&source.topic))
-        .cloned()
-        .collect();
+    let sources: Vec<_> =
+        service.sources.iter().filter_map(|source| report.topics.get(&source.topic)).cloned().collect();
     let most = |of: fn(&TopicFacts) -> Option<u64>| sources.iter().filter_map(of).max();
     let largest = most(|facts| facts.max_message_bytes);
     let replication = most(|facts| u64::try_from(facts.replication).ok());
@@ -181,11 +147,7 @@ fn compare(service: &Service, report: &mut Report) {
         if let (Some(mine), Some(theirs)) = (facts.max_message_bytes, largest)
             && mine < theirs.saturating_add(room)
         {
-            let why = if room > 0 {
-                " and the throttle headers"
-            } else {
-                ""
-            };
+            let why = if room > 0 { " and the throttle headers" } else { "" };
             report.find(Severity::Warning, service, topic, format!("max.message.bytes is {mine}, too little for the sources' records of up to {theirs}{why}: set it to {}", theirs.saturating_add(room)));
         }
         if let Some(theirs) = replication
@@ -195,10 +157,7 @@ fn compare(service: &Service, report: &mut Report) {
                 Severity::Warning,
                 service,
                 topic,
-                format!(
-                    "has {} replicas, the sources have {theirs}",
-                    facts.replication
-                ),
+                format!("has {} replicas, the sources have {theirs}", facts.replication),
             );
         }
         if let (Some(mine), Some(theirs)) = (facts.min_insync_replicas, insync)
@@ -212,7 +171,12 @@ fn compare(service: &Service, report: &mut Report) {
             );
         }
         if facts.compacted == Some(true) {
-            report.find(Severity::Warning, service, topic, "is compacted: it refuses records without a key, and drops older ones of the same key".to_owned());
+            report.find(
+                Severity::Warning,
+                service,
+                topic,
+                "is compacted: it refuses records without a key, and drops older ones of the same key".to_owned(),
+            );
         }
     }
 }
@@ -235,10 +199,7 @@ impl ClientContext for LastError {
     fn error(&self, error: ClientError, reason: &str) {
         // That all brokers are down only says that the reason came before.
         if error.rdkafka_error_code() != Some(Code::AllBrokersDown) {
-            *self
-                .0
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(reason.to_owned());
+            *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(reason.to_owned());
         }
     }
 }
@@ -254,20 +215,13 @@ impl Asker {
             last_error,
         };
         let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-        let consumer: BaseConsumer<LastError> = config
-            .create_with_context(LastError::default())
-            .map_err(|error| unreachable(error.to_string()))?;
+        let consumer: BaseConsumer<LastError> =
+            config.create_with_context(LastError::default()).map_err(|error| unreachable(error.to_string()))?;
         let asker = Asker { consumer, config };
         match asker.connect(timeout) {
             Ok(()) => Ok(asker),
             Err(error) => {
-                let last = asker
-                    .consumer
-                    .context()
-                    .0
-                    .lock()
-                    .unwrap_or_else(|poisoned| poisoned.into_inner())
-                    .take();
+                let last = asker.consumer.context().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
                 Err(unreachable(last.unwrap_or_else(|| error.to_string())))
             }
         }
@@ -278,10 +232,7 @@ impl Asker {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let answer = self
-                .consumer
-                .client()
-                .fetch_cluster_id(left.min(Duration::from_secs(1)));
+            let answer = self.consumer.client().fetch_cluster_id(left.min(Duration::from_secs(1)));
             self.consumer.poll(Duration::ZERO);
             match answer {
                 Some(_) => return Ok(()),
@@ -305,10 +256,17 @@ impl Asker {
             None if found.partitions().is_empty() => Err("does not exist: create it".to_owned()),
             None => {
                 let replication = found.partitions().iter().map(|partition| partition.replicas().len()).min();
-                Ok(TopicFacts { partitions: found.partitions().len(), replication: replication.unwrap_or(0), ..TopicFacts::default() })
+                Ok(TopicFacts {
+                    partitions: found.partitions().len(),
+                    replication: replication.unwrap_or(0),
+                    ..TopicFacts::default()
+                })
             }
             Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err("does not exist: create it".to_owned()),
-            Some(Code::TopicAuthorizationFailed) => Err("is not ours to see: grant DESCRIBE, and READ on sources or WRITE on target and dead-letter topics".to_owned()),
+            Some(Code::TopicAuthorizationFailed) => {
+                Err("is not ours to see: grant DESCRIBE, and READ on sources or WRITE on target and dead-letter topics"
+                    .to_owned())
+            }
             Some(Code::InvalidTopic) => Err("is not a topic name that Kafka takes".to_owned()),
             Some(code) => Err(format!("can't be looked up: {code}")),
         }
@@ -324,33 +282,18 @@ impl Asker {
         let mut topics: Vec<&str> = settings.services.iter().flat_map(topics_of).collect();
         topics.sort_unstable();
         topics.dedup();
-        let resources: Vec<_> = topics
-            .iter()
-            .map(|topic| ResourceSpecifier::Topic(topic))
-            .collect();
+        let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
         // Any broker knows; without a name librdkafka waits for the controller, which the embedded broker never tells.
-        let metadata = topics
-            .first()
-            .map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
-        let broker = metadata
-            .and_then(Result::ok)
-            .map(|metadata| metadata.orig_broker_id());
-        let options = AdminOptions::new()
-            .request_timeout(Some(timeout))
-            .broker_id(broker);
+        let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
+        let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
+        let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
         let admin: Result<AdminClient<Quiet>, _> = self.config.create_with_context(Quiet);
-        let answers =
-            admin.and_then(|admin| block_on(admin.describe_configs(&resources, &options)));
+        let answers = admin.and_then(|admin| block_on(admin.describe_configs(&resources, &options)));
         match answers {
             Ok(answers) => answers.into_iter().filter_map(topic_config).collect(),
             Err(error) => {
                 let text = format!("limits and retention of topics were not checked: {error}");
-                report.findings.push(Finding {
-                    severity: Severity::Info,
-                    service: None,
-                    topic: None,
-                    text,
-                });
+                report.findings.push(Finding { severity: Severity::Info, service: None, topic: None, text });
                 BTreeMap::new()
             }
         }

@@ -9,9 +9,7 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
-};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
 use watermaster_core::reason::Reason;
 
 use super::client::{self, KafkaError};
@@ -34,17 +32,13 @@ impl Limits {
     /// Limits for topics that take records of up to so many bytes.
     pub fn of_topics(max_message_bytes: impl IntoIterator<Item = u64>) -> Limits {
         let smallest = max_message_bytes.into_iter().min().unwrap_or(u64::MAX);
-        Limits {
-            batch_bytes: smallest.clamp(1, Self::DEFAULT_BATCH_BYTES),
-        }
+        Limits { batch_bytes: smallest.clamp(1, Self::DEFAULT_BATCH_BYTES) }
     }
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits {
-            batch_bytes: Self::DEFAULT_BATCH_BYTES,
-        }
+        Limits { batch_bytes: Self::DEFAULT_BATCH_BYTES }
     }
 }
 
@@ -128,32 +122,17 @@ const OWNED: &[(&str, &str)] = &[
 
 impl Producer {
     /// A producer for the target and the dead-letter topic of `service`. Contacts nobody yet.
-    pub fn new(
-        kafka: &settings::Kafka,
-        service: &settings::Service,
-        limits: Limits,
-    ) -> Result<Producer, KafkaError> {
+    pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
         let batch = limits.batch_bytes.to_string();
-        let defaults: Vec<_> = DEFAULTS
-            .iter()
-            .copied()
-            .chain([("batch.size", batch.as_str())])
-            .collect();
+        let defaults: Vec<_> = DEFAULTS.iter().copied().chain([("batch.size", batch.as_str())]).collect();
         let config = client::config(kafka, &defaults, OWNED);
         let names = Names {
             service: service.name.clone(),
             target: service.target.clone(),
             dead_letter: service.dead_letter.clone(),
-            sources: service
-                .sources
-                .iter()
-                .map(|source| source.topic.clone())
-                .collect(),
+            sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
         };
-        Ok(Producer {
-            inner: config.create_with_context(Context::default())?,
-            names,
-        })
+        Ok(Producer { inner: config.create_with_context(Context::default())?, names })
     }
 
     /// Takes an output; it is on its way after this, and arrived when [`flush`](Producer::flush) says true and
@@ -161,18 +140,12 @@ impl Producer {
     ///
     /// Key, value, headers and timestamp go as they came, with one exception: a timestamp of exactly 0 (1970)
     /// becomes the time of sending, which is what 0 means to librdkafka.
-    pub fn send(
-        &self,
-        to: Destination<'_>,
-        output: &Output<'_>,
-        tag: usize,
-    ) -> Result<(), SendError> {
+    pub fn send(&self, to: Destination<'_>, output: &Output<'_>, tag: usize) -> Result<(), SendError> {
         let (topic, headers) = match to {
             Destination::Target => (&self.names.target, output.headers().to_owned()),
-            Destination::DeadLetter(letter) => (
-                &self.names.dead_letter,
-                Some(self.dead_letter_headers(output, &letter)),
-            ),
+            Destination::DeadLetter(letter) => {
+                (&self.names.dead_letter, Some(self.dead_letter_headers(output, &letter)))
+            }
         };
         let record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord {
             topic,
@@ -184,9 +157,7 @@ impl Producer {
             headers,
             delivery_opaque: tag,
         };
-        self.inner
-            .send(record)
-            .map_err(|(error, _)| self.send_error(topic, &error))
+        self.inner.send(record).map_err(|(error, _)| self.send_error(topic, &error))
     }
 
     fn send_error(&self, topic: &str, error: &ClientError) -> SendError {
@@ -196,9 +167,7 @@ impl Producer {
             Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
                 SendError::Denied(text)
             }
-            Some(Code::Fatal | Code::State | Code::Fenced) => {
-                SendError::Fatal(self.fatal().unwrap_or(text))
-            }
+            Some(Code::Fatal | Code::State | Code::Fenced) => SendError::Fatal(self.fatal().unwrap_or(text)),
             _ => SendError::Refused(text),
         }
     }
@@ -214,12 +183,7 @@ impl Producer {
         if !context.failed.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(
-            &mut *context
-                .failures
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner()),
-        )
+        std::mem::take(&mut *context.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     /// Gives up what is in flight: each becomes a failure of unknown outcome.
@@ -229,12 +193,9 @@ impl Producer {
 
     /// Why this producer is of no use any more, if so.
     pub fn fatal(&self) -> Option<String> {
-        self.client().fatal_error().map(|(code, text)| {
-            format!(
-                "the producer of service {} failed: {text} ({code})",
-                self.names.service
-            )
-        })
+        self.client()
+            .fatal_error()
+            .map(|(code, text)| format!("the producer of service {} failed: {text} ({code})", self.names.service))
     }
 
     fn client(&self) -> &Client<Context> {
@@ -244,8 +205,7 @@ impl Producer {
     /// The record's own headers without earlier `throttle-*`, then ours.
     fn dead_letter_headers(&self, output: &Output<'_>, letter: &DeadLetter<'_>) -> OwnedHeaders {
         let mut headers = output.headers().to_owned().unwrap_or_default();
-        let attempt =
-            incoming_attempt(output.headers()).map_or(1, |attempt| attempt.saturating_add(1));
+        let attempt = incoming_attempt(output.headers()).map_or(1, |attempt| attempt.saturating_add(1));
         for name in throttle::ALL {
             ffi::remove_header(&mut headers, name);
         }
@@ -253,35 +213,23 @@ impl Producer {
             (throttle::REASON, letter.reason.as_str()),
             (throttle::SERVICE, &self.names.service),
             (throttle::CLIENT, letter.client),
-            (
-                throttle::TOPIC,
-                &self.names.sources[output.source().index()],
-            ),
+            (throttle::TOPIC, &self.names.sources[output.source().index()]),
             (throttle::PARTITION, &output.partition().to_string()),
             (throttle::OFFSET, &output.offset().to_string()),
-            (
-                throttle::TIMESTAMP_MS,
-                &output.timestamp_ms().unwrap_or(-1).to_string(),
-            ),
+            (throttle::TIMESTAMP_MS, &output.timestamp_ms().unwrap_or(-1).to_string()),
             (throttle::RETRY_AFTER_MS, &letter.retry_after_ms.to_string()),
             (throttle::ATTEMPT, &attempt.to_string()),
         ];
         values.into_iter().fold(headers, |headers, (name, value)| {
             let key = name.to_str().expect("our own header names are ASCII");
-            headers.insert(Header {
-                key,
-                value: Some(value),
-            })
+            headers.insert(Header { key, value: Some(value) })
         })
     }
 }
 
 /// The attempt that an earlier pass wrote, if it is a number.
 fn incoming_attempt(headers: Headers<'_>) -> Option<u64> {
-    let (_, value) = headers
-        .iter()
-        .filter(|(name, _)| *name == throttle::ATTEMPT.to_bytes())
-        .last()?;
+    let (_, value) = headers.iter().filter(|(name, _)| *name == throttle::ATTEMPT.to_bytes()).last()?;
     std::str::from_utf8(value?).ok()?.parse().ok()
 }
 
@@ -299,17 +247,8 @@ mod throttle {
     pub const RETRY_AFTER_MS: &CStr = c"throttle-retry-after-ms";
     pub const ATTEMPT: &CStr = c"throttle-attempt";
 
-    pub const ALL: [&CStr; 9] = [
-        REASON,
-        SERVICE,
-        CLIENT,
-        TOPIC,
-        PARTITION,
-        OFFSET,
-        TIMESTAMP_MS,
-        RETRY_AFTER_MS,
-        ATTEMPT,
-    ];
+    pub const ALL: [&CStr; 9] =
+        [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT];
 }
 
 /// Collects failures on the polling thread.
@@ -336,10 +275,7 @@ impl ProducerContext for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
         if let Err((error, message)) = result {
             let failure = failure(rdkafka::Message::topic(message), error);
-            self.failures
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-                .push((tag, failure));
+            self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
             self.failed.store(true, Ordering::Release);
         }
     }

@@ -73,9 +73,7 @@ impl Record<'_> {
             partition: self.partition(),
             offset: self.offset(),
             timestamp_ms: self.timestamp_ms(),
-            bytes: [key.unwrap_or_default(), value.unwrap_or_default()]
-                .concat()
-                .into_boxed_slice(),
+            bytes: [key.unwrap_or_default(), value.unwrap_or_default()].concat().into_boxed_slice(),
             key: key.map(<[u8]>::len),
             tombstone: value.is_none(),
             headers: self.message.headers().map(BorrowedHeaders::detach),
@@ -205,9 +203,7 @@ impl<'r> Headers<'r> {
 
     /// Bytes of names and values.
     fn size(self) -> usize {
-        self.iter()
-            .map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len))
-            .sum()
+        self.iter().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum()
     }
 }
 
