@@ -12,7 +12,7 @@ use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::client_id::{HeaderLookup, Identity, identify};
-use watermaster::kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
+use watermaster::kafka::consumer::{Assignment, CommitError, Committed, Consumer, Event, PartitionCommit};
 use watermaster::kafka::embedded::Embedded;
 use watermaster::kafka::preflight::{self, Severity};
 use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Limits, Producer};
@@ -58,12 +58,9 @@ impl Bench {
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for a session less a second for members to come back.
-            properties: [
-                ("session.timeout.ms", "1500"),
-                ("heartbeat.interval.ms", "100"),
-            ]
-            .map(|(property, value)| (property.to_owned(), value.to_owned()))
-            .into(),
+            properties: [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
+                .map(|(property, value)| (property.to_owned(), value.to_owned()))
+                .into(),
         };
         let source = |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None };
         let service = Service {
@@ -344,12 +341,20 @@ fn a_commit_comes_back_with_its_metadata() {
     let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.high, loans.commit_first), (3, 5, false));
     assert_eq!(loans.map.completed, std::iter::once(4..5).collect());
-    assert_eq!(
-        read_all(&consumer, 2)
-            .iter()
-            .map(Output::offset)
-            .collect::<Vec<_>>(),
-        [3, 4]
+    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [3, 4]);
+}
+
+#[test]
+fn what_is_not_ours_is_not_committed() {
+    let bench = Bench::new(one());
+    let consumer = bench.consumer();
+    let commit = |partition| PartitionCommit { source: SourceIndex(0), partition, offset: 0, metadata: map(0) };
+    // The group is empty: the broker would take it.
+    assert!(matches!(consumer.commit(&[commit(0)]), Err(CommitError::Lost(_))));
+    assigned(&consumer);
+    assert_eq!(consumer.commit(&[commit(0)]), Ok(()));
+    assert!(
+        matches!(consumer.commit(&[commit(0), commit(7)]), Err(CommitError::Lost(text)) if text.contains("loans-7"))
     );
 }
 
