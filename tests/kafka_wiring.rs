@@ -344,20 +344,6 @@ fn a_commit_comes_back_with_its_metadata() {
     assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [3, 4]);
 }
 
-#[test]
-fn what_is_not_ours_is_not_committed() {
-    let bench = Bench::new(one());
-    let consumer = bench.consumer();
-    let commit = |partition| PartitionCommit { source: SourceIndex(0), partition, offset: 0, metadata: map(0) };
-    // The group is empty: the broker would take it.
-    assert!(matches!(consumer.commit(&[commit(0)]), Err(CommitError::Lost(_))));
-    assigned(&consumer);
-    assert_eq!(consumer.commit(&[commit(0)]), Ok(()));
-    assert!(
-        matches!(consumer.commit(&[commit(0), commit(7)]), Err(CommitError::Lost(text)) if text.contains("loans-7"))
-    );
-}
-
 /// Commits as another tool would.
 fn foreign_commit(bench: &Bench, offset: i64) {
     let consumer: BaseConsumer = bench.client().set("group.id", "wm.kyc").create().unwrap();
