@@ -60,9 +60,10 @@ impl Split {
         let standing = shares.standing(claim);
         let lends = standing.floor < standing.default;
         match self.rule {
+            Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
+            Rule::WantsMet => (standing.floor, Parts::ZERO),
             // A ratio of 0 needs no portion; this also keeps an unbounded excess out of the narrow arithmetic.
             _ if self.numerator.is_zero() => (standing.floor.min(standing.default), Parts::ZERO),
-            Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
             Rule::InProportion if !lends => (standing.default, standing.floor - standing.default),
             Rule::Level { met } if !lends && !is_met(shares, claim, met) => {
                 (standing.default, Parts::from(shares.weight(claim)))
