@@ -3,17 +3,19 @@
 mod allocate;
 mod check;
 mod show;
-mod unbuilt;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 
 use crate::config::{self, Config};
+use crate::demo;
 use crate::exit::Exit;
-use crate::telemetry;
+use crate::settings::LogFormat;
+use crate::{kafka, telemetry};
 
 const ABOUT: &str = "\
 Shares the capacity of a service behind Kafka among its clients.
@@ -24,15 +26,16 @@ early waits its turn (mode shape) or goes to a dead-letter topic with a reason (
 
 const EXAMPLES: &str = "\
 Examples:
-  watermaster demo                                      see it work; nothing else is needed
+  watermaster demo                               see it work; nothing else is needed
+  watermaster check --config watermaster.toml    everything that is wrong, at once
+  watermaster config --config watermaster.toml   what takes effect, and why
+  watermaster run --config watermaster.toml      run the throttler
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
-                                                        explain how one cycle is shared out
-  watermaster check --config watermaster.toml           what is wrong with a configuration, all at once
-  watermaster config --config watermaster.toml          what takes effect, and where each value comes from
-  watermaster run --config watermaster.toml             run the throttler
+                                                 explain how one cycle is shared out
 
-A key of the configuration can be set by the environment: WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092
-sets bootstrap_servers in [kafka]. RUST_LOG chooses what is logged (info by default); logs go to stderr.";
+A key of the configuration can be set by the environment:
+WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
+RUST_LOG chooses what is logged (info by default); logs go to stderr.";
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -90,11 +93,12 @@ Examples:
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
   watermaster allocate --capacity 40 --wants A=2,B=15 --weight A=2 --lending max_min
   watermaster allocate --capacity 100000 --wants @clients.txt --output json      lines of NAME=N
-  some-report | watermaster allocate --capacity 100000 --wants -                 the same, from stdin
+  some-report | watermaster allocate --capacity 100000 --wants -                 the same, stdin
 
-The default share is capacity x weight / sum of weights. A client that wants less lends what it leaves, except for the
-reserved part; those that want more borrow it: in proportion to how much more they want (proportional), or everybody
-equally until each has enough (max_min: a flood gains nothing by asking for more). All grants add up to the capacity.";
+The default share is capacity x weight / sum of weights. A client that wants less lends what it
+leaves, except for the reserved part. Those that want more borrow it: in proportion to how much more
+they want (proportional), or all equally until each has enough (max_min: a flood gains nothing by
+asking for more). All grants add up to the capacity.";
 
 #[derive(Debug, Args)]
 struct Run {
@@ -222,12 +226,7 @@ impl From<LendingArg> for Lending {
 pub fn main() -> Exit {
     match Cli::parse().command {
         Command::Run(args) => run(&args),
-        Command::Demo(args) => unbuilt::demo(unbuilt::DemoOptions {
-            mode: args.mode.into(),
-            observe: args.observe,
-            seconds: args.seconds,
-            json: args.output.format == Output::Json,
-        }),
+        Command::Demo(args) => demo(&args),
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::allocate(&args),
@@ -239,13 +238,32 @@ fn run(args: &Run) -> Exit {
         Ok(config) => config,
         Err(errors) => return refuse(&errors),
     };
-    if let Err(error) = telemetry::init(config.settings.log) {
-        eprintln!("logging can't be started: {error}");
-    }
+    start_logging(config.settings.log, tracing::Level::INFO);
     for warning in &config.warnings {
         tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
     crate::run::run(config, crate::run::RunOptions { accept_foreign_offsets: args.accept_foreign_offsets })
+}
+
+fn demo(args: &Demo) -> Exit {
+    // The table is the show: only what goes wrong is logged.
+    start_logging(LogFormat::Text, tracing::Level::ERROR);
+    let output = if args.output.format == Output::Json { demo::Output::Json } else { demo::Output::Text };
+    let length = Duration::from_secs(args.seconds);
+    let options = demo::Options { mode: args.mode.into(), observe: args.observe, length, output };
+    match demo::run(&options, &kafka::client_version(), crate::run::start_one) {
+        Ok(()) => Exit::Done,
+        Err(why) => {
+            eprintln!("{why}");
+            Exit::Stopped
+        }
+    }
+}
+
+fn start_logging(format: LogFormat, default: tracing::Level) {
+    if let Err(error) = telemetry::init(format, default) {
+        eprintln!("logging can't be started: {error}");
+    }
 }
 
 /// Says what is wrong with the configuration.

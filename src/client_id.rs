@@ -255,3 +255,6 @@ impl Visitor<'_> for Key<'_> {
         Ok(key == self.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

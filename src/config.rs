@@ -9,6 +9,7 @@
 mod effective;
 mod error;
 mod kafka;
+mod kind;
 mod layers;
 mod rules;
 mod schema;
@@ -46,13 +47,8 @@ impl Config {
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Config, ConfigErrors> {
-        let text = std::fs::read_to_string(path).map_err(|error| ConfigError {
-            key: "(file)".to_owned(),
-            service: None,
-            problem: format!("can't be read: {error}"),
-            allowed: "a TOML file in UTF-8".to_owned(),
-            origin: Origin::file(path),
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::of_file(path, None, format!("can't be read: {error}")))?;
         Config::parse(&text, path, environment)
     }
 
@@ -66,11 +62,19 @@ impl Config {
         let written = Written::new(text, path, environment, &mut errors)?;
         let reader = Reader::new(written, errors);
         let settings = settings(&reader.root());
-        let Findings { errors, mut warnings, entries } = reader.finish();
+        let Findings {
+            errors,
+            mut warnings,
+            entries,
+        } = reader.finish();
         match settings {
             Some(settings) if errors.is_empty() => {
                 warnings.sort();
-                Ok(Config { settings, effective: Effective::new(entries), warnings })
+                Ok(Config {
+                    settings,
+                    effective: Effective::new(entries),
+                    warnings,
+                })
             }
             _ => Err(ConfigErrors::new(errors)),
         }
@@ -90,15 +94,23 @@ fn settings(root: &Section<'_>) -> Option<Settings> {
     };
     let drafts = services(root, shared);
     rules::check(&kafka_section, shared.commit_interval, &drafts);
-    let services = drafts.into_iter().map(|draft| draft.service).collect::<Option<_>>()?;
-    Some(Settings { kafka: kafka.kafka?, admin: admin?, log: log?, services })
+    let services = drafts
+        .into_iter()
+        .map(|draft| draft.service)
+        .collect::<Option<_>>()?;
+    Some(Settings {
+        kafka: kafka.kafka?,
+        admin: admin?,
+        log: log?,
+        services,
+    })
 }
 
 fn services<'a>(root: &Section<'a>, shared: Shared<'_>) -> Vec<Draft<'a>> {
     let named = |dict: &figment::value::Dict| dict.get("name")?.as_str().map(str::to_owned);
     let sections = root.tables("service", named);
-    if sections.is_empty() {
-        root.refuse("service", "is missing", "at least one [[service]]");
-    }
-    sections.into_iter().map(|section| service::service(section, shared)).collect()
+    sections
+        .into_iter()
+        .map(|section| service::service(section, shared))
+        .collect()
 }

@@ -12,6 +12,7 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminState, ServiceHandle, Token};
 use crate::config::Config;
+use crate::demo::{EngineStart, StopEngine};
 use crate::engine::{self, Job, Stopped};
 use crate::exit::Exit;
 use crate::heartbeat::Heartbeat;
@@ -189,6 +190,30 @@ impl Fleet {
         }
         failed
     }
+}
+
+/// Starts one engine without asking the brokers first: the demo's, whose broker knows no such questions.
+pub fn start_one(start: EngineStart) -> Result<StopEngine, String> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let name = start.service.name.clone();
+    let job = Job {
+        kafka: start.kafka,
+        service: start.service,
+        accept_foreign_offsets: false,
+        facts: preflight::Report::default(),
+        cell: start.cell,
+        heartbeat: start.heartbeat,
+        shutdown: Arc::clone(&stop),
+    };
+    let engine = thread::Builder::new().name(format!("engine-{name}")).spawn(|| engine::run(job));
+    let engine = engine.map_err(|why| format!("no thread: {why}"))?;
+    Ok(Box::new(move || {
+        stop.store(true, Ordering::Relaxed);
+        match engine.join() {
+            Ok(ended) => ended.map_err(|Stopped(why)| why),
+            Err(_) => Err("the engine panicked".to_owned()),
+        }
+    }))
 }
 
 /// Logs what was found about a service's topics; why it can't run, if so.

@@ -54,13 +54,13 @@ fn measure(
 /// A few weights, wants around the default share, some floods, credits below a record.
 fn everyday(random: &mut dyn FnMut() -> u64) -> Made {
     let weight = [1_000, 1_000, 1_000, 1_500, 2_000][random() as usize % 5];
-    let wants = if random() % 20 == 0 { random() % 10_000 } else { random() % 70 };
+    let wants = if random().is_multiple_of(20) { random() % 10_000 } else { random() % 70 };
     (weight, wants, Credit::from_bits(i128::from(random() as i64)))
 }
 
 /// Any weight, wants up to 2⁶³: the widest arithmetic.
 fn extreme(random: &mut dyn FnMut() -> u64) -> Made {
-    let wants = if random() % 2 == 0 { random() >> 1 } else { 0 };
+    let wants = if random().is_multiple_of(2) { random() >> 1 } else { 0 };
     (1 + random() % MAX_WEIGHT, wants, Credit::from_bits(i128::from(random() as i64)))
 }
 

@@ -151,11 +151,15 @@ pub fn encode(
 fn write_text(alphabet: Alphabet, base: i64, mut bits: BitWriter) -> String {
     bits.pad(alphabet.symbol_bits());
     let body = symbols_to_text(alphabet, &bits);
-    let mut check = BitWriter::default();
-    check.push(u64::from(checksum(alphabet, base, &body)), 32);
-    check.pad(alphabet.symbol_bits());
-    let check = symbols_to_text(alphabet, &check);
+    let check = check_text(alphabet, base, &body);
     format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark())
+}
+
+fn check_text(alphabet: Alphabet, base: i64, body: &str) -> String {
+    let mut check = BitWriter::default();
+    check.push(u64::from(checksum(alphabet, base, body)), 32);
+    check.pad(alphabet.symbol_bits());
+    symbols_to_text(alphabet, &check)
 }
 
 fn symbols_to_text(alphabet: Alphabet, bits: &BitWriter) -> String {
@@ -196,8 +200,7 @@ fn read_text(base: i64, version: char, rest: &[u8]) -> Result<Map, Unreadable> {
     let text = std::str::from_utf8(text).map_err(|_| Unreadable::Check)?;
     let (body_start, _) = text.char_indices().nth(alphabet.checksum_symbols()).ok_or(Unreadable::Check)?;
     let (check, body) = text.split_at(body_start);
-    let check = text_to_symbols(alphabet, check).ok_or(Unreadable::Check)?;
-    if check.reader().take(32) != Ok(u64::from(checksum(alphabet, base, body))) {
+    if check != check_text(alphabet, base, body) {
         return Err(Unreadable::Check);
     }
     let body = text_to_symbols(alphabet, body).ok_or(Unreadable::Malformed)?;

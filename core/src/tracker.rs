@@ -5,14 +5,14 @@
 //! completed if that is, else when that completes. So reading alone never makes the set harder to write down, only
 //! [`complete`](Tracker::complete) does, and its owner asks [`bits_bound_after`](Tracker::bits_bound_after) before.
 
+mod holes;
 mod ring;
 mod runs;
 
 use std::ops::Range;
 
-use hashbrown::HashMap;
-
 use crate::map::{MAX_SPAN, SetShape};
+use holes::Holes;
 use ring::BitRing;
 pub use runs::OffsetRuns;
 
@@ -49,10 +49,8 @@ pub struct Tracker {
     pending: u64,
     /// The completed offsets of `base..end`; nothing is set beyond.
     bits: BitRing,
-    /// Holes that do not count as completed yet: how many follow this offset.
-    holes: HashMap<u64, u64>,
-    /// The offset in `holes` that got its entry last: the log may go on to skip.
-    last_hole: u64,
+    /// Holes that do not count as completed yet.
+    holes: Holes,
 }
 
 impl Tracker {
@@ -68,8 +66,7 @@ impl Tracker {
             trailing: 0,
             pending: 0,
             bits: BitRing::default(),
-            holes: HashMap::new(),
-            last_hole: 0,
+            holes: Holes::default(),
         }
     }
 
@@ -202,7 +199,7 @@ impl Tracker {
     }
 
     fn complete_waiting(&mut self, offset: u64) {
-        let holes = self.take_holes(offset);
+        let holes = self.holes.take(offset);
         if offset == self.base {
             self.advance(offset + 1 + holes);
         } else if offset < self.tail() {
@@ -263,7 +260,7 @@ impl Tracker {
         let mut to = to;
         loop {
             self.pass(to);
-            let holes = self.take_holes(self.base.saturating_sub(1));
+            let holes = self.holes.take(self.base.saturating_sub(1));
             if holes == 0 {
                 break;
             }
@@ -319,7 +316,7 @@ impl Tracker {
         if from < to && self.completed > 0 && from <= self.tail() {
             self.trailing = self.trailing.max(to - self.end);
         } else if from < to {
-            self.hold(from, to);
+            self.holes.add(from, to);
         }
     }
 
@@ -330,34 +327,15 @@ impl Tracker {
             let start = self.bits.next_unset(from, to);
             from = self.bits.next_set(start, to);
             if start < from {
-                self.hold(start, from);
+                self.holes.add(start, from);
             }
         }
-    }
-
-    /// The holes `from..to` count as completed when the base has come to them, or the record before them completes.
-    fn hold(&mut self, from: u64, to: u64) {
-        match self.holes.get_mut(&self.last_hole) {
-            Some(count) if self.last_hole + 1 + *count == from => *count += to - from,
-            _ => {
-                self.last_hole = from - 1;
-                self.holes.insert(self.last_hole, to - from);
-            }
-        }
-    }
-
-    fn holes_after(&self, offset: u64) -> u64 {
-        if self.holes.is_empty() { 0 } else { self.holes.get(&offset).copied().unwrap_or(0) }
-    }
-
-    fn take_holes(&mut self, offset: u64) -> u64 {
-        if self.holes.is_empty() { 0 } else { self.holes.remove(&offset).unwrap_or(0) }
     }
 
     /// The shape once `offset`, which waits below the end, were completed.
     fn shape_within(&self, offset: u64) -> SetShape {
         let SetShape { pairs, waiting, completed } = self.shape();
-        let count = 1 + self.holes_after(offset);
+        let count = 1 + self.holes.after(offset);
         let before = self.bits.get(offset - 1);
         let after = self.bits.get(offset + count);
         SetShape {
@@ -385,7 +363,7 @@ impl Tracker {
             if self.completed > 0 && offset >= end {
                 offset = offset.max(self.tail());
             }
-            let holes = self.holes_after(offset.saturating_sub(1));
+            let holes = self.holes.after(offset.saturating_sub(1));
             if holes == 0 || offset <= self.base {
                 return offset;
             }

@@ -209,6 +209,11 @@ proptest! {
         }
     }
 
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+
     #[test]
     fn ends_at_the_end_of_the_log_once_all_is_completed(steps in steps(), seed in any::<u64>()) {
         let mut pair = Pair::new(7);
@@ -250,9 +255,26 @@ fn a_hole_completes_with_the_record_before_it() {
     }
     tracker.complete(2);
     assert!(!tracker.is_completed(1) && tracker.is_completed(2) && tracker.is_completed(3));
-    assert_eq!(tracker.runs().collect::<Vec<_>>(), [2..3]);
+    assert_eq!((tracker.runs().next(), tracker.runs().count()), (Some(2..3), 1));
     tracker.complete(0);
     assert_eq!(tracker.base(), 4);
+}
+
+#[test]
+fn holes_that_are_noticed_in_steps_are_one() {
+    let mut tracker = Tracker::new(0);
+    tracker.observe(0);
+    tracker.observe(1);
+    for end in 3..1000 {
+        tracker.observe_end(end);
+    }
+    tracker.observe(1001);
+    tracker.complete(1);
+    tracker.complete(1001);
+    assert_eq!(
+        (tracker.runs().next(), tracker.runs().count()),
+        (Some(1..1002), 1)
+    );
 }
 
 #[test]

@@ -151,7 +151,6 @@ fn lending_name(lending: Lending) -> &'static str {
 /// The formula's parts for one client, for people: floats, never decisions.
 struct Row {
     default_share: f64,
-    wants: f64,
     floor: f64,
     granted: f64,
 }
@@ -162,7 +161,7 @@ impl Row {
         let default_share = grant.default_share.as_f64();
         let wants = client.wants as f64;
         let reserved = default_share * decimal(terms.reservation.millionths().into(), 1e6);
-        Row { default_share, wants, floor: wants.max(reserved), granted: grant.records as f64 }
+        Row { default_share, floor: wants.max(reserved), granted: grant.records as f64 }
     }
 
     /// What it could lend (above zero) or misses (below).
@@ -179,7 +178,7 @@ fn print_text(terms: &Terms, clients: &[Client], grants: &[Grant]) {
 
 fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header([
         "client",
         "weight",

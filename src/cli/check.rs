@@ -1,10 +1,16 @@
 //! `watermaster check`.
 
+use std::time::Duration;
+
 use serde_json::json;
 
-use super::{Check, Output, refuse, unbuilt};
+use super::{Check, Output, refuse};
 use crate::config::{Config, ConfigError, ConfigErrors};
 use crate::exit::Exit;
+use crate::kafka::preflight::{self, Severity};
+
+/// The longest wait for the brokers.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// Says what is wrong, what is doubtful, or that all is well.
 pub fn check(args: &Check) -> Exit {
@@ -19,9 +25,43 @@ pub fn check(args: &Check) -> Exit {
             if args.output.format == Output::Text {
                 print_text(&config);
             }
-            if args.connect { unbuilt::connect(&config.settings) } else { Exit::Done }
+            if args.connect { connect(&config, args.output.format) } else { Exit::Done }
         }
     }
+}
+
+/// Asks the brokers about topics, their limits and permissions.
+fn connect(config: &Config, format: Output) -> Exit {
+    let report = match preflight::check(&config.settings, CONNECT) {
+        Ok(report) => report,
+        Err(unreachable) => {
+            eprintln!("{unreachable}");
+            return Exit::Unreachable;
+        }
+    };
+    for finding in &report.findings {
+        let severity = match finding.severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Info => "note",
+        };
+        let place = [finding.service.as_deref(), finding.topic.as_deref()];
+        let place: Vec<&str> = place.into_iter().flatten().collect();
+        match format {
+            Output::Text => println!("{severity}: {}: {}", place.join(": "), finding.text),
+            Output::Json => println!(
+                "{}",
+                json!({"severity": severity, "service": finding.service, "topic": finding.topic, "text": finding.text})
+            ),
+        }
+    }
+    if report.has_errors() {
+        return Exit::Config;
+    }
+    if format == Output::Text {
+        println!("the brokers know all topics");
+    }
+    Exit::Done
 }
 
 fn report(result: &Result<Config, ConfigErrors>) -> serde_json::Value {

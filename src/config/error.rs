@@ -16,18 +16,14 @@ pub enum Origin {
     Variable(String),
 }
 
-impl Origin {
-    /// The file as a whole.
-    pub(super) fn file(path: &Path) -> Origin {
-        Origin::File { path: path.to_owned(), line: None }
-    }
-}
-
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Default => write!(f, "default"),
-            Origin::File { path, line: Some(line) } => write!(f, "{}:{line}", path.display()),
+            Origin::File {
+                path,
+                line: Some(line),
+            } => write!(f, "{}:{line}", path.display()),
             Origin::File { path, line: None } => write!(f, "{}", path.display()),
             Origin::Variable(name) => write!(f, "environment variable {name}"),
         }
@@ -50,6 +46,20 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    /// An error of the file as a whole: nothing else can be said of it.
+    pub(super) fn of_file(path: &Path, line: Option<usize>, problem: String) -> Box<ConfigError> {
+        Box::new(ConfigError {
+            key: "(file)".to_owned(),
+            service: None,
+            problem,
+            allowed: "a file of TOML 1.0 that can be read".to_owned(),
+            origin: Origin::File {
+                path: path.to_owned(),
+                line,
+            },
+        })
+    }
+
     /// The key as a person knows it: with the service's name.
     pub fn title(&self) -> String {
         match &self.service {
@@ -101,16 +111,20 @@ impl ConfigErrors {
     }
 }
 
-impl From<ConfigError> for ConfigErrors {
-    fn from(error: ConfigError) -> ConfigErrors {
-        ConfigErrors(vec![error])
+impl From<Box<ConfigError>> for ConfigErrors {
+    fn from(error: Box<ConfigError>) -> ConfigErrors {
+        ConfigErrors(vec![*error])
     }
 }
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        write!(f, "configuration: {count} error{}", if count == 1 { "" } else { "s" })?;
+        write!(
+            f,
+            "configuration: {count} error{}",
+            if count == 1 { "" } else { "s" }
+        )?;
         for error in &self.0 {
             write!(f, "\n\n{error}")?;
         }

@@ -98,7 +98,9 @@ fn properties(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
 }
 
 fn is_ours_to_give(section: &Section<'_>, name: &str) -> bool {
-    let Some((_, why)) = REFUSED_PROPERTIES.iter().find(|(refused, _)| *refused == name) else { return true };
+    let Some((_, why)) = REFUSED_PROPERTIES.iter().find(|(refused, _)| *refused == name) else {
+        return true;
+    };
     let allowed = "any of librdkafka's properties but those that the protocol owns: leave it out";
     section.refuse(name, format!("can't be set: {why}"), allowed);
     false

@@ -66,7 +66,9 @@ fn check_outputs(drafts: &[Draft<'_>]) {
 /// A round must be short beside every cycle, or the window's promise gets coarse.
 fn check_commit_interval(kafka: &Section<'_>, commit_interval: Option<Duration>, drafts: &[Draft<'_>]) {
     let shortest = drafts.iter().filter_map(|draft| Some((draft.cycle?, draft))).min_by_key(|(cycle, _)| *cycle);
-    let (Some(interval), Some((cycle, draft))) = (commit_interval, shortest) else { return };
+    let (Some(interval), Some((cycle, draft))) = (commit_interval, shortest) else {
+        return;
+    };
     if interval > cycle / 10 {
         let most = humantime::format_duration(cycle / 10);
         let interval = humantime::format_duration(interval);

@@ -162,7 +162,9 @@ fn client_idle_timeout(section: &Section<'_>, cycle: Option<Duration>) -> Option
 
 /// The registry has to hold every configured client, and should not hold more clients than the capacity has records.
 fn room_for_clients(section: &Section<'_>, capacity: Option<u64>, max_clients: Option<u64>, configured: Option<usize>) {
-    let Some(max_clients) = max_clients else { return };
+    let Some(max_clients) = max_clients else {
+        return;
+    };
     if let Some(configured) = configured.filter(|&count| count as u64 > max_clients) {
         section.refuse(
             "max_clients",
@@ -212,9 +214,6 @@ fn sources<'a>(
     client_from: Option<&[ClientFrom]>,
 ) -> (Option<Vec<Source>>, Vec<(Section<'a>, Option<String>)>) {
     let sections = service.tables("source", |_| None);
-    if sections.is_empty() {
-        service.refuse("source", "is missing", "at least one [[service.source]]");
-    }
     let by_topic = client_from.is_some_and(|from| from.contains(&ClientFrom::Topic));
     let mut sources = Vec::new();
     let mut topics = Vec::new();

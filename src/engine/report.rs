@@ -56,15 +56,18 @@ impl Engine<'_> {
         }
     }
 
-    /// Shows new flags with old counts: in the middle of a round the counts are not true yet.
-    pub(super) fn publish_flags(&mut self) {
+    /// New flags with old counts.
+    fn publish_flags(&mut self) {
         let mut last = (*self.job.cell.get()).clone();
         (last.ready, last.trouble) = (self.ready(), self.trouble());
         self.job.cell.set(last);
     }
 
-    /// Shows everything.
+    /// Shows everything; in the middle of a round only flags, because what was decided is not committed yet.
     pub(super) fn publish(&mut self, now: Time) {
+        if !self.round_is_empty() {
+            return self.publish_flags();
+        }
         self.report.published = Some(now);
         let snapshot = self.snapshot(now);
         self.job.cell.set(snapshot);

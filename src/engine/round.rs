@@ -105,8 +105,12 @@ impl Pending<'_> {
 }
 
 impl Engine<'_> {
+    pub(super) fn round_is_empty(&self) -> bool {
+        self.round.outputs.is_empty()
+    }
+
     pub(super) fn round_has_work(&self) -> bool {
-        !self.round.outputs.is_empty() || self.throttle.touched().next().is_some()
+        !self.round_is_empty() || self.throttle.touched().next().is_some()
     }
 
     pub(super) fn round_is_full(&self) -> bool {
@@ -351,7 +355,7 @@ impl Engine<'_> {
             late.told = true;
             warn!(service = self.job.service.name, "a round is late, waiting for the brokers");
             self.report.late = true;
-            self.publish_flags();
+            self.publish(self.clock.now());
         }
         if waited > KEEP_ALIVE {
             if !late.paused {

@@ -9,6 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::map::{self, DecodeError, Map};
+use watermaster_core::tracker::OffsetRuns;
 
 use super::ffi;
 use super::record::SourceIndex;
@@ -113,15 +114,23 @@ pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) ->
     }
     match rules.on_data_loss {
         OnDataLoss::Stop => Err(Refusal::OutOfRange { offset }),
-        // Beyond the end: the topic is not what it was, nor is what the map says of it.
-        OnDataLoss::Continue if offset > high => {
-            Ok(Start { base: low, map: Map::default(), lost: 0, commit_first: true })
-        }
-        OnDataLoss::Continue => {
-            let lost = u64::try_from(low - offset).unwrap_or(0);
-            Ok(Start { base: low, map, lost, commit_first: true })
-        }
+        OnDataLoss::Continue => Ok(start_after_loss(offset, map, low)),
     }
+}
+
+/// Starts at what is left. What was admitted lately stays charged in any case.
+fn start_after_loss(offset: i64, map: Map, low: i64) -> Start {
+    let Map { completed, admitted } = map;
+    if offset > low {
+        // Beyond the end: the topic is not what it was, nor is what the map says of its offsets.
+        let map = Map { completed: OffsetRuns::new(), admitted };
+        return Start { base: low, map, lost: 0, commit_first: true };
+    }
+    let done = completed.iter().map(|run| run.end.min(low).saturating_sub(run.start).max(0)).sum::<i64>();
+    let base = completed.iter().find(|run| run.contains(&low)).map_or(low, |run| run.end);
+    let completed = completed.iter().filter(|run| run.start > base).collect();
+    let lost = u64::try_from(low - offset - done).unwrap_or(0);
+    Start { base, map: Map { completed, admitted }, lost, commit_first: true }
 }
 
 /// What the group has committed. With `read_committed`, pending transactions are waited for.
@@ -193,4 +202,89 @@ fn by_partition(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use watermaster_core::map::{MapBudget, MemorySlice, encode};
+    use watermaster_core::tracker::Tracker;
+
+    use super::*;
+
+    const STRICT: Rules = Rules {
+        start_from: StartFrom::Earliest,
+        on_foreign_offset: OnForeignOffset::Stop,
+        on_data_loss: OnDataLoss::Stop,
+    };
+    const LENIENT: Rules = Rules {
+        start_from: StartFrom::Latest,
+        on_foreign_offset: OnForeignOffset::Replay,
+        on_data_loss: OnDataLoss::Continue,
+    };
+    const LATELY: MemorySlice = MemorySlice { end_ms: 1_700_000_000_000, admitted: 7 };
+
+    /// Committed by us at 100, with 103 to 105 and 110 to 119 completed.
+    fn ours() -> Committed {
+        let runs = [103..106, 110..120].into_iter().collect();
+        let tracker = Tracker::restore(100, &runs);
+        let metadata = encode(MapBudget::default(), &tracker, 100, &[LATELY]).unwrap();
+        Committed::At { offset: 100, metadata: metadata.into_bytes() }
+    }
+
+    fn foreign() -> Committed {
+        Committed::At { offset: 100, metadata: b"\xff".to_vec() }
+    }
+
+    /// What a start comes to: base, runs, lost, whether to commit first.
+    fn outcome(committed: &Committed, low: i64, high: i64, rules: Rules) -> (i64, Vec<(i64, i64)>, u64, bool) {
+        let start = start(committed, low, high, rules).unwrap();
+        let runs = start.map.completed.iter().map(|run| (run.start, run.end)).collect();
+        (start.base, runs, start.lost, start.commit_first)
+    }
+
+    #[test]
+    fn without_a_commit_the_owner_says_where() {
+        assert_eq!(outcome(&Committed::Nothing, 5, 9, STRICT), (5, vec![], 0, true));
+        assert_eq!(outcome(&Committed::Nothing, 5, 9, LENIENT), (9, vec![], 0, true));
+    }
+
+    #[test]
+    fn a_commit_of_ours_goes_on() {
+        assert_eq!(outcome(&ours(), 0, 500, STRICT), (100, vec![(103, 106), (110, 120)], 0, false));
+        // Also at either end of what exists.
+        assert_eq!(outcome(&ours(), 100, 120, STRICT).0, 100);
+        assert_eq!(outcome(&ours(), 0, 100, STRICT).0, 100);
+    }
+
+    #[test]
+    fn a_foreign_commit_stops_or_replays() {
+        assert!(matches!(start(&foreign(), 0, 500, STRICT), Err(Refusal::Foreign { offset: 100, .. })));
+        assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, false));
+    }
+
+    #[test]
+    fn what_was_deleted_stops_or_is_counted_once() {
+        assert_eq!(start(&ours(), 101, 500, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
+        assert_eq!(start(&ours(), 0, 99, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
+        let continued = [
+            (101, (101, vec![(103, 106), (110, 120)], 1, true)),
+            // 103 to 105 were done; 100 to 102 and 106 were not.
+            (103, (106, vec![(110, 120)], 3, true)),
+            (107, (107, vec![(110, 120)], 4, true)),
+            (110, (120, vec![], 7, true)),
+            (200, (200, vec![], 87, true)),
+        ];
+        for (low, expected) in continued {
+            assert_eq!(outcome(&ours(), low, 500, LENIENT), expected, "from {low}");
+        }
+        // Another topic of the same name.
+        assert_eq!(outcome(&ours(), 0, 50, LENIENT), (0, vec![], 0, true));
+    }
+
+    #[test]
+    fn what_was_admitted_lately_is_never_forgotten() {
+        for (low, high) in [(0, 500), (110, 500), (0, 50)] {
+            assert_eq!(start(&ours(), low, high, LENIENT).unwrap().map.admitted, [LATELY]);
+        }
+    }
 }

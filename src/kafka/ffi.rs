@@ -7,7 +7,7 @@ use std::{ptr, slice};
 
 use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::message::{BorrowedHeaders, OwnedHeaders};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub partition: i32,
     /// Raw: negative values are librdkafka's logical offsets.
     pub offset: i64,
-    pub error: RDKafkaErrorCode,
+    pub error: Code,
     /// As the broker keeps it: any bytes, since any tool may have committed them.
     pub metadata: Vec<u8>,
 }
@@ -113,6 +113,17 @@ pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> 
     error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
+/// How long a new group of an embedded cluster waits for more members.
+pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
+    // SAFETY: the client lives while it is borrowed and its cluster as long as it; null says that there is none.
+    unsafe {
+        let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
+        if !cluster.is_null() {
+            sys::rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, millis(delay));
+        }
+    }
+}
+
 fn millis(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }
@@ -122,7 +133,7 @@ pub(super) struct ReplyQueue(*mut sys::rd_kafka_queue_t);
 
 /// The answer to a commit.
 pub(super) struct CommitReply {
-    pub error: RDKafkaErrorCode,
+    pub error: Code,
     /// With the error of each partition.
     pub entries: Vec<Entry>,
 }
@@ -139,7 +150,7 @@ impl ReplyQueue {
         &self,
         client: &Client<C>,
         list: &TopicPartitionList,
-    ) -> Result<(), RDKafkaErrorCode> {
+    ) -> Result<(), Code> {
         // SAFETY: client, list and queue live during the call, and librdkafka copies the list; without a callback the answer is an event.
         let error =
             unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0, None, ptr::null_mut()) };
@@ -172,3 +183,110 @@ impl Drop for ReplyQueue {
 
 // SAFETY: librdkafka's queues may be used from any thread; that the client outlives the queue does not depend on threads.
 unsafe impl Send for ReplyQueue {}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+    use rdkafka::message::Header;
+    use rdkafka::topic_partition_list::Offset;
+
+    use super::super::embedded::Embedded;
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// A partition whose metadata is these bytes.
+    fn list(metadata: &[u8]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        let mut element = list.add_partition("loans", 0);
+        element.set_offset(Offset::Offset(7)).unwrap();
+        element.set_metadata("x".repeat(metadata.len()));
+        // SAFETY: the list has one element, whose metadata is as long as these bytes.
+        unsafe {
+            let element = (*list.ptr()).elems;
+            let target = (*element).metadata.cast::<u8>();
+            ptr::copy_nonoverlapping(metadata.as_ptr(), target, metadata.len());
+        }
+        list
+    }
+
+    #[test]
+    fn foreign_metadata_comes_back_byte_for_byte() {
+        let broker = Embedded::start(1).unwrap();
+        broker.create_topic("loans", 1).unwrap();
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", broker.bootstrap_servers())
+            .set("group.id", "others")
+            .create()
+            .unwrap();
+        for metadata in [&b"\xff\xfe\x80\0x"[..], b"plain"] {
+            consumer.commit(&list(metadata), CommitMode::Sync).unwrap();
+            let mut asked = TopicPartitionList::new();
+            asked.add_partition("loans", 0);
+            let answer = consumer.committed_offsets(asked, PATIENCE).unwrap();
+            let [entry] = &entries(&answer)[..] else {
+                panic!("one partition was asked for")
+            };
+            assert_eq!(
+                (entry.topic.as_str(), entry.partition, entry.offset),
+                ("loans", 0, 7)
+            );
+            assert_eq!(
+                (entry.error, entry.metadata.as_slice()),
+                (Code::NoError, metadata)
+            );
+        }
+    }
+
+    /// Names and values, in order.
+    fn all(headers: &OwnedHeaders) -> Vec<RawHeader<'_>> {
+        (0..)
+            .map_while(|index| header_at(headers.as_borrowed(), index))
+            .collect()
+    }
+
+    #[test]
+    fn headers_are_removed_by_name_and_the_rest_keeps_its_order() {
+        let mut headers = OwnedHeaders::new();
+        for (key, value) in [
+            ("a", Some("1")),
+            ("b", None),
+            ("a", Some("")),
+            ("", Some("2")),
+            ("b", Some("3")),
+        ] {
+            headers = headers.insert(Header { key, value });
+        }
+        remove_header(&mut headers, c"none");
+        assert_eq!(all(&headers).len(), 5);
+        remove_header(&mut headers, c"b");
+        assert_eq!(
+            all(&headers),
+            [
+                (&b"a"[..], Some(&b"1"[..])),
+                (b"a", Some(b"")),
+                (b"", Some(b"2"))
+            ]
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_is_only_bytes() {
+        // rdkafka takes names as `str`, librdkafka as bytes.
+        let headers = OwnedHeaders::new();
+        let pointer: *const BorrowedHeaders = headers.as_borrowed();
+        let name = b"\xff\xfe";
+        // SAFETY: the address of a list that is ours alone; name and value are as long as told, and copied.
+        unsafe {
+            let value = b"v".as_ptr().cast::<c_void>();
+            sys::rd_kafka_header_add(pointer.cast_mut().cast(), name.as_ptr().cast(), 2, value, 1);
+        }
+        assert_eq!(all(&headers), [(&name[..], Some(&b"v"[..]))]);
+    }
+
+    #[test]
+    fn an_empty_list_has_no_entries() {
+        assert!(entries(&TopicPartitionList::new()).is_empty());
+    }
+}

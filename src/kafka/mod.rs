@@ -16,6 +16,7 @@ pub mod embedded;
 mod ffi;
 mod membership;
 pub mod preflight;
+pub mod probe;
 pub mod producer;
 pub mod record;
 

@@ -8,7 +8,10 @@ use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ResourceSpecifier};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, ConfigResourceResult, OwnedResourceSpecifier,
+    ResourceSpecifier,
+};
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
@@ -281,21 +284,28 @@ impl Asker {
         topics.sort_unstable();
         topics.dedup();
         let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
-        let options = AdminOptions::new().request_timeout(Some(timeout));
+        // Any broker knows; without a name librdkafka waits for the controller, which the embedded broker never tells.
+        let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
+        let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
+        let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
         let admin: Result<AdminClient<Quiet>, _> = self.config.create_with_context(Quiet);
         let answers = admin.and_then(|admin| block_on(admin.describe_configs(&resources, &options)));
         match answers {
-            Ok(answers) => topics
-                .iter()
-                .zip(answers)
-                .filter_map(|(topic, answer)| Some(((*topic).to_owned(), answer.ok()?)))
-                .collect(),
+            Ok(answers) => answers.into_iter().filter_map(topic_config).collect(),
             Err(error) => {
                 let text = format!("limits and retention of topics were not checked: {error}");
                 report.findings.push(Finding { severity: Severity::Info, service: None, topic: None, text });
                 BTreeMap::new()
             }
         }
+    }
+}
+
+fn topic_config(answer: ConfigResourceResult) -> Option<(String, ConfigResource)> {
+    let config = answer.ok()?;
+    match &config.specifier {
+        OwnedResourceSpecifier::Topic(topic) => Some((topic.clone(), config)),
+        OwnedResourceSpecifier::Group(_) | OwnedResourceSpecifier::Broker(_) => None,
     }
 }
 

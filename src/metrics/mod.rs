@@ -63,14 +63,17 @@ impl Publisher {
         self.services.insert(service.name.clone(), series);
     }
 
-    /// Takes over a service's newest snapshot; the same one again changes nothing.
-    pub fn publish(&mut self, snapshot: &Arc<ServiceSnapshot>) {
+    /// Takes over a service's newest snapshot; the same one again changes nothing. The name is given apart, since
+    /// before the first snapshot there is none in it.
+    pub fn publish(&mut self, service: &str, snapshot: &Arc<ServiceSnapshot>) {
         let registry = Registry(&self.recorder);
-        let series = self
-            .services
-            .entry(snapshot.name.clone())
-            .or_insert_with(|| ServiceSeries::new(registry, &snapshot.name, self.metrics_clients, [], []));
-        series.publish(registry, snapshot);
+        if !self.services.contains_key(service) {
+            let series = ServiceSeries::new(registry, service, self.metrics_clients, [], []);
+            self.services.insert(service.to_owned(), series);
+        }
+        if let Some(series) = self.services.get_mut(service) {
+            series.publish(registry, service, snapshot);
+        }
     }
 
     /// Everything in Prometheus' text format.

@@ -85,7 +85,7 @@ impl ServiceSeries {
         &self.newest
     }
 
-    pub(super) fn publish(&mut self, registry: Registry<'_>, snapshot: &Arc<ServiceSnapshot>) {
+    pub(super) fn publish(&mut self, registry: Registry<'_>, service: &str, snapshot: &Arc<ServiceSnapshot>) {
         if Arc::ptr_eq(&self.newest, snapshot) {
             return;
         }
@@ -93,11 +93,11 @@ impl ServiceSeries {
         self.fold.update(snapshot);
         for (name, tally, levels) in self.fold.iter() {
             if !self.clients.contains_key(name) {
-                self.clients.insert(name.to_owned(), ClientSeries::new(registry, &snapshot.name, name));
+                self.clients.insert(name.to_owned(), ClientSeries::new(registry, service, name));
             }
             self.clients[name].set(&tally, &levels);
         }
-        self.totals.set(registry, snapshot);
+        self.totals.set(registry, service, snapshot);
     }
 }
 
@@ -166,10 +166,13 @@ impl ClientSeries {
     }
 }
 
+/// Where a gauge's value is found.
+type ValueOf = fn(&ServiceSnapshot) -> f64;
+
 /// The series of a service as a whole.
 #[derive(Debug)]
 struct Totals {
-    gauges: Vec<(Gauge, fn(&ServiceSnapshot) -> f64)>,
+    gauges: Vec<(Gauge, ValueOf)>,
     allocations: Vec<Counter>,
     lost_records: Counter,
     rebalances: Counter,
@@ -177,7 +180,7 @@ struct Totals {
 }
 
 /// Each gauge that has no label but the service, and where its value is found.
-const GAUGES: &[(&Metric, fn(&ServiceSnapshot) -> f64)] = &[
+const GAUGES: &[(&Metric, ValueOf)] = &[
     (&table::CAPACITY, |s| s.capacity as f64),
     (&table::CYCLE, |s| s.cycle_seconds),
     (&table::WINDOW_ADMITTED, |s| s.window_admitted as f64),
@@ -215,8 +218,7 @@ impl Totals {
         }
     }
 
-    fn set(&mut self, registry: Registry<'_>, snapshot: &ServiceSnapshot) {
-        let service = snapshot.name.as_str();
+    fn set(&mut self, registry: Registry<'_>, service: &str, snapshot: &ServiceSnapshot) {
         self.gauges.iter().for_each(|(gauge, of)| gauge.set(of(snapshot)));
         for (counter, count) in self.allocations.iter().zip(snapshot.allocations) {
             counter.absolute(count);
@@ -232,14 +234,14 @@ impl Totals {
         for (topic, seconds) in &snapshot.source_retention_seconds {
             registry.gauge(&table::SOURCE_RETENTION, &[service, topic]).set(*seconds);
         }
-        self.set_paused(registry, snapshot);
+        self.set_paused(registry, service, snapshot);
     }
 
     /// A reason that the snapshot does not name has no partition.
-    fn set_paused(&mut self, registry: Registry<'_>, snapshot: &ServiceSnapshot) {
+    fn set_paused(&mut self, registry: Registry<'_>, service: &str, snapshot: &ServiceSnapshot) {
         self.paused.values().for_each(|gauge| gauge.set(0.0));
         for &(reason, partitions) in &snapshot.paused {
-            let make = || registry.gauge(&table::PAUSED_PARTITIONS, &[&snapshot.name, reason]);
+            let make = || registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]);
             self.paused.entry(reason).or_insert_with(make).set(partitions as f64);
         }
     }

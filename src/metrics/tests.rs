@@ -78,7 +78,7 @@ fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
-    publisher.publish(&Arc::new(snapshot));
+    publisher.publish("kyc", &Arc::new(snapshot));
     parse(&publisher.render()).0
 }
 
@@ -93,7 +93,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
     shown.source_retention_seconds = vec![("a.kyc".into(), 60.0)];
-    publisher.publish(&Arc::new(shown));
+    publisher.publish("kyc", &Arc::new(shown));
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.as_str().to_owned())).collect();

@@ -64,9 +64,18 @@ impl Credit {
     /// Nobody owes anybody.
     pub const ZERO: Credit = Credit(0);
 
-    /// So many units of 2⁻⁶⁴ records.
+    /// The most that is owed either way, 2⁶² records: far beyond what allocations lead to, and with room above it.
+    const LIMIT: i128 = 1 << 126;
+
+    /// So many units of 2⁻⁶⁴ records, at most 2¹²⁶ of them either way.
     pub const fn from_bits(bits: i128) -> Credit {
-        Credit(bits)
+        if bits > Self::LIMIT {
+            Credit(Self::LIMIT)
+        } else if bits < -Self::LIMIT {
+            Credit(-Self::LIMIT)
+        } else {
+            Credit(bits)
+        }
     }
 
     /// The credit in units of 2⁻⁶⁴ records.
@@ -79,16 +88,16 @@ impl Credit {
         self.0 as f64 / ONE
     }
 
-    /// This credit once `exact` was due and `records` were granted. Saturates, 2⁶³ records away from zero.
+    /// This credit once `exact` was due and `records` were granted.
     pub(super) fn after(self, exact: Fixed, records: u64) -> Credit {
         // Both are below 2^104 (a capacity in fixed point), so that their difference fits.
         let owed = exact.to_bits() as i128 - Fixed::from_records(records).to_bits() as i128;
-        Credit(self.0.saturating_add(owed))
+        Credit::from_bits(self.0 + owed)
     }
 
     /// What orders the left-over records: the fraction of a grant that rounding took away, plus this credit.
     pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
-        self.0.saturating_add(i128::from(exact.fraction()))
+        self.0 + i128::from(exact.fraction())
     }
 }
 

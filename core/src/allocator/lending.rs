@@ -59,17 +59,17 @@ impl Split {
     pub(super) fn of(&self, shares: &Shares, claim: &Claim<'_>) -> (Parts, Parts) {
         let standing = shares.standing(claim);
         let lends = standing.floor < standing.default;
-        match self.rule {
+        let borrows = standing.floor > standing.default;
+        let (kept, portion) = match self.rule {
             Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
-            Rule::WantsMet => (standing.floor, Parts::ZERO),
-            // A ratio of 0 needs no portion; this also keeps an unbounded excess out of the narrow arithmetic.
-            _ if self.numerator.is_zero() => (standing.floor.min(standing.default), Parts::ZERO),
-            Rule::InProportion if !lends => (standing.default, standing.floor - standing.default),
-            Rule::Level { met } if !lends && !is_met(shares, claim, met) => {
+            Rule::InProportion if borrows => (standing.default, standing.floor - standing.default),
+            Rule::Level { met } if borrows && !is_met(shares, claim, met) => {
                 (standing.default, Parts::from(shares.weight(claim)))
             }
             _ => (standing.floor, Parts::ZERO),
-        }
+        };
+        // Portion × ratio is at most the capacity, which bounds the portion; a ratio of 0 bounds nothing.
+        if self.numerator.is_zero() { (kept, Parts::ZERO) } else { (kept, portion) }
     }
 
     fn reduced(rule: Rule, numerator: Parts, denominator: Parts) -> Split {
@@ -150,9 +150,8 @@ fn is_met(shares: &Shares, claim: &Claim<'_>, met: Option<Borrower>) -> bool {
         (Wants::Records(wants), Some(met)) => {
             Borrower { wants, weight: shares.weight(claim) }.by_level(&met) != Ordering::Greater
         }
-        // A newcomer wants no more than its default share.
-        (Wants::DefaultShare, _) => true,
-        (Wants::Records(_), None) => false,
+        // A newcomer wants its default share and is no borrower.
+        _ => false,
     }
 }
 

@@ -48,7 +48,7 @@ impl BitWriter {
             self.push(u64::MAX >> 1, 63);
             ones -= 63;
         }
-        self.push((1 << ones) - 1 << 1, ones as u32 + 1);
+        self.push(((1 << ones) - 1) << 1, ones as u32 + 1);
         self.push(value & ((1 << parameter) - 1), parameter);
     }
 

@@ -71,6 +71,19 @@ fn a_newcomer_gets_its_default_share_unrounded() {
     }
 }
 
+/// Thirds have no end in binary: A's credit makes the claims of A (1/3) and B (2/3) equal down to 2⁻⁶⁴ records, and
+/// below that B is due more.
+#[test]
+fn what_is_below_the_last_bit_counts_before_the_name() {
+    let clients = [(1, Wants::DefaultShare), (2, Wants::DefaultShare)];
+    let mut case = case(1, 0, Lending::Proportional, &clients);
+    let third = case.grants()[0].exact.fraction();
+    let two_thirds = case.grants()[1].exact.fraction();
+    case.clients[0].credit = Credit::from_bits(i128::from(two_thirds - third));
+    assert_eq!(records(&case), [0, 1]);
+    oracle::check(&case);
+}
+
 #[test]
 fn no_claims_get_nothing_and_one_gets_everything() {
     assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[])), []);

@@ -7,26 +7,26 @@ use num_bigint::BigInt;
 use num_rational::Ratio as Fraction;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 use proptest::prelude::*;
-use watermaster_core::allocator::{Terms, Wants};
+use watermaster_core::allocator::{Credit, Fixed, Grant, Terms, Wants};
 use watermaster_core::policy::Lending;
 
 use crate::cases::{Case, Client, any_case, config};
 
 type Exact = Fraction<BigInt>;
 
-/// What the oracle says that a client gets.
+/// What the oracle says that a client gets; fractions in 2⁻⁶⁴ records, rounded down.
 #[derive(Debug)]
-pub struct Due {
-    pub records: BigInt,
-    pub exact: Exact,
-    pub default_share: Exact,
+struct Due {
+    records: u64,
+    exact: u128,
+    default_share: u128,
 }
 
 /// What clients with the same weight and wants have in common.
 #[derive(Debug)]
 struct Class {
     weight: Exact,
-    clients: Exact,
+    clients: u64,
     default: Exact,
     floor: Exact,
 }
@@ -38,20 +38,22 @@ impl Class {
 }
 
 /// Grants by the formulas, in the order of the clients.
-pub fn allocate(terms: &Terms, clients: &[Client]) -> Vec<Due> {
+fn allocate(terms: &Terms, clients: &[Client]) -> Vec<Due> {
     let index_of = class_indices(clients);
-    let classes = classes(terms, clients, &index_of);
+    let class_of: Vec<usize> = clients.iter().map(|client| index_of[&key(client)]).collect();
+    let mut classes = classes(terms, clients, &index_of);
+    for &class in &class_of {
+        classes[class].clients += 1;
+    }
     let exact = exact_grants(terms.lending, &classes);
-    let class = |client: &Client| index_of[&key(client)];
-    let mut dues: Vec<Due> = clients
+    let rounded: Vec<(u64, u128, u128)> =
+        classes.iter().zip(&exact).map(|(class, exact)| (whole(exact), bits(exact), bits(&class.default))).collect();
+    let mut dues: Vec<Due> = class_of
         .iter()
-        .map(|client| Due {
-            records: exact[class(client)].floor().to_integer(),
-            exact: exact[class(client)].clone(),
-            default_share: classes[class(client)].default.clone(),
-        })
+        .map(|&class| rounded[class])
+        .map(|(records, exact, default_share)| Due { records, exact, default_share })
         .collect();
-    hand_out_left_overs(terms, clients, &mut dues);
+    hand_out_left_overs(terms, clients, &class_of, &exact, &mut dues);
     dues
 }
 
@@ -73,24 +75,21 @@ fn class_indices(clients: &[Client]) -> BTreeMap<(u64, Option<u64>), usize> {
 fn classes(terms: &Terms, clients: &[Client], index_of: &BTreeMap<(u64, Option<u64>), usize>) -> Vec<Class> {
     let total = clients.iter().map(|client| u128::from(client.weight)).sum::<u128>();
     let reservation = exact(terms.reservation.millionths()) / exact(1_000_000);
-    let mut classes: Vec<Class> = index_of
+    index_of
         .keys()
         .map(|&(weight, wants)| {
             let default = exact(terms.capacity) * exact(weight) / exact(total);
             let wants = wants.map_or_else(|| default.clone(), exact);
             let floor = wants.max(&reservation * &default);
-            Class { weight: exact(weight), clients: Exact::zero(), default, floor }
+            Class { weight: exact(weight), clients: 0, default, floor }
         })
-        .collect();
-    for client in clients {
-        classes[index_of[&key(client)]].clients += BigInt::one();
-    }
-    classes
+        .collect()
 }
 
 fn exact_grants(lending: Lending, classes: &[Class]) -> Vec<Exact> {
     let zero = Exact::zero();
-    let sum = |part: &dyn Fn(&Class) -> Exact| classes.iter().map(|class| part(class) * &class.clients).sum::<Exact>();
+    let sum =
+        |part: &dyn Fn(&Class) -> Exact| classes.iter().map(|class| part(class) * exact(class.clients)).sum::<Exact>();
     let deficit = sum(&|class| (-class.gap()).max(zero.clone()));
     let surplus = sum(&|class| class.gap().max(zero.clone()));
     let remaining = (&surplus - &deficit).max(zero.clone());
@@ -120,47 +119,45 @@ fn proportional_loans(classes: &[Class], deficit: &Exact, surplus: &Exact) -> Ve
 
 /// Lets everybody's loan rise at the speed of its weight, from one event (somebody has all that it wants) to the next.
 fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
-    let mut loans = vec![Exact::zero(); classes.len()];
-    let mut left = surplus.clone();
-    loop {
-        let missing = |index: usize| -classes[index].gap() - &loans[index];
-        let rising: Vec<usize> = (0..classes.len()).filter(|&index| missing(index).is_positive()).collect();
-        let speed = |index: usize| &classes[index].weight * &classes[index].clients;
-        let in_all: Exact = rising.iter().map(|&index| speed(index)).sum();
-        let Some(next_met) = rising.iter().map(|&index| missing(index) / &classes[index].weight).min() else {
-            return loans;
-        };
-        let rise = next_met.min(&left / &in_all);
-        if rise.is_zero() {
-            return loans;
+    let over = |class: &Class| (-class.gap()).max(Exact::zero());
+    let mut rising: Vec<(Exact, &Class)> = classes.iter().map(|class| (over(class) / &class.weight, class)).collect();
+    rising.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut speed: Exact = classes.iter().map(|class| &class.weight * exact(class.clients)).sum();
+    let (mut level, mut left) = (Exact::zero(), surplus.clone());
+    for (met_at, class) in rising {
+        let rise = (&met_at - &level).min(&left / &speed);
+        left -= &rise * &speed;
+        level += rise;
+        if level < met_at {
+            break;
         }
-        for index in rising {
-            loans[index] += &classes[index].weight * &rise;
-        }
-        left -= rise * in_all;
+        speed -= &class.weight * exact(class.clients);
     }
+    classes.iter().map(|class| over(class).min(&level * &class.weight)).collect()
 }
 
-fn hand_out_left_overs(terms: &Terms, clients: &[Client], dues: &mut [Due]) {
-    let granted: BigInt = dues.iter().map(|due| &due.records).sum();
-    let left = BigInt::from(terms.capacity) - granted;
-    let claim = |index: usize| {
-        let fraction = dues[index].exact.fract();
-        fraction + Exact::new(clients[index].credit.to_bits().into(), BigInt::one() << 64)
-    };
-    // Rationals compare slowly, and a class of clients with one credit has one: rank those first.
-    let kind = |index: usize| (key(&clients[index]), clients[index].credit.to_bits());
-    let kinds: BTreeMap<_, usize> = (0..clients.len()).map(|index| (kind(index), index)).collect();
-    let mut claims: Vec<Exact> = kinds.values().map(|&index| claim(index)).collect();
-    claims.sort();
-    claims.dedup();
-    let rank_of: BTreeMap<_, usize> = kinds
-        .iter()
-        .map(|(kind, &index)| (*kind, claims.binary_search(&claim(index)).expect("it was collected")))
-        .collect();
+fn hand_out_left_overs(terms: &Terms, clients: &[Client], class_of: &[usize], exact: &[Exact], dues: &mut [Due]) {
+    let left = terms.capacity - dues.iter().map(|due| due.records).sum::<u64>();
+    // Rationals compare slowly, and a class of clients with one credit has one claim: rank those first.
+    let kind = |index: usize| (class_of[index], clients[index].credit.to_bits());
+    let mut kinds: Vec<_> = (0..clients.len()).map(kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    let claim =
+        |&(class, credit): &(usize, i128)| exact[class].fract() + Exact::new(credit.into(), BigInt::one() << 64);
+    let mut ranked: Vec<_> = kinds.iter().map(|kind| (claim(kind), *kind)).collect();
+    ranked.sort_by(|one, other| other.0.cmp(&one.0));
+    let mut rank_of = BTreeMap::new();
+    let mut rank = 0;
+    for (index, (claim, kind)) in ranked.iter().enumerate() {
+        if index > 0 && *claim != ranked[index - 1].0 {
+            rank += 1;
+        }
+        rank_of.insert(*kind, rank);
+    }
     let mut order: Vec<usize> = (0..clients.len()).collect();
-    order.sort_by_key(|&index| (std::cmp::Reverse(rank_of[&kind(index)]), &clients[index].name));
-    for &index in &order[..left.to_usize().expect("fewer left over than clients")] {
+    order.sort_by_cached_key(|&index| (rank_of[&kind(index)], &clients[index].name));
+    for &index in &order[..left as usize] {
         dues[index].records += 1;
     }
 }
@@ -169,9 +166,14 @@ fn exact(number: impl Into<BigInt>) -> Exact {
     Exact::from_integer(number.into())
 }
 
+fn whole(number: &Exact) -> u64 {
+    number.floor().to_integer().to_u64().expect("a grant is at most the capacity")
+}
+
 /// The number in 2⁻⁶⁴ records, rounded down.
-fn bits(number: &Exact) -> BigInt {
-    (number * exact(BigInt::one() << 64)).floor().to_integer()
+fn bits(number: &Exact) -> u128 {
+    let bits = (number * exact(BigInt::one() << 64)).floor().to_integer();
+    bits.to_u128().expect("a grant is at most the capacity")
 }
 
 /// Compares everything that an allocation returns with the oracle.
@@ -180,14 +182,15 @@ pub fn check(case: &Case) {
     assert_eq!(grants.len(), case.clients.len());
     let dues = allocate(&case.terms, &case.clients);
     for ((client, due), grant) in case.clients.iter().zip(&dues).zip(&grants) {
-        let name = &client.name;
-        assert_eq!(BigInt::from(grant.records), due.records, "records of {name}");
-        assert_eq!(BigInt::from(grant.exact.to_bits()), bits(&due.exact), "exact grant of {name}");
-        let default = BigInt::from(grant.default_share.to_bits());
-        assert_eq!(default, bits(&due.default_share), "default share of {name}");
-        let credit: BigInt = BigInt::from(client.credit.to_bits()) + bits(&due.exact) - (&due.records << 64);
-        let credit = credit.clamp(i128::MIN.into(), i128::MAX.into());
-        assert_eq!(BigInt::from(grant.credit.to_bits()), credit, "credit of {name}");
+        let owed = due.exact as i128 - (i128::from(due.records) << 64);
+        let credit = (client.credit.to_bits() + owed).clamp(-1 << 126, 1 << 126);
+        let expected = Grant {
+            records: due.records,
+            exact: Fixed::from_bits(due.exact),
+            default_share: Fixed::from_bits(due.default_share),
+            credit: Credit::from_bits(credit),
+        };
+        assert_eq!(*grant, expected, "{} wants {:?}", client.name, client.wants);
     }
 }
 

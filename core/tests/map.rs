@@ -1,0 +1,318 @@
+//! The text of a map: round trips, the size that is promised beforehand, and hostile metadata.
+
+use proptest::prelude::*;
+use watermaster_core::map::{
+    DecodeError, MAX_SLICES, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode, overhead_bits,
+};
+use watermaster_core::tracker::{OffsetRuns, Tracker};
+
+const SLICE_MS: u32 = 50;
+
+/// Runs of waiting and completed offsets from a base, in lengths of every magnitude.
+fn sets() -> impl Strategy<Value = Tracker> {
+    let length = || {
+        prop_oneof![
+            4 => Just(1u64),
+            4 => 1..8u64,
+            3 => 1..300u64,
+            1 => 1..200_000u64,
+        ]
+    };
+    let many = prop_oneof![60 => 0..12usize, 10 => 0..80usize, 1 => 0..2000usize];
+    let lengths = many.prop_flat_map(move |pairs| prop::collection::vec((length(), length()), pairs));
+    let base = prop_oneof![Just(0i64), 0..1000i64, 0..1i64 << 60];
+    (base, lengths).prop_map(|(base, lengths)| restored(base, &lengths))
+}
+
+fn restored(base: i64, lengths: &[(u64, u64)]) -> Tracker {
+    let mut runs = OffsetRuns::new();
+    let mut end = base;
+    for (waiting, completed) in lengths {
+        let start = end + *waiting as i64;
+        end = start + *completed as i64;
+        if end.abs_diff(base) > MAX_SPAN {
+            break;
+        }
+        runs.push(start..end);
+    }
+    Tracker::restore(base, &runs)
+}
+
+/// Slices of [`SLICE_MS`] on a grid, ascending.
+fn memories() -> impl Strategy<Value = Vec<MemorySlice>> {
+    let count = prop_oneof![3 => Just(0u64), 3 => 1..10u64, 1 => 0..1u64 << 40];
+    let newest = 1_700_000_000_000..1_800_000_000_000i64;
+    let slices = prop_oneof![20 => 0..12usize, 1 => 0..=MAX_SLICES];
+    let counts = slices.prop_flat_map(move |slices| prop::collection::vec(count.clone(), slices));
+    (newest, counts).prop_map(|(newest, counts)| {
+        let slice = |(age, admitted)| MemorySlice { end_ms: newest - age as i64 * i64::from(SLICE_MS), admitted };
+        let mut slices: Vec<MemorySlice> = counts.into_iter().enumerate().map(slice).collect();
+        slices.retain(|slice| slice.admitted > 0);
+        slices.reverse();
+        slices
+    })
+}
+
+fn budgets() -> impl Strategy<Value = MapBudget> {
+    prop_oneof![(0..9000usize).prop_map(MapBudget::Chars), (0..9000usize).prop_map(MapBudget::Bytes)]
+}
+
+/// Slices between oldest and newest, both included, and what they add up to.
+fn extent(slices: &[MemorySlice]) -> (usize, u64) {
+    let (Some(oldest), Some(newest)) = (slices.first(), slices.last()) else {
+        return (0, 0);
+    };
+    let steps = (newest.end_ms - oldest.end_ms) / i64::from(SLICE_MS);
+    (steps as usize + 1, slices.iter().map(|slice| slice.admitted).sum())
+}
+
+fn size(budget: MapBudget, text: &str) -> usize {
+    match budget {
+        MapBudget::Chars(_) => text.encode_utf16().count(),
+        MapBudget::Bytes(_) => text.len(),
+    }
+}
+
+fn room(budget: MapBudget) -> usize {
+    match budget {
+        MapBudget::Chars(room) | MapBudget::Bytes(room) => room,
+    }
+}
+
+fn needed_bits(tracker: &Tracker, slices: &[MemorySlice]) -> u64 {
+    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices).expect_err("nothing fits in nothing").needed_bits
+}
+
+fn assert_refused(offset: i64, metadata: &[u8]) {
+    let error = decode(offset, metadata).expect_err("no map of ours");
+    assert!(!error.to_string().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn reads_what_it_wrote(tracker in sets(), slices in memories(), budget in budgets()) {
+        let map = Map { completed: tracker.runs().collect(), admitted: slices.clone() };
+        match encode(budget, &tracker, SLICE_MS, &slices) {
+            Ok(text) => {
+                prop_assert!(size(budget, &text) <= room(budget));
+                prop_assert_eq!(decode(tracker.base(), text.as_bytes()), Ok(map));
+            }
+            Err(refused) => {
+                prop_assert_eq!(refused.budget_bits, budget.payload_bits());
+                prop_assert!(refused.needed_bits > refused.budget_bits);
+            }
+        }
+    }
+
+    #[test]
+    fn takes_no_more_than_it_said_before(tracker in sets(), slices in memories(), budget in budgets()) {
+        let (count, admitted) = extent(&slices);
+        let bound = tracker.bits_bound() + overhead_bits(count, admitted);
+        prop_assert!(needed_bits(&tracker, &slices) <= bound);
+        if bound <= budget.payload_bits() {
+            prop_assert!(encode(budget, &tracker, SLICE_MS, &slices).is_ok());
+        }
+        prop_assert!(bound <= tracker.bits_bound() + overhead_bits(count + 1, admitted + 1));
+    }
+
+    #[test]
+    fn a_record_that_was_asked_about_fits(tracker in sets(), ahead in 0..100u64, budget in budgets()) {
+        let mut tracker = tracker;
+        let offset = tracker.base() + ahead.min(tracker.span() + 1) as i64;
+        for seen in tracker.base()..=offset {
+            tracker.observe(seen);
+        }
+        let bound = tracker.bits_bound_after(offset);
+        tracker.complete(offset);
+        prop_assert!(tracker.bits_bound() <= bound);
+        if bound + overhead_bits(0, 0) <= budget.payload_bits() {
+            prop_assert!(encode(budget, &tracker, SLICE_MS, &[]).is_ok());
+        }
+    }
+
+    #[test]
+    fn remembers_no_slice_for_too_short(
+        slices in prop::collection::vec((0..40_000i64, 0..100u64), 0..20),
+        slice_ms in 0..500u32,
+    ) {
+        let slices: Vec<MemorySlice> =
+            slices.into_iter().map(|(end_ms, admitted)| MemorySlice { end_ms, admitted }).collect();
+        let text = encode(MapBudget::default(), &Tracker::new(3), slice_ms, &slices).unwrap();
+        let read = decode(3, text.as_bytes()).unwrap().admitted;
+        prop_assert!(read.windows(2).all(|pair| pair[0].end_ms < pair[1].end_ms));
+        let since = |slices: &[MemorySlice], from: i64| -> u64 {
+            slices.iter().filter(|slice| slice.end_ms >= from).map(|slice| slice.admitted).sum()
+        };
+        for slice in &slices {
+            prop_assert!(since(&read, slice.end_ms) >= since(&slices, slice.end_ms));
+        }
+        prop_assert_eq!(since(&read, i64::MIN), since(&slices, i64::MIN));
+    }
+
+    #[test]
+    fn a_foreign_offset_is_noticed(tracker in sets(), other in 0..1i64 << 61) {
+        let text = encode(MapBudget::Chars(10_000), &tracker, SLICE_MS, &[]);
+        prop_assume!(text.is_ok() && other != tracker.base());
+        let read = decode(other, text.unwrap().as_bytes());
+        prop_assert_eq!(read, Err(DecodeError::Unreadable(Unreadable::Check)));
+    }
+
+    #[test]
+    fn bytes_of_any_origin_are_refused(metadata in prop::collection::vec(any::<u8>(), 0..300), prefix in 0..4usize) {
+        let prefix: &[u8] = [&b""[..], b"wm", b"wm1c", b"wm1b"][prefix];
+        assert_refused(0, &[prefix, &metadata].concat());
+    }
+
+    #[test]
+    fn contents_of_any_origin_are_read_in_bounds(body in prop::collection::vec(0..64u8, 0..200), base in any::<i64>()) {
+        if let Ok(map) = decode(base, forged(base, &body).as_bytes()) {
+            let mut end = base;
+            for run in map.completed.iter() {
+                prop_assert!(run.start > base.max(end) || run.start == 0 && base < 0);
+                end = run.end;
+            }
+            prop_assert!(end.abs_diff(base) <= MAX_SPAN);
+        }
+    }
+
+    #[test]
+    fn damage_is_noticed(tracker in sets(), slices in memories(), wide in any::<bool>(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
+        let text = encode(budget, &tracker, SLICE_MS, &slices);
+        prop_assume!(text.is_ok());
+        let mut damaged = text.unwrap().into_bytes();
+        let at = at.index(damaged.len());
+        damaged[at] ^= 1u8 << bit;
+        assert_refused(tracker.base(), &damaged);
+    }
+}
+
+const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// Metadata whose checksum holds, whatever it says.
+fn forged(base: i64, body: &[u8]) -> String {
+    let body: String = body.iter().map(|symbol| char::from(NARROW[usize::from(*symbol)])).collect();
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&base.to_be_bytes());
+    hasher.update(b"1b");
+    hasher.update(body.as_bytes());
+    let check = u64::from(hasher.finalize()) << 4;
+    let check = (0..6).rev().map(|at| char::from(NARROW[(check >> (6 * at) & 63) as usize]));
+    format!("wm1b{}{body}", check.collect::<String>())
+}
+
+/// Bits in symbols of six.
+fn symbols(bits: &[(u64, u32)]) -> Vec<u8> {
+    let mut flat = Vec::new();
+    for (value, width) in bits {
+        flat.extend((0..*width).rev().map(|at| (value >> at & 1) as u8));
+    }
+    flat.resize(flat.len().next_multiple_of(6), 0);
+    flat.chunks(6).map(|bits| bits.iter().fold(0, |symbol, bit| symbol << 1 | bit)).collect()
+}
+
+#[test]
+fn a_forged_map_is_read_like_ours() {
+    // no slices; one pair of runs: 2 waiting, 3 completed
+    let body = symbols(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0b10, 2), (0b110, 3)]);
+    let map = decode(40, forged(40, &body).as_bytes()).unwrap();
+    assert_eq!((map.completed.iter().next(), map.completed.iter().count()), (Some(42..45), 1));
+}
+
+#[test]
+fn claims_beyond_the_bound_are_malformed() {
+    let malformed = Err(DecodeError::Unreadable(Unreadable::Malformed));
+    let ones = (u64::MAX, 40);
+    let claims: [&[(u64, u32)]; 5] = [
+        // a run of 41 · 2³¹
+        &[(0, 9), (0, 2), (1, 6), (1, 1), (31, 5), (31, 5), ones, (0, 1), (0, 31), (0, 32)],
+        // 2⁶² pairs
+        &[(0, 9), (0, 2), (63, 6), (1 << 62, 63), (0, 5), (0, 5)],
+        // a bitmap of 2⁶² bits
+        &[(0, 9), (3, 2), (63, 6), (1 << 62, 63), (0, 64)],
+        // a slice of 40 · 2⁶³
+        &[(1, 9), (1, 6), (1, 1), (1, 6), (1, 1), (63, 6), ones, (0, 1), (0, 63), (0, 2), (0, 6)],
+        // a whole symbol of padding
+        &[(0, 9), (0, 2), (0, 6), (0, 5), (0, 5), (0, 12)],
+    ];
+    for claim in claims {
+        assert_eq!(decode(0, forged(0, &symbols(claim)).as_bytes()), malformed, "{claim:?}");
+    }
+    let beyond_the_last_offset = symbols(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0, 2)]);
+    assert_eq!(decode(i64::MAX - 1, forged(i64::MAX - 1, &beyond_the_last_offset).as_bytes()), malformed);
+}
+
+#[test]
+fn metadata_of_others_is_foreign() {
+    let parallel_consumer = ["TA==", "bAABAA==", "bgAAAAE=", "bwAAAAEB", "ZQAAAAEAAAAB"];
+    let others = ["", "wm", "wmx", "{\"consumed\":1}", "\u{1}\u{2}", "一", "NONE"];
+    let raw: [&[u8]; 6] = [&[1], &[2, 0, 0], &[0xEE, 1, 2], &[0xFF, 0xFE, 0], b"w", b"Wm1c"];
+    let texts = parallel_consumer.iter().chain(&others).map(|text| text.as_bytes());
+    for metadata in texts.chain(raw) {
+        match decode(17, metadata) {
+            Err(DecodeError::Foreign { bytes, .. }) => assert_eq!(bytes, metadata.len()),
+            other => panic!("{metadata:?}: {other:?}"),
+        }
+    }
+    assert_eq!(
+        decode(17, b"").unwrap_err().to_string(),
+        "the offset was committed without metadata, so not by this program (a reset, or another member of the group)"
+    );
+    assert_eq!(
+        decode(17, b"{\"a\":\xFF}").unwrap_err().to_string(),
+        "the commit metadata is another program's: 7 bytes that begin with \"{\\\"a\\\":\\xff}\""
+    );
+}
+
+#[test]
+fn a_map_of_another_version_or_cut_short_is_unreadable() {
+    let tracker = restored(9, &[(1, 2), (3, 4)]);
+    for budget in [MapBudget::Chars(100), MapBudget::Bytes(100)] {
+        let text = encode(budget, &tracker, SLICE_MS, &[MemorySlice { end_ms: 5, admitted: 6 }]).unwrap();
+        let next = text.replacen("wm1", "wm2", 1);
+        assert_eq!(
+            decode(9, next.as_bytes()).unwrap_err().to_string(),
+            "the commit metadata is an offset map of ours that cannot be read: it has version 2, this program reads version 1"
+        );
+        for cut in 0..text.len() {
+            assert_refused(9, &text.as_bytes()[..cut]);
+        }
+        for more in ["A", "一", " ", "\n", "\0"] {
+            assert_refused(9, format!("{text}{more}").as_bytes());
+        }
+    }
+}
+
+#[test]
+fn an_empty_map_is_not_empty() {
+    for (budget, length) in [(MapBudget::default(), 9), (MapBudget::Bytes(100), 15)] {
+        let text = encode(budget, &Tracker::new(7), SLICE_MS, &[]).unwrap();
+        assert!(text.starts_with("wm1"));
+        assert_eq!(size(budget, &text), length);
+        assert_eq!(decode(7, text.as_bytes()), Ok(Map::default()));
+    }
+}
+
+#[test]
+fn a_map_that_just_fits_does_and_one_more_does_not() {
+    let lengths: Vec<(u64, u64)> = (0..3000).map(|at| (1 + at % 7, 1 + at % 11)).collect();
+    let tracker = restored(0, &lengths);
+    let needed = needed_bits(&tracker, &[]);
+    for of in [MapBudget::Chars, MapBudget::Bytes] {
+        let fits = (0..10_000).find(|room| of(*room).payload_bits() >= needed).unwrap();
+        let text = encode(of(fits), &tracker, SLICE_MS, &[]).unwrap();
+        assert_eq!(size(of(fits), &text), fits);
+        assert!(encode(of(fits - 1), &tracker, SLICE_MS, &[]).is_err());
+    }
+}
+
+#[test]
+fn a_budget_never_exceeds_what_a_protocol_string_holds() {
+    let most = MapBudget::Chars(usize::MAX).payload_bits();
+    assert_eq!(most, (32_767 / 3 - 7) * 15);
+    assert_eq!(MapBudget::Bytes(usize::MAX).payload_bits(), (32_767 - 10) * 6);
+    assert_eq!(MapBudget::Chars(4096).payload_bits(), 4089 * 15);
+    assert_eq!(MapBudget::Chars(3).payload_bits(), 0);
+}

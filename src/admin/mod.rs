@@ -1,0 +1,209 @@
+//! The HTTP side: probes, metrics, and what the services do right now.
+//!
+//! Probes and `/metrics` are open. `/v1` needs the token when it listens beyond loopback, and always for anything but
+//! reading. Nothing here asks Kafka or an engine: it reads what the engines left in their [`SnapshotCell`]s.
+
+mod token;
+mod view;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::{Path, Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+pub use token::Token;
+pub use view::{ClientView, ServiceView, mode_name, rejections};
+
+use crate::heartbeat::Heartbeat;
+use crate::metrics::{self, Publisher};
+use crate::snapshot::SnapshotCell;
+
+/// How long open requests may take once the shutdown began.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+
+/// What the HTTP side shows. Everything is handed in; it reads no file and no environment.
+#[derive(Debug)]
+pub struct AdminState {
+    /// One for each service, in the order of the configuration.
+    pub services: Vec<ServiceHandle>,
+    pub publisher: Mutex<Publisher>,
+    /// The effective configuration, secrets redacted.
+    pub config: Value,
+    /// Names the configuration: the same for the same effective settings.
+    pub config_hash: String,
+    /// Needed for `/v1` beyond loopback, and to change anything.
+    pub token: Option<Token>,
+    /// Set when the program begins to stop; `/readyz` says so.
+    pub draining: Arc<AtomicBool>,
+}
+
+/// What the HTTP side needs of one service's engine.
+#[derive(Debug, Clone)]
+pub struct ServiceHandle {
+    pub name: String,
+    pub cell: SnapshotCell,
+    pub heartbeat: Arc<Heartbeat>,
+}
+
+/// Serves on an already bound listener until `shutdown` is done and open requests are answered (or [`SHUTDOWN_GRACE`]
+/// has passed).
+///
+/// # Errors
+/// When the listener's own address can't be read.
+pub async fn serve(
+    listener: TcpListener,
+    state: Arc<AdminState>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let app = router(state, listener.local_addr()?);
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async {
+        shutdown.await;
+        let _ = begun.send(());
+    });
+    tokio::select! {
+        result = server.into_future() => result,
+        // A client that never finishes its request must not keep the process.
+        () = async { let _ = begins.await; tokio::time::sleep(SHUTDOWN_GRACE).await } => Ok(()),
+    }
+}
+
+/// All routes, as seen by those who connect to `local`.
+pub fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
+    let on_loopback = local.ip().to_canonical().is_loopback();
+    let guard = Guard { state: Arc::clone(&state), on_loopback };
+    let v1 = Router::new()
+        .route("/config", get(config))
+        .route("/services", get(services))
+        .route("/services/{name}", get(service))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(middleware::from_fn_with_state(guard, require_token));
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_text))
+        .nest("/v1", v1)
+        .fallback(not_found)
+        .with_state(state)
+}
+
+#[derive(Clone)]
+struct Guard {
+    state: Arc<AdminState>,
+    on_loopback: bool,
+}
+
+async fn require_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    if only_reads && guard.on_loopback {
+        return next.run(request).await;
+    }
+    let offered = request.headers().get(header::AUTHORIZATION);
+    match &guard.state.token {
+        Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
+        Some(_) => unauthorized("this needs \"Authorization: Bearer\" and the token of admin.token_file"),
+        None => unauthorized("this needs a token, and admin.token_file is not set"),
+    }
+}
+
+fn unauthorized(error: &str) -> Response {
+    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+    (StatusCode::UNAUTHORIZED, challenge, Json(json!({ "error": error }))).into_response()
+}
+
+async fn not_found() -> Response {
+    (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path" }))).into_response()
+}
+
+async fn method_not_allowed() -> Response {
+    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": "this can only be read" }))).into_response()
+}
+
+/// 200 while every engine comes round its loop in time.
+async fn livez(State(state): State<Arc<AdminState>>) -> Response {
+    let now = Instant::now();
+    let silent = state.services.iter().filter(|service| !service.heartbeat.is_alive(now));
+    let silent: Vec<_> = silent
+        .map(|service| {
+            let seconds = service.heartbeat.silence(now).unwrap_or_default().as_secs();
+            json!({ "name": service.name, "reason": format!("silent for {seconds} s") })
+        })
+        .collect();
+    probe("alive", silent)
+}
+
+/// 200 while every service is joined and can produce, and the program is not stopping.
+async fn readyz(State(state): State<Arc<AdminState>>) -> Response {
+    let draining = state.draining.load(Ordering::Relaxed);
+    let reason = |service: &ServiceHandle| {
+        let snapshot = service.cell.get();
+        match &snapshot.trouble {
+            _ if draining => Some("draining".to_owned()),
+            _ if snapshot.ready => None,
+            Some(trouble) => Some(trouble.clone()),
+            None => Some("joining the group".to_owned()),
+        }
+    };
+    let waiting = state
+        .services
+        .iter()
+        .filter_map(|service| reason(service).map(|reason| json!({ "name": service.name, "reason": reason })));
+    let waiting: Vec<_> = waiting.collect();
+    if draining && waiting.is_empty() {
+        return probe("ready", vec![json!({ "reason": "draining" })]);
+    }
+    probe("ready", waiting)
+}
+
+/// `{"<word>": bool, "services": [those that are not, and why]}`.
+fn probe(word: &str, not: Vec<Value>) -> Response {
+    let status = if not.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
+}
+
+async fn metrics_text(State(state): State<Arc<AdminState>>) -> Response {
+    let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
+    for service in &state.services {
+        publisher.publish(&service.name, &service.cell.get());
+    }
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], publisher.render()).into_response()
+}
+
+async fn config(State(state): State<Arc<AdminState>>) -> Json<Value> {
+    Json(json!({ "hash": state.config_hash, "config": state.config }))
+}
+
+async fn services(State(state): State<Arc<AdminState>>) -> Json<Value> {
+    let mut views: Vec<_> = state.services.iter().map(view_of).collect();
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    Json(json!({ "services": views }))
+}
+
+async fn service(State(state): State<Arc<AdminState>>, Path(name): Path<String>) -> Response {
+    match state.services.iter().find(|service| service.name == name) {
+        Some(service) => Json(view_of(service)).into_response(),
+        None => {
+            let known: Vec<_> = state.services.iter().map(|service| &service.name).collect();
+            let error = json!({ "error": format!("no service {name:?}"), "services": known });
+            (StatusCode::NOT_FOUND, Json(error)).into_response()
+        }
+    }
+}
+
+fn view_of(service: &ServiceHandle) -> ServiceView {
+    ServiceView::new(&service.name, &service.cell.get())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+use std::net::Ipv4Addr;
+
+use watermaster_core::policy::Mode;
+use watermaster_core::reason::{Reason, ReasonCounts};
+
+use super::*;
+use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
+
+const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A served [`AdminState`]; dropping it stops the server.
+struct Server {
+    address: SocketAddr,
+    state: Arc<AdminState>,
+    runtime: tokio::runtime::Runtime,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    task: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+}
+
+impl Server {
+    fn start(listen: Ipv4Addr) -> Server {
+        Server::with(listen, Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT))
+    }
+
+    fn with(listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
+        let state = Arc::new(AdminState {
+            services: vec![ServiceHandle {
+                name: "kyc".to_owned(),
+                cell: SnapshotCell::default(),
+                heartbeat: Arc::new(heartbeat),
+            }],
+            publisher: Mutex::new(Publisher::new("2.12.1", 10)),
+            config: json!({ "kafka": { "group_id": "watermaster" } }),
+            config_hash: "abc".to_owned(),
+            token: Token::new("s3cret"),
+            draining: Arc::new(AtomicBool::new(false)),
+        });
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind((listen, 0))).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let served = serve(listener, Arc::clone(&state), async { drop(stopped.await) });
+        let task = Some(runtime.spawn(served));
+        Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, runtime, stop: Some(stop), task }
+    }
+
+    fn show(&self, snapshot: ServiceSnapshot) {
+        self.state.services[0].cell.set(snapshot);
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.request("GET", path, None)
+    }
+
+    fn json(&self, path: &str) -> (u16, Value) {
+        let (status, body) = self.get(path);
+        (status, serde_json::from_str(&body).unwrap())
+    }
+
+    fn request(&self, method: &str, path: &str, token: Option<&str>) -> (u16, String) {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(30)))
+            .proxy(None);
+        let agent: ureq::Agent = config.build().into();
+        let mut request = ureq::http::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut response = agent.run(request.body(()).unwrap()).unwrap();
+        (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+    }
+}
+
+fn snapshot() -> ServiceSnapshot {
+    let mut rejected = ReasonCounts::default();
+    rejected.add(Reason::OverAllocation);
+    let client = |name: &str, granted| ClientSnapshot {
+        name: name.into(),
+        wants: 7,
+        default_share: 50.0,
+        granted,
+        backlog: 3,
+        counts: Counts { admitted: 11, delayed: 4, rejected },
+        ..Default::default()
+    };
+    ServiceSnapshot {
+        name: "kyc".to_owned(),
+        mode: Mode::Reject,
+        enforce: true,
+        capacity: 100,
+        cycle_seconds: 10.0,
+        cycle: 42,
+        clients: vec![client("car-loan", 30), client("home-loan", 70)],
+        ready: true,
+        up: true,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_service_is_shown_as_the_contract_says() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    server.show(snapshot());
+    let reasons: serde_json::Map<_, _> = Reason::ALL
+        .into_iter()
+        .map(|r| (r.as_str().to_owned(), json!(u64::from(r == Reason::OverAllocation))))
+        .collect();
+    let client = |name: &str, granted: u64, lent: f64, borrowed: f64| {
+        json!({
+            "name": name, "wants": 7, "default_share": 50.0, "granted": granted, "admitted": 11, "delayed": 4,
+            "rejected": reasons, "backlog": 3, "lent": lent, "borrowed": borrowed,
+        })
+    };
+    let expected = json!({
+        "name": "kyc", "mode": "reject", "enforce": true, "capacity": 100, "cycle_seconds": 10.0, "cycle": 42,
+        "clients": [client("car-loan", 30, 20.0, 0.0), client("home-loan", 70, 0.0, 20.0)],
+    });
+    assert_eq!(server.json("/v1/services/kyc"), (200, expected.clone()));
+    assert_eq!(server.json("/v1/services"), (200, json!({ "services": [expected] })));
+}
+
+#[test]
+fn what_does_not_exist_is_404_in_json() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let missing = json!({ "error": "no service \"nope\"", "services": ["kyc"] });
+    assert_eq!(server.json("/v1/services/nope"), (404, missing));
+    assert_eq!(server.json("/v1/nope"), (404, json!({ "error": "no such path" })));
+    assert_eq!(server.json("/nope"), (404, json!({ "error": "no such path" })));
+}
+
+#[test]
+fn readyz_tells_why_not() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let not = |reason: &str| (503, json!({ "ready": false, "services": [{ "name": "kyc", "reason": reason }] }));
+    assert_eq!(server.json("/readyz"), not("joining the group"));
+    server.show(ServiceSnapshot { trouble: Some("the brokers are away".to_owned()), ..Default::default() });
+    assert_eq!(server.json("/readyz"), not("the brokers are away"));
+    server.show(snapshot());
+    assert_eq!(server.json("/readyz"), (200, json!({ "ready": true, "services": [] })));
+    server.state.draining.store(true, Ordering::Relaxed);
+    assert_eq!(server.json("/readyz"), not("draining"));
+}
+
+#[test]
+fn livez_follows_the_heartbeat_alone() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    assert_eq!(server.get("/livez").0, 200);
+
+    let long_ago = Instant::now().checked_sub(HEARTBEAT_LIMIT).unwrap();
+    let server = Server::with(Ipv4Addr::LOCALHOST, Heartbeat::new(long_ago, Duration::ZERO));
+    let (status, body) = server.json("/livez");
+    assert_eq!((status, &body["alive"], &body["services"][0]["name"]), (503, &json!(false), &json!("kyc")));
+    server.state.services[0].heartbeat.stop();
+    assert_eq!(server.get("/livez").0, 200);
+}
+
+#[test]
+fn metrics_are_there_before_the_first_snapshot_and_after() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    assert!(server.get("/metrics").1.contains("watermaster_capacity_units{service=\"kyc\"} 0\n"));
+    server.show(snapshot());
+    let (status, text) = server.get("/metrics");
+    assert_eq!(status, 200);
+    assert!(text.contains("watermaster_capacity_units{service=\"kyc\"} 100\n"), "{text}");
+}
+
+#[test]
+fn the_configuration_comes_with_its_hash() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let expected = json!({ "hash": "abc", "config": { "kafka": { "group_id": "watermaster" } } });
+    assert_eq!(server.json("/v1/config"), (200, expected));
+}
+
+#[test]
+fn changing_needs_the_token_also_on_loopback() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    for method in ["POST", "PUT", "DELETE"] {
+        assert_eq!(server.request(method, "/v1/services/kyc", None).0, 401, "{method}");
+        assert_eq!(server.request(method, "/v1/services/kyc", Some("wrong")).0, 401, "{method}");
+        assert_eq!(server.request(method, "/v1/services/kyc", Some("s3cret")).0, 405, "{method}");
+    }
+}
+
+#[test]
+fn beyond_loopback_reading_needs_the_token_but_probes_do_not() {
+    let server = Server::start(Ipv4Addr::UNSPECIFIED);
+    server.show(snapshot());
+    for path in ["/v1/config", "/v1/services", "/v1/services/kyc", "/v1/nope"] {
+        assert_eq!(server.get(path).0, 401, "{path}");
+    }
+    assert_eq!(server.request("GET", "/v1/config", Some("s3cret")).0, 200);
+    for path in ["/livez", "/readyz", "/metrics"] {
+        assert_eq!(server.get(path).0, 200, "{path}");
+    }
+}
+
+#[test]
+fn serving_ends_with_the_future_handed_in() {
+    let mut server = Server::start(Ipv4Addr::LOCALHOST);
+    assert_eq!(server.get("/livez").0, 200);
+    // A half-sent request must not hold it up for good.
+    let _half = std::net::TcpStream::connect(server.address).unwrap();
+    drop(server.stop.take());
+    let task = server.task.take().unwrap();
+    let ended = server.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), task).await });
+    ended.unwrap().unwrap().unwrap();
+}

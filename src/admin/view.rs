@@ -1,0 +1,84 @@
+//! A service as `GET /v1/services/{name}` shows it. Names and order are fixed: people's scripts rely on them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use watermaster_core::policy::Mode;
+use watermaster_core::reason::ReasonCounts;
+
+use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
+
+/// One service. Counts are since start.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ServiceView {
+    pub name: String,
+    pub mode: &'static str,
+    pub enforce: bool,
+    pub capacity: u64,
+    pub cycle_seconds: f64,
+    pub cycle: u64,
+    pub clients: Vec<ClientView>,
+}
+
+/// One client of a service.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClientView {
+    pub name: String,
+    pub wants: u64,
+    pub default_share: f64,
+    pub granted: u64,
+    pub admitted: u64,
+    pub delayed: u64,
+    pub rejected: BTreeMap<&'static str, u64>,
+    pub backlog: u64,
+    pub lent: f64,
+    pub borrowed: f64,
+}
+
+impl ServiceView {
+    /// The view of a snapshot; the name is given apart, since before the first snapshot there is none in it.
+    pub fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
+        let mut clients: Vec<_> = snapshot.clients.iter().map(ClientView::new).collect();
+        clients.sort_by(|a, b| a.name.cmp(&b.name));
+        ServiceView {
+            name: name.to_owned(),
+            mode: mode_name(snapshot.mode),
+            enforce: snapshot.enforce,
+            capacity: snapshot.capacity,
+            cycle_seconds: snapshot.cycle_seconds,
+            cycle: snapshot.cycle,
+            clients,
+        }
+    }
+}
+
+impl ClientView {
+    fn new(client: &ClientSnapshot) -> ClientView {
+        let granted = client.granted as f64;
+        ClientView {
+            name: client.name.to_string(),
+            wants: client.wants,
+            default_share: client.default_share,
+            granted: client.granted,
+            admitted: client.counts.admitted,
+            delayed: client.counts.delayed,
+            rejected: rejections(&client.counts.rejected),
+            backlog: client.backlog,
+            lent: (client.default_share - granted).max(0.0),
+            borrowed: (granted - client.default_share).max(0.0),
+        }
+    }
+}
+
+/// Every reason with its count, also at 0, so that a script finds what it asks for.
+pub fn rejections(counts: &ReasonCounts) -> BTreeMap<&'static str, u64> {
+    counts.iter().map(|(reason, count)| (reason.as_str(), count)).collect()
+}
+
+/// The word of the configuration.
+pub const fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Shape => "shape",
+        Mode::Reject => "reject",
+    }
+}

@@ -1,0 +1,203 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A record of one header, a key and a value.
+#[derive(Default)]
+struct Sample<'a> {
+    headers: Vec<(&'a str, Option<&'a [u8]>)>,
+    key: Option<&'a [u8]>,
+    value: Option<&'a [u8]>,
+}
+
+impl Fields for Sample<'_> {
+    fn header(&self, name: &str) -> HeaderLookup<'_> {
+        let mut named = self.headers.iter().filter(|(other, _)| *other == name);
+        match (named.next(), named.next()) {
+            (None, _) => HeaderLookup::Absent,
+            (Some((_, value)), None) => HeaderLookup::Once(*value),
+            (Some(_), Some(_)) => HeaderLookup::Repeated,
+        }
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.key
+    }
+
+    fn value(&self) -> Option<&[u8]> {
+        self.value
+    }
+}
+
+fn source(client: Option<&str>) -> Source {
+    Source { topic: "loans".to_owned(), client: client.map(str::to_owned), allowed_clients: None }
+}
+
+fn path(pointer: &str) -> Vec<String> {
+    pointer.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~")).collect()
+}
+
+/// What a JSON text yields at a pointer: a client, or why none.
+fn at(pointer: &str, text: &[u8]) -> Result<String, Why> {
+    let record = Sample { value: Some(text), ..Sample::default() };
+    match identify(&[ClientFrom::Json(path(pointer))], &record, &source(None)) {
+        Identity::Client(client) => Ok(client.into_owned()),
+        Identity::Anonymous(why) => Err(why),
+    }
+}
+
+#[test]
+fn json_is_walked_along_the_pointer() {
+    let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(129));
+    let escaped = format!(r#"{{"a":"\u0041{}"}}"#, "x".repeat(128));
+    let deep = format!(r#"{{"b":{}{},"a":"x"}}"#, "[".repeat(100_000), "]".repeat(100_000));
+    let on_path = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
+    let unclosed = "[".repeat(100_000);
+    let cases: &[(&str, &str, Result<&str, Why>)] = &[
+        ("/a", r#"{"a":"acme"}"#, Ok("acme")),
+        ("/a/b", r#"{"x":[1,{"b":2}],"a":{"c":null,"b":"acme"},"y":1e999}"#, Ok("acme")),
+        ("/a/1", r#"{"a":["x","acme",{}]}"#, Ok("acme")),
+        ("/a~1b/m~0n", r#"{"a/b":{"m~n":"acme"}}"#, Ok("acme")),
+        ("", r#" "acme" "#, Ok("acme")),
+        ("/", r#"{"":"acme"}"#, Ok("acme")),
+        ("/a", r#"{"\u0061":"ac\u006de"}"#, Ok("acme")),
+        ("/a", r#"{"a":""}"#, Err(Why::Missing)),
+        ("/a", r#"{"b":"acme"}"#, Err(Why::Missing)),
+        ("/a/b", r#"{"a":"acme"}"#, Err(Why::Missing)),
+        ("/a/b", r#"{"a":17}"#, Err(Why::Missing)),
+        ("/a/01", r#"{"a":["x","acme"]}"#, Err(Why::Missing)),
+        ("/a/-", r#"{"a":["x"]}"#, Err(Why::Missing)),
+        ("/a/9", r#"{"a":["x"]}"#, Err(Why::Missing)),
+        ("/a/99999999999999999999", r#"{"a":["x"]}"#, Err(Why::Missing)),
+        ("/a", "", Err(Why::Missing)),
+        ("/a", r#"{"a":null}"#, Err(Why::NotAString)),
+        ("/a", r#"{"a":17}"#, Err(Why::NotAString)),
+        ("/a", r#"{"a":true}"#, Err(Why::NotAString)),
+        ("/a", r#"{"a":{"b":"x"}}"#, Err(Why::NotAString)),
+        ("/a", r#"{"a":["x"]}"#, Err(Why::NotAString)),
+        ("/a", r#"{"a":"x","a":"x"}"#, Err(Why::DuplicateKey)),
+        ("/a", r#"{"a":"x","\u0061":"y"}"#, Err(Why::DuplicateKey)),
+        ("/a/b", r#"{"a":{"b":"x","b":"y"}}"#, Err(Why::DuplicateKey)),
+        ("/a/b", r#"{"a":{},"a":{"b":"y"}}"#, Err(Why::DuplicateKey)),
+        ("/a", r#"{"b":1,"b":2,"a":"acme"}"#, Ok("acme")),
+        ("/a", r#"{"a":"acme"} x"#, Err(Why::BrokenJson)),
+        ("/a", r#"{"a":"acme""#, Err(Why::BrokenJson)),
+        ("/a", r#"{"a":"acme",}"#, Err(Why::BrokenJson)),
+        ("/a", r#"{"a":"acme","b":tru}"#, Err(Why::BrokenJson)),
+        ("/a", "plain", Err(Why::BrokenJson)),
+        ("/a", " ", Err(Why::BrokenJson)),
+        ("/a", &unclosed, Err(Why::BrokenJson)),
+        ("/a", &deep, Ok("x")),
+        ("/a/a/a", &on_path, Err(Why::NotAString)),
+        ("/a", &long, Err(Why::TooLong)),
+        ("/a", &escaped, Err(Why::TooLong)),
+    ];
+    for (pointer, text, expected) in cases {
+        let shown: String = text.chars().take(80).collect();
+        assert_eq!(at(pointer, text.as_bytes()), expected.map(str::to_owned), "{pointer} in {shown}");
+    }
+}
+
+#[test]
+fn json_must_be_utf8_everywhere() {
+    assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(Why::BrokenJson));
+}
+
+#[test]
+fn recursion_on_the_path_is_bounded() {
+    let pointer = "/a".repeat(100_000);
+    let text = format!("{}1{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
+    assert_eq!(at(&pointer, text.as_bytes()), Err(Why::BrokenJson));
+}
+
+#[test]
+fn ways_are_tried_in_order() {
+    let all = [ClientFrom::Header("id".to_owned()), ClientFrom::Json(path("/id")), ClientFrom::Key, ClientFrom::Topic];
+    const LONG: &[u8] = &[b'x'; 129];
+    let header = |value: Option<&'static [u8]>| vec![("id", value)];
+    let cases: Vec<(Sample<'_>, Result<&str, Why>)> = vec![
+        (Sample { headers: header(Some(b"h")), key: Some(b"k"), value: Some(b"broken") }, Ok("h")),
+        (Sample { headers: header(Some(b"")), key: Some(b"k"), value: Some(br#"{"id":"j"}"#) }, Ok("j")),
+        (Sample { headers: header(None), key: Some(b"k"), value: None }, Ok("k")),
+        (Sample { key: Some(b"k"), value: Some(b"{}"), ..Sample::default() }, Ok("k")),
+        (Sample { key: Some(b""), ..Sample::default() }, Ok("t")),
+        (Sample::default(), Ok("t")),
+        (Sample { headers: header(Some(b"\xff")), key: Some(b"k"), value: None }, Err(Why::NotUtf8)),
+        (Sample { headers: header(Some(LONG)), key: Some(b"k"), value: None }, Err(Why::TooLong)),
+        (
+            Sample { headers: header(Some(&LONG[1..])), ..Sample::default() },
+            Ok(std::str::from_utf8(&LONG[1..]).unwrap()),
+        ),
+        (
+            Sample { headers: vec![("id", Some(b"h")), ("id", Some(b"h"))], ..Sample::default() },
+            Err(Why::RepeatedHeader),
+        ),
+        (Sample { headers: vec![("id", None), ("id", None)], ..Sample::default() }, Err(Why::RepeatedHeader)),
+        (Sample { value: Some(b"broken"), key: Some(b"k"), ..Sample::default() }, Err(Why::BrokenJson)),
+        (Sample { key: Some(b"\xff"), ..Sample::default() }, Err(Why::NotUtf8)),
+    ];
+    let named = source(Some("t"));
+    for (record, expected) in &cases {
+        let found = match identify(&all, record, &named) {
+            Identity::Client(client) => Ok(client.into_owned()),
+            Identity::Anonymous(why) => Err(why),
+        };
+        assert_eq!(found, expected.map(str::to_owned));
+    }
+    assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(Why::Missing));
+}
+
+/// Documents over few keys, so that pointers hit.
+fn document() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (-1e300..1e300).prop_map(Value::from),
+        "\\PC{0,6}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[a-c/~\"]{0,1}", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn pointer() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop_oneof!["[a-c\"]{0,1}", Just("~0".to_owned()), Just("~1".to_owned()), "[0-3]"], 0..4)
+        .prop_map(|tokens| tokens.iter().map(|token| format!("/{token}")).collect())
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_tree(document in document(), pointer in pointer(), pretty: bool) {
+        let text = if pretty { serde_json::to_vec_pretty(&document) } else { serde_json::to_vec(&document) }.unwrap();
+        let expected = match document.pointer(&pointer) {
+            None => Err(Why::Missing),
+            Some(Value::String(name)) if name.is_empty() => Err(Why::Missing),
+            Some(Value::String(name)) => Ok(name.clone()),
+            Some(_) => Err(Why::NotAString),
+        };
+        prop_assert_eq!(at(&pointer, &text), expected);
+    }
+
+    #[test]
+    fn any_bytes_are_survived(bytes: Vec<u8>, pointer in pointer()) {
+        if let Ok(client) = at(&pointer, &bytes) {
+            prop_assert!((1..=MAX_CLIENT_BYTES).contains(&client.len()));
+        }
+    }
+
+    #[test]
+    fn damaged_documents_yield_no_other_client(document in document(), pointer in pointer(), cut in any::<prop::sample::Index>()) {
+        // A cut document is broken, unless only a number lost digits.
+        let text = json!({ "a": document }).to_string();
+        let cut = cut.index(text.len());
+        let found = at(&format!("/a{pointer}"), &text.as_bytes()[..cut]);
+        prop_assert!(matches!(found, Err(Why::BrokenJson | Why::NotAString | Why::DuplicateKey | Why::Missing)));
+        prop_assert!(found != Err(Why::Missing) || cut == 0);
+    }
+}

@@ -1,0 +1,198 @@
+//! What the demo's products send, and when: fixed by the length and the seed, whatever the throttler does (open loop).
+
+use std::time::Duration;
+
+use super::setup::{CAPACITY, CYCLE, PRODUCTS};
+
+/// One part of the demo.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phase {
+    pub name: &'static str,
+    /// What to look at, in one sentence.
+    pub look_at: &'static str,
+    /// Where it ends, in hundredths of the whole.
+    until_percent: u32,
+    /// What each product sends, in percent of its default share, in the order of [`PRODUCTS`].
+    load_percent: [u32; PRODUCTS.len()],
+}
+
+/// The story, in order.
+pub const PHASES: [Phase; 4] = [
+    Phase {
+        name: "an ordinary day",
+        look_at: "home-loan is nearly idle and lends; personal-loan borrows a little of it.",
+        until_percent: 20,
+        load_percent: [10, 125, 70, 80],
+    },
+    Phase {
+        name: "the credit-card campaign",
+        look_at: "credit-card sends 8 times its share and gets what is idle; nobody else notices.",
+        until_percent: 60,
+        load_percent: [10, 90, 70, 800],
+    },
+    Phase {
+        name: "the lender wants its share back",
+        look_at: "home-loan needs its share again and has it at once; credit-card gives back.",
+        until_percent: 90,
+        load_percent: [95, 90, 70, 800],
+    },
+    Phase {
+        name: "after the campaign",
+        look_at: "credit-card goes quiet; what it has waiting takes whatever nobody else wants.",
+        until_percent: 100,
+        load_percent: [60, 60, 60, 10],
+    },
+];
+
+/// The demo's story, stretched to a length.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    length: Duration,
+}
+
+impl Scenario {
+    /// The story told in `length`.
+    pub fn new(length: Duration) -> Scenario {
+        Scenario { length }
+    }
+
+    /// How long it takes.
+    pub fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// When a phase of [`PHASES`] ends.
+    pub fn end_of(&self, phase: usize) -> Duration {
+        self.length * PHASES[phase].until_percent / 100
+    }
+
+    /// Which phase of [`PHASES`] runs so long after the start.
+    pub fn phase_at(&self, at: Duration) -> usize {
+        (0..PHASES.len()).find(|&phase| at < self.end_of(phase)).unwrap_or(PHASES.len() - 1)
+    }
+
+    /// Everything that is sent, in order of time.
+    pub fn schedule(&self, seed: u64) -> Schedule {
+        let stream = |product| Stream { product, next: Duration::ZERO, random: Random(seed ^ (product as u64 + 1)) };
+        let mut schedule = Schedule { scenario: *self, streams: std::array::from_fn(stream) };
+        // Nobody starts exactly together.
+        schedule.streams.iter_mut().for_each(|stream| stream.advance(self));
+        schedule
+    }
+}
+
+/// One record to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Since the start.
+    pub at: Duration,
+    /// Index into [`PRODUCTS`].
+    pub product: usize,
+}
+
+/// All arrivals of a scenario.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    scenario: Scenario,
+    streams: [Stream; PRODUCTS.len()],
+}
+
+impl Iterator for Schedule {
+    type Item = Arrival;
+
+    fn next(&mut self) -> Option<Arrival> {
+        let stream = self.streams.iter_mut().min_by_key(|stream| stream.next)?;
+        let arrival = Arrival { at: stream.next, product: stream.product };
+        stream.advance(&self.scenario);
+        (arrival.at < self.scenario.length).then_some(arrival)
+    }
+}
+
+/// The arrivals of one product.
+#[derive(Debug, Clone)]
+struct Stream {
+    product: usize,
+    next: Duration,
+    random: Random,
+}
+
+impl Stream {
+    /// Steps to the next arrival: a gap of the phase's mean, give or take a half. A gap never reaches over the end of
+    /// a phase, or an idle product would sleep into its busy time.
+    fn advance(&mut self, scenario: &Scenario) {
+        let phase = scenario.phase_at(self.next);
+        let permille = 500 + self.random.below(1_001);
+        let gap = mean_gap(PHASES[phase].load_percent[self.product]) * permille / 1_000;
+        let next = self.next + gap.max(Duration::from_nanos(1));
+        let end = scenario.end_of(phase);
+        self.next = if self.next < end { next.min(end) } else { next };
+    }
+}
+
+/// The time between two records of a product that sends so many percent of its default share.
+fn mean_gap(load_percent: u32) -> Duration {
+    let share = CAPACITY as u32 / PRODUCTS.len() as u32;
+    CYCLE * 100 / (share * load_percent)
+}
+
+/// SplitMix64: the same everywhere, and enough for jitter.
+#[derive(Debug, Clone)]
+struct Random(u64);
+
+impl Random {
+    /// A number from 0 to `bound` − 1.
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * u128::from(bound)) >> 64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn the_same_seed_tells_the_same_story_in_order() {
+        let scenario = Scenario::new(LENGTH);
+        let arrivals: Vec<_> = scenario.schedule(7).collect();
+        assert_eq!(arrivals, scenario.schedule(7).collect::<Vec<_>>());
+        assert_ne!(arrivals, scenario.schedule(8).collect::<Vec<_>>());
+        assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
+        assert!(arrivals.iter().all(|arrival| arrival.at < LENGTH));
+    }
+
+    #[test]
+    fn each_product_sends_what_its_phase_says() {
+        for seconds in [5, 30, 120] {
+            let scenario = Scenario::new(Duration::from_secs(seconds));
+            let mut sent = [[0_u32; PRODUCTS.len()]; PHASES.len()];
+            scenario.schedule(1).for_each(|a| sent[scenario.phase_at(a.at)][a.product] += 1);
+            let mut start = Duration::ZERO;
+            for (i, phase) in PHASES.iter().enumerate() {
+                let cycles = (scenario.end_of(i) - start).as_secs_f64() / CYCLE.as_secs_f64();
+                start = scenario.end_of(i);
+                for (product, name) in PRODUCTS.iter().enumerate() {
+                    let expected = cycles * 50.0 * f64::from(phase.load_percent[product]) / 100.0;
+                    let difference = (f64::from(sent[i][product]) - expected).abs();
+                    assert!(difference <= expected * 0.1 + 3.0, "{seconds} s, {}, {name}", phase.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_story_needs_a_throttler_only_because_of_the_campaign() {
+        let total = |phase: &Phase| phase.load_percent.iter().sum::<u32>();
+        let all = 100 * PRODUCTS.len() as u32;
+        assert!(total(&PHASES[0]) < all);
+        assert!(total(&PHASES[1]) > 2 * all && total(&PHASES[2]) > 2 * all);
+        assert_eq!(PHASES[PHASES.len() - 1].until_percent, 100);
+        assert!(PHASES.iter().all(|phase| phase.look_at.len() <= 80), "one line of a terminal");
+    }
+}

@@ -1,0 +1,167 @@
+//! The table of the products, from a snapshot.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+
+use super::setup::PRODUCTS;
+use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
+
+/// Narrow enough, with what stands below it, for a terminal of 80 columns.
+const HEADER: [&str; 9] =
+    ["client", "wants", "granted", "share", "admitted", "delayed", "rejected", "backlog", "p99 wait"];
+
+/// The product in a snapshot; all 0 until the engine has shown it.
+pub fn client_of(snapshot: &ServiceSnapshot, name: &str) -> ClientSnapshot {
+    let found = snapshot.clients.iter().find(|client| &*client.name == name);
+    found.cloned().unwrap_or_else(|| ClientSnapshot { name: name.into(), ..Default::default() })
+}
+
+/// All products. In passthrough, what would have been decided.
+pub fn render(snapshot: &ServiceSnapshot) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(HEADER);
+    for name in PRODUCTS {
+        table.add_row(row(&client_of(snapshot, name), snapshot.enforce));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 1));
+        if index > 0 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let title = format!(
+        "{} takes {} in any {}: {} admitted in the last one, {} at most so far{}",
+        snapshot.name,
+        snapshot.capacity,
+        seconds(snapshot.cycle_seconds),
+        snapshot.window_admitted,
+        snapshot.window_admitted_max,
+        if snapshot.enforce {
+            ""
+        } else {
+            "\nPassthrough: everything goes at once; the table counts what would have been."
+        },
+    );
+    format!("{title}\n{}", table.trim_fmt())
+}
+
+fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
+    let counts = if enforce { &client.counts } else { &client.shadow };
+    [
+        client.name.to_string(),
+        client.wants.to_string(),
+        client.granted.to_string(),
+        lends_or_borrows(client),
+        counts.admitted.to_string(),
+        counts.delayed.to_string(),
+        counts.rejected.total().to_string(),
+        client.backlog.to_string(),
+        seconds(client.delay_p99_seconds),
+    ]
+}
+
+/// One line for those who read a log: each product's granted and backlog.
+pub fn one_line(snapshot: &ServiceSnapshot) -> String {
+    let products = PRODUCTS.map(|name| {
+        let client = client_of(snapshot, name);
+        let waiting = if client.backlog > 0 { format!(", {} wait", client.backlog) } else { String::new() };
+        format!("{name} wants {} granted {}{waiting}", client.wants, client.granted)
+    });
+    format!("{}/{} in the window; {}", snapshot.window_admitted, snapshot.capacity, products.join("; "))
+}
+
+fn lends_or_borrows(client: &ClientSnapshot) -> String {
+    let difference = client.granted as f64 - client.default_share;
+    match difference {
+        d if d >= 0.5 => format!("borrows {d:.0}"),
+        d if d <= -0.5 => format!("lends {:.0}", -d),
+        _ => "-".to_owned(),
+    }
+}
+
+/// A time for people: `0 s`, `35 ms`, `7.5 s`, `10 s`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s <= 0.0 => "0 s".to_owned(),
+        s if s < 1.0 => format!("{:.0} ms", s * 1_000.0),
+        s if s.fract() == 0.0 => format!("{s:.0} s"),
+        s => format!("{s:.1} s"),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use watermaster_core::reason::{Reason, ReasonCounts};
+
+    use super::*;
+    use crate::snapshot::Counts;
+
+    /// A moment in the campaign; `sent` was 10, 20, 30, 400.
+    pub(in super::super) fn snapshot() -> ServiceSnapshot {
+        let client = |name: &str, admitted, granted| ClientSnapshot {
+            name: name.into(),
+            configured: true,
+            wants: admitted,
+            default_share: 50.0,
+            granted,
+            counts: Counts { admitted, ..Default::default() },
+            ..Default::default()
+        };
+        let mut rejected = ReasonCounts::default();
+        rejected.add(Reason::QueueFull);
+        let card = ClientSnapshot {
+            counts: Counts { admitted: 300, delayed: 390, rejected },
+            backlog: 99,
+            delay_p99_seconds: 7.5,
+            ..client("credit-card", 300, 90)
+        };
+        ServiceSnapshot {
+            name: "kyc".to_owned(),
+            enforce: true,
+            capacity: 200,
+            cycle_seconds: 1.0,
+            window_admitted: 180,
+            window_admitted_max: 200,
+            clients: vec![
+                client("car-loan", 30, 50),
+                card,
+                client("home-loan", 10, 10),
+                client("personal-loan", 20, 50),
+            ],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_moment_in_the_campaign() {
+        let expected = "\
+kyc takes 200 in any 1 s: 180 admitted in the last one, 200 at most so far
+client        wants granted      share admitted delayed rejected backlog p99 wait
+home-loan        10      10   lends 40       10       0        0       0      0 s
+personal-loan    20      50          -       20       0        0       0      0 s
+car-loan         30      50          -       30       0        0       0      0 s
+credit-card     300      90 borrows 40      300     390        1      99    7.5 s";
+        assert_eq!(render(&snapshot()), expected);
+    }
+
+    #[test]
+    fn before_the_first_snapshot_everything_is_0() {
+        let text = render(&ServiceSnapshot::default());
+        assert!(PRODUCTS.iter().all(|name| text.contains(name)), "{text}");
+    }
+
+    #[test]
+    fn a_line_for_a_log() {
+        assert_eq!(
+            one_line(&snapshot()),
+            "180/200 in the window; home-loan wants 10 granted 10; personal-loan wants 20 granted 50; \
+             car-loan wants 30 granted 50; credit-card wants 300 granted 90, 99 wait"
+        );
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!([0.0, 0.035, 7.5, 10.0].map(seconds), ["0 s", "35 ms", "7.5 s", "10 s"]);
+    }
+}

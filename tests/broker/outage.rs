@@ -1,0 +1,135 @@
+//! Kafka is away, or refuses: who stops, who waits, and that nothing is lost.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::support::broker::Broker;
+use crate::support::config::{Config, Service};
+use crate::support::own_broker::{OwnBroker, free_port};
+use crate::support::producer::{Outgoing, Producer};
+use crate::support::reader::Follower;
+use crate::support::record::Identity;
+use crate::support::wait::wait_until;
+use crate::support::watermaster::Watermaster;
+
+const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
+const CAPACITY: u64 = 500;
+/// Records of a round, generously: a tenth of a second's worth at [`CAPACITY`] per second, and as much of burst.
+const ROUND: u64 = 100;
+
+fn service(rig: &Rig) -> Service {
+    rig.service(CAPACITY, "1s", CLIENT_FROM, "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"")
+}
+
+fn produce(broker: &Broker, rig: &Rig, numbers: std::ops::Range<u64>) {
+    Producer::to(broker).send_all(numbers.map(|n| Outgoing::numbered(&rig.sources[0], n, "one")));
+}
+
+fn follow(broker: &Broker, rig: &Rig) -> Follower {
+    Follower::of(broker, &[&rig.target, &rig.dead_letter], Identity::Value)
+}
+
+/// All came out, into the target, and hardly any twice.
+fn assert_complete(rig: &Rig, records: u64) {
+    assert_eq!(rig.read_dead_letter().len(), 0);
+    let repeated = rig.read_target().len() as u64 - records;
+    assert!(repeated <= ROUND, "{repeated} records repeated");
+}
+
+#[test]
+fn no_broker_at_start_is_exit_69_within_15_s() {
+    let service = Service {
+        name: "kyc".to_owned(),
+        target: "target".to_owned(),
+        dead_letter: "dead-letter".to_owned(),
+        capacity: 10,
+        cycle: "10s",
+        sources: vec![("source".to_owned(), "one".to_owned())],
+        keys: CLIENT_FROM.to_owned(),
+        tables: String::new(),
+    };
+    let bootstrap = format!("127.0.0.1:{}", free_port());
+    let mut watermaster = Watermaster::spawn(&Config::new(&bootstrap, "nobody", vec![service]));
+    let status = watermaster.wait(Duration::from_secs(15));
+    assert_eq!(status.code(), Some(69), "{}", watermaster.log());
+    assert!(watermaster.log().contains(&bootstrap), "who could not be reached? {}", watermaster.log());
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_broker_that_goes_away_is_waited_for() {
+    let mut broker = OwnBroker::start();
+    let rig = Rig::new(&broker, "away", 1, 4, TargetTime::Create);
+    produce(&broker, &rig, 0..2_000);
+    let mut watermaster = Watermaster::start(&rig.config(service(&rig)));
+    let mut follower = follow(&broker, &rig);
+    follower.wait_for(700, DRAIN);
+    let logged = watermaster.log().len();
+    broker.kill();
+    wait_until("/readyz to say 503", Duration::from_secs(30), || {
+        watermaster.assert_running();
+        watermaster.get("/readyz").is_some_and(|(status, _)| status == 503)
+    });
+    let (alive, _) = watermaster.get("/livez").expect("the admin side answers");
+    assert_eq!(alive, 200, "waiting for a broker is no reason to be restarted");
+    let news = watermaster.log()[logged..].to_lowercase();
+    assert!(news.contains("broker") || news.contains("kafka"), "no log line tells of it: {news:?}");
+    broker.start_again();
+    watermaster.wait_ready(Duration::from_secs(60));
+    produce(&broker, &rig, 2_000..2_500);
+    follower.wait_for(2_500, DRAIN);
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+    assert_complete(&rig, 2_500);
+}
+
+const WITH_ACLS: [&str; 3] = [
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found=true",
+    "super.users=User:nobody",
+];
+
+/// Adds or removes the right to write to a topic; all other rights on it stay.
+fn deny_writes(broker: &OwnBroker, verb: &str, topic: &str) {
+    let arguments = [verb, "--deny-principal", "User:ANONYMOUS", "--operation", "Write", "--topic", topic];
+    let forced = ["--force"].into_iter().filter(|_| verb == "--remove");
+    broker.tool("org.apache.kafka.tools.AclCommand", &arguments.into_iter().chain(forced).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_target_that_refuses_writes_stops_its_service_only() {
+    let broker = OwnBroker::with(&WITH_ACLS);
+    let refused = Rig::new(&broker, "refused", 1, 2, TargetTime::Create);
+    let other = Rig::new(&broker, "other", 1, 2, TargetTime::Create);
+    let everything = ["--add", "--allow-principal", "User:ANONYMOUS", "--operation", "All", "--topic", &refused.target];
+    broker.tool("org.apache.kafka.tools.AclCommand", &everything);
+    produce(&broker, &refused, 0..2_000);
+    let mut config = refused.config(service(&refused));
+    config.services.push(Service { name: "other".to_owned(), ..service(&other) });
+    let mut watermaster = Watermaster::start(&config);
+    let mut from_refused = follow(&broker, &refused);
+    from_refused.wait_for(600, DRAIN);
+    deny_writes(&broker, "--add", &refused.target);
+    let up = |watermaster: &Watermaster, service: &str| {
+        watermaster.metric("watermaster_service_up", &[&format!("service=\"{service}\"")])
+    };
+    let began = Instant::now();
+    wait_until("the refused service to stop", Duration::from_secs(60), || {
+        watermaster.assert_running();
+        up(&watermaster, "kyc") == Some(0.0)
+    });
+    eprintln!("the refused service stopped after {:.1} s", began.elapsed().as_secs_f32());
+    assert_eq!(up(&watermaster, "other"), Some(1.0));
+    assert_eq!(watermaster.get("/readyz").map(|(status, _)| status), Some(503));
+    assert!(watermaster.log().contains(&refused.target), "which topic? {}", watermaster.log());
+    produce(&broker, &other, 0..1_000);
+    follow(&broker, &other).wait_for(1_000, DRAIN);
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+
+    deny_writes(&broker, "--remove", &refused.target);
+    let mut watermaster = Watermaster::start(&config);
+    from_refused.wait_for(2_000, DRAIN);
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+    assert_complete(&refused, 2_000);
+    assert_complete(&other, 1_000);
+}

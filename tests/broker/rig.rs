@@ -1,0 +1,92 @@
+//! What every test here sets up: source topics, a target, a dead-letter topic, and a configuration that names them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::support::broker::{Broker, Topic, Topics, unique};
+use crate::support::config::{Config, Service};
+use crate::support::reader::read_all;
+use crate::support::record::Record;
+
+/// Partitions of the target: not those of the sources, so that a copied partition number shows.
+pub const TARGET_PARTITIONS: i32 = 6;
+pub const DEAD_LETTER_PARTITIONS: i32 = 3;
+
+/// How long records may take to come out.
+pub const DRAIN: Duration = Duration::from_secs(120);
+
+/// The topics of one service.
+pub struct Rig {
+    pub broker: Broker,
+    pub name: String,
+    pub sources: Vec<String>,
+    pub target: String,
+    pub dead_letter: String,
+    _topics: Topics,
+}
+
+/// Who sets the timestamps in the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TargetTime {
+    Create,
+    Append,
+}
+
+impl Rig {
+    /// Creates the topics.
+    pub fn new(broker: &Broker, prefix: &str, sources: usize, partitions: i32, time: TargetTime) -> Rig {
+        let name = unique(prefix);
+        let sources: Vec<String> = (0..sources).map(|n| format!("{name}.source-{n}")).collect();
+        let (target, dead_letter) = (format!("{name}.target"), format!("{name}.dead-letter"));
+        let mut topics: Vec<Topic> = sources.iter().map(|source| Topic::new(source, partitions)).collect();
+        let target_topic = Topic::new(&target, TARGET_PARTITIONS);
+        topics.push(if time == TargetTime::Append { target_topic.with_append_time() } else { target_topic });
+        topics.push(Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS));
+        let topics = broker.create(&topics);
+        Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: topics }
+    }
+
+    /// A service on these topics, named `kyc`; a source's client is `topic-N`.
+    pub fn service(&self, capacity: u64, cycle: &'static str, keys: &str, tables: &str) -> Service {
+        let client = |n: usize| format!("topic-{n}");
+        Service {
+            name: "kyc".to_owned(),
+            target: self.target.clone(),
+            dead_letter: self.dead_letter.clone(),
+            capacity,
+            cycle,
+            sources: self.sources.iter().enumerate().map(|(n, topic)| (topic.clone(), client(n))).collect(),
+            keys: keys.to_owned(),
+            tables: tables.to_owned(),
+        }
+    }
+
+    /// The configuration with this one service.
+    pub fn config(&self, service: Service) -> Config {
+        Config::new(&self.broker.bootstrap, &self.name, vec![service])
+    }
+
+    /// The client that a source topic stands for.
+    pub fn topic_client(&self, topic: &str) -> String {
+        let n = self.sources.iter().position(|source| source == topic).expect("a source of this test");
+        format!("topic-{n}")
+    }
+
+    /// Everything in the source topics.
+    pub fn read_sources(&self) -> Vec<Record> {
+        self.sources.iter().flat_map(|source| read_all(&self.broker, source)).collect()
+    }
+
+    pub fn read_target(&self) -> Vec<Record> {
+        read_all(&self.broker, &self.target)
+    }
+
+    pub fn read_dead_letter(&self) -> Vec<Record> {
+        read_all(&self.broker, &self.dead_letter)
+    }
+}
+
+/// A start for numbered timestamps: an hour ago, so that none lies in the future.
+pub fn an_hour_ago() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    (now - Duration::from_secs(3600)).as_millis() as i64
+}

@@ -1,0 +1,363 @@
+//! What is said about configurations that are wrong: the key, its origin and what is allowed; all of it at once.
+
+mod program;
+
+use program::{file, text, watermaster};
+
+/// A configuration without errors, with room for changes.
+const RIGHT: &str = r#"[kafka]
+commit_interval = "100ms"
+
+[kafka.properties]
+
+[admin]
+
+[log]
+
+[[service]]
+name = "kyc"
+target = "kyc.requests"
+dead_letter = "kyc.dead-letter"
+capacity = 2000
+cycle = "10s"
+
+[service.shape]
+
+[[service.source]]
+topic = "loans.kyc"
+"#;
+
+/// One wrong configuration and what must be said of it.
+struct Case {
+    what: &'static str,
+    text: String,
+    environment: Vec<(&'static str, &'static str)>,
+    key: &'static str,
+    /// The text whose line the error must name; `None` where the origin is no line.
+    line_of: Option<&'static str>,
+    origin: Option<&'static str>,
+    says: Vec<&'static str>,
+}
+
+/// The right configuration, with one thing wrong in it.
+fn wrong(what: &'static str) -> Case {
+    Case {
+        what,
+        text: RIGHT.to_owned(),
+        environment: vec![],
+        key: "",
+        line_of: None,
+        origin: None,
+        says: vec![],
+    }
+}
+
+impl Case {
+    /// Puts `line` under the header `section`.
+    fn under(mut self, section: &str, line: &'static str) -> Case {
+        let header = format!("{section}\n");
+        assert!(self.text.contains(&header), "{section}");
+        self.text = self.text.replacen(&header, &format!("{header}{line}\n"), 1);
+        self.line_of = Some(line);
+        self
+    }
+
+    fn replace(mut self, from: &str, to: &'static str) -> Case {
+        assert!(self.text.contains(from), "{from}");
+        self.text = self.text.replacen(from, to, 1);
+        self.line_of = (!to.is_empty()).then_some(to);
+        self
+    }
+
+    fn text(mut self, text: &str) -> Case {
+        self.text = text.to_owned();
+        self
+    }
+
+    fn append(mut self, text: &'static str) -> Case {
+        self.text.push_str(text);
+        self
+    }
+
+    fn variable(mut self, name: &'static str, value: &'static str) -> Case {
+        self.environment.push((name, value));
+        self.line_of = None;
+        self.from(name)
+    }
+
+    fn at(mut self, line_of: &'static str) -> Case {
+        self.line_of = Some(line_of);
+        self
+    }
+
+    fn from(mut self, origin: &'static str) -> Case {
+        self.origin = Some(origin);
+        self
+    }
+
+    fn key(mut self, key: &'static str) -> Case {
+        self.key = key;
+        self
+    }
+
+    fn says(mut self, words: &[&'static str]) -> Case {
+        self.says.extend(words);
+        self
+    }
+
+    /// The line that the error must name.
+    fn line(&self) -> Option<usize> {
+        let wanted = self.line_of?.trim_start().lines().next()?;
+        let line = self.text.lines().position(|line| line == wanted);
+        Some(
+            line.unwrap_or_else(|| panic!("{}: {wanted:?} is a line of\n{}", self.what, self.text))
+                + 1,
+        )
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let [kafka, properties, admin, log] = ["[kafka]", "[kafka.properties]", "[admin]", "[log]"];
+    let [service, shape, source] = ["[[service]]", "[service.shape]", "[[service.source]]"];
+    vec![
+        wrong("unknown section").append("[kafak]\n").key("kafak").at("[kafak]").says(&["not a key", "kafka, admin, log, service"]),
+        wrong("unknown key").under(kafka, "group = \"a\"").key("kafka.group").says(&["not a key", "bootstrap_servers, group_id"]),
+        wrong("key in the wrong section").under(service, "max_delay = \"1s\"").key("service[0].max_delay").says(&["service.shape.max_delay"]),
+        wrong("unknown key by environment").variable("WATERMASTER_KAFKA__GROUPID", "a").key("kafka.groupid").says(&["not a key", "group_id"]),
+        wrong("list by environment").variable("WATERMASTER_SERVICE__0__CAPACITY", "1").key("service.0.capacity").says(&["lists can't be set by the environment", "[[service]]"]),
+        wrong("wrong value by environment").variable("WATERMASTER_KAFKA__COMMIT_INTERVAL", "soon").key("kafka.commit_interval").says(&["\"soon\"", "1ms to 10s"]),
+        wrong("missing key").replace("capacity = 2000\n", "").key("service[0].capacity").at("[[service]]").says(&["is missing", "1 to 1000000000000"]),
+        wrong("capacity zero").replace("capacity = 2000", "capacity = 0").key("service[0].capacity").says(&["is 0", "1 to 1000000000000"]),
+        wrong("capacity too large").replace("capacity = 2000", "capacity = 1000000000001").key("service[0].capacity").says(&["is 1000000000001"]),
+        wrong("capacity negative").replace("capacity = 2000", "capacity = -4").key("service[0].capacity").says(&["is -4", "a whole number"]),
+        wrong("capacity as text").replace("capacity = 2000", "capacity = \"2000\"").key("service[0].capacity").says(&["is \"2000\"", "a whole number"]),
+        wrong("capacity with a fraction").replace("capacity = 2000", "capacity = 2000.5").key("service[0].capacity").says(&["is 2000.5", "a whole number"]),
+        wrong("duration without unit").replace("cycle = \"10s\"", "cycle = \"10\"").key("service[0].cycle").says(&["time unit needed", "100ms to 1day"]),
+        wrong("duration as number").replace("cycle = \"10s\"", "cycle = 10").key("service[0].cycle").says(&["is 10", "a duration with its unit"]),
+        wrong("duration out of range").replace("cycle = \"10s\"", "cycle = \"1ms\"").key("service[0].cycle").says(&["is \"1ms\"", "100ms to 1day"]),
+        wrong("reservation above one").under(service, "reservation = 1.1").key("service[0].reservation").says(&["is 1.1", "0 to 1"]),
+        wrong("reservation too fine").under(service, "reservation = 0.1000000000000000055").key("service[0].reservation").says(&["is 0.1000000000000000055", "at most six decimals"]),
+        wrong("reservation not a number").under(service, "reservation = nan").key("service[0].reservation").says(&["0 to 1"]),
+        wrong("burst negative").under(shape, "burst = -0.1").key("service[0].shape.burst").says(&["is -0.1", "0 to 1"]),
+        wrong("weight too fine").append("[service.client.a]\nweight = 1.0005\n").key("service[0].client.a.weight").at("weight = 1.0005").says(&["more than 3 decimals", "0.001 to 1000000"]),
+        wrong("weight zero").append("[service.client.\"a.b\"]\nweight = 0\n").key("service[0].client.\"a.b\".weight").at("weight = 0").says(&["0.001 to 1000000"]),
+        wrong("client name too long").append(LONG_CLIENT).key("service[0].client").at("[service.client.aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjjkkkkkkkkkkllllllllllmmmmmmmmmm]").says(&["130 bytes", "1 to 128 bytes"]),
+        wrong("limit without rate").append("[service.client.a]\nlimit = { burst = 1 }\n").key("service[0].client.a.limit.rate").at("limit = { burst = 1 }").says(&["is missing", "1 to 4294967295"]),
+        wrong("unknown word").under(service, "mode = \"shaping\"").key("service[0].mode").says(&["\"shaping\"", "\"shape\" or \"reject\""]),
+        wrong("word of the wrong type").under(service, "enforce = \"yes\"").key("service[0].enforce").says(&["\"yes\"", "true or false"]),
+        wrong("exactly once").under(kafka, "delivery = \"exactly_once\"").key("kafka.delivery").says(&["not built yet", "\"at_least_once\""]),
+        wrong("scope group").under(service, "scope = \"group\"").key("service[0].scope").says(&["not built yet", "\"instance\""]),
+        wrong("size without sense").under(shape, "queue_bytes = \"256mib\"").key("service[0].shape.queue_bytes").says(&["no unit of size", "256MiB"]),
+        wrong("map budget").under(kafka, "map_budget = \"9999 chars\"").key("kafka.map_budget").says(&["9999 chars", "64 to 4096"]),
+        wrong("client from nowhere").under(service, "client_from = [\"key\", \"body\"]").key("service[0].client_from[1]").says(&["\"body\"", "header:NAME", "json:/pointer"]),
+        wrong("client from a bad pointer").under(service, "client_from = [\"json:/a~2\"]").key("service[0].client_from[0]").says(&["~0", "~1"]),
+        wrong("client from nothing").under(service, "client_from = []").key("service[0].client_from").says(&["an empty list", "one or more"]),
+        wrong("client by topic without client").under(service, "client_from = [\"topic\"]").key("service[0].source[0].client").at("[[service.source]]").says(&["is missing", "client_from has \"topic\""]),
+        wrong("bad topic").replace("topic = \"loans.kyc\"", "topic = \"loans/kyc\"").key("service[0].source[0].topic").says(&["'/' is not allowed", "1 to 249"]),
+        wrong("reserved topic").replace("target = \"kyc.requests\"", "target = \"..\"").key("service[0].target").says(&["reserves", "1 to 249"]),
+        wrong("a loop").replace("target = \"kyc.requests\"", "target = \"loans.kyc\"").key("service[0].target").says(&["service[0].source[0]", "loop"]),
+        wrong("dead letter is the target").replace("dead_letter = \"kyc.dead-letter\"", "dead_letter = \"kyc.requests\"").key("service[0].dead_letter").says(&["the target too"]),
+        wrong("a source twice").append("[[service.source]] # again\ntopic = \"loans.kyc\" # again\n").key("service[0].source[1].topic").at("topic = \"loans.kyc\" # again").says(&["service[0].source[0] too", "only once"]),
+        wrong("no source").replace("[[service.source]]\ntopic = \"loans.kyc\"\n", "").key("service[0].source").at("[[service]]").says(&["is missing", "at least one [[service.source]]"]),
+        wrong("two services of one name").append(SECOND_KYC).key("service[1].name").at("name = \"kyc\" # again").says(&["service[0] too", "a name of its own"]),
+        wrong("service name").replace("name = \"kyc\"", "name = \"k y c\"").key("service[0].name").says(&["' ' is not allowed", "1 to 64 letters"]),
+        wrong("service is no list").text("[service]\nname = \"kyc\"\n").key("service").at("[service]").says(&["a table", "[[service]]"]),
+        wrong("no service").text("").key("service").from("watermaster.toml").says(&["is missing", "at least one [[service]]"]),
+        wrong("idle timeout below two cycles").under(service, "client_idle_timeout = \"19s\"").key("service[0].client_idle_timeout").says(&["below two cycles", "20s or more"]),
+        wrong("commit interval above a tenth of the cycle").replace("commit_interval = \"100ms\"", "commit_interval = \"1001ms\"").key("kafka.commit_interval").says(&["service[0]", "1s or less"]),
+        wrong("more clients than places").under(service, "max_clients = 1").append("[service.client.a]\n[service.client.b]\n").key("service[0].max_clients").says(&["2 clients are configured", "2 or more"]),
+        wrong("instance is the leader").under(kafka, "instance_id = \"leader\"").key("kafka.instance_id").says(&["leader"]),
+        wrong("group id").under(kafka, "group_id = \"\"").key("kafka.group_id").says(&["empty", "1 to 100"]),
+        wrong("servers").under(kafka, "bootstrap_servers = \"a:99999\"").key("kafka.bootstrap_servers").says(&["no valid port", "host:port"]),
+        wrong("beyond loopback without token").under(admin, "listen = \"0.0.0.0:9464\"").key("admin.listen").says(&["beyond loopback", "admin.token_file"]),
+        wrong("listen on a name").under(admin, "listen = \"localhost:9464\"").key("admin.listen").says(&["an IP address and a port"]),
+        wrong("token file missing").under(admin, "token_file = \"/nowhere/token\"").key("admin.token_file").says(&["No such file", "can be read"]),
+        wrong("log format").under(log, "format = \"xml\"").key("log.format").says(&["\"auto\" or \"text\" or \"json\""]),
+        wrong("property of ours").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
+        wrong("property of ours by environment").variable("WATERMASTER_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true").key("kafka.properties.\"enable.auto.commit\"").says(&["committed in rounds"]),
+        wrong("property that is no scalar").under(properties, "debug = [\"all\"]").key("kafka.properties.debug").says(&["is a list", "a string, a number or true or false"]),
+        wrong("property file missing").append("[kafka.properties_file]\n\"sasl.password\" = \"/nowhere/secret\"\n").key("kafka.properties_file.\"sasl.password\"").at("\"sasl.password\" = \"/nowhere/secret\"").says(&["/nowhere/secret", "can be read"]),
+        wrong("allowed clients").under(source, "allowed_clients = [\"\"]").key("service[0].source[0].allowed_clients[0]").says(&["empty", "1 to 128 bytes"]),
+        wrong("no TOML").replace("cycle = \"10s\"", "cycle = 10s").key("(file)").says(&["line 15, column", "TOML"]),
+        wrong("a key twice").under(service, "name = \"twice\"").key("(file)").at("name = \"kyc\"").says(&["duplicate key", "line 12"]),
+    ]
+}
+
+const LONG_CLIENT: &str = "[service.client.aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjjkkkkkkkkkkllllllllllmmmmmmmmmm]\n";
+
+const SECOND_KYC: &str = r#"
+[[service]] # again
+name = "kyc" # again
+target = "b"
+dead_letter = "c"
+capacity = 2000
+[[service.source]]
+topic = "d"
+"#;
+
+#[test]
+fn the_right_one_is_right() {
+    let (_guard, path) = file(RIGHT);
+    let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("the configuration is valid"));
+}
+
+#[test]
+fn each_error_names_its_key_its_origin_and_what_is_allowed() {
+    let cases = cases();
+    assert!(cases.len() >= 30);
+    for case in &cases {
+        let (_guard, path) = file(&case.text);
+        let path = path.to_str().unwrap();
+        for command in ["check", "run"] {
+            let output = watermaster(&[command, "--config", path], &case.environment, "");
+            let said = text(&output.stderr);
+            let context = format!("{} ({command}):\n{said}", case.what);
+            assert_eq!(output.status.code(), Some(78), "{context}");
+            assert!(said.starts_with("configuration: 1 error\n"), "{context}");
+            assert!(
+                said.contains(&format!("\n{} ", case.key)),
+                "{context}\nwants key {}",
+                case.key
+            );
+            assert!(said.contains("\n    allowed: "), "{context}");
+            let origin = match (case.line(), case.origin) {
+                (Some(line), _) => format!("{path}:{line}\n"),
+                (None, Some(origin)) => format!("{origin}\n"),
+                (None, None) => panic!("{}: no origin to look for", case.what),
+            };
+            assert!(
+                said.contains("\n    from:    ") && said.contains(&origin),
+                "{context}\nwants origin {origin}"
+            );
+            for words in &case.says {
+                assert!(said.contains(words), "{context}\nwants {words:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_errors_are_shown_at_once_and_sorted() {
+    let broken = RIGHT
+        .replace("capacity = 2000", "capacity = 0\nmode = \"x\"")
+        .replace("[admin]", "[admin]\nlisten = \"nowhere\"")
+        .replace("topic = \"loans.kyc\"", "topic = \"loans kyc\"\nbogus = 1");
+    let (_guard, path) = file(&broken);
+    let arguments = [
+        "check",
+        "--config",
+        path.to_str().unwrap(),
+        "--output",
+        "json",
+    ];
+    let output = watermaster(
+        &arguments,
+        &[("WATERMASTER_KAFKA__START_FROM", "middle")],
+        "",
+    );
+    assert_eq!(output.status.code(), Some(78));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let keys: Vec<_> = report["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| error["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "admin.listen",
+            "kafka.start_from",
+            "service[0].capacity",
+            "service[0].mode",
+            "service[0].source[0].bogus",
+            "service[0].source[0].topic"
+        ]
+    );
+    assert_eq!(report["ok"], false);
+    assert_eq!(
+        report["errors"][1]["origin"],
+        "environment variable WATERMASTER_KAFKA__START_FROM"
+    );
+    assert_eq!(report["errors"][2]["service"], "kyc");
+}
+
+#[test]
+fn a_file_that_is_missing_is_wrong_configuration() {
+    for command in ["run", "check", "config"] {
+        let output = watermaster(&[command, "--config", "/nowhere/at-all.toml"], &[], "");
+        assert_eq!(output.status.code(), Some(78), "{command}");
+        assert!(
+            text(&output.stderr).contains("/nowhere/at-all.toml"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_doubtful_configuration_is_allowed_with_a_warning() {
+    let (_guard, path) = file(&RIGHT.replace("capacity = 2000", "capacity = 400"));
+    let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains(
+        "warning: service[0].capacity (service kyc) is 400, less than max_clients (1000)"
+    ));
+}
+
+#[test]
+fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
+    let (folder, path) = file(&RIGHT.replace("[kafka.properties]", "[kafka.properties]\n\"sasl.password\" = \"hush\"\n\"socket.timeout.ms\" = 5_000\n[kafka.properties_file]\n\"ssl.key.pem\" = \"SECRET_FILE\""));
+    let secret = folder.path().join("key.pem");
+    std::fs::write(&secret, "whisper\n").unwrap();
+    let written = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace("SECRET_FILE", secret.to_str().unwrap());
+    std::fs::write(&path, written).unwrap();
+    let environment = [
+        ("WATERMASTER_KAFKA__COMMIT_INTERVAL", "200ms"),
+        ("WATERMASTER_KAFKA__PROPERTIES__SSL_KEY_PASSWORD", "murmur"),
+        ("WATERMASTER_UNRELATED", "x"),
+    ];
+    for format in ["text", "json"] {
+        let output = watermaster(
+            &[
+                "config",
+                "--config",
+                path.to_str().unwrap(),
+                "--output",
+                format,
+            ],
+            &environment,
+            "",
+        );
+        let shown = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        for secret in ["hush", "whisper", "murmur"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+        for part in [
+            "200ms",
+            "environment variable WATERMASTER_KAFKA__COMMIT_INTERVAL",
+            "socket.timeout.ms",
+            "5000",
+            "(redacted)",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+    }
+}
+
+#[test]
+fn a_syntax_error_does_not_show_its_line() {
+    let (_guard, path) = file("[kafka.properties]\n\"sasl.password\" = \"hush\" oops\n");
+    let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+    assert_eq!(output.status.code(), Some(78));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("line 2, column") && !said.contains("hush"),
+        "{said}"
+    );
+}

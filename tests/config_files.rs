@@ -1,0 +1,146 @@
+//! The files in `config/` are right, and the reference is complete.
+
+use std::path::{Path, PathBuf};
+
+use watermaster::config::{Config, Fallback, KEYS, Key, Origin, REFUSED_PROPERTIES};
+
+const NOTHING: [(std::ffi::OsString, std::ffi::OsString); 0] = [];
+
+fn shipped(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name)
+}
+
+fn load(name: &str) -> Config {
+    Config::load(&shipped(name), NOTHING).unwrap_or_else(|errors| panic!("{name}: {errors}"))
+}
+
+#[test]
+fn every_shipped_file_is_valid_without_a_warning() {
+    let folder = std::fs::read_dir(shipped("")).expect("config/ exists");
+    let names: Vec<_> = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.len() >= 3, "{names:?}");
+    for name in names {
+        assert_eq!(load(&name).warnings, [], "{name}");
+    }
+}
+
+/// The line of the reference that holds `key`, commented out or not.
+fn reference_line(text: &str, key: &Key) -> String {
+    let header =
+        |line: &str| line.trim_start_matches('[').split(']').next().unwrap_or_default().replace(".home-loan", "");
+    let mut section = String::new();
+    for line in text.lines() {
+        if line.starts_with('[') {
+            section = header(line);
+        }
+        let assignment = line.strip_prefix("# ").unwrap_or(line);
+        if section == key.section && assignment.split(" = ").next() == Some(key.name) {
+            return line.to_owned();
+        }
+    }
+    panic!("the reference names {}.{}", key.section, key.name);
+}
+
+#[test]
+fn the_reference_names_every_key_with_its_default() {
+    let text = std::fs::read_to_string(shipped("watermaster.reference.toml")).unwrap();
+    for key in KEYS {
+        let line = reference_line(&text, key);
+        match key.fallback {
+            Fallback::Text(default) => {
+                let value = line.split(" = ").nth(1).unwrap().split(" #").next().unwrap().trim();
+                let bare = value.trim_matches(['[', ']']).trim_matches('"');
+                assert_eq!(bare, default, "{line}");
+            }
+            Fallback::Derived(how) => {
+                let at = text.find(&line).unwrap();
+                assert!(line.starts_with('#'), "{line}");
+                let comment: String = text[at..].split("\n# ").next().unwrap().split_whitespace().collect();
+                let how: String = how.split_whitespace().collect();
+                assert!(comment.contains(&how), "{line}");
+            }
+            Fallback::Required => assert!(line.contains("# required"), "{line}"),
+            Fallback::Unset => assert!(line.starts_with('#') || line.contains("# example"), "{line}"),
+        }
+    }
+}
+
+/// Everything that the reference sets by default has the value that an empty file has.
+#[test]
+fn the_reference_changes_nothing() {
+    let minimal = load("watermaster.minimal.toml").effective.to_json();
+    let reference = load("watermaster.reference.toml").effective.to_json();
+    for section in ["kafka", "admin", "log"] {
+        assert_eq!(minimal[section], reference[section]);
+    }
+    let (minimal, reference) = (&minimal["service"][0], &reference["service"][0]);
+    for (key, value) in minimal.as_object().unwrap().iter().filter(|(key, _)| *key != "source") {
+        assert_eq!(value, &reference[key], "{key}");
+    }
+}
+
+#[test]
+fn the_effective_configuration_is_toml_with_the_same_meaning() {
+    for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "demo.toml"] {
+        let first = load(name);
+        let text = first.effective.to_toml();
+        let second = Config::parse(&text, Path::new("printed.toml"), NOTHING)
+            .unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+        assert_eq!(first.effective.to_json(), second.effective.to_json(), "{text}");
+        assert_eq!(first.effective.hash(), second.effective.hash());
+        assert_eq!(format!("{:?}", first.settings), format!("{:?}", second.settings));
+    }
+}
+
+#[test]
+fn origins_are_lines_variables_and_defaults() {
+    let variable = [("WATERMASTER_KAFKA__GROUP_ID".into(), "other".into())];
+    let config = Config::load(&shipped("watermaster.minimal.toml"), variable).unwrap();
+    let origin = |section: &str, name: &str| {
+        let found = config.effective.iter().find(|entry| entry.section == section && entry.name == name);
+        found.unwrap_or_else(|| panic!("{section}.{name}")).origin.clone()
+    };
+    let line = std::fs::read_to_string(shipped("watermaster.minimal.toml"))
+        .unwrap()
+        .lines()
+        .position(|line| line.starts_with("capacity"))
+        .unwrap()
+        + 1;
+    assert_eq!(
+        origin("service[0]", "capacity"),
+        Origin::File { path: shipped("watermaster.minimal.toml"), line: Some(line) }
+    );
+    assert_eq!(origin("service[0]", "cycle"), Origin::Default);
+    assert_eq!(origin("kafka", "group_id"), Origin::Variable("WATERMASTER_KAFKA__GROUP_ID".to_owned()));
+}
+
+#[test]
+fn the_hash_follows_the_meaning_and_not_the_instance() {
+    let hash = |name: &str, value: &str| {
+        Config::load(&shipped("demo.toml"), [(name.into(), value.into())]).unwrap().effective.hash()
+    };
+    let plain = hash("UNRELATED__NAME", "x");
+    assert_eq!(plain, hash("WATERMASTER_KAFKA__INSTANCE_ID", "another"));
+    assert_ne!(plain, hash("WATERMASTER_KAFKA__GROUP_ID", "another"));
+}
+
+#[test]
+fn the_refused_properties_are_those_of_the_contract() {
+    let refused: Vec<_> = REFUSED_PROPERTIES.iter().map(|(name, _)| *name).collect();
+    for name in [
+        "group.id",
+        "group.instance.id",
+        "transactional.id",
+        "enable.idempotence",
+        "acks",
+        "isolation.level",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "auto.offset.reset",
+        "partition.assignment.strategy",
+        "partitioner",
+        "delivery.report.only.error",
+    ] {
+        assert!(refused.contains(&name), "{name}");
+    }
+}

@@ -1,0 +1,619 @@
+//! Consumer and producer against the embedded broker: what is sent arrives, what is committed comes back, groups rebalance.
+//!
+//! Not a proof of delivery guarantees: the embedded broker has no transactions and one log in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster::client_id::{HeaderLookup, Identity, identify};
+use watermaster::kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
+use watermaster::kafka::embedded::Embedded;
+use watermaster::kafka::preflight::{self, Severity};
+use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Limits, Producer};
+use watermaster::kafka::record::{Output, SourceIndex};
+use watermaster::settings::{
+    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings, Source, StartFrom,
+};
+use watermaster_core::map::{self, MapBudget};
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::reason::Reason;
+use watermaster_core::tracker::Tracker;
+use watermaster_core::units::{Ratio, Weight};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(50);
+/// The metadata of a commit at `base` with nothing completed beyond it but `base + 1`.
+fn map(base: i64) -> String {
+    let runs = std::iter::once(base + 1..base + 2).collect();
+    map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
+}
+
+struct Bench {
+    broker: Embedded,
+    kafka: Kafka,
+    service: Service,
+}
+
+impl Bench {
+    /// One service that reads `loans` and `cards`.
+    fn new(partitions: NonZeroU16) -> Bench {
+        let broker = Embedded::start(1).unwrap();
+        for topic in ["loans", "cards", "target", "dead"] {
+            broker.create_topic(topic, i32::from(partitions.get())).unwrap();
+        }
+        let kafka = Kafka {
+            bootstrap_servers: broker.bootstrap_servers(),
+            group_id: "wm".to_owned(),
+            instance_id: "wm-0".to_owned(),
+            delivery: Delivery::AtLeastOnce,
+            commit_interval: Duration::from_millis(100),
+            start_from: StartFrom::Earliest,
+            on_foreign_offset: OnForeignOffset::Stop,
+            on_data_loss: OnDataLoss::Stop,
+            // The embedded broker waits for a session less a second for members to come back.
+            properties: [
+                ("session.timeout.ms", "1500"),
+                ("heartbeat.interval.ms", "100"),
+            ]
+            .map(|(property, value)| (property.to_owned(), value.to_owned()))
+            .into(),
+        };
+        let source = |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None };
+        let service = Service {
+            name: "kyc".to_owned(),
+            target: "target".to_owned(),
+            dead_letter: "dead".to_owned(),
+            on_undeliverable: OnUndeliverable::Stop,
+            client_from: vec![ClientFrom::Header("client-id".to_owned())],
+            sources: vec![source("loans"), source("cards")],
+            policy: policy(),
+        };
+        Bench { broker, kafka, service }
+    }
+
+    fn consumer(&self) -> Consumer {
+        Consumer::new(&self.kafka, &self.service, false).unwrap()
+    }
+
+    fn producer(&self) -> Producer {
+        Producer::new(&self.kafka, &self.service, Limits::default()).unwrap()
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.kafka.bootstrap_servers);
+        config
+    }
+
+    /// Sends records to a partition.
+    fn feed(&self, topic: &str, partition: i32, records: &[Raw]) {
+        let mut config = self.client();
+        let producer: ThreadedProducer<DefaultProducerContext> =
+            config.set("message.max.bytes", "10000000").create().unwrap();
+        for raw in records {
+            let mut headers = OwnedHeaders::new();
+            for (key, value) in &raw.headers {
+                headers = headers.insert(Header { key, value: value.as_deref() });
+            }
+            let record: BaseRecord<'_, [u8], [u8]> = BaseRecord {
+                topic,
+                partition: Some(partition),
+                payload: raw.value.as_deref(),
+                key: raw.key.as_deref(),
+                timestamp: Some(raw.timestamp),
+                headers: (!raw.headers.is_empty()).then_some(headers),
+                delivery_opaque: (),
+            };
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    }
+
+    /// Reads so many records of a topic from its start.
+    fn read(&self, topic: &str, count: usize) -> Vec<Raw> {
+        let consumer: BaseConsumer = self.client().set("group.id", "reader").create().unwrap();
+        let mut list = TopicPartitionList::new();
+        let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).unwrap();
+        for partition in metadata.topics()[0].partitions() {
+            list.add_partition_offset(topic, partition.id(), Offset::Beginning).unwrap();
+        }
+        consumer.assign(&list).unwrap();
+        let (mut records, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        while records.len() < count && Instant::now() < deadline {
+            let Some(message) = consumer.poll(TICK) else {
+                continue;
+            };
+            let message = message.unwrap();
+            let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
+            records.push(Raw {
+                key: message.key().map(<[u8]>::to_vec),
+                value: message.payload().map(<[u8]>::to_vec),
+                headers: headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect(),
+                timestamp: message.timestamp().to_millis().unwrap_or(-1),
+            });
+        }
+        records
+    }
+}
+
+fn policy() -> Policy {
+    Policy {
+        capacity: 10,
+        cycle: Duration::from_secs(10),
+        reservation: Ratio::ZERO,
+        lending: Lending::Proportional,
+        mode: Mode::Shape,
+        enforce: true,
+        window: Window::Sliding,
+        catch_up: CatchUp::Delay,
+        max_clients: 10,
+        unlisted_weight: Weight::ONE,
+        client_idle_timeout: Duration::from_secs(600),
+        clients: Vec::new(),
+        queue_capacity: 10,
+        queue_bytes: 1 << 20,
+        max_delay: Duration::from_secs(60),
+        overflow: Overflow::DeadLetter,
+        burst: Ratio::ZERO,
+        commit_interval: Duration::from_millis(100),
+        map_budget: MapBudget::Chars(4096),
+    }
+}
+
+/// A record as it is on the wire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Raw {
+    key: Option<Vec<u8>>,
+    value: Option<Vec<u8>>,
+    headers: Vec<(String, Option<Vec<u8>>)>,
+    timestamp: i64,
+}
+
+fn raw(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[(&str, Option<&[u8]>)]) -> Raw {
+    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.map(<[u8]>::to_vec))).collect();
+    Raw { key: key.map(<[u8]>::to_vec), value: value.map(<[u8]>::to_vec), headers, timestamp: 1_700_000_000_123 }
+}
+
+/// Everything that a record can be.
+fn odd_records() -> Vec<Raw> {
+    let mut all = vec![
+        raw(Some(b"k"), Some(b"v"), &[]),
+        raw(None, Some(b"null key"), &[]),
+        raw(Some(b""), Some(b""), &[("", None)]),
+        raw(Some(b"tombstone"), None, &[("a", Some(b"1")), ("a", Some(b"1")), ("b", None), ("a", Some(b""))]),
+        raw(Some(b"\xff\xfe"), Some(b"\0\x01"), &[("client-id", Some(b"\xff")), ("\u{1F30A}", Some(b"\0"))]),
+        raw(None, None, &[]),
+        raw(Some(b"large"), Some(&vec![7; 1 << 20]), &[]),
+    ];
+    let many: Vec<_> = (0..64).map(|n| (format!("h{n}"), Some(vec![n]))).collect();
+    all.push(Raw { headers: many, ..raw(Some(b"64"), Some(b"headers"), &[]) });
+    all
+}
+
+/// Polls until something other than nothing, or brokers coming and going, happens.
+fn next(consumer: &Consumer) -> Event<'_> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match consumer.poll(TICK) {
+            Event::Idle | Event::Up | Event::Down(_) | Event::BrokerLost(_) if Instant::now() < deadline => {}
+            event => return event,
+        }
+    }
+}
+
+fn assigned(consumer: &Consumer) -> Vec<Assignment> {
+    match next(consumer) {
+        Event::Assigned(assignments) => assignments,
+        other => panic!("expected an assignment, got {other:?}"),
+    }
+}
+
+fn read_all(consumer: &Consumer, count: usize) -> Vec<Output<'_>> {
+    (0..count)
+        .map(|_| match next(consumer) {
+            Event::Record(record) => Output::Fresh(record),
+            other => panic!("expected a record, got {other:?}"),
+        })
+        .collect()
+}
+
+fn one() -> NonZeroU16 {
+    NonZeroU16::MIN
+}
+
+#[test]
+fn what_is_admitted_is_what_came() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &odd_records());
+    let (consumer, producer) = (bench.consumer(), bench.producer());
+    let assignments = assigned(&consumer);
+    assert_eq!(assignments.len(), 2);
+    let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
+    assert_eq!((loans.base, loans.low, loans.high, loans.commit_first), (0, 0, odd_records().len() as i64, true));
+
+    for (tag, output) in read_all(&consumer, odd_records().len()).into_iter().enumerate() {
+        assert_eq!((output.source(), output.partition(), output.offset()), (SourceIndex(0), 0, tag as i64));
+        // Half of them as if they had waited.
+        let output = match output {
+            Output::Fresh(record) if tag % 2 == 1 => Output::Held(record.detach()),
+            output => output,
+        };
+        producer.send(Destination::Target, &output, tag).unwrap();
+    }
+    assert!(producer.flush(PATIENCE));
+    assert_eq!(producer.take_failures(), []);
+    assert_eq!(bench.read("target", odd_records().len()), odd_records());
+    assert_eq!(consumer.cached_high(SourceIndex(0), 0), Some(odd_records().len() as i64));
+    assert!(consumer.close(PATIENCE));
+}
+
+#[test]
+fn a_held_record_is_the_record() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &odd_records());
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    for output in read_all(&consumer, odd_records().len()) {
+        let Output::Fresh(fresh) = output else { unreachable!() };
+        let held = fresh.detach();
+        assert_eq!((held.key(), held.value(), held.size()), (fresh.key(), fresh.value(), fresh.size()));
+        assert_eq!((held.offset(), held.timestamp_ms()), (fresh.offset(), fresh.timestamp_ms()));
+        assert!(held.headers().iter().eq(fresh.headers().iter()));
+    }
+}
+
+#[test]
+fn a_rejected_record_gains_its_headers_last() {
+    let bench = Bench::new(one());
+    let before: &[(&str, Option<&[u8]>)] = &[
+        ("throttle-attempt", Some(b"6")),
+        ("x", None),
+        ("throttle-reason", Some(b"expired")),
+        ("throttle-attempt", Some(b"7")),
+        ("throttle-other", Some(b"kept")),
+    ];
+    bench.feed("cards", 0, &[raw(Some(b"k"), None, before), raw(None, Some(b"v"), &[])]);
+    let (consumer, producer) = (bench.consumer(), bench.producer());
+    assigned(&consumer);
+    let letter = DeadLetter { reason: Reason::QueueFull, client: "acme", retry_after_ms: 250 };
+    for output in read_all(&consumer, 2) {
+        producer.send(Destination::DeadLetter(letter), &output, 0).unwrap();
+    }
+    assert!(producer.flush(PATIENCE));
+
+    let ours = |offset: &'static str, attempt: &'static str| {
+        [
+            ("throttle-reason", "queue_full"),
+            ("throttle-service", "kyc"),
+            ("throttle-client", "acme"),
+            ("throttle-topic", "cards"),
+            ("throttle-partition", "0"),
+            ("throttle-offset", offset),
+            ("throttle-timestamp-ms", "1700000000123"),
+            ("throttle-retry-after-ms", "250"),
+            ("throttle-attempt", attempt),
+        ]
+        .map(|(name, value)| (name.to_owned(), Some(value.as_bytes().to_vec())))
+    };
+    let mut first = raw(Some(b"k"), None, &[("x", None), ("throttle-other", Some(b"kept"))]);
+    first.headers.extend(ours("0", "8"));
+    let mut second = raw(None, Some(b"v"), &[]);
+    second.headers.extend(ours("1", "1"));
+    assert_eq!(bench.read("dead", 2), [first, second]);
+}
+
+#[test]
+fn headers_are_looked_up_by_name() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &[raw(None, None, &[("client-id", Some(b"acme")), ("twice", None), ("twice", None)])]);
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    let outputs = read_all(&consumer, 1);
+    let Output::Fresh(record) = &outputs[0] else { unreachable!() };
+    assert_eq!(record.headers().lookup("twice"), HeaderLookup::Repeated);
+    assert_eq!(record.headers().lookup("none"), HeaderLookup::Absent);
+    let found = identify(&bench.service.client_from, record, &bench.service.sources[0]);
+    assert_eq!(found, Identity::Client("acme".into()));
+}
+
+#[test]
+fn a_commit_comes_back_with_its_metadata() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 5]);
+    let text = map(3);
+    {
+        let consumer = bench.consumer();
+        assigned(&consumer);
+        let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 3, metadata: text.clone() };
+        consumer.commit(&[commit]).unwrap();
+        let committed = consumer.committed(&[(SourceIndex(0), 0), (SourceIndex(1), 0)], PATIENCE).unwrap();
+        let committed: BTreeMap<_, _> = committed.into_iter().collect();
+        assert_eq!(committed[&(SourceIndex(0), 0)], Committed::At { offset: 3, metadata: text.into_bytes() });
+        assert_eq!(committed[&(SourceIndex(1), 0)], Committed::Nothing);
+        assert!(consumer.close(PATIENCE));
+    }
+    let consumer = bench.consumer();
+    let assignments = assigned(&consumer);
+    let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
+    assert_eq!((loans.base, loans.high, loans.commit_first), (3, 5, false));
+    assert_eq!(loans.map.completed, std::iter::once(4..5).collect());
+    assert_eq!(
+        read_all(&consumer, 2)
+            .iter()
+            .map(Output::offset)
+            .collect::<Vec<_>>(),
+        [3, 4]
+    );
+}
+
+/// Commits as another tool would.
+fn foreign_commit(bench: &Bench, offset: i64) {
+    let consumer: BaseConsumer = bench.client().set("group.id", "wm.kyc").create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset("loans", 0, Offset::Offset(offset)).unwrap();
+    consumer.commit(&list, CommitMode::Sync).unwrap();
+}
+
+#[test]
+fn a_foreign_commit_is_refused() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 5]);
+    foreign_commit(&bench, 2);
+    let consumer = bench.consumer();
+    match next(&consumer) {
+        Event::Refused(foreign) => {
+            assert_eq!((foreign.topic.as_str(), foreign.partition, foreign.offset), ("loans", 0, 2))
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(consumer.close(PATIENCE));
+
+    let consumer = Consumer::new(&bench.kafka, &bench.service, true).unwrap();
+    let assignments = assigned(&consumer);
+    assert_eq!(assignments.iter().map(|one| one.base).max(), Some(2));
+}
+
+#[test]
+fn an_offset_beyond_the_end_is_data_loss() {
+    let mut bench = Bench::new(one());
+    bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 5]);
+    foreign_commit(&bench, 9);
+    bench.kafka.on_foreign_offset = OnForeignOffset::Replay;
+    let consumer = bench.consumer();
+    match next(&consumer) {
+        Event::Fatal(text) => {
+            assert!(text.contains("loans-0") && text.contains("offset 9") && text.contains("0 to 5"), "{text}")
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(consumer.close(PATIENCE));
+
+    bench.kafka.on_data_loss = OnDataLoss::Continue;
+    let consumer = bench.consumer();
+    assert_eq!(assigned(&consumer).iter().map(|one| one.base).max(), Some(0));
+}
+
+/// The embedded broker keeps 5 MiB of a partition.
+fn push_out(bench: &Bench) -> Consumer {
+    bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 2]);
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    assert_eq!(read_all(&consumer, 2).len(), 2);
+    consumer.pause(&[(SourceIndex(0), 0)]).unwrap();
+    for _ in 0..8 {
+        bench.feed("loans", 0, &[raw(None, Some(&vec![0; 1 << 20]), &[])]);
+    }
+    consumer.resume(&[(SourceIndex(0), 0)]).unwrap();
+    consumer
+}
+
+#[test]
+fn what_was_deleted_meanwhile_stops_the_service() {
+    let bench = Bench::new(one());
+    let consumer = push_out(&bench);
+    match next(&consumer) {
+        Event::Fatal(text) => assert!(text.contains("loans-0") && text.contains("offset 2"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_was_deleted_meanwhile_is_skipped_and_told() {
+    let mut bench = Bench::new(one());
+    bench.kafka.on_data_loss = OnDataLoss::Continue;
+    let consumer = push_out(&bench);
+    let first = match next(&consumer) {
+        Event::Skipped { source: SourceIndex(0), partition: 0, from: 2, to } => to,
+        other => panic!("{other:?}"),
+    };
+    assert!(first > 2);
+    let rest = read_all(&consumer, usize::try_from(10 - first).unwrap());
+    assert_eq!(rest.iter().map(Output::offset).collect::<Vec<_>>(), (first..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn start_from_latest_skips_what_is_there() {
+    let mut bench = Bench::new(one());
+    bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 5]);
+    bench.kafka.start_from = StartFrom::Latest;
+    let consumer = bench.consumer();
+    let assignments = assigned(&consumer);
+    let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
+    assert_eq!((loans.base, loans.commit_first), (5, true));
+}
+
+#[test]
+fn two_members_share_the_partitions() {
+    let bench = Bench::new(NonZeroU16::new(4).unwrap());
+    let first = bench.consumer();
+    let mut owned: BTreeSet<_> = assigned(&first).iter().map(|one| (one.source, one.partition)).collect();
+    assert_eq!(owned.len(), 8);
+    let second = bench.consumer();
+    let mut others: BTreeSet<_> = BTreeSet::new();
+    let deadline = Instant::now() + PATIENCE;
+    while others.len() < 4 && Instant::now() < deadline {
+        if let Event::Revoked { partitions, lost } = first.poll(TICK) {
+            assert!(!lost);
+            for partition in &partitions {
+                assert!(owned.remove(partition), "{partition:?} was not ours");
+            }
+        }
+        if let Event::Assigned(assignments) = second.poll(TICK) {
+            others.extend(assignments.iter().map(|one| (one.source, one.partition)));
+        }
+    }
+    assert_eq!((owned.len(), others.len()), (4, 4));
+    assert!(owned.is_disjoint(&others));
+    // What the leaving member had comes back.
+    assert!(second.close(PATIENCE));
+    while owned.len() < 8 && Instant::now() < deadline {
+        if let Event::Assigned(assignments) = first.poll(TICK) {
+            owned.extend(assignments.iter().map(|one| (one.source, one.partition)));
+        }
+    }
+    assert_eq!(owned.len(), 8);
+}
+
+#[test]
+fn a_revocation_comes_before_what_is_polled_after_it() {
+    let bench = Bench::new(NonZeroU16::new(2).unwrap());
+    let first = bench.consumer();
+    assigned(&first);
+    let second = bench.consumer();
+    let (mut revoked, deadline) = (BTreeSet::new(), Instant::now() + PATIENCE);
+    while revoked.len() < 2 && Instant::now() < deadline {
+        for partition in 0..2 {
+            bench.feed("loans", partition, &[raw(None, Some(b"v"), &[])]);
+        }
+        match first.poll(TICK) {
+            Event::Record(record) => {
+                assert!(!revoked.contains(&(record.source(), record.partition())))
+            }
+            Event::Revoked { partitions, .. } => revoked.extend(partitions),
+            _ => {}
+        }
+        second.poll(TICK);
+    }
+    assert_eq!(revoked.len(), 2);
+}
+
+#[test]
+fn paused_partitions_are_silent_until_resumed() {
+    let bench = Bench::new(one());
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    consumer.pause(&[(SourceIndex(0), 0)]).unwrap();
+    bench.feed("loans", 0, &[raw(None, Some(b"loan"), &[])]);
+    bench.feed("cards", 0, &[raw(None, Some(b"card"), &[])]);
+    assert_eq!(read_all(&consumer, 1)[0].value(), Some(&b"card"[..]));
+    consumer.resume(&[(SourceIndex(0), 0)]).unwrap();
+    assert_eq!(read_all(&consumer, 1)[0].value(), Some(&b"loan"[..]));
+}
+
+#[test]
+fn seek_reads_again() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &vec![raw(None, Some(b"v"), &[]); 3]);
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    assert_eq!(read_all(&consumer, 3).iter().map(Output::offset).collect::<Vec<_>>(), [0, 1, 2]);
+    consumer.seek(SourceIndex(0), 0, 1, PATIENCE).unwrap();
+    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn brokers_that_come_back_are_noticed() {
+    let bench = Bench::new(one());
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    bench.broker.broker_down(1).unwrap();
+    let wait = |wanted: fn(&Event<'_>) -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if wanted(&consumer.poll(TICK)) {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(wait(|event| matches!(event, Event::Down(_))));
+    bench.broker.broker_up(1).unwrap();
+    assert!(wait(|event| matches!(event, Event::Up)));
+}
+
+#[test]
+fn what_a_broker_refuses_is_named_by_tag() {
+    let bench = Bench::new(one());
+    bench.feed("loans", 0, &[raw(None, Some(b"v"), &[])]);
+    let (consumer, producer) = (bench.consumer(), bench.producer());
+    assigned(&consumer);
+    let outputs = read_all(&consumer, 1);
+    bench.broker.refuse_next_batch();
+    producer.send(Destination::Target, &outputs[0], 42).unwrap();
+    assert!(producer.flush(PATIENCE));
+    match producer.take_failures().as_slice() {
+        [(42, Failure::Refused(text))] => assert!(text.contains("target"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(producer.take_failures(), []);
+    producer.send(Destination::Target, &outputs[0], 43).unwrap();
+    assert!(producer.flush(PATIENCE));
+    assert_eq!(producer.take_failures(), []);
+    assert_eq!(bench.read("target", 1).len(), 1);
+}
+
+#[test]
+fn preflight_names_what_is_missing() {
+    let bench = Bench::new(one());
+    let mut settings = Settings {
+        kafka: bench.kafka.clone(),
+        admin: watermaster::settings::Admin {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            token_file: None,
+            metrics_clients: 1,
+        },
+        log: watermaster::settings::LogFormat::Auto,
+        services: vec![bench.service.clone()],
+    };
+    let report = preflight::check(&settings, PATIENCE).unwrap();
+    assert!(!report.has_errors(), "{:?}", report.findings);
+    assert_eq!(report.topics["loans"].partitions, 1);
+
+    settings.services[0].target = "nowhere".to_owned();
+    let report = preflight::check(&settings, PATIENCE).unwrap();
+    let errors: Vec<_> = report.findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert_eq!(errors[0].topic.as_deref(), Some("nowhere"));
+}
+
+#[test]
+fn preflight_says_that_nobody_answers() {
+    let bench = Bench::new(one());
+    // Bound, so that nobody else takes the port, and never accepted from.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let settings = Settings {
+        kafka: Kafka { bootstrap_servers: address.to_string(), ..bench.kafka.clone() },
+        admin: watermaster::settings::Admin {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            token_file: None,
+            metrics_clients: 1,
+        },
+        log: watermaster::settings::LogFormat::Auto,
+        services: vec![bench.service.clone()],
+    };
+    let began = Instant::now();
+    let error = preflight::check(&settings, Duration::from_secs(2)).unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(6));
+    let text = error.to_string();
+    assert!(text.contains(&address.to_string()) && text.contains("2 s"), "{text}");
+    assert!(text.to_lowercase().contains("refused"), "{text}");
+}

@@ -1,0 +1,121 @@
+//! The real Kafka of this test run, and topics on it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use super::wait::wait_until;
+
+/// A Kafka that tests may talk to.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    pub bootstrap: String,
+}
+
+/// A topic to create.
+#[derive(Debug, Clone, Default)]
+pub struct Topic {
+    pub name: String,
+    pub partitions: i32,
+    pub settings: Vec<(&'static str, &'static str)>,
+}
+
+/// Topics that are deleted when the test is done with them.
+#[derive(Debug)]
+pub struct Topics {
+    broker: Broker,
+    names: Vec<String>,
+}
+
+impl Broker {
+    /// The one that `scripts/test` started or was given.
+    pub fn of_this_run() -> Broker {
+        let bootstrap = std::env::var("WATERMASTER_TEST_BROKER")
+            .expect("WATERMASTER_TEST_BROKER names no Kafka: run scripts/test, or set it to host:port");
+        Broker { bootstrap }
+    }
+
+    /// A configuration that reaches this broker and nothing else.
+    pub fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.bootstrap);
+        config.set("broker.address.family", "v4");
+        config
+    }
+
+    /// Whether it answers.
+    pub fn answers(&self) -> bool {
+        let Ok(consumer) = self.client().create::<BaseConsumer>() else { return false };
+        consumer.fetch_metadata(None, Duration::from_secs(1)).is_ok_and(|metadata| !metadata.brokers().is_empty())
+    }
+
+    /// Creates topics and waits until their leaders are known.
+    pub fn create(&self, topics: &[Topic]) -> Topics {
+        let new: Vec<NewTopic> = topics.iter().map(new_topic).collect();
+        let results = run(self.admin().create_topics(&new, &options())).expect("the broker creates topics");
+        for result in results {
+            result.unwrap_or_else(|(name, error)| panic!("topic {name}: {error}"));
+        }
+        let consumer: BaseConsumer = self.client().create().expect("a consumer");
+        for topic in topics {
+            wait_until(&format!("the leaders of {}", topic.name), Duration::from_secs(20), || {
+                let metadata = consumer.fetch_metadata(Some(&topic.name), Duration::from_secs(5));
+                metadata.is_ok_and(|metadata| {
+                    let partitions = metadata.topics()[0].partitions();
+                    partitions.len() == topic.partitions as usize && partitions.iter().all(|p| p.leader() >= 0)
+                })
+            });
+        }
+        Topics { broker: self.clone(), names: topics.iter().map(|topic| topic.name.clone()).collect() }
+    }
+
+    fn admin(&self) -> AdminClient<DefaultClientContext> {
+        self.client().create().expect("an admin client")
+    }
+}
+
+impl Drop for Topics {
+    fn drop(&mut self) {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        // A broker that is gone already has nothing to clean up.
+        let _ = run(self.broker.admin().delete_topics(&names, &options()));
+    }
+}
+
+impl Topic {
+    /// A topic that keeps what it gets and takes records of up to 4 MiB.
+    pub fn new(name: impl Into<String>, partitions: i32) -> Topic {
+        let settings = vec![("max.message.bytes", "4194304"), ("retention.ms", "-1")];
+        Topic { name: name.into(), partitions, settings }
+    }
+
+    /// The broker sets each record's timestamp when it appends it.
+    pub fn with_append_time(mut self) -> Topic {
+        self.settings.push(("message.timestamp.type", "LogAppendTime"));
+        self
+    }
+}
+
+/// A name that no other test, and no other run on the same broker, uses.
+pub fn unique(prefix: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    format!("{prefix}-{:x}-{}", since_1970.as_micros(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn new_topic(topic: &Topic) -> NewTopic<'_> {
+    let new = NewTopic::new(&topic.name, topic.partitions, TopicReplication::Fixed(1));
+    topic.settings.iter().fold(new, |new, (name, value)| new.set(name, value))
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().operation_timeout(Some(Duration::from_secs(15))).request_timeout(Some(Duration::from_secs(15)))
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}

@@ -1,0 +1,73 @@
+//! A Watermaster configuration, written as a person would write it.
+
+use std::fmt::Write as _;
+
+/// One configuration file.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub bootstrap: String,
+    pub group: String,
+    pub commit_interval: &'static str,
+    /// More lines of `[kafka]`.
+    pub kafka: String,
+    /// The admin address; port 0 takes a free one.
+    pub listen: String,
+    pub services: Vec<Service>,
+}
+
+/// One `[[service]]`.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub name: String,
+    pub target: String,
+    pub dead_letter: String,
+    pub capacity: u64,
+    pub cycle: &'static str,
+    /// Each source topic with its client.
+    pub sources: Vec<(String, String)>,
+    /// More lines of `[[service]]`.
+    pub keys: String,
+    /// More tables of the service, such as `[service.shape]`.
+    pub tables: String,
+}
+
+impl Config {
+    pub fn new(bootstrap: &str, group: &str, services: Vec<Service>) -> Config {
+        Config {
+            bootstrap: bootstrap.to_owned(),
+            group: group.to_owned(),
+            commit_interval: "50ms",
+            kafka: String::new(),
+            listen: "127.0.0.1:0".to_owned(),
+            services,
+        }
+    }
+
+    /// The file's text.
+    pub fn to_toml(&self) -> String {
+        let mut text = format!(
+            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = \"only\"\ncommit_interval = {:?}\n{}\n\
+             [admin]\nlisten = {:?}\n\n[log]\nformat = \"text\"\n",
+            self.bootstrap, self.group, self.commit_interval, self.kafka, self.listen
+        );
+        for service in &self.services {
+            service.write(&mut text);
+        }
+        text
+    }
+}
+
+impl Service {
+    fn write(&self, text: &mut String) {
+        write!(
+            text,
+            "\n[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = {:?}\n{}\n{}\n",
+            self.name, self.target, self.dead_letter, self.capacity, self.cycle, self.keys, self.tables
+        )
+        .expect("a String takes everything");
+        for (topic, client) in &self.sources {
+            writeln!(text, "[[service.source]]\ntopic = {topic:?}\nclient = {client:?}")
+                .expect("a String takes everything");
+        }
+    }
+}

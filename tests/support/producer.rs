@@ -1,0 +1,141 @@
+//! Puts records into source topics, every field as given.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+
+use super::broker::Broker;
+use super::record::Header;
+
+/// A record to produce.
+#[derive(Debug, Clone, Default)]
+pub struct Outgoing {
+    pub topic: String,
+    /// `None`: where the key's hash says.
+    pub partition: Option<i32>,
+    pub timestamp: Option<i64>,
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<Header>,
+}
+
+impl Outgoing {
+    /// A plain record: the number, then padding, as its value; the client in a header.
+    pub fn numbered(topic: &str, number: u64, client: &str) -> Outgoing {
+        Outgoing {
+            topic: topic.to_owned(),
+            key: Some(format!("key-{}", number % 97).into_bytes()),
+            value: Some(format!("{number}|{:-<100}", "").into_bytes()),
+            headers: vec![("client-id".to_owned(), Some(client.as_bytes().to_vec()))],
+            ..Outgoing::default()
+        }
+    }
+}
+
+/// Counts what the broker refused.
+#[derive(Default)]
+struct Deliveries {
+    failed: AtomicU64,
+}
+
+impl ClientContext for Deliveries {}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = ();
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = result {
+            eprintln!("a source record was not delivered: {error}");
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Produces to source topics.
+pub struct Producer(ThreadedProducer<Deliveries>);
+
+impl Producer {
+    pub fn to(broker: &Broker) -> Producer {
+        let mut config = broker.client();
+        config.set("enable.idempotence", "true").set("linger.ms", "5").set("compression.type", "lz4");
+        config.set("message.max.bytes", "4194304").set("partitioner", "murmur2_random");
+        config.set("queue.buffering.max.messages", "200000");
+        Producer(config.create_with_context(Deliveries::default()).expect("a producer"))
+    }
+
+    /// Queues a record; waits while the queue is full.
+    pub fn send(&self, outgoing: &Outgoing) {
+        let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&outgoing.topic);
+        record.partition = outgoing.partition;
+        record.timestamp = outgoing.timestamp;
+        record.key = outgoing.key.as_deref();
+        record.payload = outgoing.value.as_deref();
+        record.headers = (!outgoing.headers.is_empty()).then(|| kafka_headers(&outgoing.headers));
+        loop {
+            record = match self.0.send(record) {
+                Ok(()) => return,
+                Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => back,
+                Err((error, _)) => panic!("producing to {}: {error}", outgoing.topic),
+            };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Queues all of them and waits until the broker has them.
+    pub fn send_all(&self, records: impl IntoIterator<Item = Outgoing>) -> u64 {
+        let count = records.into_iter().map(|record| self.send(&record)).count();
+        self.flush();
+        count as u64
+    }
+
+    /// Waits until the broker has everything, and panics if it refused something.
+    pub fn flush(&self) {
+        self.0.flush(Duration::from_secs(60)).expect("the broker takes what we produce");
+        assert_eq!(self.0.context().failed.load(Ordering::Relaxed), 0, "source records were refused");
+    }
+}
+
+fn kafka_headers(headers: &[Header]) -> OwnedHeaders {
+    headers.iter().fold(OwnedHeaders::new_with_capacity(headers.len()), |all, (key, value)| {
+        all.insert(KafkaHeader { key, value: value.as_deref() })
+    })
+}
+
+/// Steady load from a thread of its own, until stopped.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl Load {
+    /// Sends `make(0)`, `make(1)`, … at `per_second`.
+    pub fn start(broker: &Broker, per_second: u64, make: impl Fn(u64) -> Outgoing + Send + 'static) -> Load {
+        let producer = Producer::to(broker);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let start = Instant::now();
+            let mut sent = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let due = start.elapsed().as_millis() as u64 * per_second / 1000;
+                (sent..due).for_each(|number| producer.send(&make(number)));
+                sent = sent.max(due);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            producer.flush();
+            sent
+        });
+        Load { stop, thread }
+    }
+
+    /// Stops it; how many records it sent.
+    pub fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the load's thread did not panic")
+    }
+}

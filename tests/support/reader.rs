@@ -1,0 +1,118 @@
+//! An independent reader: by assignment, without a group, `read_committed`, from the first record to the last.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::broker::Broker;
+use super::record::{Identity, Record};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Everything that is in a topic now, partition by partition in order of offset.
+pub fn read_all(broker: &Broker, topic: &str) -> Vec<Record> {
+    let consumer = assigned(broker, &[topic]);
+    let mut unfinished: HashSet<i32> = (0..partitions(&consumer, topic)).collect();
+    let name: Arc<str> = topic.into();
+    let mut records = Vec::new();
+    let mut last_progress = Instant::now();
+    while !unfinished.is_empty() {
+        assert!(last_progress.elapsed() < PATIENCE, "{topic}: no end of partitions {unfinished:?}");
+        let Some(polled) = consumer.poll(Duration::from_millis(100)) else { continue };
+        last_progress = Instant::now();
+        match polled {
+            Ok(message) => records.push(to_record(&name, &message)),
+            Err(KafkaError::PartitionEOF(partition)) => _ = unfinished.remove(&partition),
+            Err(error) => panic!("reading {topic}: {error}"),
+        }
+    }
+    records.sort_by_key(|record| (record.partition, record.offset));
+    records
+}
+
+/// Follows topics while they grow, and knows which records it has seen.
+pub struct Follower {
+    consumer: BaseConsumer,
+    identity: Identity,
+    seen: HashSet<u64>,
+}
+
+impl Follower {
+    pub fn of(broker: &Broker, topics: &[&str], identity: Identity) -> Follower {
+        Follower { consumer: assigned(broker, topics), identity, seen: HashSet::new() }
+    }
+
+    /// How many different records it has seen so far.
+    pub fn seen(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Reads what is there, for at most this long.
+    pub fn read_on(&mut self, time: Duration) {
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            self.poll();
+        }
+    }
+
+    /// Reads on until it has seen so many different records.
+    pub fn wait_for(&mut self, count: u64, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        while (self.seen.len() as u64) < count {
+            let seen = self.seen.len();
+            assert!(Instant::now() < deadline, "{seen} of {count} records came out within {timeout:?}");
+            self.poll();
+        }
+    }
+
+    fn poll(&mut self) {
+        // Errors are passed over: an end is no end while the topic grows, and a broker that is away comes back.
+        if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(20)) {
+            let record = to_record(&Arc::from(message.topic()), &message);
+            self.seen.extend(self.identity.of(&record));
+        }
+    }
+}
+
+fn assigned(broker: &Broker, topics: &[&str]) -> BaseConsumer {
+    let mut config = broker.client();
+    config.set("group.id", "reads-by-assignment").set("enable.auto.commit", "false");
+    config.set("isolation.level", "read_committed").set("enable.partition.eof", "true");
+    config.set("fetch.queue.backoff.ms", "5").set("queued.max.messages.kbytes", "32768");
+    config.set("fetch.wait.max.ms", "50").set("reconnect.backoff.max.ms", "500");
+    let consumer: BaseConsumer = config.create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    for topic in topics {
+        for partition in 0..partitions(&consumer, topic) {
+            list.add_partition_offset(topic, partition, Offset::Beginning).expect("a valid offset");
+        }
+    }
+    consumer.assign(&list).expect("the partitions exist");
+    consumer
+}
+
+fn partitions(consumer: &BaseConsumer, topic: &str) -> i32 {
+    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+    metadata.topics()[0].partitions().len() as i32
+}
+
+fn to_record(topic: &Arc<str>, message: &BorrowedMessage<'_>) -> Record {
+    let headers = message.headers().map(|headers| {
+        let owned = headers.iter().map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec)));
+        owned.collect()
+    });
+    Record {
+        topic: Arc::clone(topic),
+        partition: message.partition(),
+        offset: message.offset(),
+        timestamp: message.timestamp().to_millis().unwrap_or(-1),
+        key: message.key().map(<[u8]>::to_vec),
+        value: message.payload().map(<[u8]>::to_vec),
+        headers: headers.unwrap_or_default(),
+    }
+}

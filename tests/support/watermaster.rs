@@ -1,0 +1,160 @@
+//! The program under test, as a process.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::config::Config;
+use super::process::{Process, Signal};
+use super::wait::{wait_for, wait_until};
+
+/// How long it may take from its start until it is ready.
+pub const START: Duration = Duration::from_secs(30);
+
+/// A running `watermaster run`.
+pub struct Watermaster {
+    process: Process,
+    log: Arc<Mutex<String>>,
+    _dir: TempDir,
+}
+
+impl Watermaster {
+    /// Starts it; returns at once.
+    pub fn spawn(config: &Config) -> Watermaster {
+        let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
+        let file = dir.path().join("watermaster.toml");
+        std::fs::write(&file, config.to_toml()).expect("the configuration can be written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
+        command.arg("run").arg("--config").arg(&file);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
+            command.env_remove(name);
+        }
+        let mut process = Process::start(&mut command);
+        let stderr = process.child().stderr.take().expect("stderr is piped");
+        let log = Arc::new(Mutex::new(String::new()));
+        let copy = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let mut log = copy.lock().expect("no holder panics");
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Watermaster { process, log, _dir: dir }
+    }
+
+    /// Starts it and waits until it is ready.
+    pub fn start(config: &Config) -> Watermaster {
+        let mut watermaster = Watermaster::spawn(config);
+        watermaster.wait_ready(START);
+        watermaster
+    }
+
+    /// Waits until `/readyz` says so.
+    pub fn wait_ready(&mut self, timeout: Duration) {
+        wait_until("watermaster to be ready", timeout, || {
+            self.assert_running();
+            self.is_ready()
+        });
+    }
+
+    /// Panics, with its log, if it has ended.
+    pub fn assert_running(&mut self) {
+        let ended = self.process.try_wait();
+        assert!(ended.is_none(), "watermaster ended with {ended:?}; its log:\n{}", self.log_tail());
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.get("/readyz").is_some_and(|(status, _)| status == 200)
+    }
+
+    /// Status and body of a GET; `None` when nobody answers.
+    pub fn get(&self, path: &str) -> Option<(u16, String)> {
+        let url = format!("{}{path}", self.url()?);
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let agent = config.timeout_global(Some(Duration::from_secs(5))).build().new_agent();
+        let mut response = agent.get(&url).call().ok()?;
+        let body = response.body_mut().read_to_string().ok()?;
+        Some((response.status().as_u16(), body))
+    }
+
+    /// What it says about a service.
+    pub fn service(&self, name: &str) -> serde_json::Value {
+        let (status, body) = self.get(&format!("/v1/services/{name}")).expect("the admin API answers");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).expect("the admin API speaks JSON")
+    }
+
+    /// The sum of a metric over all label sets that contain each of these `name="value"` pairs.
+    pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
+        let (_, text) = self.get("/metrics")?;
+        let values = text.lines().filter_map(|line| sample(line, name, labels));
+        values.reduce(|sum, value| sum + value)
+    }
+
+    /// Resident memory in KiB.
+    pub fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+    }
+
+    /// Asks it to end, and waits.
+    pub fn terminate(&mut self, timeout: Duration) -> ExitStatus {
+        self.process.signal(Signal::Term);
+        self.wait(timeout)
+    }
+
+    /// Ends it as the kernel's out-of-memory killer would.
+    pub fn kill(&mut self) {
+        self.process.signal(Signal::Kill);
+        self.wait(Duration::from_secs(10));
+    }
+
+    /// Waits until it ends by itself.
+    pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
+        let process = &mut self.process;
+        wait_for("watermaster to end", timeout, || process.try_wait())
+    }
+
+    /// All that it logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no holder panics").clone()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// The admin address, from the line that tells it.
+    fn url(&self) -> Option<String> {
+        let log = self.log.lock().expect("no holder panics");
+        let line = log.lines().find(|line| line.contains("listening") && line.contains("http://"))?;
+        let address = line.split("http://").nth(1)?;
+        let end = address.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]".contains(c)));
+        Some(format!("http://{}", &address[..end.unwrap_or(address.len())]))
+    }
+}
+
+impl Drop for Watermaster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr(), "--- watermaster's log ends with\n{}", self.log_tail());
+        }
+    }
+}
+
+fn sample(line: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let rest = line.strip_prefix(name)?;
+    let (found, value) = match rest.strip_prefix('{') {
+        Some(rest) => rest.rsplit_once("} ")?,
+        None => ("", rest.strip_prefix(' ')?),
+    };
+    labels.iter().all(|label| found.contains(label)).then(|| value.trim().parse().ok())?
+}

@@ -1,0 +1,107 @@
+//! The architecture's invariants: what each part of the code must not know. A line here fails, not a review.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A word that code may use in some places only.
+struct Rule {
+    word: &'static str,
+    /// Where the rule looks.
+    within: &'static str,
+    /// Where the word is at home: paths that start so.
+    allowed: &'static [&'static str],
+    why: &'static str,
+}
+
+const fn never(word: &'static str, within: &'static str, why: &'static str) -> Rule {
+    Rule { word, within, allowed: &[], why }
+}
+
+const CLOCK: &str = "the core is handed the time, so that tests own it";
+const QUIET: &str = "the core does no I/O and logs nothing";
+const DONE: &str = "what is merged is finished";
+
+const RULES: [Rule; 20] = [
+    Rule { word: "rdkafka", within: "src", allowed: &["src/kafka"], why: "only src/kafka knows rdkafka" },
+    Rule { word: "axum", within: "src", allowed: &["src/admin"], why: "only src/admin knows axum" },
+    Rule { word: "unsafe", within: "src", allowed: &["src/kafka/ffi.rs"], why: "unsafe code lives in one file" },
+    never("unsafe", "core/src", "unsafe code lives in one file, and not in the core"),
+    never("rdkafka", "core", "the core knows no Kafka"),
+    never("Instant", "core/src", CLOCK),
+    never("SystemTime", "core/src", CLOCK),
+    never("sleep", "core/src", CLOCK),
+    never("std::fs", "core/src", QUIET),
+    never("std::net", "core/src", QUIET),
+    never("std::env", "core/src", QUIET),
+    never("println", "core/src", QUIET),
+    never("eprintln", "core/src", QUIET),
+    never("tracing", "core", QUIET),
+    never("todo", "src", DONE),
+    never("todo", "core/src", DONE),
+    never("unimplemented", "src", DONE),
+    never("unimplemented", "core/src", DONE),
+    never("dbg", "src", DONE),
+    never("dbg", "core/src", DONE),
+];
+
+#[test]
+fn the_code_keeps_to_its_boundaries() {
+    let broken: Vec<String> = RULES.iter().flat_map(violations).collect();
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
+#[test]
+fn a_broken_rule_is_seen() {
+    assert!(uses("use rdkafka::Message;", "rdkafka"));
+    assert!(uses("    let now = std::time::Instant::now();", "Instant"));
+    assert!(uses("todo!()", "todo"));
+    assert!(uses("std::fs::read(path)", "std::fs"));
+    assert!(!uses("/// librdkafka's, and rdkafka's too", "rdkafka"));
+    assert!(!uses("let librdkafka = 1; // rdkafka", "rdkafka"));
+    assert!(!uses("let instant_answer = 1;", "Instant"));
+    assert!(uses("let url = \"http://x\"; axum::serve()", "axum"));
+}
+
+fn violations(rule: &Rule) -> Vec<String> {
+    let files = rust_files(&root().join(rule.within));
+    assert!(!files.is_empty(), "nothing to look at in {}", rule.within);
+    let mut found = Vec::new();
+    for file in files {
+        let path = file.strip_prefix(root()).expect("it lies below the root").display().to_string();
+        // `src/admin` is both `src/admin.rs` and `src/admin/`, but not `src/administration.rs`.
+        let is_in = |home: &str| path == home || path == format!("{home}.rs") || path.starts_with(&format!("{home}/"));
+        if rule.allowed.iter().any(|home| is_in(home)) {
+            continue;
+        }
+        let text = fs::read_to_string(&file).expect("source files are text");
+        let lines = text.lines().enumerate().filter(|(_, line)| uses(line, rule.word));
+        found.extend(lines.map(|(n, line)| format!("{path}:{}: {} ({})", n + 1, line.trim(), rule.why)));
+    }
+    found
+}
+
+/// Whether the line's code, its comment left out, has this word.
+fn uses(line: &str, word: &str) -> bool {
+    let code = if line.trim_start().starts_with("//") { "" } else { line.split(" // ").next().unwrap_or_default() };
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word)
+        .any(|(at, _)| !code[..at].ends_with(is_part) && !code[at + word.len()..].starts_with(is_part))
+}
+
+fn rust_files(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).expect("the directory exists") {
+        let path = entry.expect("the directory can be read").path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
