@@ -30,16 +30,25 @@ impl Throttle {
                 Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
             }
         };
-        if self.policy.enforce { self.enact(arrival, verdict) } else { self.pass(now, arrival, verdict) }
+        if self.policy.enforce { self.enact(now, arrival, verdict) } else { self.pass(now, arrival, verdict) }
     }
 
-    /// Enforced: what does not wait is completed, so there must be room for that in the map.
-    fn enact(&mut self, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
-        if !matches!(verdict, Verdict::Delay(_)) {
-            self.make_room_in_map(arrival.partition, arrival.offset);
-            self.complete(arrival.partition, arrival.offset);
+    /// Enforced: what does not wait is completed, so there must be room for that in the map. A rejection for which
+    /// none can be made waits for it; an admission was not decided without.
+    fn enact(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
+        if matches!(verdict, Verdict::Delay(_)) {
+            return verdict;
         }
-        verdict
+        self.make_room_in_map(arrival.partition, arrival.offset);
+        match verdict {
+            Verdict::Reject(rejection) if !self.map_has_room(arrival.partition, arrival.offset) => {
+                Verdict::Delay(self.doom(now, arrival, rejection))
+            }
+            _ => {
+                self.complete(arrival.partition, arrival.offset);
+                verdict
+            }
+        }
     }
 
     /// Passthrough: admitted, whatever was decided.
@@ -136,7 +145,7 @@ impl Throttle {
             let retry = release.min(self.next_edge()).since(now);
             return self.rejected(index, Reason::OverAllocation, retry);
         }
-        if waiting > 0 {
+        if waiting > 0 || !self.fits_in_map(arrival) {
             return Verdict::Delay(self.delay(now, index, arrival));
         }
         if self.window.count(now) >= self.policy.capacity {
@@ -160,12 +169,7 @@ impl Throttle {
         let partition = self.home(arrival);
         let held = arrival_held(arrival, client, partition, now);
         self.counts_of(client).delayed += 1;
-        let lane = &mut self.registry.get_mut(client).lane;
-        let list = match partition {
-            VIRTUAL => &mut self.virtual_held,
-            partition => &mut self.partitions[partition as usize].held,
-        };
-        let slot = self.backlog.push(held, lane, list);
+        let slot = self.put_in(held);
         self.bound_backlog(client, partition);
         slot
     }
@@ -227,7 +231,7 @@ impl Throttle {
 
     fn fits_in_map(&self, arrival: &Arrival<'_>) -> bool {
         !self.policy.enforce
-            || self.policy.overflow == Overflow::DeadLetter
+            || self.overflow() == Overflow::DeadLetter
             || self.map_has_room(arrival.partition, arrival.offset)
     }
 }
