@@ -12,7 +12,7 @@ use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::client_id::{HeaderLookup, Identity, identify};
-use watermaster::kafka::consumer::{Assignment, CommitError, Committed, Consumer, Event, PartitionCommit};
+use watermaster::kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
 use watermaster::kafka::embedded::Embedded;
 use watermaster::kafka::preflight::{self, Severity};
 use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Limits, Producer};
