@@ -164,6 +164,8 @@ fn cases() -> Vec<Case> {
         wrong("log format").under(log, "format = \"xml\"").key("log.format").says(&["\"auto\" or \"text\" or \"json\""]),
         wrong("property of ours").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
         wrong("property of ours by environment").variable("WATERMASTER_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true").key("kafka.properties.\"enable.auto.commit\"").says(&["committed in rounds"]),
+        wrong("property that librdkafka does not know").under(properties, "\"fetch.min.byte\" = 1").key("kafka.properties.\"fetch.min.byte\"").says(&["No such configuration property"]),
+        wrong("property with a value that librdkafka refuses").under(properties, "\"linger.ms\" = \"soon\"").key("kafka.properties.\"linger.ms\"").says(&["refused by librdkafka"]),
         wrong("property that is no scalar").under(properties, "debug = [\"all\"]").key("kafka.properties.debug").says(&["is a list", "a string, a number or true or false"]),
         wrong("property file missing").append("[kafka.properties_file]\n\"sasl.password\" = \"/nowhere/secret\"\n").key("kafka.properties_file.\"sasl.password\"").at("\"sasl.password\" = \"/nowhere/secret\"").says(&["/nowhere/secret", "can be read"]),
         wrong("allowed clients").under(source, "allowed_clients = [\"\"]").key("service[0].source[0].allowed_clients[0]").says(&["empty", "1 to 128 bytes"]),

@@ -29,6 +29,17 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
     }
 }
 
+/// Whether librdkafka knows this property and takes this value; its own words if not, without the value.
+pub fn accepts_property(property: &str, value: &str) -> Result<(), String> {
+    match ClientConfig::new().set(property, value).create_native_config() {
+        Ok(_) => Ok(()),
+        Err(rdkafka::error::KafkaError::ClientConfig(_, why, ..)) => {
+            Err(if is_secret(property) { "the value does not fit".to_owned() } else { why })
+        }
+        Err(other) => Err(other.to_string()),
+    }
+}
+
 /// Whether the value of a librdkafka property must not be shown.
 fn is_secret(property: &str) -> bool {
     ["password", "secret", "key.pem", "oauthbearer", "jaas"].iter().any(|part| property.contains(part))
