@@ -86,10 +86,6 @@ impl Throttle {
         self.window.next_release(now).map_or(bucket, |window| window.max(bucket))
     }
 
-    pub(super) fn next_edge(&self) -> Time {
-        self.next_allocation().max(Time::ZERO)
-    }
-
     // ## Waiting => admitted
 
     fn serve_next(&mut self, now: Time) -> Served {
