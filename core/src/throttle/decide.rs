@@ -166,10 +166,11 @@ impl Throttle {
     /// When the client's grant, the service's window and the client's own limit all have room for its next record, if
     /// nobody sends anything and no grant changes until then.
     fn open_for(&mut self, now: Time, index: u32) -> Time {
-        let edge = self.next_edge();
+        let (cycle, edge) = (self.share.cycle, self.next_edge());
         let client = self.registry.get_mut(index);
         let allowance = client.allowance();
-        let granted = client.used.below_at(now, allowance, edge);
+        let within = client.used.count(now, cycle) < allowance;
+        let granted = if within { now } else { client.used.below_at(now, allowance, edge) };
         let limit = client.limit.as_ref().map_or(now, OwnLimit::open_at);
         granted.max(limit).max(self.window.below_at(now, self.policy.capacity))
     }
