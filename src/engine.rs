@@ -249,19 +249,30 @@ impl<'c> Engine<'c> {
         while !self.round_is_full()
             && let Some(action) = self.throttle.poll_action(now)
         {
-            match action {
-                Action::Admit { slot, client, .. } => {
-                    let record = self.take_held(slot.0);
-                    self.round.admit(Output::Held(record), Some(client));
-                }
-                Action::Reject { slot, rejection } => {
-                    let record = self.take_held(slot.0);
-                    let client = self.client_name(&rejection);
-                    self.round.reject(Output::Held(record), rejection, client);
-                }
-                Action::Pause { partition } => self.pause(&[self.address(partition)]),
-                Action::Resume { partition } => self.resume(&[self.address(partition)]),
+            self.enact(action);
+        }
+    }
+
+    /// Takes the rejections that were decided already, however full the round is: it commits them as completed.
+    fn take_rejections(&mut self) {
+        while let Some(action) = self.throttle.poll_rejection() {
+            self.enact(action);
+        }
+    }
+
+    fn enact(&mut self, action: Action) {
+        match action {
+            Action::Admit { slot, client, .. } => {
+                let record = self.take_held(slot.0);
+                self.round.admit(Output::Held(record), Some(client));
             }
+            Action::Reject { slot, rejection } => {
+                let record = self.take_held(slot.0);
+                let client = self.client_name(&rejection);
+                self.round.reject(Output::Held(record), rejection, client);
+            }
+            Action::Pause { partition } => self.pause(&[self.address(partition)]),
+            Action::Resume { partition } => self.resume(&[self.address(partition)]),
         }
     }
 
