@@ -253,6 +253,13 @@ impl<'c> Engine<'c> {
         }
     }
 
+    /// Takes the rejections that were decided already, however full the round is: it commits them as completed.
+    fn take_rejections(&mut self) {
+        while let Some(action) = self.throttle.poll_rejection() {
+            self.enact(action);
+        }
+    }
+
     fn enact(&mut self, action: Action) {
         match action {
             Action::Admit { slot, client, .. } => {
@@ -266,13 +273,6 @@ impl<'c> Engine<'c> {
             }
             Action::Pause { partition } => self.pause(&[self.address(partition)]),
             Action::Resume { partition } => self.resume(&[self.address(partition)]),
-        }
-    }
-
-    /// What was rejected counts as completed, so it belongs to the round that says so, however full that is.
-    fn take_rejections(&mut self) {
-        while let Some(rejection) = self.throttle.poll_rejection() {
-            self.enact(rejection);
         }
     }
 

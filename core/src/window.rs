@@ -55,13 +55,24 @@ impl SlidingCount {
 
     /// When the window will next hold less, if nothing is added; `None` if it is empty.
     pub fn next_release(&mut self, now: Time) -> Option<Time> {
-        self.expire(now);
-        if self.sum == 0 {
-            return None;
+        let held = self.count(now);
+        (held > 0).then(|| self.below_at(now, held))
+    }
+
+    /// When the window will hold less than `limit`, if nothing is added; never, if that is 0.
+    pub fn below_at(&mut self, now: Time, limit: u64) -> Time {
+        let mut left = self.count(now);
+        let mut slice = self.oldest;
+        let mut at = now;
+        while left >= limit {
+            if left == 0 {
+                return Time::NEVER;
+            }
+            left -= *self.at(slice);
+            slice += 1;
+            at = Time::from_nanos(slice * self.width + self.cycle);
         }
-        (self.oldest..self.oldest + self.len)
-            .find(|&slice| *self.at(slice) > 0)
-            .map(|slice| Time::from_nanos((slice + 1) * self.width + self.cycle))
+        at
     }
 
     /// Charges what was admitted earlier by another owner: `n` in the slice that ends at `end`. What this window

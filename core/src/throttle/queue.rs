@@ -15,7 +15,7 @@ impl Throttle {
     /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
         loop {
-            if let Some(action) = self.next_said() {
+            if let Some(action) = self.say(0) {
                 return Some(action);
             }
             if self.reject_doomed() || self.expire_oldest(now) {
@@ -37,14 +37,13 @@ impl Throttle {
     /// The next rejection that was decided already. A round that is full takes no more from
     /// [`poll_action`](Throttle::poll_action), but must take these: they count as completed.
     pub fn poll_rejection(&mut self) -> Option<Action> {
-        let at = self.actions.iter().position(|action| matches!(action, Action::Reject { .. }))?;
         // What else was said concerns reading, and may as well be heard later.
-        self.actions.swap(0, at);
-        self.next_said()
+        let at = self.actions.iter().position(|action| matches!(action, Action::Reject { .. }))?;
+        self.say(at)
     }
 
-    fn next_said(&mut self) -> Option<Action> {
-        let action = self.actions.pop_front()?;
+    fn say(&mut self, at: usize) -> Option<Action> {
+        let action = self.actions.remove(at)?;
         if let Action::Reject { slot, .. } = action {
             self.backlog.release(slot);
         }
@@ -84,10 +83,6 @@ impl Throttle {
             return bucket;
         }
         self.window.next_release(now).map_or(bucket, |window| window.max(bucket))
-    }
-
-    pub(super) fn next_edge(&self) -> Time {
-        self.next_allocation().max(Time::ZERO)
     }
 
     // ## Waiting => admitted

@@ -51,14 +51,19 @@ impl Throttle {
 
     /// The next edge of a cycle or early allocation.
     pub(super) fn next_allocation(&self) -> Time {
-        let edge = self.share.start + self.policy.cycle;
+        let edge = self.next_edge();
         self.share.early.map_or(edge, |(due, _)| due.min(edge))
+    }
+
+    /// Where the next cycle begins.
+    pub(super) fn next_edge(&self) -> Time {
+        self.share.start + self.policy.cycle
     }
 
     /// Ends every cycle whose edge has passed. Only the last edge allocates: nobody could have used what the ones
     /// before it would have granted.
     pub(super) fn roll(&mut self, now: Time) {
-        if now < self.share.start + self.policy.cycle {
+        if now < self.next_edge() {
             return;
         }
         let cycle = nanos(self.policy.cycle);

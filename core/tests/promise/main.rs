@@ -23,15 +23,15 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Cases of each law in each class, for the test that counts them.
 const CASES: [(&str, u32); 9] = [
-    ("scripts", 800),
-    ("busy", 150),
-    ("recall", 150),
-    ("shares", 150),
+    ("scripts", 1_800),
+    ("busy", 200),
+    ("recall", 200),
+    ("shares", 200),
     ("equals", 40),
-    ("limit_reject", 150),
-    ("limit_shape", 100),
-    ("passthrough", 200),
-    ("retry", 200),
+    ("limit_reject", 300),
+    ("limit_shape", 200),
+    ("passthrough", 300),
+    ("retry", 500),
 ];
 
 /// Runs a law over random cases of every class.

@@ -15,7 +15,7 @@ use crate::case::{Step, name};
 use crate::sim::START;
 
 /// Who sent a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Who {
     Client(usize),
     NotAllowed,
@@ -73,12 +73,14 @@ struct Model {
     last: BTreeMap<usize, usize>,
 }
 
-/// One decision, in order.
+/// A decision for good.
 #[derive(Debug, Clone, Copy)]
 pub struct Decision {
-    pub client: usize,
+    pub who: Who,
     pub at: Time,
     pub record: (usize, usize),
+    /// `None`: admitted.
+    pub rejection: Option<Rejection>,
 }
 
 pub struct World {
@@ -89,11 +91,12 @@ pub struct World {
     names: Vec<String>,
     models: Vec<Model>,
     held: HashMap<Slot, (usize, usize)>,
-    /// Admissions in the order of decisions.
-    pub admissions: Vec<Decision>,
-    oldest_in_window: usize,
-    pub rejections: Vec<(usize, usize, Rejection)>,
+    /// In their order.
+    pub decisions: Vec<Decision>,
+    in_window: VecDeque<Time>,
     resent: usize,
+    /// Nothing is read any more once so many were decided.
+    pub stop_after: usize,
     cycle_start: Time,
     /// Records that are read between two looks at what the throttle wants.
     batch: usize,
@@ -110,10 +113,10 @@ impl World {
             names: (0..clients).map(name).collect(),
             models: (0..clients).map(|_| Model::default()).collect(),
             held: HashMap::new(),
-            admissions: Vec::new(),
-            oldest_in_window: 0,
-            rejections: Vec::new(),
+            decisions: Vec::new(),
+            in_window: VecDeque::new(),
             resent: 0,
+            stop_after: usize::MAX,
             cycle_start: START,
             batch,
             in_flight,
@@ -152,7 +155,7 @@ impl World {
                 self.now = self.later(cycles);
                 self.read();
             }
-            Step::Commit => (0..self.logs.len()).for_each(|partition| drop(self.commit(partition))),
+            Step::Commit => self.full_round(),
             Step::Restart { cycles } => self.restart(self.later(cycles)),
             Step::Reassign { partition, cycles } => self.reassign(partition, self.later(cycles)),
             Step::FetchGap { partition } => {
@@ -183,13 +186,16 @@ impl World {
     }
 
     fn storm(&mut self, partition: usize, records: u32) {
-        let until = self.rejections.len().min(self.resent + records as usize);
-        for index in self.resent..until {
-            let (from, offset, _) = self.rejections[index];
-            let Record { who, bytes, .. } = *self.record(from, offset);
-            self.append(partition, who, bytes);
+        let mut left = records;
+        while left > 0 && self.resent < self.decisions.len() {
+            let Decision { record: (from, offset), rejection, .. } = self.decisions[self.resent];
+            if rejection.is_some() {
+                let Record { who, bytes, .. } = *self.record(from, offset);
+                self.append(partition, who, bytes);
+                left -= 1;
+            }
+            self.resent += 1;
         }
-        self.resent = until;
         self.read();
     }
 
@@ -224,12 +230,35 @@ impl World {
         }
     }
 
+    /// One record of this partition is read.
+    pub fn read_only(&mut self, partition: usize) {
+        assert!(self.may_read(partition));
+        self.read_one(partition);
+        self.act();
+    }
+
+    /// The round is full in the middle of a batch: nothing but rejections is taken from the throttle, then it is committed.
+    fn full_round(&mut self) {
+        for partition in 0..self.logs.len() {
+            if self.may_read(partition) {
+                self.read_one(partition);
+            }
+        }
+        while let Some(action) = self.throttle.poll_rejection() {
+            self.enact(action);
+        }
+        (0..self.logs.len()).for_each(|partition| drop(self.commit(partition)));
+        self.read();
+    }
+
     fn may_read(&mut self, partition: usize) -> bool {
         let log = &mut self.logs[partition];
         while log.records.get(log.position).is_some_and(Option::is_none) {
             log.position += 1;
         }
-        let more = log.assigned && log.position < log.records.len() && (!log.paused || log.in_flight > 0);
+        let more = self.decisions.len() < self.stop_after
+            && log.assigned
+            && log.position < log.records.len() && (!log.paused || log.in_flight > 0);
         if more && log.paused {
             log.in_flight -= 1;
         }
@@ -294,28 +323,32 @@ impl World {
         self.turn_cycles();
         self.throttle.handle_timeout(self.now);
         while let Some(action) = self.throttle.poll_action(self.now) {
-            match action {
-                Action::Admit { slot, .. } => {
-                    let (partition, offset) = self.let_go(slot);
-                    self.admitted(partition, offset);
+            self.enact(action);
+        }
+    }
+
+    fn enact(&mut self, action: Action) {
+        match action {
+            Action::Admit { slot, .. } => {
+                let (partition, offset) = self.let_go(slot);
+                self.admitted(partition, offset);
+            }
+            Action::Reject { slot, rejection } => {
+                let (partition, offset) = self.let_go(slot);
+                if rejection.reason == Reason::QueueFull {
+                    assert!(!self.pauses(), "queue_full where nothing may be lost");
                 }
-                Action::Reject { slot, rejection } => {
-                    let (partition, offset) = self.let_go(slot);
-                    if rejection.reason == Reason::QueueFull {
-                        assert!(!self.pauses(), "queue_full where nothing may be lost");
-                    }
-                    self.rejected(partition, offset, rejection);
-                }
-                Action::Pause { partition } => {
-                    let log = &mut self.logs[partition as usize];
-                    assert!(log.assigned && !log.paused);
-                    (log.paused, log.in_flight) = (true, self.in_flight);
-                }
-                Action::Resume { partition } => {
-                    let log = &mut self.logs[partition as usize];
-                    assert!(log.assigned && log.paused);
-                    log.paused = false;
-                }
+                self.rejected(partition, offset, rejection);
+            }
+            Action::Pause { partition } => {
+                let log = &mut self.logs[partition as usize];
+                assert!(log.assigned && !log.paused);
+                (log.paused, log.in_flight) = (true, self.in_flight);
+            }
+            Action::Resume { partition } => {
+                let log = &mut self.logs[partition as usize];
+                assert!(log.assigned && log.paused);
+                log.paused = false;
             }
         }
     }
@@ -459,11 +492,13 @@ impl World {
         if let Some(last) = model.last.insert(partition, offset) {
             assert!(last < offset, "order of a client in a partition: {offset} after {last}");
         }
-        self.admissions.push(Decision { client, at: now, record: (partition, offset) });
-        while self.admissions[self.oldest_in_window].at + self.policy.cycle <= now {
-            self.oldest_in_window += 1;
+        let who = Who::Client(client);
+        self.decisions.push(Decision { who, at: now, record: (partition, offset), rejection: None });
+        self.in_window.push_back(now);
+        while self.in_window[0] + self.policy.cycle <= now {
+            self.in_window.pop_front();
         }
-        let window = self.admissions.len() - self.oldest_in_window;
+        let window = self.in_window.len();
         assert!(window as u64 <= self.policy.capacity, "{window} of {} in a window", self.policy.capacity);
     }
 
@@ -472,7 +507,8 @@ impl World {
         let record = self.record_mut(partition, offset);
         assert!(!record.fate.completed(), "({partition}, {offset}) was {:?}", record.fate);
         (record.fate, record.decided) = (Fate::Rejected(rejection.reason), now);
-        self.rejections.push((partition, offset, rejection));
+        let who = record.who;
+        self.decisions.push(Decision { who, at: now, record: (partition, offset), rejection: Some(rejection) });
     }
 
     /// Reject mode: nobody is over its allowance.
@@ -616,8 +652,8 @@ impl World {
         self.models[client].held
     }
 
-    /// The offset that the next record of a partition gets.
-    pub fn end_of(&self, partition: usize) -> usize {
-        self.logs[partition].records.len()
+    /// The name of a client.
+    pub fn name(&self, client: usize) -> &str {
+        &self.names[client]
     }
 }
