@@ -127,7 +127,6 @@ impl Engine<'_> {
 
     pub(super) fn run_round(&mut self) -> Result<(), Stopped> {
         let began = self.clock.now();
-        self.take_rejections();
         let mut late = Lateness::new();
         self.take_rejections();
         // Revoked before anything was sent: the next owner reads these again.
