@@ -249,19 +249,31 @@ impl<'c> Engine<'c> {
         while !self.round_is_full()
             && let Some(action) = self.throttle.poll_action(now)
         {
-            match action {
-                Action::Admit { slot, client, .. } => {
-                    let record = self.take_held(slot.0);
-                    self.round.admit(Output::Held(record), Some(client));
-                }
-                Action::Reject { slot, rejection } => {
-                    let record = self.take_held(slot.0);
-                    let client = self.client_name(&rejection);
-                    self.round.reject(Output::Held(record), rejection, client);
-                }
-                Action::Pause { partition } => self.pause(&[self.address(partition)]),
-                Action::Resume { partition } => self.resume(&[self.address(partition)]),
+            self.enact(action);
+        }
+    }
+
+    /// Takes into the round what the core has decided before. All of it, also beyond a full round: the core counts it as
+    /// completed, so the next commit covers it.
+    fn act_on_decided(&mut self) {
+        while let Some(action) = self.throttle.poll_decided() {
+            self.enact(action);
+        }
+    }
+
+    fn enact(&mut self, action: Action) {
+        match action {
+            Action::Admit { slot, client, .. } => {
+                let record = self.take_held(slot.0);
+                self.round.admit(Output::Held(record), Some(client));
             }
+            Action::Reject { slot, rejection } => {
+                let record = self.take_held(slot.0);
+                let client = self.client_name(&rejection);
+                self.round.reject(Output::Held(record), rejection, client);
+            }
+            Action::Pause { partition } => self.pause(&[self.address(partition)]),
+            Action::Resume { partition } => self.resume(&[self.address(partition)]),
         }
     }
 

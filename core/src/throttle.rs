@@ -268,7 +268,8 @@ impl Throttle {
         self.partitions[partition as usize].touched = true;
     }
 
-    /// The committable offset and the map beside it.
+    /// The committable offset and the map beside it. To be called once [`Throttle::poll_decided`] has nothing to tell:
+    /// what was turned away counts as completed before it is told.
     pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
         let place = &mut self.partitions[partition as usize];
         let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();

@@ -124,6 +124,7 @@ impl Engine<'_> {
     pub(super) fn run_round(&mut self) -> Result<(), Stopped> {
         let began = self.clock.now();
         let mut late = Lateness::new();
+        self.act_on_decided();
         // Revoked before anything was sent: the next owner reads these again.
         self.round.outputs.retain(|pending| !pending.orphan);
         let all: Vec<usize> = (0..self.round.outputs.len()).collect();

@@ -15,10 +15,7 @@ impl Throttle {
     /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
         loop {
-            if let Some(action) = self.actions.pop_front() {
-                if let Action::Reject { slot, .. } = action {
-                    self.backlog.release(slot);
-                }
+            if let Some(action) = self.poll_decided() {
                 return Some(action);
             }
             if self.expire_oldest(now) {
@@ -35,6 +32,16 @@ impl Throttle {
                 }
             }
         }
+    }
+
+    /// What was decided before and not told yet; decides nothing more. Records that were turned away count as completed
+    /// from then on, so hear all of this before a commit.
+    pub fn poll_decided(&mut self) -> Option<Action> {
+        let action = self.actions.pop_front()?;
+        if let Action::Reject { slot, .. } = action {
+            self.backlog.release(slot);
+        }
+        Some(action)
     }
 
     /// When something will happen by itself. Call it after [`poll_action`](Throttle::poll_action) said `None`.
