@@ -8,7 +8,8 @@ use sim::{Fate, Sim, client, policy};
 use watermaster_core::map::{Map, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Window};
 use watermaster_core::reason::Reason;
-use watermaster_core::throttle::{Arrival, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::tracker::OffsetRuns;
 use watermaster_core::units::Ratio;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -410,4 +411,35 @@ fn a_borrower_whose_loan_ended_is_told_when_enough_of_its_records_have_left_the_
     let Verdict::Reject(rejection) = send("borrower", 2_100, 1) else { panic!("it used more than it has") };
     assert_eq!(rejection.reason, Reason::OverAllocation);
     assert_eq!(rejection.retry_after, Duration::from_millis(2_605 - 2_100));
+}
+
+#[test]
+fn a_map_that_a_former_owner_filled_does_not_pause_its_partition_for_ever() {
+    let mut policy = policy(1, SECOND);
+    (policy.overflow, policy.map_budget) = (Overflow::Pause, MapBudget::Chars(40));
+    let mut throttle = Throttle::new(policy.clone(), sim::START);
+    throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 0);
+    // Every other one of so many that more than three quarters of the budget are used.
+    let mut completed = OffsetRuns::new();
+    (1..120).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
+    throttle.handle_revoked(0);
+    throttle.handle_assigned(sim::START, 0, 0, &Map { completed, admitted: Vec::new() }, 0);
+    let mut now = sim::START;
+    let mut paused = false;
+    for offset in (0..120).step_by(2) {
+        let sender = Sender::Client("a");
+        throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender });
+        for _ in 0..30 {
+            throttle.handle_timeout(now);
+            while let Some(action) = throttle.poll_action(now) {
+                match action {
+                    Action::Pause { .. } => paused = true,
+                    Action::Resume { .. } => paused = false,
+                    Action::Admit { .. } | Action::Reject { .. } => {}
+                }
+            }
+            now = now + SECOND / 10;
+        }
+        assert!(!paused, "at {offset}");
+    }
 }

@@ -302,22 +302,21 @@ impl Throttle {
     pub(super) fn map_has_room(&self, partition: u32, offset: i64) -> bool {
         let tracker = &self.partitions[partition as usize].tracker;
         offset == tracker.base()
-            || offset - tracker.base() < MAX_SPAN as i64
-                && tracker.bits_bound_after(offset) <= self.map_room.set_bits
+            || offset - tracker.base() < MAX_SPAN as i64 && tracker.bits_bound_after(offset) <= self.map_room.set_bits
     }
 
     /// Paused at three quarters: what is in the backlog already can still complete around its holes.
     fn map_is_nearly_full(&self, partition: u32) -> bool {
         let tracker = &self.partitions[partition as usize].tracker;
-        tracker.span() > MAX_SPAN / 4 * 3
-            || tracker.span() > 0 && tracker.bits_bound() > self.map_room.set_bits / 4 * 3
+        tracker.span() > MAX_SPAN / 4 * 3 || tracker.span() > 0 && tracker.bits_bound() > self.map_room.set_bits / 4 * 3
     }
 
-    /// What comes next fits too, unless nothing is recorded at all.
+    /// What comes next fits too. So it does whenever nothing of the partition waits: then only what was not read yet
+    /// holds its committable offset back, as after a restart with a map that a former owner had filled.
     fn map_is_half_empty(&self, partition: u32) -> bool {
         let tracker = &self.partitions[partition as usize].tracker;
         let small = tracker.bits_bound() <= self.map_room.set_bits / 2 && tracker.span() <= MAX_SPAN / 2;
-        tracker.span() == 0 || small && self.map_has_room(partition, tracker.next())
+        self.partitions[partition as usize].held.is_empty() || small && self.map_has_room(partition, tracker.next())
     }
 
     /// Makes this offset's completion fit: turns away delayed records of the partition, of whoever is furthest

@@ -72,7 +72,8 @@ pub fn name(index: usize) -> String {
 
 /// A policy of a class: any modes, weights and bounds, no own limits.
 pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
-    let cycles = prop_oneof![Just(100_000_000_u64), Just(1_000_000_000), Just(10_000_000_000), 100_000_000_u64..3_000_000_000];
+    let cycles =
+        prop_oneof![Just(100_000_000_u64), Just(1_000_000_000), Just(10_000_000_000), 100_000_000_u64..3_000_000_000];
     let shapes = (any::<[bool; 5]>(), class.reservation(), prop_oneof![Just(0_u32), Just(10_000), 0_u32..=1_000_000]);
     let small = prop_oneof![3 => Just(None), 1 => (1_u64..40).prop_map(Some)];
     let bounds = (small, prop_oneof![3 => Just(1_u64 << 40), 1 => 500_u64..5_000], budgets());
@@ -168,8 +169,7 @@ fn steps(clients: usize, partitions: usize) -> impl Strategy<Value = Step> {
     let flood = (1_u32..30, partition.clone()).prop_map(|(ids, partition)| Step::Flood { ids, partition });
     let unknown = (any::<bool>(), partition.clone(), 1_u32..12)
         .prop_map(|(allowed, partition, records)| Step::Unknown { allowed, partition, records });
-    let storm =
-        (partition.clone(), 1_u32..60).prop_map(|(partition, records)| Step::Storm { partition, records });
+    let storm = (partition.clone(), 1_u32..60).prop_map(|(partition, records)| Step::Storm { partition, records });
     let hole = (partition.clone(), 1_u32..9).prop_map(|(partition, offsets)| Step::Hole { partition, offsets });
     let cycles = || prop_oneof![1_u32..60, 1_u32..1_500];
     let reassign = (partition.clone(), prop_oneof![Just(0), cycles()])

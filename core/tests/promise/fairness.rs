@@ -47,14 +47,17 @@ fn lender_goes_first(case: Recall) {
     (0..early).for_each(|_| world.append(1, Who::Client(0), 10));
     world.run_until(world.later(1_000));
     assert_eq!(world.held_of(0), 0);
-    for n in 0..capacity as usize * 5 + competitors * 3 {
+    for n in 0..capacity as usize * 5 + competitors * 3 + 150 {
         world.append(0, Who::Client(1 + n % competitors), 10);
     }
     world.run_until(world.later(3_000 + idle));
     let before = world.decisions.len();
-    world.append(1, Who::Client(0), 10);
+    // More than one, if the others' backlog outlasts them.
+    let records = if share > 0 && capacity / share <= 20 { 3 } else { 1 };
+    (0..records).for_each(|_| world.append(1, Who::Client(0), 10));
     let at = (1, early as usize);
-    while !matches!(world.record(at.0, at.1).fate, Fate::Admitted) {
+    let last = (1, early as usize + records - 1);
+    while !matches!(world.record(last.0, last.1).fate, Fate::Admitted) {
         world.run_until(world.later(20));
         assert!(world.throttle.backlog().0 > 0);
     }
@@ -63,6 +66,11 @@ fn lender_goes_first(case: Recall) {
         *served.entry(decision.who).or_default() += 1;
     }
     assert!(served.values().all(|&records| records <= 1), "{served:?}");
+    // The weights of all others together are at most what is granted and what is theirs by default.
+    let turn = 2 * capacity * (records as u64 - 1) / share.max(1);
+    let others = world.decisions[before..].iter().take_while(|decision| decision.record != last);
+    let others = others.filter(|decision| decision.who != Who::Client(0)).count() as u64;
+    assert!(others <= turn + 2 * competitors as u64, "{others} before its last record");
 }
 
 #[test]
@@ -148,7 +156,7 @@ fn nobody_starves(case: Equals) {
         }
         world.run_until(world.later(10));
     }
-    let mut got = vec![[false; 10]; 10];
+    let mut got = [[false; 10]; 10];
     for decision in world.decisions.iter().filter(|decision| decision.rejection.is_none() && decision.at >= start) {
         let number = (decision.at.since(start).as_nanos() / cycle.as_nanos()) as usize;
         if let Who::Client(client) = decision.who

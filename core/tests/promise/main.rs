@@ -7,8 +7,8 @@
 mod case;
 mod fairness;
 mod limits;
-mod passthrough;
 mod pace;
+mod passthrough;
 mod retry;
 mod scripts;
 #[path = "../sim/mod.rs"]
@@ -22,8 +22,9 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Cases of each law in each class, for the test that counts them.
-const CASES: [(&str, u32); 9] = [
+const CASES: [(&str, u32); 10] = [
     ("scripts", 1_800),
+    ("tight", 400),
     ("busy", 200),
     ("recall", 200),
     ("shares", 200),

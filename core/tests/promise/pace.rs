@@ -33,9 +33,8 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
     policies(class).prop_map(only_capacity).prop_flat_map(|policy| {
         let client = 0..policy.clients.len();
         let before = vec((client.clone(), 1_u32..300, 1_u32..900), 0..6);
-        (before, 1_u32..4, vec(client, 1..6), vec(1_u32..400, 1..6)).prop_map(
-            move |(before, cycles, who, stops)| Case { policy: policy.clone(), before, cycles, who, stops },
-        )
+        (before, 1_u32..4, vec(client, 1..6), vec(1_u32..400, 1..6))
+            .prop_map(move |(before, cycles, who, stops)| Case { policy: policy.clone(), before, cycles, who, stops })
     })
 }
 

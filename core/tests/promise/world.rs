@@ -202,7 +202,7 @@ impl World {
     fn hole(&mut self, partition: usize, offsets: u32) {
         let log = &mut self.logs[partition];
         log.records.extend((0..offsets).map(|_| None));
-        if offsets % 2 == 0 && log.assigned && log.position + offsets as usize == log.records.len() {
+        if offsets.is_multiple_of(2) && log.assigned && log.position + offsets as usize == log.records.len() {
             // The end of the log is known only if everything before was read.
             log.position = log.records.len();
             log.seen = log.seen.max(log.position);
@@ -258,7 +258,8 @@ impl World {
         }
         let more = self.decisions.len() < self.stop_after
             && log.assigned
-            && log.position < log.records.len() && (!log.paused || log.in_flight > 0);
+            && log.position < log.records.len()
+            && (!log.paused || log.in_flight > 0);
         if more && log.paused {
             log.in_flight -= 1;
         }
