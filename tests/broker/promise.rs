@@ -136,8 +136,9 @@ fn a_restart_within_a_cycle_remembers_what_was_admitted() {
     let filled = Instant::now();
     watermaster.kill();
     watermaster = Watermaster::start(&config);
-    wait_until("the new instance to hold records", CYCLE, || {
-        watermaster.metric("watermaster_backlog_records", &[]).is_some_and(|records| records > 0.0)
+    wait_until("the new instance to hold or to admit records", CYCLE, || {
+        let some = |name, labels| watermaster.metric(name, labels).is_some_and(|records| records > 0.0);
+        some("watermaster_backlog_records", &[]) || some("watermaster_records_total", &["decision=\"admitted\""])
     });
     let back = filled.elapsed();
     eprintln!("back after {:.1} s", back.as_secs_f32());
