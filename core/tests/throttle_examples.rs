@@ -285,6 +285,7 @@ fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_bu
             1 => sim.read("ahead", 0),
             _ => sim.read_sized(Sender::Anonymous, 0, 1),
         };
+        assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
         sim.throttle.commit_of(sim.now, 0).expect("the map fits");
     }
     sim.run_for(100 * SECOND);
@@ -300,6 +301,7 @@ fn records_without_a_client_wait_for_a_full_map_where_nothing_may_be_lost() {
     for _ in 0..200 {
         sim.read("slow", 0);
         sim.read_sized(Sender::Anonymous, 0, 1);
+        assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
         sim.throttle.commit_of(sim.now, 0).expect("the map fits");
     }
     assert!(sim.paused[0]);
@@ -317,6 +319,7 @@ fn a_queue_that_is_full_makes_room_in_the_map_before_it_turns_away() {
     let mut sim = Sim::new(policy, 1);
     for n in 0..3_000 {
         sim.read(["patient", "flood", "flood", "other", "flood"][n * n % 5], 0);
+        assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
         sim.throttle.commit_of(sim.now, 0).expect("the map fits");
     }
 }
@@ -421,12 +424,12 @@ fn a_map_that_a_former_owner_filled_does_not_pause_its_partition_for_ever() {
     throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 0);
     // Every other one of so many that more than three quarters of the budget are used.
     let mut completed = OffsetRuns::new();
-    (1..120).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
+    (1..200).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
     throttle.handle_revoked(0);
     throttle.handle_assigned(sim::START, 0, 0, &Map { completed, admitted: Vec::new() }, 0);
     let mut now = sim::START;
     let mut paused = false;
-    for offset in (0..120).step_by(2) {
+    for offset in (0..200).step_by(2) {
         let sender = Sender::Client("a");
         throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender });
         for _ in 0..30 {

@@ -581,6 +581,9 @@ impl World {
     pub fn at_rest(&mut self) {
         self.wants_are_counted();
         self.backlogs_are_bounded();
+        // Encoding may succeed beyond the budget's part, if the window's memory happens to be small.
+        let used = |partition| self.throttle.partition(partition).map_or(0.0, |(_, _, used)| used);
+        assert!((0..self.logs.len() as u32).all(|partition| used(partition) <= 1.0), "the map's budget");
     }
 
     fn wants_are_counted(&self) {
