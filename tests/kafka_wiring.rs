@@ -58,12 +58,9 @@ impl Bench {
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for a session less a second for members to come back.
-            properties: [
-                ("session.timeout.ms", "1500"),
-                ("heartbeat.interval.ms", "100"),
-            ]
-            .map(|(property, value)| (property.to_owned(), value.to_owned()))
-            .into(),
+            properties: [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
+                .map(|(property, value)| (property.to_owned(), value.to_owned()))
+                .into(),
         };
         let source = |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None };
         let service = Service {
@@ -332,7 +329,7 @@ fn a_commit_comes_back_with_its_metadata() {
         let consumer = bench.consumer();
         assigned(&consumer);
         let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 3, metadata: text.clone() };
-        consumer.commit(&[commit]).unwrap();
+        consumer.commit(&[commit], || true).unwrap();
         let committed = consumer.committed(&[(SourceIndex(0), 0), (SourceIndex(1), 0)], PATIENCE).unwrap();
         let committed: BTreeMap<_, _> = committed.into_iter().collect();
         assert_eq!(committed[&(SourceIndex(0), 0)], Committed::At { offset: 3, metadata: text.into_bytes() });
@@ -344,13 +341,7 @@ fn a_commit_comes_back_with_its_metadata() {
     let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.high, loans.commit_first), (3, 5, false));
     assert_eq!(loans.map.completed, std::iter::once(4..5).collect());
-    assert_eq!(
-        read_all(&consumer, 2)
-            .iter()
-            .map(Output::offset)
-            .collect::<Vec<_>>(),
-        [3, 4]
-    );
+    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [3, 4]);
 }
 
 /// Commits as another tool would.
