@@ -42,37 +42,43 @@ impl Embedded {
 
     /// Creates a topic.
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<(), KafkaError> {
-        self.cluster()
-            .create_topic(name, partitions, 1)
-            .map_err(cannot("create a topic"))
+        self.cluster().create_topic(name, partitions, 1).map_err(cannot("create a topic"))
     }
 
     /// Refuses the next batch that is produced, as a broker does when a record in it is invalid.
     pub fn refuse_next_batch(&self) {
         let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
-        self.cluster()
-            .request_errors(RDKafkaApiKey::Produce, &[error]);
+        self.cluster().request_errors(RDKafkaApiKey::Produce, &[error]);
+    }
+
+    /// Makes so many producers useless: each may not have a producer id, which is fatal to it.
+    pub fn refuse_next_producers(&self, count: usize) {
+        let errors = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; count];
+        self.cluster().request_errors(RDKafkaApiKey::InitProducerId, &errors);
+    }
+
+    /// Answers the next commits with these, one each: that the group changes, or an error that nobody knows.
+    pub fn refuse_next_commits(&self, group_changes: &[bool]) {
+        let error = |&changes: &bool| match changes {
+            true => RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS,
+            false => RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN,
+        };
+        let errors: Vec<_> = group_changes.iter().map(error).collect();
+        self.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &errors);
     }
 
     /// Stops answering on all connections to a broker (they are numbered from 1).
     pub fn broker_down(&self, broker: i32) -> Result<(), KafkaError> {
-        self.cluster()
-            .broker_down(broker)
-            .map_err(cannot("stop a broker"))
+        self.cluster().broker_down(broker).map_err(cannot("stop a broker"))
     }
 
     /// Takes connections to a broker again.
     pub fn broker_up(&self, broker: i32) -> Result<(), KafkaError> {
-        self.cluster()
-            .broker_up(broker)
-            .map_err(cannot("start a broker"))
+        self.cluster().broker_up(broker).map_err(cannot("start a broker"))
     }
 
     fn cluster(&self) -> MockCluster<'_, Host> {
-        self.host
-            .client()
-            .mock_cluster()
-            .expect("the client was configured with brokers of its own")
+        self.host.client().mock_cluster().expect("the client was configured with brokers of its own")
     }
 }
 
