@@ -1,13 +1,15 @@
 //! One service at work: one thread, one consumer, one producer, one core.
 //!
 //! The loop alternates. It polls and decides until a round is due, then sends what was decided, waits until all of it
-//! arrived and commits (`engine/round.rs`). No decision is taken while a round is late. What it shows of itself is
-//! made in `engine/report.rs`; nobody else ever touches the core.
+//! arrived and commits (`engine/round.rs`). No decision is taken while a round is late (`engine/late.rs`). What it shows
+//! of itself is made in `engine/report.rs`; nobody else ever touches the core.
 
+mod late;
 mod report;
 mod round;
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -34,6 +36,8 @@ const RECORDS_PER_LOOK: usize = 64;
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE: Duration = Duration::from_millis(500);
 
+/// The longest wait for high watermarks.
+const ASK: Duration = Duration::from_secs(2);
 /// The longest wait for the group to be left.
 const LEAVE: Duration = Duration::from_secs(2);
 
@@ -55,25 +59,40 @@ pub struct Job {
 #[derive(Debug, Clone)]
 pub struct Stopped(pub String);
 
-/// Runs a service until `shutdown` is set or it can't go on.
+/// Runs a service until `shutdown` is set or it can't go on. However it ends, its snapshot says so.
 pub fn run(job: Job) -> Result<(), Stopped> {
+    let ended = operate(&job);
+    job.heartbeat.stop();
+    ended
+}
+
+fn operate(job: &Job) -> Result<(), Stopped> {
     let stop = |error: &dyn std::fmt::Display| Stopped(format!("service {}: {error}", job.service.name));
-    let consumer = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets).map_err(|error| stop(&error))?;
-    let producer =
-        Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service)).map_err(|error| stop(&error))?;
-    let ended = Engine::new(&job, &consumer, producer).run();
+    let clients = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets)
+        .and_then(|consumer| Ok((consumer, Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service))?)));
+    let (consumer, producer) = match clients {
+        Ok(clients) => clients,
+        Err(error) => return Err(tell_end(job, stop(&error))),
+    };
+    let work = || Engine::new(job, &consumer, producer).run();
+    let ended = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(stop(&"panicked: this is a bug")));
+    let ended = ended.map_err(|stopped| tell_end(job, stopped));
     // Leaves the group, so that another instance takes over at once.
     if !consumer.close(LEAVE) {
         warn!(service = job.service.name, "leaving the group takes long; going anyway");
     }
-    if let Err(Stopped(why)) = &ended {
-        error!(service = job.service.name, "{why}; this service stops");
-        let mut last = (*job.cell.get()).clone();
-        (last.up, last.ready, last.trouble) = (false, false, Some(why.clone()));
-        job.cell.set(last);
-    }
-    job.heartbeat.stop();
     ended
+}
+
+/// Says that and why a service stopped.
+fn tell_end(job: &Job, stopped: Stopped) -> Stopped {
+    let Stopped(why) = &stopped;
+    error!(service = job.service.name, "{why}; this service stops");
+    let mut last = (*job.cell.get()).clone();
+    last.name.clone_from(&job.service.name);
+    (last.up, last.ready, last.trouble) = (false, false, Some(why.clone()));
+    job.cell.set(last);
+    stopped
 }
 
 /// A monotonic clock anchored at the wall clock.
@@ -115,7 +134,13 @@ struct Engine<'c> {
     round: Round<'c>,
     /// Records that were polled while a round was late.
     stash: VecDeque<Record<'c>>,
-    /// When the brokers were lost, or the loop last went round.
+    /// Reading is held back because records had to be put aside.
+    held_back: bool,
+    /// When the shutdown was seen in a round.
+    stopping: Option<Instant>,
+    /// When producers were replaced.
+    replaced: Vec<Instant>,
+    /// When the loop last went round with brokers in reach.
     last_contact: Time,
     brokers_down: bool,
     report: Report,
@@ -136,6 +161,9 @@ impl<'c> Engine<'c> {
             held: Vec::new(),
             round: Round::new(now),
             stash: VecDeque::new(),
+            held_back: false,
+            stopping: None,
+            replaced: Vec::new(),
             last_contact: now,
             brokers_down: false,
             report: Report::default(),
@@ -151,7 +179,9 @@ impl<'c> Engine<'c> {
             self.throttle.handle_timeout(now);
             self.act(now);
             if self.round_due(now) {
-                self.run_round()?;
+                if !self.run_round()? {
+                    return Ok(());
+                }
                 continue;
             }
             self.publish_if_old(now);
@@ -165,9 +195,10 @@ impl<'c> Engine<'c> {
     fn drain(&mut self) -> Result<(), Stopped> {
         info!(service = self.job.service.name, "draining");
         self.report.draining = true;
-        let ended = if self.round_has_work() { self.run_round() } else { Ok(()) };
-        self.publish(self.clock.now());
-        ended
+        if !self.round_has_work() || self.run_round()? {
+            self.publish(self.clock.now());
+        }
+        Ok(())
     }
 
     /// How long nothing will happen by itself.
@@ -308,7 +339,7 @@ impl<'c> Engine<'c> {
         match event {
             Event::Assigned(assignments) => self.assigned(assignments),
             Event::Revoked { partitions, lost } => self.revoked(&partitions, lost),
-            Event::Record(record) => self.stash.push_back(record),
+            Event::Record(record) => self.put_aside(record),
             Event::Refused(foreign) => {
                 return Err(Stopped(format!(
                     "service {}: somebody else committed offset {} of {}/{}: {}. `watermaster run --accept-foreign-offsets` takes \
@@ -324,7 +355,12 @@ impl<'c> Engine<'c> {
                     topic, partition, from, to, lost, "records were deleted before they were read"
                 );
                 self.report.lost_records += lost;
-                if let Some(&number) = self.numbers.get(&(source, partition)) {
+                // What was put aside of it is still to be decided on; the first record after the gap tells of it then.
+                let aside =
+                    self.stash.iter().any(|record| (record.source(), record.partition()) == (source, partition));
+                if let Some(&number) = self.numbers.get(&(source, partition))
+                    && !aside
+                {
                     self.throttle.handle_end(number, to);
                 }
             }
@@ -332,15 +368,14 @@ impl<'c> Engine<'c> {
             Event::Down(why) => {
                 if !std::mem::replace(&mut self.brokers_down, true) {
                     warn!(service = self.job.service.name, "no broker can be reached, waiting: {why}");
-                    self.last_contact = self.clock.now();
-                    self.publish(self.clock.now());
+                    self.show();
                 }
             }
             Event::Up => {
                 if std::mem::replace(&mut self.brokers_down, false) {
                     info!(service = self.job.service.name, "the brokers are back");
                     self.gap_ends(self.clock.now());
-                    self.publish(self.clock.now());
+                    self.show();
                 }
             }
             Event::Fatal(why) => return Err(Stopped(format!("service {}: {why}", self.job.service.name))),
@@ -354,6 +389,10 @@ impl<'c> Engine<'c> {
         info!(service = self.job.service.name, partitions = assignments.len(), "partitions assigned");
         self.report.joined = true;
         self.report.rebalances += 1;
+        if self.held_back {
+            let addresses: Vec<_> = assignments.iter().map(|one| (one.source, one.partition)).collect();
+            self.pause(&addresses);
+        }
         for assignment in assignments {
             let number = self.number(assignment.source, assignment.partition);
             let place = &mut self.places[number as usize];
@@ -372,7 +411,7 @@ impl<'c> Engine<'c> {
                 self.round.hurry();
             }
         }
-        self.publish(now);
+        self.show();
     }
 
     /// Forgets everything about the partitions, at once: their next owner starts from what was committed.
@@ -388,7 +427,7 @@ impl<'c> Engine<'c> {
             self.round.forget(source, partition);
             self.stash.retain(|record| (record.source(), record.partition()) != (source, partition));
         }
-        self.publish(self.clock.now());
+        self.show();
     }
 
     fn number(&mut self, source: SourceIndex, partition: i32) -> u32 {
@@ -426,11 +465,17 @@ impl<'c> Engine<'c> {
             seconds = gap.as_secs_f64(),
             "nothing was read for longer than a cycle: catching up"
         );
-        for (number, place) in (0u32..).zip(&mut self.places).filter(|(_, place)| place.assigned) {
-            // A stale answer would count the gap's own records as live, so ask the broker where it can be asked.
-            let asked = self.consumer.watermarks(place.source, place.partition, Duration::from_secs(1));
-            let high =
-                asked.map(|(_, high)| high).ok().or_else(|| self.consumer.cached_high(place.source, place.partition));
+        let assigned: Vec<_> = (0u32..)
+            .zip(&self.places)
+            .filter(|(_, place)| place.assigned)
+            .map(|(number, place)| (number, (place.source, place.partition)))
+            .collect();
+        // A stale answer would count the gap's own records as live, so ask the brokers where they can be asked.
+        let addresses: Vec<_> = assigned.iter().map(|(_, address)| *address).collect();
+        let asked = self.consumer.highs(&addresses, ASK);
+        for (number, address) in assigned {
+            let high = asked.get(&address).copied().or_else(|| self.consumer.cached_high(address.0, address.1));
+            let place = &mut self.places[number as usize];
             if let Some(high) = high {
                 place.high = place.high.max(high);
                 self.throttle.handle_fetch_gap(number, place.high);

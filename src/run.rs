@@ -24,10 +24,12 @@ use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 
 /// The longest wait for the brokers at the start.
 const REACH: Duration = Duration::from_secs(10);
-/// An engine that was silent for longer hangs: the sum of its bounded calls is a commit (15 s), a group that is left
-/// (2 s) and some steps of waiting, and there is room.
+/// An engine that was silent for longer hangs: the longest of its calls, partitions that are settled (3 s), high
+/// watermarks (2 s), a replaced producer (1 s) and a group that is left (2 s), come to far less.
 const SILENCE: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether to stop, before the engines do.
+const LOOK: Duration = Duration::from_millis(100);
 /// Signals closer together than this are one.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 
@@ -47,7 +49,10 @@ pub fn run(config: Config, options: RunOptions) -> Exit {
             return Exit::Stopped;
         }
     };
-    runtime.block_on(supervise(config, options))
+    let exit = runtime.block_on(supervise(config, options));
+    // A look at the topics that nobody waits for any more ends with the process.
+    runtime.shutdown_background();
+    exit
 }
 
 async fn supervise(config: Config, options: RunOptions) -> Exit {
@@ -83,7 +88,14 @@ async fn supervise(config: Config, options: RunOptions) -> Exit {
 /// Looks at the topics, then runs every service until the last one ends.
 async fn work(settings: &Settings, engines: Vec<Prepared>, options: RunOptions, stop: &Arc<AtomicBool>) -> Exit {
     let asked = settings.clone();
-    let report = match tokio::task::spawn_blocking(move || preflight::check(&asked, REACH)).await {
+    let looked = tokio::select! {
+        looked = tokio::task::spawn_blocking(move || preflight::check(&asked, REACH)) => looked,
+        () = told_to_stop(stop) => {
+            info!("told to stop before anything was started");
+            return Exit::Done;
+        }
+    };
+    let report = match looked {
         Ok(Ok(report)) => report,
         Ok(Err(unreachable)) => {
             error!("{unreachable}");
@@ -109,6 +121,12 @@ async fn work(settings: &Settings, engines: Vec<Prepared>, options: RunOptions, 
     }
 }
 
+async fn told_to_stop(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 /// What an engine shares with the rest of the process.
 #[derive(Clone)]
 pub struct Prepared {
@@ -122,6 +140,14 @@ impl Prepared {
     pub fn new(name: &str) -> Prepared {
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), SILENCE));
         Prepared { name: name.to_owned(), cell: SnapshotCell::default(), heartbeat }
+    }
+
+    /// Its service can't even start.
+    fn never_ran(&self, why: String) -> Stopped {
+        let (name, trouble) = (self.name.clone(), Some(why.clone()));
+        self.cell.set(ServiceSnapshot { name, trouble, ..ServiceSnapshot::default() });
+        self.heartbeat.stop();
+        Stopped(why)
     }
 }
 
@@ -144,13 +170,7 @@ impl Fleet {
         for (service, prepared) in settings.services.iter().zip(engines) {
             let ended = ended.clone();
             if let Some(why) = tell_findings(report, &service.name) {
-                prepared.cell.set(ServiceSnapshot {
-                    name: service.name.clone(),
-                    trouble: Some(why.clone()),
-                    ..ServiceSnapshot::default()
-                });
-                prepared.heartbeat.stop();
-                let _ = ended.send(Err(Stopped(why)));
+                let _ = ended.send(Err(prepared.never_ran(why)));
                 continue;
             }
             let job = Job {
@@ -158,8 +178,8 @@ impl Fleet {
                 service: service.clone(),
                 accept_foreign_offsets: options.accept_foreign_offsets,
                 facts: report.clone(),
-                cell: prepared.cell,
-                heartbeat: prepared.heartbeat,
+                cell: prepared.cell.clone(),
+                heartbeat: Arc::clone(&prepared.heartbeat),
                 shutdown: Arc::clone(stop),
             };
             let thread = thread::Builder::new().name(format!("engine-{}", service.name));
@@ -168,7 +188,9 @@ impl Fleet {
                 move || drop(ended.send(engine::run(job)))
             });
             if let Err(why) = spawned {
-                let _ = ended.send(Err(Stopped(format!("service {}: no thread: {why}", service.name))));
+                let why = format!("service {}: no thread: {why}", service.name);
+                error!("{why}");
+                let _ = ended.send(Err(prepared.never_ran(why)));
             }
         }
         Fleet { running: settings.services.len(), ends }
@@ -178,7 +200,7 @@ impl Fleet {
     pub async fn wait(&mut self) -> usize {
         let mut failed = 0;
         while self.running > 0 {
-            // `None`: a thread panicked, and with it went the last sender.
+            // `None`: a thread ended without a word, and with it went the last sender.
             match self.ends.recv().await {
                 Some(Ok(())) => self.running -= 1,
                 Some(Err(_)) => {

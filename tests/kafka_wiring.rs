@@ -329,7 +329,7 @@ fn a_commit_comes_back_with_its_metadata() {
         let consumer = bench.consumer();
         assigned(&consumer);
         let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 3, metadata: text.clone() };
-        consumer.commit(&[commit]).unwrap();
+        consumer.commit(&[commit], || true).unwrap();
         let committed = consumer.committed(&[(SourceIndex(0), 0), (SourceIndex(1), 0)], PATIENCE).unwrap();
         let committed: BTreeMap<_, _> = committed.into_iter().collect();
         assert_eq!(committed[&(SourceIndex(0), 0)], Committed::At { offset: 3, metadata: text.into_bytes() });

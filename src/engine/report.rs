@@ -39,6 +39,14 @@ impl Report {
         }
     }
 
+    fn rounds(&self) -> Vec<(&'static str, u64)> {
+        ROUND_OUTCOMES.iter().copied().zip(self.rounds).collect()
+    }
+
+    fn recreations(&self) -> Vec<(&'static str, u64)> {
+        PRODUCER_CAUSES.iter().copied().zip(self.recreations).collect()
+    }
+
     pub(super) fn recreated(&mut self, cause: &str) {
         count(&mut self.recreations, PRODUCER_CAUSES, cause);
     }
@@ -56,10 +64,17 @@ impl Engine<'_> {
         }
     }
 
+    /// Shows what is true by now.
+    pub(super) fn show(&mut self) {
+        self.publish(self.clock.now());
+    }
+
     /// New flags with old counts.
-    fn publish_flags(&mut self) {
+    pub(super) fn publish_flags(&mut self) {
         let mut last = (*self.job.cell.get()).clone();
         (last.ready, last.trouble) = (self.ready(), self.trouble());
+        last.target_refusing = self.report.target_refusing;
+        (last.rounds, last.producer_recreations) = (self.report.rounds(), self.report.recreations());
         self.job.cell.set(last);
     }
 
@@ -143,8 +158,8 @@ impl Engine<'_> {
             partitions,
             paused: paused.to_vec(),
             map_used_ratio,
-            rounds: ROUND_OUTCOMES.iter().copied().zip(self.report.rounds).collect(),
-            producer_recreations: PRODUCER_CAUSES.iter().copied().zip(self.report.recreations).collect(),
+            rounds: self.report.rounds(),
+            producer_recreations: self.report.recreations(),
             lost_records: self.report.lost_records,
             rebalances: self.report.rebalances,
             ready: self.ready(),

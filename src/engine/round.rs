@@ -1,12 +1,11 @@
 //! A round: send what was decided, wait until all of it arrived, commit.
 //!
 //! Payloads are let go, and counts shown, only when the commit was acknowledged. A round that can't finish is late,
-//! not lost: it goes on trying while the group is kept alive, and nothing is decided meanwhile.
+//! not lost: it goes on trying while the group is kept alive (`engine/late.rs`), and nothing is decided meanwhile.
 //!
 //! `Deciding => Sending => Committing => Deciding`; from `Sending`, a refused record goes `=> Bisecting => Sending`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
@@ -14,8 +13,9 @@ use watermaster_core::reason::Reason;
 use watermaster_core::throttle::Rejection;
 use watermaster_core::units::Time;
 
+use super::late::{Lateness, STEP};
 use super::{Engine, Stopped};
-use crate::kafka::consumer::{CommitError, Event, PartitionCommit};
+use crate::kafka::consumer::{CommitError, PartitionCommit};
 use crate::kafka::producer::{DeadLetter, Destination, Failure, Producer, SendError};
 use crate::kafka::record::{Output, SourceIndex};
 use crate::settings::OnUndeliverable;
@@ -24,14 +24,9 @@ use crate::settings::OnUndeliverable;
 const MAX_RECORDS: usize = 10_000;
 /// … or bytes.
 const MAX_BYTES: usize = 16 << 20;
-/// One step of waiting: between two steps the heartbeat beats and shutdown is seen.
-const STEP: Duration = Duration::from_millis(100);
-/// A round is late after this, and said to be.
-const LATE: Duration = Duration::from_secs(2);
-/// A late round polls the group from then on, so that it is not expelled: far below `max.poll.interval.ms`.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// After this, a drain gives up: what was not committed is read again by the next owner.
-const DRAIN: Duration = Duration::from_secs(8);
+/// This many producers replaced within [`REPLACED_WITHIN`]: the next one would fare no better.
+const REPLACED_MAX: usize = 5;
+const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 
 /// What was decided since the last commit.
 pub(super) struct Round<'c> {
@@ -125,18 +120,22 @@ impl Engine<'_> {
         self.round_is_full() || (self.round_due_at() <= now && self.round_has_work())
     }
 
-    pub(super) fn run_round(&mut self) -> Result<(), Stopped> {
+    /// Sends and commits what was decided. False: gave up, because a drain took too long.
+    pub(super) fn run_round(&mut self) -> Result<bool, Stopped> {
         let began = self.clock.now();
         let mut late = Lateness::new();
         self.take_rejections();
         // Revoked before anything was sent: the next owner reads these again.
         self.round.outputs.retain(|pending| !pending.orphan);
         let all: Vec<usize> = (0..self.round.outputs.len()).collect();
-        let finished = self.settle(all, &mut late)? && self.commit(&mut late)?;
-        if !finished {
-            warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
+        let ended = self.settle(all, &mut late).and_then(|settled| Ok(settled && self.commit(&mut late)?));
+        if !matches!(ended, Ok(true)) {
             self.report.round("failed", Duration::ZERO);
-            return Ok(());
+            self.publish_flags();
+            if ended.is_ok() {
+                warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
+            }
+            return ended;
         }
         let now = self.clock.now();
         self.report.round("committed", now.since(began));
@@ -146,18 +145,10 @@ impl Engine<'_> {
                 self.report.end_to_end.record(Duration::from_millis((wall_ms - timestamp).max(0) as u64));
             }
         }
-        self.round.outputs.clear();
-        (self.round.bytes, self.round.last, self.round.hurry) = (0, began, false);
-        if late.told {
-            info!(
-                service = self.job.service.name,
-                seconds = now.since(began).as_secs_f64(),
-                "a late round was committed"
-            );
-            self.end_lateness(&late);
-        }
+        self.round = Round::new(began);
+        self.end_lateness(&late, now.since(began));
         self.publish(now);
-        Ok(())
+        Ok(true)
     }
 
     // ## Sending
@@ -169,6 +160,9 @@ impl Engine<'_> {
             let Some(outcome) = self.deliver(&tags, late)? else { return Ok(false) };
             if !outcome.again.is_empty() {
                 work.push(outcome.again);
+                if !self.breathe(late)? {
+                    return Ok(false);
+                }
             }
             match outcome.refused.len() {
                 0 => {}
@@ -195,42 +189,83 @@ impl Engine<'_> {
     /// Sends and waits until nothing is in flight. `None`: gave up.
     fn deliver(&mut self, tags: &[usize], late: &mut Lateness) -> Result<Option<Outcome>, Stopped> {
         let mut outcome = Outcome::default();
-        for &tag in tags {
-            loop {
-                match self.round.outputs[tag].send(&self.producer, tag) {
-                    Ok(()) => break,
-                    Err(SendError::QueueFull) => {
-                        self.producer.flush(STEP);
-                        if !self.keep_going(late)? {
-                            return Ok(None);
-                        }
-                    }
-                    Err(SendError::Refused(why)) => {
-                        outcome.refused.push((tag, why));
-                        break;
-                    }
-                    Err(SendError::Denied(why)) => return Err(self.target_refuses(&why)),
-                    Err(SendError::Fatal(why)) => {
-                        self.replace_producer(&why)?;
-                        outcome.again.push(tag);
-                        break;
+        let mut broken = None;
+        for (index, &tag) in tags.iter().enumerate() {
+            match self.offer(tag, late)? {
+                Offered::Taken => {}
+                Offered::Refused(why) => outcome.refused.push((tag, why)),
+                Offered::Broken(why) => {
+                    // What it took before is not lost sight of: it lands or fails below.
+                    broken = Some(why);
+                    outcome.again.extend(&tags[index..]);
+                    break;
+                }
+                Offered::GaveUp => return Ok(None),
+            }
+        }
+        if !self.land(broken.is_some(), late)? {
+            return Ok(None);
+        }
+        let failed = self.sort_failures(&mut outcome)?;
+        if let Some(why) = broken.or(failed).or_else(|| self.producer.fatal()) {
+            self.replace_producer(&why)?;
+        }
+        outcome.again.sort_unstable();
+        outcome.refused.sort_unstable();
+        Ok(Some(outcome))
+    }
+
+    fn offer(&mut self, tag: usize, late: &mut Lateness) -> Result<Offered, Stopped> {
+        let mut emptied = false;
+        loop {
+            let pending = &self.round.outputs[tag];
+            if pending.orphan {
+                // Its next owner sends it, and may have done so: ours would come after its successors.
+                return Ok(Offered::Taken);
+            }
+            match pending.send(&self.producer, tag) {
+                Ok(()) => return Ok(Offered::Taken),
+                Err(SendError::QueueFull) if emptied => {
+                    return Ok(Offered::Refused("larger than queue.buffering.max.kbytes".to_owned()));
+                }
+                Err(SendError::QueueFull) => {
+                    emptied = self.producer.flush(STEP);
+                    if !self.keep_going(late)? {
+                        return Ok(Offered::GaveUp);
                     }
                 }
+                Err(SendError::Refused(why)) => return Ok(Offered::Refused(why)),
+                Err(SendError::Denied(why)) => return Err(self.target_refuses(&why)),
+                Err(SendError::Fatal(why)) => return Ok(Offered::Broken(why)),
             }
         }
-        while !self.producer.flush(STEP) {
+    }
+
+    /// Waits until nothing is in flight. False: gave up.
+    fn land(&mut self, broken: bool, late: &mut Lateness) -> Result<bool, Stopped> {
+        loop {
+            if broken || self.producer.fatal().is_some() {
+                self.producer.purge();
+            }
+            if self.producer.flush(STEP) {
+                return Ok(true);
+            }
             if !self.keep_going(late)? {
                 self.producer.purge();
-                return Ok(None);
+                return Ok(false);
             }
         }
-        let mut broken = None;
+    }
+
+    /// What did not land; why the producer is of no use any more, if so.
+    fn sort_failures(&mut self, outcome: &mut Outcome) -> Result<Option<String>, Stopped> {
+        let (mut broken, mut unknown) = (None, None);
         for (tag, failure) in self.producer.take_failures() {
             match failure {
                 Failure::Refused(why) => outcome.refused.push((tag, why)),
                 Failure::Denied(why) => return Err(self.target_refuses(&why)),
                 Failure::Unknown(why) => {
-                    warn!(service = self.job.service.name, "sending again what may have arrived: {why}");
+                    unknown = Some(why);
                     outcome.again.push(tag);
                 }
                 Failure::Fatal(why) => {
@@ -239,12 +274,11 @@ impl Engine<'_> {
                 }
             }
         }
-        if let Some(why) = broken.or_else(|| self.producer.fatal()) {
-            self.replace_producer(&why)?;
+        if let Some(why) = unknown {
+            let records = outcome.again.len();
+            warn!(service = self.job.service.name, records, "sending again what may have arrived: {why}");
         }
-        outcome.again.sort_unstable();
-        outcome.refused.sort_unstable();
-        Ok(Some(outcome))
+        Ok(broken)
     }
 
     /// One record that its topic refuses for good. True: send it to the dead-letter topic instead.
@@ -281,13 +315,23 @@ impl Engine<'_> {
 
     fn target_refuses(&mut self, why: &str) -> Stopped {
         self.report.target_refusing = true;
-        self.publish(self.clock.now());
         Stopped(format!("service {}: writing is refused: {why}", self.job.service.name))
     }
 
     fn replace_producer(&mut self, why: &str) -> Result<(), Stopped> {
         warn!(service = self.job.service.name, "replacing the producer: {why}");
         self.report.recreated("fatal");
+        let now = Instant::now();
+        self.replaced.retain(|&at| now.duration_since(at) < REPLACED_WITHIN);
+        self.replaced.push(now);
+        if self.replaced.len() > REPLACED_MAX {
+            return Err(Stopped(format!(
+                "service {}: {} producers failed within {} min, the last one: {why}",
+                self.job.service.name,
+                self.replaced.len(),
+                REPLACED_WITHIN.as_secs() / 60
+            )));
+        }
         let limits = self.job.facts.limits(&self.job.service);
         self.producer = Producer::new(&self.job.kafka, &self.job.service, limits)
             .map_err(|error| Stopped(format!("service {}: {error}", self.job.service.name)))?;
@@ -315,7 +359,7 @@ impl Engine<'_> {
             if commits.is_empty() {
                 return Ok(true);
             }
-            match self.consumer.commit(&commits) {
+            match self.await_commit(&commits, late)? {
                 Ok(()) => {
                     touched.into_iter().for_each(|number| self.throttle.handle_committed(number));
                     return Ok(true);
@@ -323,75 +367,35 @@ impl Engine<'_> {
                 Err(CommitError::Fatal(why)) => {
                     return Err(Stopped(format!("service {}: committing failed: {why}", self.job.service.name)));
                 }
+                // A rebalance is under way. What was sent stays sent; if the partitions stay here, the next
+                // commit covers it; if they go, their next owner repeats this round.
                 Err(CommitError::Lost(why)) => {
-                    // A rebalance is under way. What was sent stays sent; if the partitions stay here, the next
-                    // commit covers it; if they go, their next owner repeats this round.
                     info!(service = self.job.service.name, "not committed, the group changes: {why}");
-                    self.serve_group()?;
-                    if !self.keep_going(late)? {
-                        return Ok(false);
-                    }
                 }
                 Err(CommitError::Retriable(why)) => {
                     warn!(service = self.job.service.name, "committing again: {why}");
-                    self.serve_group()?;
-                    if !self.keep_going(late)? {
-                        return Ok(false);
-                    }
                 }
             }
-        }
-    }
-
-    // ## Late
-
-    /// Between two steps of waiting. False: a drain took too long.
-    fn keep_going(&mut self, late: &mut Lateness) -> Result<bool, Stopped> {
-        self.job.heartbeat.beat(Instant::now());
-        let waited = late.began.elapsed();
-        if self.job.shutdown.load(Ordering::Relaxed) && late.since_shutdown() > DRAIN {
-            return Ok(false);
-        }
-        if waited > LATE && !late.told {
-            late.told = true;
-            warn!(service = self.job.service.name, "a round is late, waiting for the brokers");
-            self.report.late = true;
-            self.publish(self.clock.now());
-        }
-        if waited > KEEP_ALIVE {
-            if !late.paused {
-                late.paused = true;
-                self.pause(&self.assigned_addresses());
-            }
-            self.serve_group()?;
-        }
-        Ok(true)
-    }
-
-    /// Lets the consumer serve a rebalance; records that come are put aside.
-    fn serve_group(&mut self) -> Result<(), Stopped> {
-        for _ in 0..100 {
-            match self.consumer.poll(Duration::from_millis(1)) {
-                Event::Idle => break,
-                event => self.handle(event)?,
+            self.serve_group(STEP)?;
+            if !self.keep_going(late)? {
+                return Ok(false);
             }
         }
-        Ok(())
     }
 
-    fn end_lateness(&mut self, late: &Lateness) {
-        self.report.late = false;
-        if late.paused {
-            let open = (0u32..)
-                .zip(&self.places)
-                .filter(|(number, place)| place.assigned && self.throttle.paused(*number).is_none());
-            let open: Vec<_> = open.map(|(_, place)| (place.source, place.partition)).collect();
-            self.resume(&open);
-        }
-    }
-
-    fn assigned_addresses(&self) -> Vec<(SourceIndex, i32)> {
-        self.places.iter().filter(|place| place.assigned).map(|place| (place.source, place.partition)).collect()
+    /// Commits, and watches out while it waits for the answer.
+    fn await_commit(
+        &mut self,
+        commits: &[PartitionCommit],
+        late: &mut Lateness,
+    ) -> Result<Result<(), CommitError>, Stopped> {
+        let consumer = self.consumer;
+        let mut going = Ok(true);
+        let committed = consumer.commit(commits, || {
+            going = self.keep_going(late);
+            matches!(going, Ok(true))
+        });
+        going.map(|_| committed)
     }
 }
 
@@ -402,20 +406,11 @@ struct Outcome {
     again: Vec<usize>,
 }
 
-/// How long a round has been waiting.
-struct Lateness {
-    began: Instant,
-    shutdown: Option<Instant>,
-    told: bool,
-    paused: bool,
-}
-
-impl Lateness {
-    fn new() -> Lateness {
-        Lateness { began: Instant::now(), shutdown: None, told: false, paused: false }
-    }
-
-    fn since_shutdown(&mut self) -> Duration {
-        self.shutdown.get_or_insert_with(Instant::now).elapsed()
-    }
+/// What became of an output that was handed to the producer.
+enum Offered {
+    Taken,
+    Refused(String),
+    /// The producer takes nothing any more.
+    Broken(String),
+    GaveUp,
 }

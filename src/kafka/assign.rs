@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
@@ -166,7 +166,7 @@ pub(super) fn watermarks<C>(
     consumer: &BaseConsumer<C>,
     topics: &Topics,
     partitions: &[SourcePartition],
-    timeout: Duration,
+    deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError>
 where
     C: ClientContext + ConsumerContext,
@@ -177,7 +177,7 @@ where
     // These two stand for themselves where a timestamp is looked up.
     let edge = |offset| {
         let list = topics.list(partitions.iter().map(|partition| (*partition, offset)));
-        by_partition(topics, &consumer.offsets_for_times(list, timeout)?)
+        by_partition(topics, &consumer.offsets_for_times(list, remaining(deadline))?)
     };
     let (low, high) = (edge(Offset::Beginning)?, edge(Offset::End)?);
     Ok(low
@@ -185,6 +185,30 @@ where
         .filter_map(|(partition, low)| Some((partition, (low.offset, high.get(&partition)?.offset))))
         .filter(|(_, (low, high))| *low >= 0 && *high >= 0)
         .collect())
+}
+
+/// Never zero, which would mean not to try at all.
+pub(super) fn remaining(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// The offset after the last (stable) record of each partition that a broker answers for.
+pub(super) fn highs<C>(
+    consumer: &BaseConsumer<C>,
+    topics: &Topics,
+    partitions: &[SourcePartition],
+    timeout: Duration,
+) -> HashMap<SourcePartition, i64>
+where
+    C: ClientContext + ConsumerContext,
+{
+    if partitions.is_empty() {
+        return HashMap::new();
+    }
+    let list = topics.list(partitions.iter().map(|partition| (*partition, Offset::End)));
+    let Ok(list) = consumer.offsets_for_times(list, timeout) else { return HashMap::new() };
+    let known = ffi::entries(&list).into_iter().filter(|entry| entry.error == Code::NoError && entry.offset >= 0);
+    known.filter_map(|entry| Some(((topics.find(&entry.topic)?, entry.partition), entry.offset))).collect()
 }
 
 /// A list by partition; the first error of any partition is the error of all.

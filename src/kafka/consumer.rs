@@ -1,7 +1,7 @@
 //! Where records come from.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
@@ -24,6 +24,8 @@ pub use super::assign::{Committed, SourcePartition};
 
 /// The longest that one [`Consumer::commit`] blocks.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often it looks up meanwhile.
+const COMMIT_STEP: Duration = Duration::from_millis(100);
 /// A broker refused 1 MiB of metadata in one commit.
 const COMMIT_BYTES: usize = 768 * 1024;
 
@@ -221,15 +223,16 @@ impl Consumer {
         Some(self.last_source.get())
     }
 
-    /// Commits offsets with their maps, and waits for the answer, at most 15 s.
+    /// Commits offsets with their maps, and waits for the answer: at most 15 s, and for as long as `go_on`, asked ten times
+    /// a second, says true.
     ///
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
-    pub fn commit(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
+    pub fn commit(&self, commits: &[PartitionCommit], mut go_on: impl FnMut() -> bool) -> Result<(), CommitError> {
         let deadline = Instant::now() + COMMIT_TIMEOUT;
         self.still_ours(commits)?;
         // Else a late commit could overwrite this one.
         while self.unanswered.get() > 0 {
-            self.answer(deadline)
+            self.answer(deadline, &mut go_on)
                 .ok_or_else(|| CommitError::Retriable("an earlier commit is still unanswered".to_owned()))?;
         }
         for request in requests(commits, &self.topics) {
@@ -242,10 +245,8 @@ impl Consumer {
             }
             self.replies.start_commit(self.base.client(), &list).map_err(|code| commit_error(code, "the commit"))?;
             self.unanswered.set(self.unanswered.get() + 1);
-            let reply = self.answer(deadline);
-            check(&reply.ok_or_else(|| {
-                CommitError::Retriable(format!("no answer to the commit within {} s", COMMIT_TIMEOUT.as_secs()))
-            })?)?;
+            let reply = self.answer(deadline, &mut go_on);
+            check(&reply.ok_or_else(|| CommitError::Retriable("no answer to the commit yet".to_owned()))?)?;
         }
         self.base.context().reached();
         Ok(())
@@ -266,8 +267,16 @@ impl Consumer {
         }
     }
 
-    fn answer(&self, deadline: Instant) -> Option<ffi::CommitReply> {
-        let reply = self.replies.next(deadline.saturating_duration_since(Instant::now()))?;
+    fn answer(&self, deadline: Instant, go_on: &mut impl FnMut() -> bool) -> Option<ffi::CommitReply> {
+        let reply = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Some(reply) = self.replies.next(left.min(COMMIT_STEP)) {
+                break reply;
+            }
+            if left.is_zero() || !go_on() {
+                return None;
+            }
+        };
         self.unanswered.set(self.unanswered.get() - 1);
         Some(reply)
     }
@@ -284,6 +293,11 @@ impl Consumer {
     /// The first offset, and the one after the last stable record, as the broker says.
     pub fn watermarks(&self, source: SourceIndex, partition: i32, timeout: Duration) -> Result<(i64, i64), KafkaError> {
         Ok(self.base.fetch_watermarks(self.topics.name(source), partition, timeout)?)
+    }
+
+    /// The offset after the last stable record of each partition that a broker answers for in time.
+    pub fn highs(&self, partitions: &[SourcePartition], timeout: Duration) -> HashMap<SourcePartition, i64> {
+        assign::highs(&self.base, &self.topics, partitions, timeout)
     }
 
     /// The high watermark that the last fetch brought, without asking. Where transactions are open it lies

@@ -51,6 +51,22 @@ impl Embedded {
         self.cluster().request_errors(RDKafkaApiKey::Produce, &[error]);
     }
 
+    /// Makes so many producers useless: each may not have a producer id, which is fatal to it.
+    pub fn refuse_next_producers(&self, count: usize) {
+        let errors = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; count];
+        self.cluster().request_errors(RDKafkaApiKey::InitProducerId, &errors);
+    }
+
+    /// Answers the next commits with these, one each: that the group changes, or an error that nobody knows.
+    pub fn refuse_next_commits(&self, group_changes: &[bool]) {
+        let error = |&changes: &bool| match changes {
+            true => RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS,
+            false => RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN,
+        };
+        let errors: Vec<_> = group_changes.iter().map(error).collect();
+        self.cluster().request_errors(RDKafkaApiKey::OffsetCommit, &errors);
+    }
+
     /// Stops answering on all connections to a broker (they are numbered from 1).
     pub fn broker_down(&self, broker: i32) -> Result<(), KafkaError> {
         self.cluster().broker_down(broker).map_err(cannot("stop a broker"))

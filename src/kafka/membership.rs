@@ -18,8 +18,10 @@ use super::consumer::{Assignment, Event, ForeignOffset};
 use super::ffi;
 use crate::settings::OnDataLoss;
 
-/// The longest that one attempt to find out where partitions start takes, twice (offsets, watermarks).
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two attempts other partitions are read.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(500);
 /// How often brokers are asked whether they are back.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -45,6 +47,7 @@ struct State {
     starts: BTreeMap<SourcePartition, i64>,
     /// Assigned, but where they start could not be found out yet. The group waits for us.
     unsettled: Option<Vec<SourcePartition>>,
+    next_attempt: Option<Instant>,
     /// Nothing can be reached.
     down: bool,
     /// A position fell out of what the broker keeps.
@@ -101,14 +104,29 @@ impl Membership {
 
     /// Does what waits to be done: an assignment to settle, a position out of range, brokers to look for.
     pub fn tend(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
-        let unsettled = self.state().unsettled.take();
-        if let Some(partitions) = unsettled {
-            self.settle(consumer, partitions);
-        }
-        if std::mem::take(&mut self.state().out_of_range) {
-            self.restart(consumer, paused);
+        if self.may_attempt() {
+            let unsettled = self.state().unsettled.take();
+            if let Some(partitions) = unsettled {
+                self.settle(consumer, partitions);
+            }
+            if std::mem::take(&mut self.state().out_of_range) {
+                self.restart(consumer, paused);
+            }
         }
         self.probe(consumer);
+    }
+
+    fn is_unsettled(&self) -> bool {
+        let state = self.state();
+        state.unsettled.is_some() || state.out_of_range
+    }
+
+    fn may_attempt(&self) -> bool {
+        self.state().next_attempt.is_none_or(|next| Instant::now() >= next)
+    }
+
+    fn attempt_later(&self) {
+        self.state().next_attempt = Some(Instant::now() + SETTLE_INTERVAL);
     }
 
     fn tell(&self, event: Event<'static>) {
@@ -128,9 +146,15 @@ impl Membership {
     /// we do, for `max.poll.interval.ms` at most.
     fn settle(&self, consumer: &BaseConsumer<Membership>, partitions: Vec<SourcePartition>) {
         match self.resolve(consumer, &partitions) {
-            Ok(assignments) => self.begin(consumer, assignments),
+            Ok(assignments) => {
+                if !partitions.is_empty() {
+                    self.reached();
+                }
+                self.begin(consumer, assignments);
+            }
             Err(Unsettled::Later(why)) => {
                 self.state().unsettled = Some(partitions);
+                self.attempt_later();
                 self.tell_down(why);
             }
             Err(Unsettled::Never(event)) => {
@@ -144,7 +168,8 @@ impl Membership {
     fn begin(&self, consumer: &BaseConsumer<Membership>, assignments: Vec<Assignment>) {
         let starts: Vec<_> = assignments.iter().map(|one| ((one.source, one.partition), one.base)).collect();
         let list = self.topics.list(starts.iter().map(|(partition, base)| (*partition, Offset::Offset(*base))));
-        if self.assign(consumer, &list) && !starts.is_empty() {
+        // Having nothing to do is having joined, too.
+        if self.assign(consumer, &list) {
             self.state().starts.extend(starts);
             self.tell(Event::Assigned(assignments));
         }
@@ -188,9 +213,10 @@ impl Membership {
         consumer: &BaseConsumer<Membership>,
         partitions: &[SourcePartition],
     ) -> Result<Vec<Assignment>, Unsettled> {
-        let committed = assign::committed(consumer, &self.topics, partitions, SETTLE_TIMEOUT)
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let committed = assign::committed(consumer, &self.topics, partitions, assign::remaining(deadline))
             .map_err(|error| self.unsettled("committed offsets", &error))?;
-        let edges = assign::watermarks(consumer, &self.topics, partitions, SETTLE_TIMEOUT)
+        let edges = assign::watermarks(consumer, &self.topics, partitions, deadline)
             .map_err(|error| self.unsettled("watermarks", &error))?;
         let mut assignments = Vec::with_capacity(committed.len());
         for (at, committed) in committed {
@@ -232,8 +258,13 @@ impl Membership {
     /// Starts all partitions anew where they are, those out of range at the first record that is left: librdkafka
     /// has stopped reading one of them and does not say which.
     fn restart(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
-        if let Err(error) = self.try_restart(consumer, paused) {
+        let restarted = self.try_restart(consumer, paused);
+        if restarted.is_ok() {
+            self.reached();
+        }
+        if let Err(error) = restarted {
             self.state().out_of_range = true;
+            self.attempt_later();
             self.tell_down(format!("positions of group {}: {error}", self.group));
         }
     }
@@ -253,7 +284,7 @@ impl Membership {
             }
         }
         let partitions: Vec<_> = positions.keys().copied().collect();
-        let edges = assign::watermarks(consumer, &self.topics, &partitions, SETTLE_TIMEOUT)?;
+        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + SETTLE_TIMEOUT)?;
         for (&(source, partition), position) in &mut positions {
             let Some(&(low, high)) = edges.get(&(source, partition)) else {
                 continue;
@@ -294,7 +325,10 @@ impl Membership {
             Err(_) => {}
             Ok(None) => {
                 self.state().missing_since = None;
-                self.reached();
+                // Not enough for partitions that are still to be settled: they say themselves when it is.
+                if !self.is_unsettled() {
+                    self.reached();
+                }
             }
             Ok(Some(topic)) => {
                 self.reached();

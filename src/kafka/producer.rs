@@ -103,6 +103,9 @@ struct Names {
 const DEFAULTS: &[(&str, &str)] = &[
     ("linger.ms", "5"),
     ("compression.type", "lz4"),
+    // For ever: librdkafka repeats in order and without doubles, while what timed out and is sent once more may arrive
+    // twice and behind its successors. A drain gives up by itself.
+    ("message.timeout.ms", "0"),
     // What gets CONCURRENT_TRANSACTIONS or meets a new leader waits this long; the default is 100.
     ("retry.backoff.ms", "10"),
     ("retry.backoff.max.ms", "50"),

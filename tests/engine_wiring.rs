@@ -1,0 +1,370 @@
+//! A whole engine against the embedded broker: what it commits has arrived, whatever the broker answers meanwhile.
+//!
+//! Not a proof of delivery guarantees (that takes a real Kafka): faults here are those that the embedded broker can be told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster::engine::{self, Job, Stopped};
+use watermaster::heartbeat::Heartbeat;
+use watermaster::kafka::embedded::Embedded;
+use watermaster::kafka::preflight;
+use watermaster::settings::{
+    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source, StartFrom,
+};
+use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
+use watermaster_core::map::{self, MapBudget};
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::units::{Ratio, Weight};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(40);
+const TICK: Duration = Duration::from_millis(20);
+
+struct Bench {
+    broker: Embedded,
+    kafka: Kafka,
+    service: Service,
+}
+
+impl Bench {
+    /// One service that reads `loans`, whose every record is of one client.
+    fn new(capacity: u64, cycle: Duration) -> Bench {
+        let broker = Embedded::start(1).unwrap();
+        for topic in ["loans", "target", "dead"] {
+            broker.create_topic(topic, 1).unwrap();
+        }
+        // The embedded broker waits for a session less a second for members to come back.
+        let properties = [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")];
+        let kafka = Kafka {
+            bootstrap_servers: broker.bootstrap_servers(),
+            group_id: "wm".to_owned(),
+            instance_id: "wm-0".to_owned(),
+            delivery: Delivery::AtLeastOnce,
+            commit_interval: Duration::from_millis(50),
+            start_from: StartFrom::Earliest,
+            on_foreign_offset: OnForeignOffset::Stop,
+            on_data_loss: OnDataLoss::Stop,
+            properties: properties.map(|(property, value)| (property.to_owned(), value.to_owned())).into(),
+        };
+        let service = Service {
+            name: "kyc".to_owned(),
+            target: "target".to_owned(),
+            dead_letter: "dead".to_owned(),
+            on_undeliverable: OnUndeliverable::Stop,
+            client_from: vec![ClientFrom::Topic],
+            sources: vec![Source {
+                topic: "loans".to_owned(),
+                client: Some("loans".to_owned()),
+                allowed_clients: None,
+            }],
+            policy: policy(capacity, cycle),
+        };
+        Bench { broker, kafka, service }
+    }
+
+    fn client(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.kafka.bootstrap_servers);
+        config
+    }
+
+    /// Sends so many records; the value of each is its offset.
+    fn feed(&self, records: std::ops::Range<usize>) {
+        let producer: ThreadedProducer<DefaultProducerContext> = self.client().set("linger.ms", "20").create().unwrap();
+        for n in records {
+            let value = n.to_string();
+            let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&value) });
+            producer.send(BaseRecord::<(), str>::to("loans").payload(&value).headers(headers)).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    }
+
+    /// Everything in a topic now: the offset of each record in its source, and why it was rejected.
+    fn read(&self, topic: &str) -> Vec<(i64, Option<String>)> {
+        let consumer: BaseConsumer = self.client().set("group.id", "reader").create().unwrap();
+        let (low, high) = consumer.fetch_watermarks(topic, 0, PATIENCE).unwrap();
+        assert_eq!(low, 0, "the embedded broker still has all");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, 0, Offset::Beginning).unwrap();
+        consumer.assign(&list).unwrap();
+        let (mut records, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        while (records.len() as i64) < high && Instant::now() < deadline {
+            let Some(message) = consumer.poll(TICK) else { continue };
+            let message = message.unwrap();
+            let value = message.payload_view::<str>().unwrap().unwrap().parse().unwrap();
+            let reason =
+                message.headers().and_then(|headers| headers.iter().find(|header| header.key == "throttle-reason"));
+            records.push((value, reason.map(|header| String::from_utf8_lossy(header.value.unwrap()).into_owned())));
+        }
+        records
+    }
+
+    /// What the group has committed as completed.
+    fn completed(&self) -> BTreeSet<i64> {
+        let consumer: BaseConsumer = self.client().set("group.id", "wm.kyc").create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition("loans", 0);
+        let list = consumer.committed_offsets(list, PATIENCE).unwrap();
+        let element = &list.elements()[0];
+        let Offset::Offset(base) = element.offset() else { return BTreeSet::new() };
+        let map = map::decode(base, element.metadata().as_bytes()).unwrap();
+        (0..base).chain(map.completed.iter().flat_map(|run| run.start..run.end)).collect()
+    }
+
+    fn start(&self) -> Engine {
+        let (cell, shutdown) = (SnapshotCell::default(), Arc::new(AtomicBool::new(false)));
+        let job = Job {
+            kafka: self.kafka.clone(),
+            service: self.service.clone(),
+            accept_foreign_offsets: false,
+            facts: preflight::Report::default(),
+            cell: cell.clone(),
+            heartbeat: Arc::new(Heartbeat::new(Instant::now(), PATIENCE)),
+            shutdown: Arc::clone(&shutdown),
+        };
+        Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }
+    }
+}
+
+struct Engine {
+    cell: SnapshotCell,
+    shutdown: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), Stopped>>,
+}
+
+impl Engine {
+    /// Waits until the engine shows this.
+    fn until(&self, what: &str, shown: impl Fn(&ServiceSnapshot) -> bool) -> Arc<ServiceSnapshot> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let snapshot = self.cell.get();
+            if shown(&snapshot) {
+                return snapshot;
+            }
+            assert!(Instant::now() < deadline, "never {what}: {snapshot:?}");
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Tells it to stop; how it ended and how long that took.
+    fn stop(self) -> (Result<(), Stopped>, Duration) {
+        let told = Instant::now();
+        self.shutdown.store(true, Ordering::Relaxed);
+        (self.thread.join().unwrap(), told.elapsed())
+    }
+}
+
+fn policy(capacity: u64, cycle: Duration) -> Policy {
+    Policy {
+        capacity,
+        cycle,
+        reservation: Ratio::ZERO,
+        lending: Lending::Proportional,
+        mode: Mode::Shape,
+        enforce: true,
+        window: Window::Sliding,
+        catch_up: CatchUp::Delay,
+        max_clients: 10,
+        unlisted_weight: Weight::ONE,
+        client_idle_timeout: Duration::from_secs(600),
+        clients: Vec::new(),
+        queue_capacity: 1_000,
+        queue_bytes: 1 << 24,
+        max_delay: Duration::from_secs(60),
+        overflow: Overflow::DeadLetter,
+        burst: Ratio::ZERO,
+        commit_interval: Duration::from_millis(50),
+        map_budget: MapBudget::Chars(4096),
+    }
+}
+
+fn admitted(snapshot: &ServiceSnapshot) -> u64 {
+    snapshot.clients.iter().map(|client| client.counts.admitted).sum()
+}
+
+fn rejected(snapshot: &ServiceSnapshot) -> u64 {
+    snapshot.clients.iter().map(|client| client.counts.rejected.total()).sum()
+}
+
+fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
+    snapshot.rounds.iter().filter(|(name, _)| *name == outcome).map(|(_, count)| *count).sum()
+}
+
+/// Each of these offsets once, none of it rejected.
+fn all_once(records: &[(i64, Option<String>)], count: i64) {
+    let expected: Vec<_> = (0..count).map(|n| (n, None)).collect();
+    assert_eq!(records, expected, "in order, each once");
+}
+
+#[test]
+fn what_is_admitted_arrives_in_order_and_is_committed() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.feed(0..500);
+    let engine = bench.start();
+    let shown = engine.until("all admitted", |shown| admitted(shown) == 500);
+    assert!(shown.ready && shown.up && shown.trouble.is_none());
+    let (ended, took) = engine.stop();
+    ended.unwrap();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    all_once(&bench.read("target"), 500);
+    assert_eq!(bench.completed(), (0..500).collect());
+}
+
+#[test]
+fn what_a_drain_commits_has_arrived() {
+    let mut bench = Bench::new(10, Duration::from_secs(10));
+    // All but a few are turned away, as fast as they are read.
+    bench.service.policy.queue_capacity = 10;
+    bench.feed(0..30_000);
+    let engine = bench.start();
+    engine.until("any rejected", |shown| rejected(shown) > 0);
+    engine.stop().0.unwrap();
+    let arrived: BTreeMap<i64, usize> =
+        bench.read("target").into_iter().chain(bench.read("dead")).fold(BTreeMap::new(), |mut seen, (offset, _)| {
+            *seen.entry(offset).or_default() += 1;
+            seen
+        });
+    let lost: Vec<_> = bench.completed().into_iter().filter(|offset| !arrived.contains_key(offset)).collect();
+    assert!(lost.is_empty(), "{} committed and not there, from {:?} on", lost.len(), lost.first());
+    assert!(arrived.values().all(|&times| times == 1), "nothing twice");
+}
+
+#[test]
+fn what_the_target_refuses_ends_in_the_dead_letter_topic() {
+    let bench = Bench::new(100, Duration::from_secs(1));
+    bench.feed(0..1);
+    bench.broker.refuse_next_batch();
+    let engine = bench.start();
+    engine.until("rejected", |shown| rejected(shown) == 1);
+    engine.stop().0.unwrap();
+    assert_eq!(bench.read("target"), []);
+    assert_eq!(bench.read("dead"), [(0, Some("undeliverable".to_owned()))]);
+    assert_eq!(bench.completed(), [0].into());
+}
+
+#[test]
+fn a_refused_batch_is_halved_and_nobody_innocent_is_rejected() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.feed(0..100);
+    bench.broker.refuse_next_batch();
+    let engine = bench.start();
+    engine.until("all admitted", |shown| admitted(shown) + rejected(shown) == 100);
+    engine.stop().0.unwrap();
+    let arrived: BTreeSet<i64> =
+        bench.read("target").into_iter().chain(bench.read("dead")).map(|(offset, _)| offset).collect();
+    assert_eq!(arrived, (0..100).collect());
+    assert!(bench.read("dead").len() <= 1);
+}
+
+#[test]
+fn a_commit_that_fails_is_repeated_and_nothing_is_sent_twice() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.broker.refuse_next_commits(&[true, false, true, true, false]);
+    let began = Instant::now();
+    bench.feed(0..100);
+    let engine = bench.start();
+    engine.until("all admitted", |shown| admitted(shown) == 100);
+    assert!(began.elapsed() > Duration::from_millis(300), "five refusals take some steps");
+    engine.stop().0.unwrap();
+    all_once(&bench.read("target"), 100);
+    assert_eq!(bench.completed(), (0..100).collect());
+}
+
+#[test]
+fn a_producer_that_fails_is_replaced_and_nothing_is_lost() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.feed(0..500);
+    bench.broker.refuse_next_producers(2);
+    let engine = bench.start();
+    let shown = engine.until("all admitted", |shown| admitted(shown) == 500);
+    assert_eq!(shown.producer_recreations.iter().map(|(_, count)| count).sum::<u64>(), 2);
+    engine.stop().0.unwrap();
+    all_once(&bench.read("target"), 500);
+    assert_eq!(bench.completed(), (0..500).collect());
+}
+
+#[test]
+fn a_service_whose_producers_all_fail_stops() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.feed(0..5);
+    bench.broker.refuse_next_producers(20);
+    let engine = bench.start();
+    let shown = engine.until("stopped", |shown| !shown.up && shown.trouble.is_some());
+    assert!(!shown.ready);
+    assert_eq!(rounds(&shown, "failed"), 1);
+    assert!(engine.stop().0.unwrap_err().0.contains("producers failed"));
+    assert!(bench.completed().is_empty(), "nothing is committed that did not arrive");
+}
+
+#[test]
+fn a_broker_that_goes_and_comes_back_costs_nothing() {
+    let bench = Bench::new(20, Duration::from_secs(1));
+    bench.feed(0..120);
+    let engine = bench.start();
+    engine.until("some admitted", |shown| admitted(shown) >= 20);
+    bench.broker.broker_down(1).unwrap();
+    engine.until("not ready", |shown| !shown.ready && shown.up && shown.trouble.is_some());
+    let before = admitted(&engine.cell.get());
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        assert!(admitted(&engine.cell.get()) <= before, "nothing is shown as admitted that did not arrive");
+        thread::sleep(TICK);
+    }
+    bench.broker.broker_up(1).unwrap();
+    // Not by counts: what was read again is counted again.
+    let shown = engine.until("all committed", |shown| {
+        shown.ready && shown.partitions.iter().any(|partition| partition.lag == 0 && partition.held == 0)
+    });
+    assert!(shown.window_admitted_max <= 20, "{}", shown.window_admitted_max);
+    engine.stop().0.unwrap();
+    let arrived: BTreeSet<_> = bench.read("target").into_iter().map(|(offset, _)| offset).collect();
+    assert_eq!(arrived, (0..120).collect());
+    assert_eq!(bench.completed(), (0..120).collect());
+}
+
+#[test]
+fn a_drain_without_brokers_takes_less_than_ten_seconds() {
+    let bench = Bench::new(20, Duration::from_secs(1));
+    bench.feed(0..1_000);
+    let engine = bench.start();
+    engine.until("some admitted", |shown| admitted(shown) >= 20);
+    bench.broker.broker_down(1).unwrap();
+    engine.until("not ready", |shown| !shown.ready);
+    let cell = engine.cell.clone();
+    let (ended, took) = engine.stop();
+    ended.unwrap();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert!(rounds(&cell.get(), "failed") <= 1);
+}
+
+#[test]
+fn a_service_that_cannot_start_says_so() {
+    let mut bench = Bench::new(20, Duration::from_secs(1));
+    bench.kafka.properties.insert("session.timeout.ms".to_owned(), "soon".to_owned());
+    let engine = bench.start();
+    let shown = engine.until("stopped", |shown| shown.trouble.is_some());
+    assert!(!shown.up && !shown.ready);
+    assert!(shown.trouble.as_ref().unwrap().contains("session.timeout.ms"), "{shown:?}");
+    assert!(engine.stop().0.is_err());
+}
+
+#[test]
+fn an_instance_without_partitions_is_ready_too() {
+    let bench = Bench::new(20, Duration::from_secs(1));
+    let engines = [bench.start(), bench.start()];
+    for engine in &engines {
+        engine.until("ready", |shown| shown.ready);
+    }
+    for engine in engines {
+        engine.stop().0.unwrap();
+    }
+}
