@@ -276,13 +276,13 @@ fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_bu
     // Reject mode: what waited when the partition came is delayed, what came after is admitted around it.
     let mut policy = policy(40, SECOND);
     (policy.mode, policy.map_budget) = (Mode::Reject, MapBudget::Chars(40));
-    names(&mut policy, &["behind", "ahead"]);
+    names(&mut policy, &["behind", "ahead", "newcomer"]);
     let mut sim = Sim::new(policy, 1);
     sim.throttle.handle_fetch_gap(0, 200);
     for n in 0..2_000 {
         match n % 3 {
             0 => sim.read("behind", 0),
-            1 => sim.read("ahead", 0),
+            1 => sim.read(if n < 200 { "ahead" } else { "newcomer" }, 0),
             _ => sim.read_sized(Sender::Anonymous, 0, 1),
         };
         assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
