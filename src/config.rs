@@ -62,19 +62,11 @@ impl Config {
         let written = Written::new(text, path, environment, &mut errors)?;
         let reader = Reader::new(written, errors);
         let settings = settings(&reader.root());
-        let Findings {
-            errors,
-            mut warnings,
-            entries,
-        } = reader.finish();
+        let Findings { errors, mut warnings, entries } = reader.finish();
         match settings {
             Some(settings) if errors.is_empty() => {
                 warnings.sort();
-                Ok(Config {
-                    settings,
-                    effective: Effective::new(entries),
-                    warnings,
-                })
+                Ok(Config { settings, effective: Effective::new(entries), warnings })
             }
             _ => Err(ConfigErrors::new(errors)),
         }
@@ -94,23 +86,12 @@ fn settings(root: &Section<'_>) -> Option<Settings> {
     };
     let drafts = services(root, shared);
     rules::check(&kafka_section, shared.commit_interval, &drafts);
-    let services = drafts
-        .into_iter()
-        .map(|draft| draft.service)
-        .collect::<Option<_>>()?;
-    Some(Settings {
-        kafka: kafka.kafka?,
-        admin: admin?,
-        log: log?,
-        services,
-    })
+    let services = drafts.into_iter().map(|draft| draft.service).collect::<Option<_>>()?;
+    Some(Settings { kafka: kafka.kafka?, admin: admin?, log: log?, services })
 }
 
 fn services<'a>(root: &Section<'a>, shared: Shared<'_>) -> Vec<Draft<'a>> {
     let named = |dict: &figment::value::Dict| dict.get("name")?.as_str().map(str::to_owned);
     let sections = root.tables("service", named);
-    sections
-        .into_iter()
-        .map(|section| service::service(section, shared))
-        .collect()
+    sections.into_iter().map(|section| service::service(section, shared)).collect()
 }

@@ -284,10 +284,9 @@ impl<'c> Engine<'c> {
         }
     }
 
-    /// Takes into the round what the core has decided before. All of it, also beyond a full round: the core counts it as
-    /// completed, so the next commit covers it.
-    fn act_on_decided(&mut self) {
-        while let Some(action) = self.throttle.poll_decided() {
+    /// Takes the rejections that were decided already, however full the round is: it commits them as completed.
+    fn take_rejections(&mut self) {
+        while let Some(action) = self.throttle.poll_rejection() {
             self.enact(action);
         }
     }

@@ -15,34 +15,17 @@ fn a_command_line_without_sense_is_wrong_usage() {
         &["allocate", "--capacity", "0", "--wants", "A=1"],
         &["allocate", "--capacity", "4", "--wants", "A"],
         &["allocate", "--capacity", "4", "--wants", "A=1,A=2"],
-        &[
-            "allocate",
-            "--capacity",
-            "4",
-            "--wants",
-            "A=1",
-            "--weight",
-            "B=2",
-        ],
+        &["allocate", "--capacity", "4", "--wants", "A=1", "--weight", "B=2"],
     ];
     for line in lines {
         let output = watermaster(line, &[], "");
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{line:?}: {}",
-            text(&output.stderr)
-        );
+        assert_eq!(output.status.code(), Some(2), "{line:?}: {}", text(&output.stderr));
         assert!(!output.stderr.is_empty(), "{line:?}");
     }
 }
 
 fn granted(arguments: &[&str], input: &str) -> serde_json::Value {
-    let arguments: Vec<_> = ["allocate", "--output", "json"]
-        .iter()
-        .chain(arguments)
-        .copied()
-        .collect();
+    let arguments: Vec<_> = ["allocate", "--output", "json"].iter().chain(arguments).copied().collect();
     let output = watermaster(&arguments, &[], input);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["granted"].clone()
@@ -58,64 +41,29 @@ fn allocate_gives_the_worked_table() {
     for (wants, [a, b, c, d]) in rows {
         let expected = serde_json::json!({"A": a, "B": b, "C": c, "D": d});
         let terms = ["--capacity", "40", "--reservation", "0.1"];
-        assert_eq!(
-            granted(&[&terms[..], &["--wants", wants]].concat(), ""),
-            expected
-        );
+        assert_eq!(granted(&[&terms[..], &["--wants", wants]].concat(), ""), expected);
         let lines = wants.replace(',', "\n");
-        assert_eq!(
-            granted(
-                &[&terms[..], &["--wants", "-"]].concat(),
-                &format!("# a comment\n\n{lines}\n")
-            ),
-            expected
-        );
+        assert_eq!(granted(&[&terms[..], &["--wants", "-"]].concat(), &format!("# a comment\n\n{lines}\n")), expected);
         let (_guard, path) = file(&lines);
         let from_file = format!("@{}", path.display());
-        assert_eq!(
-            granted(&[&terms[..], &["--wants", &from_file]].concat(), ""),
-            expected
-        );
+        assert_eq!(granted(&[&terms[..], &["--wants", &from_file]].concat(), ""), expected);
     }
 }
 
 #[test]
 fn allocate_lends_by_progressive_filling_when_asked() {
     // 7 are lent; B misses 5 and C 40, and D wants exactly its share: 3.5 for B and for C, the tie goes to B.
-    let arguments = [
-        "--capacity",
-        "40",
-        "--lending",
-        "max_min",
-        "--wants",
-        "A=3,B=15,C=50,D=10",
-    ];
+    let arguments = ["--capacity", "40", "--lending", "max_min", "--wants", "A=3,B=15,C=50,D=10"];
     let expected = serde_json::json!({"A": 3, "B": 14, "C": 13, "D": 10});
     assert_eq!(granted(&arguments, ""), expected);
 }
 
 #[test]
 fn allocate_explains_itself() {
-    let wants = [
-        "allocate",
-        "--capacity",
-        "40",
-        "--wants",
-        "A=3,B=15",
-        "--wants",
-        "C=50,D=10",
-    ];
+    let wants = ["allocate", "--capacity", "40", "--wants", "A=3,B=15", "--wants", "C=50,D=10"];
     let output = watermaster(&wants, &[], "");
     let shown = text(&output.stdout);
-    for part in [
-        "default share",
-        "wants",
-        "floor",
-        "granted",
-        "+6",
-        "Too little is lent",
-        "15.6 %",
-    ] {
+    for part in ["default share", "wants", "floor", "granted", "+6", "Too little is lent", "15.6 %"] {
         assert!(shown.contains(part), "{part} in {shown}");
     }
 }
@@ -124,33 +72,16 @@ fn allocate_explains_itself() {
 fn allocate_is_exact_for_many_clients_and_odd_weights() {
     // Floats would grant 28 18 27 66 13 16.
     let weights = [
-        "--weight", "a=2.3", "--weight", "b=1.5", "--weight", "c=2.3", "--weight", "d=3",
-        "--weight", "e=1.1", "--weight", "f=1.3",
+        "--weight", "a=2.3", "--weight", "b=1.5", "--weight", "c=2.3", "--weight", "d=3", "--weight", "e=1.1",
+        "--weight", "f=1.3",
     ];
-    let rest = [
-        "--capacity",
-        "168",
-        "--reservation",
-        "0.2",
-        "--wants",
-        "a=0,b=0,c=0,d=66,e=0,f=0",
-    ];
+    let rest = ["--capacity", "168", "--reservation", "0.2", "--wants", "a=0,b=0,c=0,d=66,e=0,f=0"];
     let exact = granted(&[&weights[..], &rest[..]].concat(), "");
-    assert_eq!(
-        exact,
-        serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15})
-    );
+    assert_eq!(exact, serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15}));
 
-    let lines: String = (0..10_000_u64)
-        .map(|n| format!("client-{n}={}\n", n * n))
-        .collect();
+    let lines: String = (0..10_000_u64).map(|n| format!("client-{n}={}\n", n * n)).collect();
     let many = granted(&["--capacity", "1000000", "--wants", "-"], &lines);
     let many = many.as_object().unwrap();
     assert_eq!(many.len(), 10_000);
-    assert_eq!(
-        many.values()
-            .map(|grant| grant.as_u64().unwrap())
-            .sum::<u64>(),
-        1_000_000
-    );
+    assert_eq!(many.values().map(|grant| grant.as_u64().unwrap()).sum::<u64>(), 1_000_000);
 }

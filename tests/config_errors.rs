@@ -41,15 +41,7 @@ struct Case {
 
 /// The right configuration, with one thing wrong in it.
 fn wrong(what: &'static str) -> Case {
-    Case {
-        what,
-        text: RIGHT.to_owned(),
-        environment: vec![],
-        key: "",
-        line_of: None,
-        origin: None,
-        says: vec![],
-    }
+    Case { what, text: RIGHT.to_owned(), environment: vec![], key: "", line_of: None, origin: None, says: vec![] }
 }
 
 impl Case {
@@ -109,10 +101,7 @@ impl Case {
     fn line(&self) -> Option<usize> {
         let wanted = self.line_of?.trim_start().lines().next()?;
         let line = self.text.lines().position(|line| line == wanted);
-        Some(
-            line.unwrap_or_else(|| panic!("{}: {wanted:?} is a line of\n{}", self.what, self.text))
-                + 1,
-        )
+        Some(line.unwrap_or_else(|| panic!("{}: {wanted:?} is a line of\n{}", self.what, self.text)) + 1)
     }
 }
 
@@ -175,6 +164,8 @@ fn cases() -> Vec<Case> {
         wrong("log format").under(log, "format = \"xml\"").key("log.format").says(&["\"auto\" or \"text\" or \"json\""]),
         wrong("property of ours").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
         wrong("property of ours by environment").variable("WATERMASTER_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true").key("kafka.properties.\"enable.auto.commit\"").says(&["committed in rounds"]),
+        wrong("property that librdkafka does not know").under(properties, "\"fetch.min.byte\" = 1").key("kafka.properties.\"fetch.min.byte\"").says(&["No such configuration property"]),
+        wrong("property with a value that librdkafka refuses").under(properties, "\"linger.ms\" = \"soon\"").key("kafka.properties.\"linger.ms\"").says(&["refused by librdkafka"]),
         wrong("property that is no scalar").under(properties, "debug = [\"all\"]").key("kafka.properties.debug").says(&["is a list", "a string, a number or true or false"]),
         wrong("property file missing").append("[kafka.properties_file]\n\"sasl.password\" = \"/nowhere/secret\"\n").key("kafka.properties_file.\"sasl.password\"").at("\"sasl.password\" = \"/nowhere/secret\"").says(&["/nowhere/secret", "can be read"]),
         wrong("allowed clients").under(source, "allowed_clients = [\"\"]").key("service[0].source[0].allowed_clients[0]").says(&["empty", "1 to 128 bytes"]),
@@ -216,21 +207,14 @@ fn each_error_names_its_key_its_origin_and_what_is_allowed() {
             let context = format!("{} ({command}):\n{said}", case.what);
             assert_eq!(output.status.code(), Some(78), "{context}");
             assert!(said.starts_with("configuration: 1 error\n"), "{context}");
-            assert!(
-                said.contains(&format!("\n{} ", case.key)),
-                "{context}\nwants key {}",
-                case.key
-            );
+            assert!(said.contains(&format!("\n{} ", case.key)), "{context}\nwants key {}", case.key);
             assert!(said.contains("\n    allowed: "), "{context}");
             let origin = match (case.line(), case.origin) {
                 (Some(line), _) => format!("{path}:{line}\n"),
                 (None, Some(origin)) => format!("{origin}\n"),
                 (None, None) => panic!("{}: no origin to look for", case.what),
             };
-            assert!(
-                said.contains("\n    from:    ") && said.contains(&origin),
-                "{context}\nwants origin {origin}"
-            );
+            assert!(said.contains("\n    from:    ") && said.contains(&origin), "{context}\nwants origin {origin}");
             for words in &case.says {
                 assert!(said.contains(words), "{context}\nwants {words:?}");
             }
@@ -245,26 +229,12 @@ fn all_errors_are_shown_at_once_and_sorted() {
         .replace("[admin]", "[admin]\nlisten = \"nowhere\"")
         .replace("topic = \"loans.kyc\"", "topic = \"loans kyc\"\nbogus = 1");
     let (_guard, path) = file(&broken);
-    let arguments = [
-        "check",
-        "--config",
-        path.to_str().unwrap(),
-        "--output",
-        "json",
-    ];
-    let output = watermaster(
-        &arguments,
-        &[("WATERMASTER_KAFKA__START_FROM", "middle")],
-        "",
-    );
+    let arguments = ["check", "--config", path.to_str().unwrap(), "--output", "json"];
+    let output = watermaster(&arguments, &[("WATERMASTER_KAFKA__START_FROM", "middle")], "");
     assert_eq!(output.status.code(), Some(78));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let keys: Vec<_> = report["errors"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|error| error["key"].as_str().unwrap())
-        .collect();
+    let keys: Vec<_> =
+        report["errors"].as_array().unwrap().iter().map(|error| error["key"].as_str().unwrap()).collect();
     assert_eq!(
         keys,
         [
@@ -277,10 +247,7 @@ fn all_errors_are_shown_at_once_and_sorted() {
         ]
     );
     assert_eq!(report["ok"], false);
-    assert_eq!(
-        report["errors"][1]["origin"],
-        "environment variable WATERMASTER_KAFKA__START_FROM"
-    );
+    assert_eq!(report["errors"][1]["origin"], "environment variable WATERMASTER_KAFKA__START_FROM");
     assert_eq!(report["errors"][2]["service"], "kyc");
 }
 
@@ -289,11 +256,7 @@ fn a_file_that_is_missing_is_wrong_configuration() {
     for command in ["run", "check", "config"] {
         let output = watermaster(&[command, "--config", "/nowhere/at-all.toml"], &[], "");
         assert_eq!(output.status.code(), Some(78), "{command}");
-        assert!(
-            text(&output.stderr).contains("/nowhere/at-all.toml"),
-            "{}",
-            text(&output.stderr)
-        );
+        assert!(text(&output.stderr).contains("/nowhere/at-all.toml"), "{}", text(&output.stderr));
     }
 }
 
@@ -302,9 +265,10 @@ fn a_doubtful_configuration_is_allowed_with_a_warning() {
     let (_guard, path) = file(&RIGHT.replace("capacity = 2000", "capacity = 400"));
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
     assert_eq!(output.status.code(), Some(0));
-    assert!(text(&output.stdout).contains(
-        "warning: service[0].capacity (service kyc) is 400, less than max_clients (1000)"
-    ));
+    assert!(
+        text(&output.stdout)
+            .contains("warning: service[0].capacity (service kyc) is 400, less than max_clients (1000)")
+    );
 }
 
 #[test]
@@ -312,9 +276,7 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
     let (folder, path) = file(&RIGHT.replace("[kafka.properties]", "[kafka.properties]\n\"sasl.password\" = \"hush\"\n\"socket.timeout.ms\" = 5_000\n[kafka.properties_file]\n\"ssl.key.pem\" = \"SECRET_FILE\""));
     let secret = folder.path().join("key.pem");
     std::fs::write(&secret, "whisper\n").unwrap();
-    let written = std::fs::read_to_string(&path)
-        .unwrap()
-        .replace("SECRET_FILE", secret.to_str().unwrap());
+    let written = std::fs::read_to_string(&path).unwrap().replace("SECRET_FILE", secret.to_str().unwrap());
     std::fs::write(&path, written).unwrap();
     let environment = [
         ("WATERMASTER_KAFKA__COMMIT_INTERVAL", "200ms"),
@@ -322,17 +284,7 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
         ("WATERMASTER_UNRELATED", "x"),
     ];
     for format in ["text", "json"] {
-        let output = watermaster(
-            &[
-                "config",
-                "--config",
-                path.to_str().unwrap(),
-                "--output",
-                format,
-            ],
-            &environment,
-            "",
-        );
+        let output = watermaster(&["config", "--config", path.to_str().unwrap(), "--output", format], &environment, "");
         let shown = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         for secret in ["hush", "whisper", "murmur"] {
@@ -356,8 +308,5 @@ fn a_syntax_error_does_not_show_its_line() {
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
     assert_eq!(output.status.code(), Some(78));
     let said = text(&output.stderr);
-    assert!(
-        said.contains("line 2, column") && !said.contains("hush"),
-        "{said}"
-    );
+    assert!(said.contains("line 2, column") && !said.contains("hush"), "{said}");
 }

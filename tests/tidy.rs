@@ -27,7 +27,7 @@ const RULES: [Rule; 20] = [
     Rule { word: "unsafe", within: "src", allowed: &["src/kafka/ffi.rs"], why: "unsafe code lives in one file" },
     never("unsafe", "core/src", "unsafe code lives in one file, and not in the core"),
     never("rdkafka", "core", "the core knows no Kafka"),
-    never("Instant", "core/src", CLOCK),
+    never("Instant::now", "core/src", CLOCK),
     never("SystemTime", "core/src", CLOCK),
     never("sleep", "core/src", CLOCK),
     never("std::fs", "core/src", QUIET),
@@ -53,12 +53,12 @@ fn the_code_keeps_to_its_boundaries() {
 #[test]
 fn a_broken_rule_is_seen() {
     assert!(uses("use rdkafka::Message;", "rdkafka"));
-    assert!(uses("    let now = std::time::Instant::now();", "Instant"));
+    assert!(uses("    let now = std::time::Instant::now();", "Instant::now"));
     assert!(uses("todo!()", "todo"));
     assert!(uses("std::fs::read(path)", "std::fs"));
     assert!(!uses("/// librdkafka's, and rdkafka's too", "rdkafka"));
     assert!(!uses("let librdkafka = 1; // rdkafka", "rdkafka"));
-    assert!(!uses("let instant_answer = 1;", "Instant"));
+    assert!(!uses("let instant_answer = nowhere();", "now"));
     assert!(uses("let url = \"http://x\"; axum::serve()", "axum"));
 }
 

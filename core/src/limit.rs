@@ -11,13 +11,18 @@ use governor::state::{InMemoryState, NotKeyed};
 use governor::{Quota, RateLimiter};
 
 use crate::policy::Limit;
-use crate::units::Time;
+use crate::units::{Time, nanos};
 
 /// A token bucket that never reads a clock of its own.
 #[derive(Debug)]
 pub struct OwnLimit {
     clock: HandedClock,
     limiter: RateLimiter<NotKeyed, InMemoryState, HandedClock, NoOpMiddleware<Moment>>,
+    /// One token's time, and that of all others in a full bucket.
+    period: u64,
+    depth: u64,
+    /// When the bucket will be full again: governor has no way to look at its own without taking a token.
+    full_at: Cell<u64>,
 }
 
 impl OwnLimit {
@@ -29,13 +34,27 @@ impl OwnLimit {
             .or(Quota::with_period(std::time::Duration::from_nanos(1)))
             .expect("a nanosecond is not zero")
             .allow_burst(limit.burst);
-        OwnLimit { limiter: RateLimiter::direct_with_clock(quota, clock.clone()), clock }
+        let period = nanos(period).max(1);
+        OwnLimit {
+            limiter: RateLimiter::direct_with_clock(quota, clock.clone()),
+            clock,
+            period,
+            depth: period.saturating_mul(u64::from(limit.burst.get()) - 1),
+            full_at: Cell::new(now.as_nanos()),
+        }
     }
 
     /// Takes a token, or says when one will be there and takes nothing.
     pub fn take(&self, now: Time) -> Result<(), Time> {
         self.clock.0.set(Moment(now.as_nanos()));
-        self.limiter.check().map_err(|until| Time::from_nanos(until.earliest_possible().0))
+        self.limiter.check().map_err(|until| Time::from_nanos(until.earliest_possible().0))?;
+        self.full_at.set(self.full_at.get().max(now.as_nanos()).saturating_add(self.period));
+        Ok(())
+    }
+
+    /// When a token is or was there; takes nothing.
+    pub fn open_at(&self) -> Time {
+        Time::from_nanos(self.full_at.get().saturating_sub(self.depth))
     }
 }
 

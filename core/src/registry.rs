@@ -63,7 +63,7 @@ pub struct Client {
 pub enum Used {
     /// Shape mode: nobody asks.
     Uncounted,
-    Sliding(Box<SlidingCount>),
+    Sliding(SlidingCount),
     Fixed {
         cycle: u64,
         admitted: u64,
@@ -279,7 +279,7 @@ impl Used {
     fn new(policy: &Policy) -> Used {
         match (policy.mode, policy.window) {
             (Mode::Shape, _) => Used::Uncounted,
-            (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(Box::new(SlidingCount::new(policy.cycle))),
+            (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(SlidingCount::new(policy.cycle)),
             (Mode::Reject, crate::policy::Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
         }
     }
@@ -313,11 +313,14 @@ impl Used {
         }
     }
 
-    /// When less will count, if it is known before the next cycle.
-    pub fn next_release(&mut self, now: Time) -> Option<Time> {
+    /// When less than `limit` counts if nothing is added; `edge` is where the next cycle begins.
+    pub fn below_at(&mut self, now: Time, limit: u64, edge: Time) -> Time {
         match self {
-            Used::Sliding(window) => window.next_release(now),
-            Used::Uncounted | Used::Fixed { .. } => None,
+            // Nothing helps but another grant.
+            _ if limit == 0 => edge,
+            Used::Sliding(window) => window.below_at(now, limit),
+            Used::Fixed { .. } => edge,
+            Used::Uncounted => now,
         }
     }
 }

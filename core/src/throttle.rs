@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::allocator::Allocator;
-use crate::backlog::{Backlog, Held, List, Slot};
+use crate::backlog::{Backlog, Held, Lane, List, Slot};
 use crate::bucket::LeakyBucket;
 use crate::delays::Histogram;
 use crate::map::{self, Map, MemorySlice};
@@ -122,7 +122,8 @@ struct Partition {
     held: List,
     /// What was admitted from it lately, by whichever owner.
     memory: SlidingCount,
-    /// Offsets below this were read before in this process, or by a former owner: they are not first-time arrivals.
+    /// Offsets below this were read before in this process, or completed by a former owner: they are not first-time
+    /// arrivals. What a former owner left waiting is: this one knows of no other wants.
     seen_until: i64,
     /// Reject mode: offsets below this are catching up.
     catch_up_until: i64,
@@ -152,12 +153,19 @@ pub struct Throttle {
     unregistered: Counts,
     unregistered_shadow: Counts,
     delays: Histogram,
-    /// The bits that a partition's completed set may take.
-    map_bits: u64,
+    /// Rejected, but their completion does not fit in their partition's map yet (only where nothing may be turned away
+    /// to make room). They stand in [`Throttle::nobody`]'s lane.
+    doomed: VecDeque<(Slot, Rejection)>,
+    nobody: Lane,
+    /// How many partitions are paused.
+    paused: usize,
+    map_room: MapRoom,
 }
 
 /// Stands for "no partition" in the delayed records of passthrough.
 const VIRTUAL: u32 = u32::MAX;
+/// Stands for "no client" in those that are rejected already.
+const NOBODY: u32 = u32::MAX;
 
 impl Throttle {
     /// A service that starts now. The owner's clock should be anchored at the wall clock, nanoseconds since the
@@ -178,7 +186,10 @@ impl Throttle {
             unregistered: Counts::default(),
             unregistered_shadow: Counts::default(),
             delays: Histogram::default(),
-            map_bits: map_bits(&policy),
+            doomed: VecDeque::new(),
+            nobody: Lane::default(),
+            paused: 0,
+            map_room: MapRoom::new(&policy),
             policy,
         };
         throttle.allocate(Cause::Cycle);
@@ -217,12 +228,12 @@ impl Throttle {
             return Vec::new();
         };
         place.assigned = false;
-        place.paused = None;
         place.touched = false;
+        self.paused -= usize::from(place.paused.take().is_some());
         let slots: Vec<Slot> = self.backlog.of_partition(&place.held).collect();
+        self.doomed.retain(|(slot, _)| self.backlog.get(*slot).partition != partition);
         for &slot in &slots {
-            let client = self.registry.get_mut(self.backlog.get(slot).client);
-            self.backlog.discard(slot, &mut client.lane, &mut place.held);
+            self.take_out(slot, false);
             self.backlog.release(slot);
         }
         let mut freed = slots;
@@ -268,13 +279,13 @@ impl Throttle {
         self.partitions[partition as usize].touched = true;
     }
 
-    /// The committable offset and the map beside it. To be called once [`Throttle::poll_decided`] has nothing to tell:
-    /// what was turned away counts as completed before it is told.
+    /// The committable offset and the map beside it, once [`poll_rejection`](Throttle::poll_rejection) has nothing more
+    /// to say: what was decided counts as completed, so it must be in the same round.
     pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
+        debug_assert!(!self.decides_on(partition), "a rejection is not in the round that completes it");
         let place = &mut self.partitions[partition as usize];
         let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
-        let width_ms = u32::try_from(slice_width(self.policy.cycle).as_millis()).unwrap_or(u32::MAX);
-        let text = map::encode(self.policy.map_budget, &place.tracker, width_ms, &admitted)?;
+        let text = map::encode(self.policy.map_budget, &place.tracker, self.map_room.slice_ms, &admitted)?;
         Ok((place.tracker.base(), text))
     }
 
@@ -349,7 +360,7 @@ impl Throttle {
     /// An assigned partition's committable offset, delayed records and share of its map's budget (0–1).
     pub fn partition(&self, partition: u32) -> Option<(i64, u64, f64)> {
         let place = self.partitions.get(partition as usize).filter(|place| place.assigned)?;
-        let used = place.tracker.bits_bound() as f64 / self.map_bits as f64;
+        let used = place.tracker.bits_bound() as f64 / self.map_room.set_bits.max(1) as f64;
         Some((place.tracker.base(), place.held.len(), used))
     }
 
@@ -374,11 +385,33 @@ impl Partition {
     }
 }
 
-/// What the budget leaves for the completed set. The window's memory may hold more than twice the capacity if a former
-/// owner had more or let everything pass, so room is left for a large number in any case.
-fn map_bits(policy: &Policy) -> u64 {
-    let admitted = (policy.capacity * 2).max(1 << 24);
-    policy.map_budget.payload_bits().saturating_sub(map::overhead_bits(map::MAX_SLICES, admitted))
+/// How a map's budget is split.
+#[derive(Debug, Clone, Copy)]
+struct MapRoom {
+    /// The bits that a partition's completed set may take.
+    set_bits: u64,
+    /// The width of the slices in which the window's memory travels.
+    slice_ms: u32,
+}
+
+impl MapRoom {
+    /// The window's memory travels in its own slices, or in as many wider ones as half of a small budget holds: a wide
+    /// slice is charged longer, never shorter. It may hold more than twice the capacity if a former owner had more or let
+    /// everything pass, so room is left for a large number in any case.
+    fn new(policy: &Policy) -> MapRoom {
+        let (bits, admitted) = (policy.map_budget.payload_bits(), (policy.capacity * 2).max(1 << 24));
+        let mut slices = map::MAX_SLICES;
+        while slices > 1 && map::overhead_bits(slices, admitted) > bits / 2 {
+            slices /= 2;
+        }
+        let (width, window) = (slice_width(policy.cycle), policy.cycle + 2 * slice_width(policy.cycle));
+        let fine = window.as_nanos().div_ceil(width.as_nanos());
+        let slice_ms = width.as_millis() * fine.div_ceil(slices as u128);
+        MapRoom {
+            set_bits: bits.saturating_sub(map::overhead_bits(slices, admitted)),
+            slice_ms: u32::try_from(slice_ms).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 fn memory_slice((end, admitted): (Time, u64)) -> MemorySlice {

@@ -65,11 +65,7 @@ impl Weight {
 
     /// A weight of so many thousandths; `None` outside 1 to 10⁹.
     pub const fn from_thousandths(thousandths: u64) -> Option<Weight> {
-        if thousandths >= Self::MIN.0 && thousandths <= Self::MAX.0 {
-            Some(Weight(thousandths))
-        } else {
-            None
-        }
+        if thousandths >= Self::MIN.0 && thousandths <= Self::MAX.0 { Some(Weight(thousandths)) } else { None }
     }
 
     /// The weight in thousandths.

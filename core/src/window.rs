@@ -23,7 +23,9 @@ pub struct SlidingCount {
     cycle: u64,
     width: u64,
     /// Slice number `s` stands at `s % len`.
+    /// Empty until something is added: many clients never are admitted anything.
     ring: Box<[u64]>,
+    len: u64,
     /// The oldest slice that may still hold something.
     oldest: u64,
     sum: u64,
@@ -34,8 +36,7 @@ impl SlidingCount {
     pub fn new(cycle: Duration) -> SlidingCount {
         let (cycle, width) = (nanos(cycle), nanos(slice_width(cycle)));
         // A window touches one slice more than it is long, at either end.
-        let len = usize::try_from(cycle / width + 2).expect("a few hundred slices");
-        SlidingCount { cycle, width, ring: vec![0; len].into_boxed_slice(), oldest: 0, sum: 0 }
+        SlidingCount { cycle, width, ring: Box::default(), len: cycle / width + 2, oldest: 0, sum: 0 }
     }
 
     /// How many the window that ends now holds.
@@ -54,13 +55,24 @@ impl SlidingCount {
 
     /// When the window will next hold less, if nothing is added; `None` if it is empty.
     pub fn next_release(&mut self, now: Time) -> Option<Time> {
-        self.expire(now);
-        if self.sum == 0 {
-            return None;
+        let held = self.count(now);
+        (held > 0).then(|| self.below_at(now, held))
+    }
+
+    /// When the window will hold less than `limit`, if nothing is added; never, if that is 0.
+    pub fn below_at(&mut self, now: Time, limit: u64) -> Time {
+        let mut left = self.count(now);
+        let mut slice = self.oldest;
+        let mut at = now;
+        while left >= limit {
+            if left == 0 {
+                return Time::NEVER;
+            }
+            left -= *self.at(slice);
+            slice += 1;
+            at = Time::from_nanos(slice * self.width + self.cycle);
         }
-        (self.oldest..self.oldest + self.ring.len() as u64)
-            .find(|&slice| *self.at(slice) > 0)
-            .map(|slice| Time::from_nanos((slice + 1) * self.width + self.cycle))
+        at
     }
 
     /// Charges what was admitted earlier by another owner: `n` in the slice that ends at `end`. What this window
@@ -92,8 +104,9 @@ impl SlidingCount {
     /// The slices that hold something, oldest first: their ends and counts.
     pub fn slices(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
         self.expire(now);
-        let (len, width, oldest) = (self.ring.len() as u64, self.width, self.oldest);
-        (oldest..oldest + len).filter_map(move |slice| {
+        let (len, width, oldest) = (self.len, self.width, self.oldest);
+        let slices = if self.sum == 0 { 0 } else { len };
+        (oldest..oldest + slices).filter_map(move |slice| {
             let n = self.ring[(slice % len) as usize];
             (n > 0).then(|| (Time::from_nanos((slice + 1) * width), n))
         })
@@ -104,8 +117,11 @@ impl SlidingCount {
     }
 
     fn at(&mut self, slice: u64) -> &mut u64 {
-        let len = self.ring.len() as u64;
-        &mut self.ring[(slice % len) as usize]
+        if self.ring.is_empty() {
+            let len = usize::try_from(self.len).expect("a few hundred slices");
+            self.ring = vec![0; len].into_boxed_slice();
+        }
+        &mut self.ring[(slice % self.len) as usize]
     }
 
     /// Lets go of the slices that lie wholly before the window; an earlier `now` does nothing.
@@ -114,7 +130,9 @@ impl SlidingCount {
         if oldest <= self.oldest {
             return;
         }
-        if oldest - self.oldest >= self.ring.len() as u64 {
+        if self.sum == 0 {
+            // Nothing to let go of.
+        } else if oldest - self.oldest >= self.len {
             self.ring.fill(0);
             self.sum = 0;
         } else {

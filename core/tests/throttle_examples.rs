@@ -5,9 +5,12 @@ mod sim;
 use std::time::Duration;
 
 use sim::{Fate, Sim, client, policy};
-use watermaster_core::policy::{CatchUp, Limit, Mode, Overflow, Window};
+use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Window};
 use watermaster_core::reason::Reason;
-use watermaster_core::throttle::Sender;
+use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::tracker::OffsetRuns;
+use watermaster_core::units::Ratio;
 
 const SECOND: Duration = Duration::from_secs(1);
 const AT_ONCE: Fate = Fate::Admitted { waited: Duration::ZERO };
@@ -266,4 +269,180 @@ fn a_restart_does_not_admit_a_second_capacity() {
     sim.run_for(5 * SECOND);
     assert_eq!(sim.count("a", |fate| matches!(fate, Fate::Admitted { .. })), 500);
     assert!(sim.most_in_a_window(SECOND) <= 100, "{}", sim.most_in_a_window(SECOND));
+}
+
+#[test]
+fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_budget() {
+    // Reject mode: what waited when the partition came is delayed, what came after is admitted around it.
+    let mut policy = policy(40, SECOND);
+    (policy.mode, policy.map_budget) = (Mode::Reject, MapBudget::Chars(40));
+    names(&mut policy, &["behind", "ahead", "newcomer"]);
+    let mut sim = Sim::new(policy, 1);
+    sim.throttle.handle_fetch_gap(0, 200);
+    for n in 0..2_000 {
+        match n % 3 {
+            0 => sim.read("behind", 0),
+            1 => sim.read(if n < 200 { "ahead" } else { "newcomer" }, 0),
+            _ => sim.read_sized(Sender::Anonymous, 0, 1),
+        };
+        assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
+        sim.throttle.commit_of(sim.now, 0).expect("the map fits");
+    }
+    sim.run_for(100 * SECOND);
+    assert_eq!(sim.throttle.backlog().0, 0, "and nothing is stuck");
+    assert!(!sim.paused[0]);
+}
+
+#[test]
+fn records_without_a_client_wait_for_a_full_map_where_nothing_may_be_lost() {
+    let mut policy = policy(1, SECOND);
+    (policy.overflow, policy.map_budget) = (Overflow::Pause, MapBudget::Chars(40));
+    let mut sim = Sim::new(policy, 1);
+    for _ in 0..200 {
+        sim.read("slow", 0);
+        sim.read_sized(Sender::Anonymous, 0, 1);
+        assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
+        sim.throttle.commit_of(sim.now, 0).expect("the map fits");
+    }
+    assert!(sim.paused[0]);
+    sim.run_for(250 * SECOND);
+    assert_eq!(sim.count("", |fate| *fate == Fate::Rejected(Reason::Anonymous)), 200);
+    assert_eq!(sim.count("slow", |fate| matches!(fate, Fate::Admitted { .. })), 200);
+    assert!(!sim.paused[0]);
+}
+
+#[test]
+fn a_queue_that_is_full_makes_room_in_the_map_before_it_turns_away() {
+    let mut policy = policy(1, SECOND);
+    (policy.queue_capacity, policy.map_budget) = (3, MapBudget::Chars(40));
+    names(&mut policy, &["patient", "flood", "other"]);
+    let mut sim = Sim::new(policy, 1);
+    for n in 0..3_000 {
+        sim.read(["patient", "flood", "flood", "other", "flood"][n * n % 5], 0);
+        assert!(sim.throttle.partition(0).unwrap().2 <= 1.0, "the map fits");
+        sim.throttle.commit_of(sim.now, 0).expect("the map fits");
+    }
+}
+
+#[test]
+fn the_smallest_map_budget_carries_the_windows_memory() {
+    let mut policy = policy(1_000, SECOND);
+    policy.map_budget = MapBudget::Bytes(64);
+    let mut sim = Sim::new(policy.clone(), 1);
+    for _ in 0..3_000 {
+        sim.read("a", 0);
+    }
+    for _ in 0..10 {
+        sim.run_for(Duration::from_millis(170));
+        sim.restart(policy.clone());
+    }
+    sim.run_for(5 * SECOND);
+    assert_eq!(sim.count("a", |fate| matches!(fate, Fate::Admitted { .. })), 3_000);
+    assert!(sim.most_in_a_window(SECOND) <= 1_000);
+}
+
+#[test]
+fn rejections_that_were_not_heard_are_taken_before_a_commit() {
+    let mut policy = policy(1, SECOND);
+    policy.queue_capacity = 1;
+    let mut throttle = Throttle::new(policy, sim::START);
+    throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 0);
+    for offset in 0..4 {
+        let sender = Sender::Client("a");
+        throttle.handle_record(sim::START, &Arrival { partition: 0, offset, bytes: 1, sender });
+    }
+    // A full round asks for nothing else, but these are completed as far as the map is concerned.
+    let taken = std::iter::from_fn(|| throttle.poll_rejection()).count();
+    assert_eq!(taken, 2);
+    let (base, _) = throttle.commit_of(sim::START, 0).unwrap();
+    assert_eq!(base, 3);
+}
+
+#[test]
+fn a_cycle_grants_nothing_to_those_it_forgets() {
+    let mut policy = policy(10, SECOND);
+    policy.client_idle_timeout = 2 * SECOND;
+    let mut sim = Sim::new(policy, 1);
+    sim.read("gone", 0);
+    for _ in 0..40 {
+        sim.run_for(SECOND / 10);
+        sim.read("here", 0);
+        let granted: u64 = sim.throttle.clients().map(|client| client.grant.records).sum();
+        assert!(granted >= 10, "{granted}");
+    }
+    assert!(sim.throttle.client("gone").is_none());
+}
+
+#[test]
+fn wants_that_just_fit_what_is_lent_are_met() {
+    for lending in [Lending::Proportional, Lending::MaxMin] {
+        let mut policy = policy(13, SECOND);
+        (policy.mode, policy.lending, policy.reservation) = (Mode::Reject, lending, Ratio::ZERO);
+        names(&mut policy, &["busy", "idle"]);
+        let mut sim = Sim::new(policy, 1);
+        for _ in 0..13 {
+            sim.read("busy", 0);
+        }
+        sim.run_for(SECOND);
+        assert_eq!(sim.grants(&["busy", "idle"]), [13, 0]);
+    }
+}
+
+#[test]
+fn a_borrower_whose_loan_ended_is_told_when_enough_of_its_records_have_left_the_window() {
+    let mut policy = policy(40, SECOND);
+    (policy.mode, policy.reservation) = (Mode::Reject, Ratio::ZERO);
+    names(&mut policy, &["borrower", "lender"]);
+    let mut throttle = Throttle::new(policy, sim::START);
+    throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 0);
+    let mut offset = -1;
+    let mut send = |client: &str, millis: u64, records: u64| {
+        let now = sim::START + Duration::from_millis(millis);
+        let mut verdict = Verdict::Skip;
+        for _ in 0..records {
+            offset += 1;
+            let sender = Sender::Client(client);
+            verdict = throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender });
+        }
+        verdict
+    };
+    send("borrower", 0, 40);
+    assert!(matches!(send("borrower", 1_200, 10), Verdict::Admit(_)));
+    assert!(matches!(send("borrower", 1_600, 28), Verdict::Admit(_)));
+    send("lender", 1_700, 40);
+    // It has 20 again and used 38 of them: the ten of 1.2 s are not enough, those of 1.6 s are.
+    let Verdict::Reject(rejection) = send("borrower", 2_100, 1) else { panic!("it used more than it has") };
+    assert_eq!(rejection.reason, Reason::OverAllocation);
+    assert_eq!(rejection.retry_after, Duration::from_millis(2_605 - 2_100));
+}
+
+#[test]
+fn a_map_that_a_former_owner_filled_does_not_pause_its_partition_for_ever() {
+    let mut policy = policy(1, SECOND);
+    (policy.overflow, policy.map_budget) = (Overflow::Pause, MapBudget::Chars(40));
+    let mut throttle = Throttle::new(policy.clone(), sim::START);
+    throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 0);
+    // Every other one of so many that more than three quarters of the budget are used.
+    let mut completed = OffsetRuns::new();
+    (1..200).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
+    throttle.handle_revoked(0);
+    throttle.handle_assigned(sim::START, 0, 0, &Map { completed, admitted: Vec::new() }, 0);
+    let mut now = sim::START;
+    let mut paused = false;
+    for offset in (0..200).step_by(2) {
+        let sender = Sender::Client("a");
+        throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender });
+        for _ in 0..30 {
+            throttle.handle_timeout(now);
+            while let Some(action) = throttle.poll_action(now) {
+                match action {
+                    Action::Pause { .. } => paused = true,
+                    Action::Resume { .. } => paused = false,
+                    Action::Admit { .. } | Action::Reject { .. } => {}
+                }
+            }
+            now = now + SECOND / 10;
+        }
+        assert!(!paused, "at {offset}");
+    }
 }

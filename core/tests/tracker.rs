@@ -271,10 +271,7 @@ fn holes_that_are_noticed_in_steps_are_one() {
     tracker.observe(1001);
     tracker.complete(1);
     tracker.complete(1001);
-    assert_eq!(
-        (tracker.runs().next(), tracker.runs().count()),
-        (Some(1..1002), 1)
-    );
+    assert_eq!((tracker.runs().next(), tracker.runs().count()), (Some(1..1002), 1));
 }
 
 #[test]

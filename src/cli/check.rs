@@ -2,75 +2,95 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Check, Output, refuse};
 use crate::config::{Config, ConfigError, ConfigErrors};
 use crate::exit::Exit;
-use crate::kafka::preflight::{self, Severity};
+use crate::kafka::preflight::{self, Finding, Severity, Unreachable};
 
 /// The longest wait for the brokers.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// What the brokers said, if they were asked.
+type Asked = Option<Result<preflight::Report, Unreachable>>;
+
 /// Says what is wrong, what is doubtful, or that all is well.
 pub fn check(args: &Check) -> Exit {
-    let result = args.file.load();
-    if args.output.format == Output::Json {
-        println!("{:#}", report(&result));
-    }
-    match result {
-        Err(errors) if args.output.format == Output::Text => refuse(&errors),
-        Err(_) => Exit::Config,
-        Ok(config) => {
-            if args.output.format == Output::Text {
-                print_text(&config);
-            }
-            if args.connect { connect(&config, args.output.format) } else { Exit::Done }
-        }
-    }
-}
-
-/// Asks the brokers about topics, their limits and permissions.
-fn connect(config: &Config, format: Output) -> Exit {
-    let report = match preflight::check(&config.settings, CONNECT) {
-        Ok(report) => report,
-        Err(unreachable) => {
-            eprintln!("{unreachable}");
-            return Exit::Unreachable;
-        }
+    let config = args.file.load();
+    let asked = match &config {
+        Ok(config) if args.connect => Some(preflight::check(&config.settings, CONNECT)),
+        _ => None,
     };
-    for finding in &report.findings {
-        let severity = match finding.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-            Severity::Info => "note",
-        };
-        let place = [finding.service.as_deref(), finding.topic.as_deref()];
-        let place: Vec<&str> = place.into_iter().flatten().collect();
-        match format {
-            Output::Text => println!("{severity}: {}: {}", place.join(": "), finding.text),
-            Output::Json => println!(
-                "{}",
-                json!({"severity": severity, "service": finding.service, "topic": finding.topic, "text": finding.text})
-            ),
-        }
+    let exit = exit_of(&config, &asked);
+    if args.output.format == Output::Json {
+        println!("{:#}", report(&config, &asked));
+        return exit;
     }
-    if report.has_errors() {
-        return Exit::Config;
+    match config {
+        Err(errors) => return refuse(&errors),
+        Ok(config) => print_text(&config),
     }
-    if format == Output::Text {
-        println!("the brokers know all topics");
+    match asked {
+        None => {}
+        Some(Err(unreachable)) => eprintln!("{unreachable}"),
+        Some(Ok(report)) => print_findings(&report),
     }
-    Exit::Done
+    exit
 }
 
-fn report(result: &Result<Config, ConfigErrors>) -> serde_json::Value {
-    match result {
+fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Exit {
+    match (config, asked) {
+        (Err(_), _) => Exit::Config,
+        (Ok(_), Some(Err(_))) => Exit::Unreachable,
+        (Ok(_), Some(Ok(report))) if report.has_errors() => Exit::Config,
+        (Ok(_), _) => Exit::Done,
+    }
+}
+
+fn report(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Value {
+    let mut report = match config {
         Ok(config) => {
             let warnings: Vec<_> = config.warnings.iter().map(ConfigError::to_json).collect();
-            json!({"ok": true, "errors": [], "warnings": warnings, "hash": config.effective.hash()})
+            json!({"errors": [], "warnings": warnings, "hash": config.effective.hash()})
         }
-        Err(errors) => json!({"ok": false, "errors": errors.to_json(), "warnings": []}),
+        Err(errors) => json!({"errors": errors.to_json(), "warnings": []}),
+    };
+    report["ok"] = json!(exit_of(config, asked) == Exit::Done);
+    if let Some(asked) = asked {
+        report["brokers"] = match asked {
+            Ok(report) => json!({"findings": report.findings.iter().map(finding).collect::<Vec<_>>()}),
+            Err(unreachable) => json!({"unreachable": unreachable.to_string()}),
+        };
+    }
+    report
+}
+
+fn finding(finding: &Finding) -> Value {
+    json!({
+        "severity": severity(finding.severity),
+        "service": finding.service,
+        "topic": finding.topic,
+        "text": finding.text,
+    })
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Info => "note",
+    }
+}
+
+fn print_findings(report: &preflight::Report) {
+    for finding in &report.findings {
+        let place = [finding.service.as_deref(), finding.topic.as_deref()];
+        let place: Vec<&str> = place.into_iter().flatten().collect();
+        println!("{}: {}: {}", severity(finding.severity), place.join(": "), finding.text);
+    }
+    if !report.has_errors() {
+        println!("the brokers know every topic");
     }
 }
 

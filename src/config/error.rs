@@ -20,10 +20,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::Default => write!(f, "default"),
-            Origin::File {
-                path,
-                line: Some(line),
-            } => write!(f, "{}:{line}", path.display()),
+            Origin::File { path, line: Some(line) } => write!(f, "{}:{line}", path.display()),
             Origin::File { path, line: None } => write!(f, "{}", path.display()),
             Origin::Variable(name) => write!(f, "environment variable {name}"),
         }
@@ -53,10 +50,7 @@ impl ConfigError {
             service: None,
             problem,
             allowed: "a file of TOML 1.0 that can be read".to_owned(),
-            origin: Origin::File {
-                path: path.to_owned(),
-                line,
-            },
+            origin: Origin::File { path: path.to_owned(), line },
         })
     }
 
@@ -120,11 +114,7 @@ impl From<Box<ConfigError>> for ConfigErrors {
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        write!(
-            f,
-            "configuration: {count} error{}",
-            if count == 1 { "" } else { "s" }
-        )?;
+        write!(f, "configuration: {count} error{}", if count == 1 { "" } else { "s" })?;
         for error in &self.0 {
             write!(f, "\n\n{error}")?;
         }

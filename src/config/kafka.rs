@@ -12,6 +12,7 @@ use super::effective::{REDACTED, is_secret};
 use super::schema::REFUSED_PROPERTIES;
 use super::section::Section;
 use super::values;
+use crate::kafka;
 use crate::settings::{Admin, Delivery, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
 
 /// What the section `kafka` says, each `None` where it is wrong. The first three go into each service too.
@@ -77,7 +78,7 @@ fn properties(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
     let mut properties = BTreeMap::new();
     let mut right = true;
     for (name, text) in written.free_scalars() {
-        right &= is_ours_to_give(&written, name);
+        right &= is_ours_to_give(&written, name) && is_accepted(&written, name, &text);
         let shown = if is_secret(name) { REDACTED } else { &text };
         written.show(name, Some(json!(shown)), written.origin(name));
         properties.insert(name.to_owned(), text);
@@ -89,7 +90,10 @@ fn properties(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
                 files.refuse(name, "is in kafka.properties too", "one of the two");
                 right = false;
             }
-            Some(text) => drop(properties.insert(name.to_owned(), text)),
+            Some(text) => {
+                right &= is_accepted(&files, name, &text);
+                properties.insert(name.to_owned(), text);
+            }
             None => right = false,
         }
         files.show(name, Some(json!(path)), files.origin(name));
@@ -103,6 +107,16 @@ fn is_ours_to_give(section: &Section<'_>, name: &str) -> bool {
     };
     let allowed = "any of librdkafka's properties but those that the protocol owns: leave it out";
     section.refuse(name, format!("can't be set: {why}"), allowed);
+    false
+}
+
+/// librdkafka knows its properties best; its own words never hold the value, which may be a secret.
+fn is_accepted(section: &Section<'_>, name: &str, value: &str) -> bool {
+    let Err(why) = kafka::accepts_property(name, value) else {
+        return true;
+    };
+    let allowed = format!("a property of librdkafka {} and a value that it takes", kafka::client_version());
+    section.refuse(name, format!("is refused by librdkafka: {why}"), allowed);
     false
 }
 

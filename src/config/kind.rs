@@ -62,38 +62,22 @@ impl Kind {
                 humantime::format_duration(max)
             ),
             Kind::Size(min, max) => {
-                format!(
-                    "a size such as \"256MiB\" or \"16MB\", or whole bytes, from {min} to {max} bytes"
-                )
+                format!("a size such as \"256MiB\" or \"16MB\", or whole bytes, from {min} to {max} bytes")
             }
-            Kind::Choice(names) => names
-                .iter()
-                .map(|name| format!("{name:?}"))
-                .collect::<Vec<_>>()
-                .join(" or "),
+            Kind::Choice(names) => names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or "),
             Kind::MapBudget => "\"N chars\" or \"N bytes\", N from 64 to 4096".to_owned(),
-            Kind::Listen => {
-                "an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\"".to_owned()
-            }
+            Kind::Listen => "an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\"".to_owned(),
             Kind::Servers => "host:port of one or more brokers, separated by commas".to_owned(),
             Kind::GroupId => "1 to 100 letters, digits, dots, dashes or underscores".to_owned(),
-            Kind::InstanceId => {
-                "1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\""
-                    .to_owned()
-            }
+            Kind::InstanceId => "1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\"".to_owned(),
             Kind::ServiceName => "1 to 64 letters, digits, dashes or underscores".to_owned(),
-            Kind::Topic => {
-                "1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it".to_owned()
-            }
+            Kind::Topic => "1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it".to_owned(),
             Kind::Client => "a client id of 1 to 128 bytes".to_owned(),
             Kind::File => "the path of a file that can be read and is not empty".to_owned(),
             Kind::ClientFromList => {
-                "a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\""
-                    .to_owned()
+                "a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\"".to_owned()
             }
-            Kind::ClientList => {
-                "a list of one or more client ids of 1 to 128 bytes each".to_owned()
-            }
+            Kind::ClientList => "a list of one or more client ids of 1 to 128 bytes each".to_owned(),
         }
     }
 }

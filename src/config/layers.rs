@@ -56,28 +56,18 @@ impl Written {
                 Err(error) => errors.push(*error),
             }
         }
-        let merged = figment
-            .data()
-            .map_err(|error| ConfigError::of_file(path, None, format!("can't be read: {error}")))?;
+        let merged =
+            figment.data().map_err(|error| ConfigError::of_file(path, None, format!("can't be read: {error}")))?;
         let root = merged.get(&Profile::Default).cloned().unwrap_or_default();
-        Ok(Written {
-            path: path.to_owned(),
-            figment,
-            root,
-            places,
-        })
+        Ok(Written { path: path.to_owned(), figment, root, places })
     }
 
     /// The origin of the value at `key`, whose tag is `tag`.
     pub fn origin(&self, key: &str, tag: Tag) -> Origin {
         match self.figment.get_metadata(tag) {
-            Some(Metadata {
-                source: Some(Source::File(path)),
-                ..
-            }) => Origin::File {
-                path: path.clone(),
-                line: self.places.get(key).map(|place| place.line),
-            },
+            Some(Metadata { source: Some(Source::File(path)), .. }) => {
+                Origin::File { path: path.clone(), line: self.places.get(key).map(|place| place.line) }
+            }
             Some(metadata) => Origin::Variable(metadata.name.to_string()),
             None => self.section_origin(key),
         }
@@ -85,10 +75,7 @@ impl Written {
 
     /// The origin of a section, or of the file when the section is not in it.
     pub fn section_origin(&self, section: &str) -> Origin {
-        Origin::File {
-            path: self.path.clone(),
-            line: self.places.get(section).map(|place| place.line),
-        }
+        Origin::File { path: self.path.clone(), line: self.places.get(section).map(|place| place.line) }
     }
 
     /// How the value at `key` is spelt in the file.
@@ -99,16 +86,9 @@ impl Written {
 
 /// The path of `name` in the section at `path`, quoted as TOML would have it.
 pub fn child(path: &str, name: &str) -> String {
-    let bare = !name.is_empty()
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    let bare = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     let dot = if path.is_empty() { "" } else { "." };
-    if bare {
-        format!("{path}{dot}{name}")
-    } else {
-        format!("{path}{dot}{name:?}")
-    }
+    if bare { format!("{path}{dot}{name}") } else { format!("{path}{dot}{name:?}") }
 }
 
 /// The path of a list's element.
@@ -120,10 +100,7 @@ pub fn element(path: &str, index: usize) -> String {
 fn index(text: &str, path: &str, table: &dyn TableLike, places: &mut BTreeMap<String, Place>) {
     for (name, item) in table.iter() {
         let path = child(path, name);
-        let start = table
-            .key(name)
-            .and_then(|key| key.span())
-            .or_else(|| item.span());
+        let start = table.key(name).and_then(|key| key.span()).or_else(|| item.span());
         note(text, &path, start, item.span(), places);
         index_item(text, &path, item, places);
     }
@@ -151,48 +128,24 @@ fn index_item(text: &str, path: &str, item: &Item, places: &mut BTreeMap<String,
 
 type Span = std::ops::Range<usize>;
 
-fn note(
-    text: &str,
-    path: &str,
-    start: Option<Span>,
-    value: Option<Span>,
-    places: &mut BTreeMap<String, Place>,
-) {
+fn note(text: &str, path: &str, start: Option<Span>, value: Option<Span>, places: &mut BTreeMap<String, Place>) {
     let Some(start) = start.or_else(|| value.clone()) else {
         return;
     };
-    let spelling = value
-        .and_then(|span| text.get(span))
-        .unwrap_or_default()
-        .to_owned();
-    places.insert(
-        path.to_owned(),
-        Place {
-            line: line_at(text, start.start),
-            spelling,
-        },
-    );
+    let spelling = value.and_then(|span| text.get(span)).unwrap_or_default().to_owned();
+    places.insert(path.to_owned(), Place { line: line_at(text, start.start), spelling });
 }
 
 fn line_at(text: &str, offset: usize) -> usize {
-    text.bytes()
-        .take(offset)
-        .filter(|&byte| byte == b'\n')
-        .count()
-        + 1
+    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
 }
 
 /// Line and column, but not the line itself: it may hold a password.
 fn syntax_error(text: &str, path: &Path, error: &toml_edit::TomlError) -> Box<ConfigError> {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = line_at(text, start);
-    let before = text.as_bytes()[..start]
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .map_or(0, |at| at + 1);
-    let column = text
-        .get(before..start)
-        .map_or(1, |part| part.chars().count() + 1);
+    let before = text.as_bytes()[..start].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let column = text.get(before..start).map_or(1, |part| part.chars().count() + 1);
     let message = error.message().trim().replace('\n', "; ");
     let problem = format!("is no TOML, line {line}, column {column}: {message}");
     ConfigError::of_file(path, Some(line), problem)
@@ -221,25 +174,17 @@ impl Provider for Layer {
 }
 
 /// The variables that are configuration, by name.
-fn sorted(
-    environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> BTreeMap<String, OsString> {
+fn sorted(environment: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<String, OsString> {
     environment
         .into_iter()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-        .filter(|(name, _)| {
-            name.strip_prefix(PREFIX)
-                .is_some_and(|rest| rest.contains(NESTING))
-        })
+        .filter(|(name, _)| name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(NESTING)))
         .collect()
 }
 
 /// One variable as a layer. Its value stays a text, so that no guess at its type changes it.
 fn variable(name: &str, value: OsString) -> Result<Layer, Box<ConfigError>> {
-    let rest = name
-        .strip_prefix(PREFIX)
-        .unwrap_or(name)
-        .to_ascii_lowercase();
+    let rest = name.strip_prefix(PREFIX).unwrap_or(name).to_ascii_lowercase();
     let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
     let refuse = |problem: &str, allowed: &str| {
         Box::new(ConfigError {
@@ -251,28 +196,17 @@ fn variable(name: &str, value: OsString) -> Result<Layer, Box<ConfigError>> {
         })
     };
     if keys.first().is_some_and(|key| key == "service") {
-        return Err(refuse(
-            "is a list, and lists can't be set by the environment",
-            "[[service]] in the file",
-        ));
+        return Err(refuse("is a list, and lists can't be set by the environment", "[[service]] in the file"));
     }
     let Ok(value) = value.into_string() else {
         return Err(refuse("is not UTF-8", "text in UTF-8"));
     };
     // Shells have no dots in names, librdkafka's properties no underscores.
-    if keys.len() == 3
-        && [FREE_PROPERTIES, FREE_PROPERTIES_FILE].contains(&keys[..2].join(".").as_str())
-    {
+    if keys.len() == 3 && [FREE_PROPERTIES, FREE_PROPERTIES_FILE].contains(&keys[..2].join(".").as_str()) {
         keys[2] = keys[2].replace('_', ".");
     }
     let leaf = Value::from(value);
-    let tree = keys
-        .into_iter()
-        .rev()
-        .fold(leaf, |value, key| Value::from(Map::from([(key, value)])));
+    let tree = keys.into_iter().rev().fold(leaf, |value, key| Value::from(Map::from([(key, value)])));
     let dict = tree.into_dict().unwrap_or_default();
-    Ok(Layer::new(
-        Metadata::named(name.to_owned()),
-        Ok(Map::from([(Profile::Default, dict)])),
-    ))
+    Ok(Layer::new(Metadata::named(name.to_owned()), Ok(Map::from([(Profile::Default, dict)]))))
 }

@@ -40,30 +40,15 @@ pub const REFUSED_PROPERTIES: &[(&str, &str)] = &[
     ("transactional.id", "kafka.instance_id is part of it"),
     ("enable.idempotence", "the delivery guarantee needs it on"),
     ("acks", "the delivery guarantee needs \"all\""),
-    (
-        "request.required.acks",
-        "the delivery guarantee needs \"all\"",
-    ),
+    ("request.required.acks", "the delivery guarantee needs \"all\""),
     ("isolation.level", "only committed records are read"),
     ("enable.auto.commit", "offsets are committed in rounds"),
     ("auto.commit.enable", "offsets are committed in rounds"),
-    (
-        "enable.auto.offset.store",
-        "offsets are committed in rounds",
-    ),
-    (
-        "auto.offset.reset",
-        "kafka.start_from and kafka.on_data_loss say it",
-    ),
+    ("enable.auto.offset.store", "offsets are committed in rounds"),
+    ("auto.offset.reset", "kafka.start_from and kafka.on_data_loss say it"),
     ("partition.assignment.strategy", "it is cooperative-sticky"),
-    (
-        "partitioner",
-        "records keep the partition that Java's partitioner gives them",
-    ),
-    (
-        "delivery.report.only.error",
-        "a round waits for each delivery",
-    ),
+    ("partitioner", "records keep the partition that Java's partitioner gives them"),
+    ("delivery.report.only.error", "a round waits for each delivery"),
     ("bootstrap.servers", "kafka.bootstrap_servers names them"),
     ("metadata.broker.list", "kafka.bootstrap_servers names them"),
 ];
@@ -96,124 +81,39 @@ const fn millis(n: u64) -> Duration {
 }
 
 const fn key(section: &'static str, name: &'static str, kind: Kind, fallback: Fallback) -> Key {
-    Key {
-        section,
-        name,
-        kind,
-        fallback,
-    }
+    Key { section, name, kind, fallback }
 }
 
 /// Every key, by section, in the order in which people are shown them.
 pub const KEYS: &[Key] = &[
-    key(
-        "kafka",
-        "bootstrap_servers",
-        Kind::Servers,
-        Text("localhost:9092"),
-    ),
+    key("kafka", "bootstrap_servers", Kind::Servers, Text("localhost:9092")),
     key("kafka", "group_id", Kind::GroupId, Text("watermaster")),
-    key(
-        "kafka",
-        "instance_id",
-        Kind::InstanceId,
-        Derived("the host's name"),
-    ),
-    key(
-        "kafka",
-        "delivery",
-        Choice(&["at_least_once"]),
-        Text("at_least_once"),
-    ),
-    key(
-        "kafka",
-        "commit_interval",
-        Kind::Duration(millis(1), millis(10_000)),
-        Text("100ms"),
-    ),
-    key(
-        "kafka",
-        "start_from",
-        Choice(&["earliest", "latest"]),
-        Text("earliest"),
-    ),
-    key(
-        "kafka",
-        "on_foreign_offset",
-        Choice(&["stop", "replay"]),
-        Text("stop"),
-    ),
-    key(
-        "kafka",
-        "on_data_loss",
-        Choice(&["stop", "continue"]),
-        Text("stop"),
-    ),
+    key("kafka", "instance_id", Kind::InstanceId, Derived("the host's name")),
+    key("kafka", "delivery", Choice(&["at_least_once"]), Text("at_least_once")),
+    key("kafka", "commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
+    key("kafka", "start_from", Choice(&["earliest", "latest"]), Text("earliest")),
+    key("kafka", "on_foreign_offset", Choice(&["stop", "replay"]), Text("stop")),
+    key("kafka", "on_data_loss", Choice(&["stop", "continue"]), Text("stop")),
     key("kafka", "map_budget", Kind::MapBudget, Text("4096 chars")),
     key("admin", "listen", Kind::Listen, Text("127.0.0.1:9464")),
     key("admin", "token_file", Kind::File, Unset),
     key("admin", "metrics_clients", Count(0, 100_000), Text("200")),
-    key(
-        "log",
-        "format",
-        Choice(&["auto", "text", "json"]),
-        Text("auto"),
-    ),
+    key("log", "format", Choice(&["auto", "text", "json"]), Text("auto")),
     key("service", "name", Kind::ServiceName, Required),
     key("service", "target", Kind::Topic, Required),
     key("service", "dead_letter", Kind::Topic, Required),
     key("service", "capacity", Count(1, MAX_CAPACITY), Required),
-    key(
-        "service",
-        "cycle",
-        Kind::Duration(millis(100), DAY),
-        Text("10s"),
-    ),
+    key("service", "cycle", Kind::Duration(millis(100), DAY), Text("10s")),
     key("service", "reservation", Ratio, Text("0.1")),
-    key(
-        "service",
-        "lending",
-        Choice(&["proportional", "max_min"]),
-        Text("proportional"),
-    ),
-    key(
-        "service",
-        "mode",
-        Choice(&["shape", "reject"]),
-        Text("shape"),
-    ),
+    key("service", "lending", Choice(&["proportional", "max_min"]), Text("proportional")),
+    key("service", "mode", Choice(&["shape", "reject"]), Text("shape")),
     key("service", "enforce", Flag, Text("true")),
-    key(
-        "service",
-        "window",
-        Choice(&["sliding", "fixed"]),
-        Text("sliding"),
-    ),
-    key(
-        "service",
-        "catch_up",
-        Choice(&["delay", "reject"]),
-        Text("delay"),
-    ),
+    key("service", "window", Choice(&["sliding", "fixed"]), Text("sliding")),
+    key("service", "catch_up", Choice(&["delay", "reject"]), Text("delay")),
     key("service", "scope", Choice(&["instance"]), Text("instance")),
-    key(
-        "service",
-        "control_topic",
-        Kind::Topic,
-        Derived("<group_id>.<service>.control"),
-    ),
-    key(
-        "service",
-        "on_undeliverable",
-        Choice(&["stop", "discard"]),
-        Text("stop"),
-    ),
-    key(
-        "service",
-        "client_from",
-        Kind::ClientFromList,
-        Text("header:client-id"),
-    ),
+    key("service", "control_topic", Kind::Topic, Derived("<group_id>.<service>.control")),
+    key("service", "on_undeliverable", Choice(&["stop", "discard"]), Text("stop")),
+    key("service", "client_from", Kind::ClientFromList, Text("header:client-id")),
     key("service", "max_clients", Count(1, 1_000_000), Text("1000")),
     key("service", "unlisted_weight", Weight, Text("1.0")),
     key(
@@ -222,53 +122,18 @@ pub const KEYS: &[Key] = &[
         Kind::Duration(SECOND, IDLE_MAX),
         Derived("the larger of 10m and two cycles"),
     ),
-    key(
-        "service.shape",
-        "queue_capacity",
-        Count(1, 1_000_000_000),
-        Text("10000"),
-    ),
-    key(
-        "service.shape",
-        "queue_bytes",
-        Size(1 << 10, 1 << 40),
-        Text("256MiB"),
-    ),
-    key(
-        "service.shape",
-        "max_delay",
-        Kind::Duration(millis(1), WAIT_MAX),
-        Text("60s"),
-    ),
-    key(
-        "service.shape",
-        "overflow",
-        Choice(&["dead_letter", "pause"]),
-        Text("dead_letter"),
-    ),
+    key("service.shape", "queue_capacity", Count(1, 1_000_000_000), Text("10000")),
+    key("service.shape", "queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
+    key("service.shape", "max_delay", Kind::Duration(millis(1), WAIT_MAX), Text("60s")),
+    key("service.shape", "overflow", Choice(&["dead_letter", "pause"]), Text("dead_letter")),
     key("service.shape", "burst", Ratio, Text("0.01")),
     key("service.source", "topic", Kind::Topic, Required),
     key("service.source", "client", Kind::Client, Unset),
     key("service.source", "allowed_clients", Kind::ClientList, Unset),
     key("service.client", "weight", Weight, Text("1.0")),
-    key(
-        "service.client.limit",
-        "rate",
-        Count(1, u32::MAX as u64),
-        Required,
-    ),
-    key(
-        "service.client.limit",
-        "per",
-        Kind::Duration(millis(1), DAY),
-        Text("1s"),
-    ),
-    key(
-        "service.client.limit",
-        "burst",
-        Count(1, u32::MAX as u64),
-        Derived("the same as rate"),
-    ),
+    key("service.client.limit", "rate", Count(1, u32::MAX as u64), Required),
+    key("service.client.limit", "per", Kind::Duration(millis(1), DAY), Text("1s")),
+    key("service.client.limit", "burst", Count(1, u32::MAX as u64), Derived("the same as rate")),
 ];
 
 /// Long enough for two of the longest cycles.
@@ -285,34 +150,23 @@ pub fn key_of(section: &str, name: &str) -> &'static Key {
 
 /// Whether a key is in the table with a value that nobody has to write.
 pub fn has_default(section: &str, name: &str) -> bool {
-    let key = KEYS
-        .iter()
-        .find(|key| key.section == section && key.name == name);
+    let key = KEYS.iter().find(|key| key.section == section && key.name == name);
     key.is_some_and(|key| matches!(key.fallback, Text(_) | Derived(_)))
 }
 
 /// The keys and sections that may stand directly in a section.
 pub fn children(section: &str) -> Vec<&'static str> {
-    let keys = KEYS
-        .iter()
-        .filter(|key| key.section == section)
-        .map(|key| key.name);
-    let sections = SECTIONS
-        .iter()
-        .filter(|path| !path.is_empty())
-        .filter_map(|path| match path.rsplit_once('.') {
-            Some((parent, name)) => (parent == section).then_some(name),
-            None => section.is_empty().then_some(*path),
-        });
+    let keys = KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
+    let sections = SECTIONS.iter().filter(|path| !path.is_empty()).filter_map(|path| match path.rsplit_once('.') {
+        Some((parent, name)) => (parent == section).then_some(name),
+        None => section.is_empty().then_some(*path),
+    });
     keys.chain(sections).collect()
 }
 
 /// Where else a name that does not belong here would be at home.
 pub fn homes_of(name: &str) -> Vec<String> {
-    KEYS.iter()
-        .filter(|key| key.name == name)
-        .map(|key| format!("{}.{}", key.section, key.name))
-        .collect()
+    KEYS.iter().filter(|key| key.name == name).map(|key| format!("{}.{}", key.section, key.name)).collect()
 }
 
 #[cfg(test)]
@@ -323,9 +177,7 @@ mod tests {
     fn keys_are_unique_and_their_sections_exist() {
         for (index, key) in KEYS.iter().enumerate() {
             assert!(SECTIONS.contains(&key.section), "{key:?}");
-            let twin = KEYS[..index]
-                .iter()
-                .any(|other| other.section == key.section && other.name == key.name);
+            let twin = KEYS[..index].iter().any(|other| other.section == key.section && other.name == key.name);
             assert!(!twin, "{key:?}");
         }
     }

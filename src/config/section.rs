@@ -34,12 +34,7 @@ pub struct Findings {
 impl Reader {
     /// Reads `written`; `errors` are what was found before.
     pub fn new(written: Written, errors: Vec<ConfigError>) -> Reader {
-        Reader {
-            written,
-            errors: RefCell::new(errors),
-            warnings: RefCell::default(),
-            entries: RefCell::default(),
-        }
+        Reader { written, errors: RefCell::new(errors), warnings: RefCell::default(), entries: RefCell::default() }
     }
 
     /// The whole configuration as a section.
@@ -74,13 +69,7 @@ impl<'a> Section<'a> {
         schema: &'static str,
         service: Option<String>,
     ) -> Section<'a> {
-        let section = Section {
-            reader,
-            dict,
-            path,
-            schema,
-            service,
-        };
+        let section = Section { reader, dict, path, schema, service };
         section.refuse_unknown_keys();
         section
     }
@@ -121,27 +110,12 @@ impl<'a> Section<'a> {
     }
 
     fn refuse_at(&self, key: String, origin: Origin, problem: impl Display, allowed: impl Display) {
-        self.reader
-            .errors
-            .borrow_mut()
-            .push(self.error(key, origin, problem, allowed));
+        self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
     }
 
-    fn error(
-        &self,
-        key: String,
-        origin: Origin,
-        problem: impl Display,
-        allowed: impl Display,
-    ) -> ConfigError {
+    fn error(&self, key: String, origin: Origin, problem: impl Display, allowed: impl Display) -> ConfigError {
         let (problem, allowed) = (problem.to_string(), allowed.to_string());
-        ConfigError {
-            key,
-            service: self.service.clone(),
-            problem,
-            allowed,
-            origin,
-        }
+        ConfigError { key, service: self.service.clone(), problem, allowed, origin }
     }
 
     fn refuse_unknown_keys(&self) {
@@ -152,16 +126,9 @@ impl<'a> Section<'a> {
         let known = schema::children(self.schema);
         for name in dict.keys().filter(|name| !known.contains(&name.as_str())) {
             let homes = schema::homes_of(name);
-            let hint = if homes.is_empty() {
-                String::new()
-            } else {
-                format!(" (did you mean {}?)", homes.join(" or "))
-            };
-            self.refuse(
-                name,
-                "is not a key of this section",
-                format!("{}{hint}", known.join(", ")),
-            );
+            let hint =
+                if homes.is_empty() { String::new() } else { format!(" (did you mean {}?)", homes.join(" or ")) };
+            self.refuse(name, "is not a key of this section", format!("{}{hint}", known.join(", ")));
         }
     }
 
@@ -172,31 +139,17 @@ impl<'a> Section<'a> {
         let dict = match self.dict.and_then(|dict| dict.get(name)) {
             Some(Value::Dict(_, dict)) => Some(dict),
             Some(value) => {
-                self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    format!("a table: [{name}]"),
-                );
+                self.refuse(name, format!("is {}", describe(value)), format!("a table: [{name}]"));
                 None
             }
             None => None,
         };
-        Section::new(
-            self.reader,
-            dict,
-            child(&self.path, name),
-            self.schema_of(name),
-            self.service.clone(),
-        )
+        Section::new(self.reader, dict, child(&self.path, name), self.schema_of(name), self.service.clone())
     }
 
     /// The tables of the list `name`, of which there must be one. `service_name` says what errors beneath each should
     /// call its service.
-    pub fn tables(
-        &self,
-        name: &str,
-        service_name: impl Fn(&Dict) -> Option<String>,
-    ) -> Vec<Section<'a>> {
+    pub fn tables(&self, name: &str, service_name: impl Fn(&Dict) -> Option<String>) -> Vec<Section<'a>> {
         let path = child(&self.path, name);
         let header = match self.schema {
             "" => format!("[[{name}]]"),
@@ -205,9 +158,7 @@ impl<'a> Section<'a> {
         let items = match self.dict.and_then(|dict| dict.get(name)) {
             Some(Value::Array(_, items)) if !items.is_empty() => items.as_slice(),
             other => {
-                let problem = other.map_or("is missing".to_owned(), |value| {
-                    format!("is {}", describe(value))
-                });
+                let problem = other.map_or("is missing".to_owned(), |value| format!("is {}", describe(value)));
                 self.refuse(name, problem, format!("at least one {header}"));
                 return Vec::new();
             }
@@ -218,13 +169,7 @@ impl<'a> Section<'a> {
             match item {
                 Value::Dict(_, dict) => {
                     let service = service_name(dict).or_else(|| self.service.clone());
-                    sections.push(Section::new(
-                        self.reader,
-                        Some(dict),
-                        path,
-                        self.schema_of(name),
-                        service,
-                    ));
+                    sections.push(Section::new(self.reader, Some(dict), path, self.schema_of(name), service));
                 }
                 other => {
                     let origin = self.reader.written.origin(&path, other.tag());
@@ -240,11 +185,7 @@ impl<'a> Section<'a> {
         let dict = match self.dict.and_then(|dict| dict.get(name)) {
             Some(Value::Dict(_, dict)) => dict,
             Some(value) => {
-                self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    format!("tables: [{}.{name}.NAME]", self.schema),
-                );
+                self.refuse(name, format!("is {}", describe(value)), format!("tables: [{}.{name}.NAME]", self.schema));
                 return Vec::new();
             }
             None => return Vec::new(),
@@ -271,14 +212,7 @@ impl<'a> Section<'a> {
     }
 
     fn schema_of(&self, name: &str) -> &'static str {
-        let path = if self.schema.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{}.{name}", self.schema)
-        };
-        schema::SECTIONS
-            .iter()
-            .find(|section| **section == path)
-            .expect("the table of keys names the section")
+        let path = if self.schema.is_empty() { name.to_owned() } else { format!("{}.{name}", self.schema) };
+        schema::SECTIONS.iter().find(|section| **section == path).expect("the table of keys names the section")
     }
 }

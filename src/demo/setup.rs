@@ -1,15 +1,12 @@
-//! What the demo throttles: one service, four products, a source topic each.
+//! What the demo throttles: one service, four products, a source topic each, as `config/demo.toml` says.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use watermaster_core::map::MapBudget;
-use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Mode, Overflow, Policy, Window};
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::policy::Mode;
 
-use crate::settings::{
-    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source, StartFrom,
-};
+use crate::config::Config;
+use crate::settings::{Kafka, Service};
 
 /// The products, in the order of the tables.
 pub const PRODUCTS: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-card"];
@@ -22,67 +19,40 @@ pub const PARTITIONS: i32 = 2;
 /// The header that names the client.
 pub const CLIENT_HEADER: &str = "client-id";
 
-const COMMIT_INTERVAL: Duration = Duration::from_millis(100);
-
 /// The source topic of a product.
 pub fn source_topic(product: &str) -> String {
     format!("{product}.kyc")
 }
 
+/// The demo's configuration; nothing in the environment changes it.
+pub fn config() -> Config {
+    let parsed = Config::parse(include_str!("../../config/demo.toml"), Path::new("config/demo.toml"), []);
+    parsed.unwrap_or_else(|errors| panic!("the demo's configuration is tested: {errors}"))
+}
+
 /// The service that is protected.
 pub fn service(mode: Mode, enforce: bool) -> Service {
-    let sources = PRODUCTS.iter().map(|product| Source {
-        topic: source_topic(product),
-        client: None,
-        allowed_clients: Some(vec![(*product).to_owned()]),
-    });
-    Service {
-        name: "kyc".to_owned(),
-        target: "kyc.requests".to_owned(),
-        dead_letter: "kyc.dead-letter".to_owned(),
-        on_undeliverable: OnUndeliverable::Stop,
-        client_from: vec![ClientFrom::Header(CLIENT_HEADER.to_owned())],
-        sources: sources.collect(),
-        policy: policy(mode, enforce),
-    }
+    let mut service = config().settings.services.remove(0);
+    (service.policy.mode, service.policy.enforce) = (mode, enforce);
+    service
 }
 
-fn policy(mode: Mode, enforce: bool) -> Policy {
-    let client = |name: &&str| ClientPolicy { name: (*name).to_owned(), weight: Weight::ONE, limit: None };
-    Policy {
-        capacity: CAPACITY,
-        cycle: CYCLE,
-        reservation: Ratio::from_millionths(100_000).expect("0.1 is a ratio"),
-        lending: Lending::Proportional,
-        mode,
-        enforce,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
-        max_clients: 1_000,
-        unlisted_weight: Weight::ONE,
-        client_idle_timeout: Duration::from_secs(600),
-        clients: PRODUCTS.iter().map(client).collect(),
-        queue_capacity: 10_000,
-        queue_bytes: 256 << 20,
-        max_delay: Duration::from_secs(60),
-        overflow: Overflow::DeadLetter,
-        burst: Ratio::from_millionths(10_000).expect("0.01 is a ratio"),
-        commit_interval: COMMIT_INTERVAL,
-        map_budget: MapBudget::Chars(4_096),
-    }
-}
-
-/// How to reach the embedded broker. At least once: its transactions can't be relied on.
+/// How to reach the embedded broker.
 pub fn kafka(bootstrap_servers: &str) -> Kafka {
-    Kafka {
-        bootstrap_servers: bootstrap_servers.to_owned(),
-        group_id: "watermaster".to_owned(),
-        instance_id: "demo".to_owned(),
-        delivery: Delivery::AtLeastOnce,
-        commit_interval: COMMIT_INTERVAL,
-        start_from: StartFrom::Earliest,
-        on_foreign_offset: OnForeignOffset::Stop,
-        on_data_loss: OnDataLoss::Stop,
-        properties: BTreeMap::new(),
+    Kafka { bootstrap_servers: bootstrap_servers.to_owned(), ..config().settings.kafka }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scenario_and_the_configuration_speak_of_the_same_service() {
+        let service = service(Mode::Shape, true);
+        assert_eq!((service.policy.capacity, service.policy.cycle), (CAPACITY, CYCLE));
+        let topics: Vec<_> = service.sources.iter().map(|source| source.topic.clone()).collect();
+        assert_eq!(topics, PRODUCTS.map(source_topic));
+        let clients: Vec<_> = service.policy.clients.iter().map(|client| client.name.as_str()).collect();
+        assert!(PRODUCTS.iter().all(|product| clients.contains(product)));
     }
 }

@@ -66,10 +66,10 @@ impl Engine<'_> {
 
     /// Shows what is true by now.
     pub(super) fn show(&mut self) {
-        if self.round.is_open() { self.publish_flags() } else { self.publish(self.clock.now()) }
+        self.publish(self.clock.now());
     }
 
-    /// Shows new flags with old counts: in the middle of a round the counts are not true yet.
+    /// New flags with old counts.
     pub(super) fn publish_flags(&mut self) {
         let mut last = (*self.job.cell.get()).clone();
         (last.ready, last.trouble) = (self.ready(), self.trouble());
@@ -78,8 +78,11 @@ impl Engine<'_> {
         self.job.cell.set(last);
     }
 
-    /// Shows everything.
+    /// Shows everything; in the middle of a round only flags, because what was decided is not committed yet.
     pub(super) fn publish(&mut self, now: Time) {
+        if !self.round_is_empty() {
+            return self.publish_flags();
+        }
         self.report.published = Some(now);
         let snapshot = self.snapshot(now);
         self.job.cell.set(snapshot);

@@ -34,8 +34,6 @@ pub(super) struct Round<'c> {
     bytes: usize,
     last: Time,
     hurry: bool,
-    /// It is being sent and committed: what was counted is not true yet.
-    open: bool,
 }
 
 struct Pending<'c> {
@@ -56,7 +54,7 @@ struct Rejected {
 
 impl<'c> Round<'c> {
     pub(super) fn new(now: Time) -> Round<'c> {
-        Round { outputs: Vec::new(), bytes: 0, last: now, hurry: false, open: false }
+        Round { outputs: Vec::new(), bytes: 0, last: now, hurry: false }
     }
 
     pub(super) fn admit(&mut self, output: Output<'c>, client: Option<u32>) {
@@ -72,11 +70,6 @@ impl<'c> Round<'c> {
     /// The next round is due at once: something must be committed before the first record.
     pub(super) fn hurry(&mut self) {
         self.hurry = true;
-    }
-
-    /// Whether it is being sent and committed.
-    pub(super) fn is_open(&self) -> bool {
-        self.open
     }
 
     /// A partition went.
@@ -107,8 +100,12 @@ impl Pending<'_> {
 }
 
 impl Engine<'_> {
+    pub(super) fn round_is_empty(&self) -> bool {
+        self.round.outputs.is_empty()
+    }
+
     pub(super) fn round_has_work(&self) -> bool {
-        !self.round.outputs.is_empty() || self.throttle.touched().next().is_some()
+        !self.round_is_empty() || self.throttle.touched().next().is_some()
     }
 
     pub(super) fn round_is_full(&self) -> bool {
@@ -127,11 +124,10 @@ impl Engine<'_> {
     pub(super) fn run_round(&mut self) -> Result<bool, Stopped> {
         let began = self.clock.now();
         let mut late = Lateness::new();
-        self.act_on_decided();
+        self.take_rejections();
         // Revoked before anything was sent: the next owner reads these again.
         self.round.outputs.retain(|pending| !pending.orphan);
         let all: Vec<usize> = (0..self.round.outputs.len()).collect();
-        self.round.open = true;
         let ended = self.settle(all, &mut late).and_then(|settled| Ok(settled && self.commit(&mut late)?));
         if !matches!(ended, Ok(true)) {
             self.report.round("failed", Duration::ZERO);

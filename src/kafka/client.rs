@@ -29,15 +29,32 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
     }
 }
 
+/// Whether librdkafka knows this property and takes this value; its own words if not, without the value.
+pub fn accepts_property(property: &str, value: &str) -> Result<(), String> {
+    match ClientConfig::new().set(property, value).create_native_config() {
+        Ok(_) => Ok(()),
+        Err(rdkafka::error::KafkaError::ClientConfig(_, why, ..)) => {
+            Err(if is_secret(property) { "the value does not fit".to_owned() } else { why })
+        }
+        Err(other) => Err(other.to_string()),
+    }
+}
+
 /// Whether the value of a librdkafka property must not be shown.
 fn is_secret(property: &str) -> bool {
     ["password", "secret", "key.pem", "oauthbearer", "jaas"].iter().any(|part| property.contains(part))
 }
 
+/// What the user may change, of every client.
+const COMMON_DEFAULTS: &[(&str, &str)] = &[
+    // How soon a broker that is back is found: Java's; librdkafka's is 10 s.
+    ("reconnect.backoff.max.ms", "1000"),
+];
+
 /// Where properties come from, weakest first: `defaults` (ours, that the user may change), the user's, `owned` (the protocol's).
 pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: &[(&str, &str)]) -> ClientConfig {
     let mut config = ClientConfig::new();
-    for (property, value) in defaults {
+    for (property, value) in COMMON_DEFAULTS.iter().chain(defaults) {
         config.set(*property, *value);
     }
     for (property, value) in &kafka.properties {

@@ -229,6 +229,7 @@ impl Consumer {
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
     pub fn commit(&self, commits: &[PartitionCommit], mut go_on: impl FnMut() -> bool) -> Result<(), CommitError> {
         let deadline = Instant::now() + COMMIT_TIMEOUT;
+        self.still_ours(commits)?;
         // Else a late commit could overwrite this one.
         while self.unanswered.get() > 0 {
             self.answer(deadline, &mut go_on)
@@ -249,6 +250,21 @@ impl Consumer {
         }
         self.base.context().reached();
         Ok(())
+    }
+
+    /// A broker takes the commit of a client that is no member as long as the group is empty: it could undo what the
+    /// partition's next owner did.
+    fn still_ours(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
+        let name = |commit: &PartitionCommit| format!("{}-{}", self.topics.name(commit.source), commit.partition);
+        if self.base.assignment_lost() || !ffi::is_member(self.base.client()) {
+            let first = commits.first().map_or_else(String::new, name);
+            return Err(CommitError::Lost(format!("{first}: not a member of the group at the moment")));
+        }
+        let membership = self.base.context();
+        match commits.iter().find(|commit| !membership.owns((commit.source, commit.partition))) {
+            Some(commit) => Err(CommitError::Lost(format!("{}: not assigned to this instance", name(commit)))),
+            None => Ok(()),
+        }
     }
 
     fn answer(&self, deadline: Instant, go_on: &mut impl FnMut() -> bool) -> Option<ffi::CommitReply> {
@@ -383,5 +399,25 @@ fn commit_error(code: Code, what: &str) -> CommitError {
             CommitError::Fatal(text)
         }
         _ => CommitError::Retriable(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commits_are_split_by_what_a_broker_takes_at_once() {
+        let topics = Topics::new(["loans"]).expect("no NUL");
+        let commit =
+            |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
+        let sizes = |bytes: &[usize]| {
+            let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
+            requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(&[]), [0; 0]);
+        assert_eq!(sizes(&[10, 10]), [2]);
+        assert_eq!(sizes(&[12_288; 130]), [63, 63, 4]);
+        assert_eq!(sizes(&[COMMIT_BYTES, 1, COMMIT_BYTES]), [1, 1, 1]);
     }
 }

@@ -104,6 +104,23 @@ pub(super) fn cached_watermarks<C: ClientContext>(
     (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some((low, high))
 }
 
+/// Whether this client has a generation and a member id in its group. Without them a broker takes its commits unfenced.
+pub(super) fn is_member<C: ClientContext>(client: &Client<C>) -> bool {
+    // SAFETY: the client lives while it is borrowed; the metadata, if any, is ours until it is destroyed, its member id
+    // a C string inside of it.
+    unsafe {
+        let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
+        if metadata.is_null() {
+            return false;
+        }
+        let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
+        let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
+        let known = generation >= 0 && !member.is_null() && !CStr::from_ptr(member).is_empty();
+        sys::rd_kafka_consumer_group_metadata_destroy(metadata);
+        known
+    }
+}
+
 /// Waits until nothing is in flight, lingering batches sent at once; true if so in time.
 ///
 /// (`Producer::flush` polls in steps of 100 ms that nothing cuts short.) The delivery reports must be served by another thread.
@@ -146,11 +163,7 @@ impl ReplyQueue {
     }
 
     /// Starts a commit whose answer arrives here. (The safe commit waits for as long as it takes, and drops the errors of partitions.)
-    pub fn start_commit<C: ClientContext>(
-        &self,
-        client: &Client<C>,
-        list: &TopicPartitionList,
-    ) -> Result<(), Code> {
+    pub fn start_commit<C: ClientContext>(&self, client: &Client<C>, list: &TopicPartitionList) -> Result<(), Code> {
         // SAFETY: client, list and queue live during the call, and librdkafka copies the list; without a callback the answer is an event.
         let error =
             unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0, None, ptr::null_mut()) };
@@ -225,50 +238,27 @@ mod tests {
             let mut asked = TopicPartitionList::new();
             asked.add_partition("loans", 0);
             let answer = consumer.committed_offsets(asked, PATIENCE).unwrap();
-            let [entry] = &entries(&answer)[..] else {
-                panic!("one partition was asked for")
-            };
-            assert_eq!(
-                (entry.topic.as_str(), entry.partition, entry.offset),
-                ("loans", 0, 7)
-            );
-            assert_eq!(
-                (entry.error, entry.metadata.as_slice()),
-                (Code::NoError, metadata)
-            );
+            let [entry] = &entries(&answer)[..] else { panic!("one partition was asked for") };
+            assert_eq!((entry.topic.as_str(), entry.partition, entry.offset), ("loans", 0, 7));
+            assert_eq!((entry.error, entry.metadata.as_slice()), (Code::NoError, metadata));
         }
     }
 
     /// Names and values, in order.
     fn all(headers: &OwnedHeaders) -> Vec<RawHeader<'_>> {
-        (0..)
-            .map_while(|index| header_at(headers.as_borrowed(), index))
-            .collect()
+        (0..).map_while(|index| header_at(headers.as_borrowed(), index)).collect()
     }
 
     #[test]
     fn headers_are_removed_by_name_and_the_rest_keeps_its_order() {
         let mut headers = OwnedHeaders::new();
-        for (key, value) in [
-            ("a", Some("1")),
-            ("b", None),
-            ("a", Some("")),
-            ("", Some("2")),
-            ("b", Some("3")),
-        ] {
+        for (key, value) in [("a", Some("1")), ("b", None), ("a", Some("")), ("", Some("2")), ("b", Some("3"))] {
             headers = headers.insert(Header { key, value });
         }
         remove_header(&mut headers, c"none");
         assert_eq!(all(&headers).len(), 5);
         remove_header(&mut headers, c"b");
-        assert_eq!(
-            all(&headers),
-            [
-                (&b"a"[..], Some(&b"1"[..])),
-                (b"a", Some(b"")),
-                (b"", Some(b"2"))
-            ]
-        );
+        assert_eq!(all(&headers), [(&b"a"[..], Some(&b"1"[..])), (b"a", Some(b"")), (b"", Some(b"2"))]);
     }
 
     #[test]

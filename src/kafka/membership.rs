@@ -90,6 +90,11 @@ impl Membership {
         event
     }
 
+    /// Whether a partition is ours.
+    pub fn owns(&self, partition: SourcePartition) -> bool {
+        self.state().starts.contains_key(&partition)
+    }
+
     /// Brokers answered.
     pub fn reached(&self) {
         if self.is_busy() && std::mem::take(&mut self.state().down) {
@@ -391,7 +396,10 @@ impl ClientContext for Membership {
                 self.tell_down(reason.to_owned())
             }
             Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::NetworkException => {
-                self.tell(Event::BrokerLost(reason.to_owned()))
+                // While all are lost, each attempt to reach one is an error.
+                if !self.state().down {
+                    self.tell(Event::BrokerLost(reason.to_owned()));
+                }
             }
             Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
                 tracing::warn!(service = self.service, "{reason}");

@@ -20,7 +20,7 @@ pub mod probe;
 pub mod producer;
 pub mod record;
 
-pub use client::KafkaError;
+pub use client::{KafkaError, accepts_property};
 
 /// The version of librdkafka.
 pub fn client_version() -> String {

@@ -9,8 +9,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{
-    AdminClient, AdminOptions, ConfigResource, ConfigResourceResult, OwnedResourceSpecifier,
-    ResourceSpecifier,
+    AdminClient, AdminOptions, ConfigResource, ConfigResourceResult, OwnedResourceSpecifier, ResourceSpecifier,
 };
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;

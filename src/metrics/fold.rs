@@ -344,14 +344,8 @@ mod tests {
         publish(&[Step::Admit(1, 5)], &mut fold);
         assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
         publish(&[Step::Forget(1)], &mut fold);
-        assert_eq!(
-            (count(&fold, "c1"), count(&fold, OTHER)),
-            (Some(5), Some(0))
-        );
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
         publish(&[Step::Admit(1, 7)], &mut fold);
-        assert_eq!(
-            (count(&fold, "c1"), count(&fold, OTHER)),
-            (Some(12), Some(0))
-        );
+        assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(12), Some(0)));
     }
 }

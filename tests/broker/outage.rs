@@ -103,7 +103,9 @@ fn a_target_that_refuses_writes_stops_its_service_only() {
     let other = Rig::new(&broker, "other", 1, 2, TargetTime::Create);
     let everything = ["--add", "--allow-principal", "User:ANONYMOUS", "--operation", "All", "--topic", &refused.target];
     broker.tool("org.apache.kafka.tools.AclCommand", &everything);
-    produce(&broker, &refused, 0..2_000);
+    // More than is sent before the rights are gone: that takes Kafka's tool some seconds.
+    const RECORDS: u64 = 8_000;
+    produce(&broker, &refused, 0..RECORDS);
     let mut config = refused.config(service(&refused));
     config.services.push(Service { name: "other".to_owned(), ..service(&other) });
     let mut watermaster = Watermaster::start(&config);
@@ -127,9 +129,10 @@ fn a_target_that_refuses_writes_stops_its_service_only() {
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
 
     deny_writes(&broker, "--remove", &refused.target);
+    config.services[0].capacity = 5_000;
     let mut watermaster = Watermaster::start(&config);
-    from_refused.wait_for(2_000, DRAIN);
+    from_refused.wait_for(RECORDS, DRAIN);
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
-    assert_complete(&refused, 2_000);
+    assert_complete(&refused, RECORDS);
     assert_complete(&other, 1_000);
 }

@@ -16,11 +16,7 @@ pub fn watermaster(arguments: &[&str], environment: &[(&str, &str)], input: &str
         .spawn()
         .expect("the program starts");
     // A program that refuses its arguments never reads its input.
-    let _ = child
-        .stdin
-        .take()
-        .expect("stdin is piped")
-        .write_all(input.as_bytes());
+    let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
     child.wait_with_output().expect("the program ends")
 }
 

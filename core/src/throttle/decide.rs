@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Arrival, Cause, Rejection, Sender, Throttle, VIRTUAL, Verdict, arrival_held};
 use crate::backlog::{Slot, eligible_tag};
+use crate::limit::OwnLimit;
 use crate::policy::{CatchUp, Mode, Overflow};
 use crate::reason::Reason;
 use crate::tracker::Seen;
@@ -30,16 +31,25 @@ impl Throttle {
                 Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
             }
         };
-        if self.policy.enforce { self.enact(arrival, verdict) } else { self.pass(now, arrival, verdict) }
+        if self.policy.enforce { self.enact(now, arrival, verdict) } else { self.pass(now, arrival, verdict) }
     }
 
-    /// Enforced: what does not wait is completed, so there must be room for that in the map.
-    fn enact(&mut self, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
-        if !matches!(verdict, Verdict::Delay(_)) {
-            self.make_room_in_map(arrival.partition, arrival.offset);
-            self.complete(arrival.partition, arrival.offset);
+    /// Enforced: what does not wait is completed, so there must be room for that in the map. A rejection for which
+    /// none can be made waits for it; an admission was not decided without.
+    fn enact(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
+        if matches!(verdict, Verdict::Delay(_)) {
+            return verdict;
         }
-        verdict
+        self.make_room_in_map(arrival.partition, arrival.offset);
+        match verdict {
+            Verdict::Reject(rejection) if !self.map_has_room(arrival.partition, arrival.offset) => {
+                Verdict::Delay(self.doom(now, arrival, rejection))
+            }
+            _ => {
+                self.complete(arrival.partition, arrival.offset);
+                verdict
+            }
+        }
     }
 
     /// Passthrough: admitted, whatever was decided.
@@ -132,27 +142,37 @@ impl Throttle {
         // What is catching up goes first, and counts as used: else a flood behind it would never be rejected.
         let waiting = client.lane.records.len();
         if client.used.count(now, cycle) + waiting >= client.allowance() {
-            let release = client.used.next_release(now).unwrap_or(Time::NEVER);
-            let retry = release.min(self.next_edge()).since(now);
-            return self.rejected(index, Reason::OverAllocation, retry);
+            return self.rejected(now, index, Reason::OverAllocation);
         }
-        if waiting > 0 {
+        if waiting > 0 || !self.fits_in_map(arrival) {
             return Verdict::Delay(self.delay(now, index, arrival));
         }
         if self.window.count(now) >= self.policy.capacity {
-            let retry = self.window.next_release(now).map_or(Duration::ZERO, |release| release.since(now));
-            return self.rejected(index, Reason::CapacityInUse, retry);
+            return self.rejected(now, index, Reason::CapacityInUse);
         }
-        if let Err(until) = self.take_own_limit(now, index) {
-            return self.rejected(index, Reason::ClientLimit, until.since(now));
+        if self.take_own_limit(now, index).is_err() {
+            return self.rejected(now, index, Reason::ClientLimit);
         }
         self.admitted(now, index, self.home(arrival), Duration::ZERO);
         Verdict::Admit(Some(index))
     }
 
-    fn rejected(&mut self, index: u32, reason: Reason, retry_after: Duration) -> Verdict {
+    fn rejected(&mut self, now: Time, index: u32, reason: Reason) -> Verdict {
         self.counts_of(index).rejected.add(reason);
+        let retry_after = self.open_for(now, index).since(now);
         Verdict::Reject(Rejection { reason, retry_after, client: Some(index) })
+    }
+
+    /// When the client's grant, the service's window and the client's own limit all have room for its next record, if
+    /// nobody sends anything and no grant changes until then.
+    fn open_for(&mut self, now: Time, index: u32) -> Time {
+        let (cycle, edge) = (self.share.cycle, self.next_edge());
+        let client = self.registry.get_mut(index);
+        let allowance = client.allowance();
+        let within = client.used.count(now, cycle) < allowance;
+        let granted = if within { now } else { client.used.below_at(now, allowance, edge) };
+        let limit = client.limit.as_ref().map_or(now, OwnLimit::open_at);
+        granted.max(limit).max(self.window.below_at(now, self.policy.capacity))
     }
 
     /// Puts a record in line.
@@ -160,12 +180,7 @@ impl Throttle {
         let partition = self.home(arrival);
         let held = arrival_held(arrival, client, partition, now);
         self.counts_of(client).delayed += 1;
-        let lane = &mut self.registry.get_mut(client).lane;
-        let list = match partition {
-            VIRTUAL => &mut self.virtual_held,
-            partition => &mut self.partitions[partition as usize].held,
-        };
-        let slot = self.backlog.push(held, lane, list);
+        let slot = self.put_in(held);
         self.bound_backlog(client, partition);
         slot
     }
@@ -227,7 +242,7 @@ impl Throttle {
 
     fn fits_in_map(&self, arrival: &Arrival<'_>) -> bool {
         !self.policy.enforce
-            || self.policy.overflow == Overflow::DeadLetter
+            || self.overflow() == Overflow::DeadLetter
             || self.map_has_room(arrival.partition, arrival.offset)
     }
 }

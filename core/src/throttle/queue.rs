@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use super::{Action, PauseReason, Rejection, Throttle, VIRTUAL};
-use crate::backlog::{Held, Slot};
+use super::{Action, Arrival, NOBODY, PauseReason, Rejection, Throttle, VIRTUAL, arrival_held};
+use crate::backlog::{Backlog, Held, Lane, List, Slot};
 use crate::map::MAX_SPAN;
 use crate::policy::{Mode, Overflow};
 use crate::reason::Reason;
@@ -15,10 +15,10 @@ impl Throttle {
     /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
         loop {
-            if let Some(action) = self.poll_decided() {
+            if let Some(action) = self.say(0) {
                 return Some(action);
             }
-            if self.expire_oldest(now) {
+            if self.reject_doomed() || self.expire_oldest(now) {
                 continue;
             }
             match self.serve_next(now) {
@@ -34,14 +34,28 @@ impl Throttle {
         }
     }
 
-    /// What was decided before and not told yet; decides nothing more. Records that were turned away count as completed
-    /// from then on, so hear all of this before a commit.
-    pub fn poll_decided(&mut self) -> Option<Action> {
-        let action = self.actions.pop_front()?;
+    /// The next rejection that was decided already. A round that is full takes no more from
+    /// [`poll_action`](Throttle::poll_action), but must take these: they count as completed.
+    pub fn poll_rejection(&mut self) -> Option<Action> {
+        // What else was said concerns reading, and may as well be heard later.
+        let at = self.actions.iter().position(|action| matches!(action, Action::Reject { .. }))?;
+        self.say(at)
+    }
+
+    fn say(&mut self, at: usize) -> Option<Action> {
+        let action = self.actions.remove(at)?;
         if let Action::Reject { slot, .. } = action {
             self.backlog.release(slot);
         }
         Some(action)
+    }
+
+    /// Whether a rejection in this partition was not heard yet.
+    pub(super) fn decides_on(&self, partition: u32) -> bool {
+        self.actions.iter().any(|action| match *action {
+            Action::Reject { slot, .. } => self.backlog.get(slot).partition == partition,
+            _ => false,
+        })
     }
 
     /// When something will happen by itself. Call it after [`poll_action`](Throttle::poll_action) said `None`.
@@ -69,10 +83,6 @@ impl Throttle {
             return bucket;
         }
         self.window.next_release(now).map_or(bucket, |window| window.max(bucket))
-    }
-
-    pub(super) fn next_edge(&self) -> Time {
-        self.next_allocation().max(Time::ZERO)
     }
 
     // ## Waiting => admitted
@@ -123,6 +133,31 @@ impl Throttle {
         self.partitions[held.partition as usize].held.head().unwrap_or(slot)
     }
 
+    // ## Rejected => waiting for room in the map => heard
+
+    /// Keeps a rejected record until its completion fits.
+    pub(super) fn doom(&mut self, now: Time, arrival: &Arrival<'_>, rejection: Rejection) -> Slot {
+        let slot = self.put_in(arrival_held(arrival, NOBODY, arrival.partition, now));
+        self.doomed.push_back((slot, rejection));
+        self.pause(arrival.partition, PauseReason::Map);
+        slot
+    }
+
+    /// Completes a doomed record if one fits. One that holds its partition's committable offset back always does.
+    fn reject_doomed(&mut self) -> bool {
+        let fits = |&(slot, _): &(Slot, Rejection)| {
+            let held = self.backlog.get(slot);
+            self.map_has_room(held.partition, held.offset)
+        };
+        let Some((slot, rejection)) = self.doomed.iter().position(fits).and_then(|at| self.doomed.remove(at)) else {
+            return false;
+        };
+        let held = self.take_out(slot, false);
+        self.complete(held.partition, held.offset);
+        self.actions.push_back(Action::Reject { slot, rejection });
+        true
+    }
+
     // ## Waiting => rejected
 
     /// Rejects the oldest delayed record if its time is over.
@@ -144,14 +179,38 @@ impl Throttle {
         self.actions.push_back(Action::Reject { slot, rejection });
     }
 
-    fn take_out(&mut self, slot: Slot, served: bool) -> Held {
+    /// Turns a delayed record away after others of its partition, if its completion would not fit in the map.
+    fn turn_away_fitting(&mut self, slot: Slot, reason: Reason) {
+        let Held { client, partition, offset, .. } = *self.backlog.get(slot);
+        if partition != VIRTUAL {
+            self.make_room_in_map(partition, offset);
+        }
+        if self.registry.get(client).lane.records.head() == Some(slot) {
+            self.turn_away(slot, reason);
+        }
+    }
+
+    pub(super) fn put_in(&mut self, held: Held) -> Slot {
+        let (backlog, lane, list) = self.lists_of(held.client, held.partition);
+        backlog.push(held, lane, list)
+    }
+
+    pub(super) fn take_out(&mut self, slot: Slot, served: bool) -> Held {
         let Held { client, partition, .. } = *self.backlog.get(slot);
-        let lane = &mut self.registry.get_mut(client).lane;
+        let (backlog, lane, list) = self.lists_of(client, partition);
+        if served { backlog.serve(slot, lane, list) } else { backlog.discard(slot, lane, list) }
+    }
+
+    fn lists_of(&mut self, client: u32, partition: u32) -> (&mut Backlog, &mut Lane, &mut List) {
+        let lane = match client {
+            NOBODY => &mut self.nobody,
+            client => &mut self.registry.get_mut(client).lane,
+        };
         let list = match partition {
             VIRTUAL => &mut self.virtual_held,
             partition => &mut self.partitions[partition as usize].held,
         };
-        if served { self.backlog.serve(slot, lane, list) } else { self.backlog.discard(slot, lane, list) }
+        (&mut self.backlog, lane, list)
     }
 
     /// A partition went: what was said about it and not yet heard is void; its slots are free.
@@ -171,7 +230,7 @@ impl Throttle {
     // ## Bounds
 
     /// Whether backlogs may only be bounded by reading less. Catching up in reject mode always is.
-    fn overflow(&self) -> Overflow {
+    pub(super) fn overflow(&self) -> Overflow {
         if self.policy.mode == Mode::Reject { Overflow::Pause } else { self.policy.overflow }
     }
 
@@ -182,7 +241,7 @@ impl Throttle {
         // Passthrough can't pause anything: its imagined backlogs are bounded as if it could not.
         if self.overflow() == Overflow::DeadLetter || partition == VIRTUAL {
             if full && let Some(oldest) = self.registry.get(client).lane.records.head() {
-                self.turn_away(oldest, Reason::QueueFull);
+                self.turn_away_fitting(oldest, Reason::QueueFull);
             }
             if heavy {
                 self.shed_bytes();
@@ -214,7 +273,7 @@ impl Throttle {
             let allowed = self.registry.get(client).lane.bytes / 2;
             while self.backlog.bytes() > bound && self.registry.get(client).lane.bytes > allowed {
                 match self.registry.get(client).lane.records.head() {
-                    Some(oldest) => self.turn_away(oldest, Reason::QueueFull),
+                    Some(oldest) => self.turn_away_fitting(oldest, Reason::QueueFull),
                     None => break,
                 }
             }
@@ -238,16 +297,26 @@ impl Throttle {
 
     // ## The map's bound
 
-    /// Whether this offset may complete without the map outgrowing its budget.
+    /// Whether this offset may complete without the map outgrowing its budget. The committable offset always may,
+    /// whatever a former owner's map was like: its completion makes no map larger.
     pub(super) fn map_has_room(&self, partition: u32, offset: i64) -> bool {
         let tracker = &self.partitions[partition as usize].tracker;
-        offset - tracker.base() < MAX_SPAN as i64 && tracker.bits_bound_after(offset) <= self.map_bits
+        offset == tracker.base()
+            || offset - tracker.base() < MAX_SPAN as i64 && tracker.bits_bound_after(offset) <= self.map_room.set_bits
     }
 
     /// Paused at three quarters: what is in the backlog already can still complete around its holes.
     fn map_is_nearly_full(&self, partition: u32) -> bool {
         let tracker = &self.partitions[partition as usize].tracker;
-        tracker.bits_bound() > self.map_bits / 4 * 3 || tracker.span() > MAX_SPAN / 4 * 3
+        tracker.span() > MAX_SPAN / 4 * 3 || tracker.span() > 0 && tracker.bits_bound() > self.map_room.set_bits / 4 * 3
+    }
+
+    /// What comes next fits too. So it does whenever nothing of the partition waits: then only what was not read yet
+    /// holds its committable offset back, as after a restart with a map that a former owner had filled.
+    fn map_is_half_empty(&self, partition: u32) -> bool {
+        let tracker = &self.partitions[partition as usize].tracker;
+        let small = tracker.bits_bound() <= self.map_room.set_bits / 2 && tracker.span() <= MAX_SPAN / 2;
+        self.partitions[partition as usize].held.is_empty() || small && self.map_has_room(partition, tracker.next())
     }
 
     /// Makes this offset's completion fit: turns away delayed records of the partition, of whoever is furthest
@@ -288,25 +357,29 @@ impl Throttle {
         let place = &mut self.partitions[partition as usize];
         if place.assigned && place.paused.is_none() {
             place.paused = Some(reason);
+            self.paused += 1;
             self.actions.push_back(Action::Pause { partition });
         }
     }
 
     /// Resumes at half of what paused: pausing throws librdkafka's prefetch away, so it must not toggle.
     fn resume_partitions(&mut self) {
+        if self.paused == 0 {
+            return;
+        }
         for index in 0..self.partitions.len() {
             let Some(reason) = self.partitions[index].paused else { continue };
-            let tracker = &self.partitions[index].tracker;
             let free = match reason {
                 PauseReason::Queue { client } => self
                     .registry
                     .lookup(client)
                     .is_none_or(|client| client.lane.records.len() <= self.policy.queue_capacity / 2),
                 PauseReason::Bytes => self.backlog.bytes() <= self.policy.queue_bytes / 2,
-                PauseReason::Map => tracker.bits_bound() <= self.map_bits / 2 && tracker.span() <= MAX_SPAN / 2,
+                PauseReason::Map => self.map_is_half_empty(index as u32),
             };
             if free {
                 self.partitions[index].paused = None;
+                self.paused -= 1;
                 self.actions.push_back(Action::Resume { partition: index as u32 });
             }
         }

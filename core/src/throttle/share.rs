@@ -51,18 +51,23 @@ impl Throttle {
 
     /// The next edge of a cycle or early allocation.
     pub(super) fn next_allocation(&self) -> Time {
-        let edge = self.share.start + self.policy.cycle;
+        let edge = self.next_edge();
         self.share.early.map_or(edge, |(due, _)| due.min(edge))
+    }
+
+    /// Where the next cycle begins.
+    pub(super) fn next_edge(&self) -> Time {
+        self.share.start + self.policy.cycle
     }
 
     /// Ends every cycle whose edge has passed. Only the last edge allocates: nobody could have used what the ones
     /// before it would have granted.
     pub(super) fn roll(&mut self, now: Time) {
-        let cycle = nanos(self.policy.cycle);
-        let ended = nanos(now.since(self.share.start)) / cycle;
-        if ended == 0 {
+        if now < self.next_edge() {
             return;
         }
+        let cycle = nanos(self.policy.cycle);
+        let ended = nanos(now.since(self.share.start)) / cycle;
         for _ in 0..ended.min(2) {
             for client in self.registry.iter_mut() {
                 end_cycle(client);
@@ -71,8 +76,9 @@ impl Throttle {
         self.share.cycle += ended;
         self.share.start = self.share.start + Duration::from_nanos(ended * cycle);
         self.share.early = None;
-        self.allocate(Cause::Cycle);
+        // Before, not after: what is granted to the forgotten would be nobody's for a cycle.
         self.registry.forget_idle(now - self.policy.client_idle_timeout);
+        self.allocate(Cause::Cycle);
     }
 
     /// Asks for an early allocation. They coalesce: at most one per max(cycle / 100, N · 2 µs), so that a flood of

@@ -7,11 +7,7 @@ use crate::config::kind::{Form, Kind};
 
 /// A problem as errors have it: what is there, and why that is wrong.
 pub fn problem(shown: &str, why: &str) -> String {
-    if why.is_empty() {
-        format!("is {shown}")
-    } else {
-        format!("is {shown}: {why}")
-    }
+    if why.is_empty() { format!("is {shown}") } else { format!("is {shown}: {why}") }
 }
 
 /// What a value is, without showing it.
@@ -44,14 +40,8 @@ fn number_text(number: Num, spelling: Option<&str>) -> (String, Form) {
         return (integer.to_string(), Form::Integer);
     }
     let float = number.to_f64().unwrap_or(f64::NAN);
-    let plain = spelling.filter(|text| {
-        text.bytes()
-            .all(|byte| byte.is_ascii_digit() || b"+-._".contains(&byte))
-    });
-    (
-        plain.map_or_else(|| float.to_string(), |text| text.replace('_', "")),
-        Form::Decimal,
-    )
+    let plain = spelling.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit() || b"+-._".contains(&byte)));
+    (plain.map_or_else(|| float.to_string(), |text| text.replace('_', "")), Form::Decimal)
 }
 
 /// Whether a value of one TOML type is as good as one of another.
@@ -68,12 +58,8 @@ pub fn as_json(kind: Kind, text: &str) -> serde_json::Value {
     let number = || text.replace('_', "");
     match kind.form() {
         Form::Flag => json!(text == "true"),
-        Form::Integer | Form::TextOrInteger => number()
-            .parse::<u64>()
-            .map_or_else(|_| json!(text), |n| json!(n)),
-        Form::Decimal => number()
-            .parse::<f64>()
-            .map_or_else(|_| json!(text), |n| json!(n)),
+        Form::Integer | Form::TextOrInteger => number().parse::<u64>().map_or_else(|_| json!(text), |n| json!(n)),
+        Form::Decimal => number().parse::<f64>().map_or_else(|_| json!(text), |n| json!(n)),
         Form::Text | Form::List => json!(text),
     }
 }

@@ -54,11 +54,7 @@ impl<'a> Section<'a> {
     }
 
     /// A key that may say nothing. The outer `None`: it is wrong.
-    pub fn optional<T>(
-        &self,
-        name: &str,
-        parse: impl Fn(&str, Kind) -> Result<T, Why>,
-    ) -> Option<Option<T>> {
+    pub fn optional<T>(&self, name: &str, parse: impl Fn(&str, Kind) -> Result<T, Why>) -> Option<Option<T>> {
         let key = schema::key_of(self.schema, name);
         if self.dict.is_some_and(|dict| dict.contains_key(name)) {
             return self.read(key, None, parse).map(Some);
@@ -68,11 +64,7 @@ impl<'a> Section<'a> {
     }
 
     /// A list of texts; the default is a list of one. The outer `None`: something in it is wrong.
-    pub fn list<T>(
-        &self,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, Why>,
-    ) -> Option<Option<Vec<T>>> {
+    pub fn list<T>(&self, name: &str, parse: impl Fn(&str) -> Result<T, Why>) -> Option<Option<Vec<T>>> {
         let key = schema::key_of(self.schema, name);
         let Some(value) = self.dict.and_then(|dict| dict.get(name)) else {
             let Fallback::Text(text) = key.fallback else {
@@ -90,24 +82,15 @@ impl<'a> Section<'a> {
             }
         };
         let path = child(&self.path, name);
-        let parsed: Vec<_> = items
-            .iter()
-            .enumerate()
-            .map(|(index, item)| self.item(key, element(&path, index), item, &parse))
-            .collect();
+        let parsed: Vec<_> =
+            items.iter().enumerate().map(|(index, item)| self.item(key, element(&path, index), item, &parse)).collect();
         let parsed: Vec<T> = parsed.into_iter().collect::<Option<_>>()?;
         let texts: Vec<_> = items.iter().filter_map(Value::as_str).collect();
         self.show(name, Some(json!(texts)), self.origin(name));
         Some(Some(parsed))
     }
 
-    fn item<T>(
-        &self,
-        key: &Key,
-        path: String,
-        item: &Value,
-        parse: impl Fn(&str) -> Result<T, Why>,
-    ) -> Option<T> {
+    fn item<T>(&self, key: &Key, path: String, item: &Value, parse: impl Fn(&str) -> Result<T, Why>) -> Option<T> {
         let wrong = match item.as_str().map(parse) {
             Some(Ok(value)) => return Some(value),
             Some(Err(why)) => problem(&format!("{:?}", item.as_str().unwrap_or_default()), &why),
@@ -118,12 +101,7 @@ impl<'a> Section<'a> {
         None
     }
 
-    fn read<T>(
-        &self,
-        key: &Key,
-        default: Option<&str>,
-        parse: impl Fn(&str, Kind) -> Result<T, Why>,
-    ) -> Option<T> {
+    fn read<T>(&self, key: &Key, default: Option<&str>, parse: impl Fn(&str, Kind) -> Result<T, Why>) -> Option<T> {
         let scalar = self.scalar(key, default)?;
         if scalar.form.is_some_and(|form| !fits(form, key.kind.form())) {
             self.refuse(key.name, problem(&scalar.shown, ""), key.kind.allowed());
@@ -131,11 +109,7 @@ impl<'a> Section<'a> {
         }
         match parse(&scalar.text, key.kind) {
             Ok(value) => {
-                self.show(
-                    key.name,
-                    Some(as_json(key.kind, &scalar.text)),
-                    scalar.origin,
-                );
+                self.show(key.name, Some(as_json(key.kind, &scalar.text)), scalar.origin);
                 Some(value)
             }
             Err(why) => {
@@ -159,34 +133,16 @@ impl<'a> Section<'a> {
                 return None;
             };
             let shown = format!("{text:?}");
-            return Some(Scalar {
-                text: text.to_owned(),
-                shown,
-                origin: Origin::Default,
-                form: None,
-            });
+            return Some(Scalar { text: text.to_owned(), shown, origin: Origin::Default, form: None });
         };
         let origin = self.reader.written.origin(&path, value.tag());
         let untyped = matches!(origin, Origin::Variable(_));
         let Some((text, form)) = scalar_text(value, self.reader.written.spelling(&path)) else {
-            self.refuse(
-                key.name,
-                format!("is {}", describe(value)),
-                key.kind.allowed(),
-            );
+            self.refuse(key.name, format!("is {}", describe(value)), key.kind.allowed());
             return None;
         };
-        let shown = if form == Form::Text {
-            format!("{text:?}")
-        } else {
-            text.clone()
-        };
-        Some(Scalar {
-            text,
-            shown,
-            origin,
-            form: (!untyped).then_some(form),
-        })
+        let shown = if form == Form::Text { format!("{text:?}") } else { text.clone() };
+        Some(Scalar { text, shown, origin, form: (!untyped).then_some(form) })
     }
 
     // ## librdkafka's own keys
@@ -198,11 +154,7 @@ impl<'a> Section<'a> {
             let path = child(&self.path, name);
             match scalar_text(value, self.reader.written.spelling(&path)) {
                 Some((text, _)) => found.push((name.as_str(), text)),
-                None => self.refuse(
-                    name,
-                    format!("is {}", describe(value)),
-                    "a string, a number or true or false",
-                ),
+                None => self.refuse(name, format!("is {}", describe(value)), "a string, a number or true or false"),
             }
         }
         found
@@ -210,12 +162,7 @@ impl<'a> Section<'a> {
 
     /// Puts a value on the page that shows the effective configuration; `None`: the key says nothing.
     pub fn show(&self, name: &str, value: Option<serde_json::Value>, origin: Origin) {
-        let entry = Entry {
-            section: self.path.clone(),
-            name: name.to_owned(),
-            value,
-            origin,
-        };
+        let entry = Entry { section: self.path.clone(), name: name.to_owned(), value, origin };
         self.reader.entries.borrow_mut().push(entry);
     }
 
@@ -259,11 +206,7 @@ impl<'a> Section<'a> {
 
 /// The meaning of a word.
 pub fn pick<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, Why> {
-    words
-        .iter()
-        .find(|(word, _)| *word == text)
-        .map(|(_, meaning)| *meaning)
-        .ok_or_else(Why::new)
+    words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning).ok_or_else(Why::new)
 }
 
 /// A whole number in the range of its kind.

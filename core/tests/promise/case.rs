@@ -1,0 +1,191 @@
+//! Random policies and scripts.
+
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use watermaster_core::map::MapBudget;
+use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
+use watermaster_core::units::{Ratio, Weight};
+
+/// What every case of a class has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    Ordinary,
+    MoreClientsThanCapacity,
+    NothingReserved,
+    AllReserved,
+    /// Weights 1 : 10⁶.
+    WideWeights,
+    ThousandClients,
+}
+
+impl Class {
+    pub const ALL: [Class; 6] = [
+        Class::Ordinary,
+        Class::MoreClientsThanCapacity,
+        Class::NothingReserved,
+        Class::AllReserved,
+        Class::WideWeights,
+        Class::ThousandClients,
+    ];
+
+    /// Whether a policy is of this class.
+    pub fn holds(self, policy: &Policy) -> bool {
+        let weights = || policy.clients.iter().map(|client| client.weight);
+        match self {
+            Class::Ordinary => true,
+            Class::MoreClientsThanCapacity => policy.clients.len() as u64 > policy.capacity,
+            Class::NothingReserved => policy.reservation == Ratio::ZERO,
+            Class::AllReserved => policy.reservation == Ratio::ONE,
+            Class::WideWeights => {
+                weights().max().map(Weight::thousandths) == weights().min().map(|least| least.thousandths() * 1_000_000)
+            }
+            Class::ThousandClients => policy.clients.len() >= 1_000,
+        }
+    }
+
+    fn reservation(self) -> impl Strategy<Value = Ratio> {
+        let millionths = match self {
+            Class::NothingReserved => 0..=0,
+            Class::AllReserved => 1_000_000..=1_000_000,
+            _ => 0..=1_000_000_u32,
+        };
+        millionths.prop_map(|millionths| Ratio::from_millionths(millionths).unwrap())
+    }
+
+    fn capacity_and_clients(self) -> impl Strategy<Value = (u64, usize)> {
+        match self {
+            Class::ThousandClients => (30_u64..3_000, 1_000_usize..1_200).boxed(),
+            Class::MoreClientsThanCapacity => {
+                (1_u64..12).prop_flat_map(|capacity| (Just(capacity), capacity as usize + 1..=24)).boxed()
+            }
+            _ => (prop_oneof![1_u64..12, 10_u64..200, 200_u64..2_000], 2_usize..10).boxed(),
+        }
+    }
+}
+
+/// The name of the n-th client.
+pub fn name(index: usize) -> String {
+    format!("client-{index:04}")
+}
+
+/// A policy of a class: any modes, weights and bounds, no own limits.
+pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
+    let cycles =
+        prop_oneof![Just(100_000_000_u64), Just(1_000_000_000), Just(10_000_000_000), 100_000_000_u64..3_000_000_000];
+    let shapes = (any::<[bool; 5]>(), class.reservation(), prop_oneof![Just(0_u32), Just(10_000), 0_u32..=1_000_000]);
+    let small = prop_oneof![3 => Just(None), 1 => (1_u64..40).prop_map(Some)];
+    let bounds = (small, prop_oneof![3 => Just(1_u64 << 40), 1 => 500_u64..5_000], budgets());
+    (class.capacity_and_clients(), cycles, shapes, bounds, vec(weights(), 1..8)).prop_map(
+        move |((capacity, clients), cycle, (choice, reservation, burst), (queue, queue_bytes, map_budget), weights)| {
+            let cycle = Duration::from_nanos(cycle);
+            let mut weights: Vec<u64> = (0..clients).map(|index| weights[index % weights.len()]).collect();
+            if class == Class::WideWeights {
+                (weights[0], weights[1]) = (1_000, 1_000_000_000);
+                weights.iter_mut().for_each(|weight| *weight = (*weight).clamp(1_000, 1_000_000_000));
+            }
+            let policy = Policy {
+                reservation,
+                lending: if choice[0] { Lending::Proportional } else { Lending::MaxMin },
+                mode: if choice[1] { Mode::Shape } else { Mode::Reject },
+                window: if choice[2] { Window::Sliding } else { Window::Fixed },
+                catch_up: if choice[3] { CatchUp::Delay } else { CatchUp::Reject },
+                overflow: if choice[4] { Overflow::DeadLetter } else { Overflow::Pause },
+                burst: Ratio::from_millionths(burst).unwrap(),
+                queue_capacity: queue.unwrap_or(1 << 40),
+                queue_bytes,
+                map_budget,
+                clients: (0..).zip(weights).map(|(index, weight)| configured(index, weight)).collect(),
+                ..crate::sim::policy(capacity, cycle)
+            };
+            assert!(class.holds(&policy), "{class:?}");
+            policy
+        },
+    )
+}
+
+fn configured(index: usize, weight: u64) -> ClientPolicy {
+    ClientPolicy { name: name(index), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+}
+
+fn weights() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => Just(1_000_u64), 3 => 1_u64..10_000, 1 => 1_u64..=1_000_000_000]
+}
+
+fn budgets() -> impl Strategy<Value = MapBudget> {
+    prop_oneof![
+        3 => Just(MapBudget::default()),
+        1 => (40_usize..300).prop_map(MapBudget::Chars),
+        1 => (64_usize..300).prop_map(MapBudget::Bytes),
+    ]
+}
+
+/// Own limits around a client's part of the capacity.
+pub fn own_limits() -> impl Strategy<Value = Limit> {
+    (1_u32..60, 1_u64..4_000, 1_u32..30).prop_map(|(rate, millis, burst)| Limit {
+        rate: rate.try_into().unwrap(),
+        per: Duration::from_millis(millis),
+        burst: burst.try_into().unwrap(),
+    })
+}
+
+/// What happens next.
+#[derive(Debug, Clone, Copy)]
+pub enum Step {
+    /// A client sends to a partition.
+    Send { client: usize, partition: usize, records: u32, bytes: u32 },
+    /// So many ids that were never seen send a record each.
+    Flood { ids: u32, partition: usize },
+    /// Records of nobody, or of somebody who is not allowed.
+    Unknown { allowed: bool, partition: usize, records: u32 },
+    /// What was rejected lately is sent again.
+    Storm { partition: usize, records: u32 },
+    /// Offsets without records.
+    Hole { partition: usize, offsets: u32 },
+    /// Time passes, in thousandths of a cycle.
+    Wait { cycles: u32 },
+    /// Time jumps: nobody asks the throttle meanwhile.
+    Stall { cycles: u32 },
+    /// A round is committed.
+    Commit,
+    /// The process ends after a commit, the next one begins later.
+    Restart { cycles: u32 },
+    /// One partition goes after a commit and comes back later.
+    Reassign { partition: usize, cycles: u32 },
+    /// A partition was not fetched for a while.
+    FetchGap { partition: usize },
+}
+
+/// A script for so many clients and partitions.
+pub fn scripts(clients: usize, partitions: usize, longest: usize) -> impl Strategy<Value = Vec<Step>> {
+    vec(steps(clients, partitions), 1..longest)
+}
+
+fn steps(clients: usize, partitions: usize) -> impl Strategy<Value = Step> {
+    let (client, partition) = (0..clients.min(12), 0..partitions);
+    let send = (client, partition.clone(), prop_oneof![1_u32..8, 1_u32..80], 0_u32..200)
+        .prop_map(|(client, partition, records, bytes)| Step::Send { client, partition, records, bytes });
+    let flood = (1_u32..30, partition.clone()).prop_map(|(ids, partition)| Step::Flood { ids, partition });
+    let unknown = (any::<bool>(), partition.clone(), 1_u32..12)
+        .prop_map(|(allowed, partition, records)| Step::Unknown { allowed, partition, records });
+    let storm = (partition.clone(), 1_u32..60).prop_map(|(partition, records)| Step::Storm { partition, records });
+    let hole = (partition.clone(), 1_u32..9).prop_map(|(partition, offsets)| Step::Hole { partition, offsets });
+    let cycles = || prop_oneof![1_u32..60, 1_u32..1_500];
+    let reassign = (partition.clone(), prop_oneof![Just(0), cycles()])
+        .prop_map(|(partition, cycles)| Step::Reassign { partition, cycles });
+    prop_oneof![
+        12 => send,
+        2 => flood,
+        2 => unknown,
+        2 => storm,
+        1 => hole,
+        9 => cycles().prop_map(|cycles| Step::Wait { cycles }),
+        1 => (500_u32..5_000).prop_map(|cycles| Step::Wait { cycles }),
+        1 => (1_u32..4_000).prop_map(|cycles| Step::Stall { cycles }),
+        2 => Just(Step::Commit),
+        1 => prop_oneof![Just(0), cycles()].prop_map(|cycles| Step::Restart { cycles }),
+        1 => reassign,
+        1 => partition.prop_map(|partition| Step::FetchGap { partition }),
+    ]
+}

@@ -1,0 +1,76 @@
+//! What the throttle promises, whatever comes: laws over random policies and random scripts, in simulated time.
+//!
+//! - `case.rs`: random policies and scripts, by [`case::Class`]
+//! - `world.rs`: the logs, the engine's part and the laws that hold at every step
+//! - one file for each law that needs a world of its own
+
+mod case;
+mod fairness;
+mod limits;
+mod pace;
+mod passthrough;
+mod retry;
+mod scripts;
+#[path = "../sim/mod.rs"]
+mod sim;
+mod world;
+
+use std::fmt::Debug;
+
+use case::Class;
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+
+/// Cases of each law in each class, for the test that counts them.
+const CASES: [(&str, u32); 10] = [
+    ("scripts", 1_800),
+    ("tight", 400),
+    ("busy", 200),
+    ("recall", 200),
+    ("shares", 200),
+    ("equals", 40),
+    ("limit_reject", 300),
+    ("limit_shape", 200),
+    ("passthrough", 300),
+    ("retry", 500),
+];
+
+/// Runs a law over random cases of every class.
+fn check<S: Strategy<Value: Debug>>(law: &str, cases: impl Fn(Class) -> S, holds: impl Fn(S::Value)) {
+    for class in Class::ALL {
+        check_class(law, class, &cases, &holds);
+    }
+}
+
+/// Runs a law over random cases of one class.
+fn check_class<S: Strategy<Value: Debug>>(
+    law: &str,
+    class: Class,
+    cases: impl Fn(Class) -> S,
+    holds: impl Fn(S::Value),
+) {
+    let (_, count) = CASES.iter().find(|(name, _)| *name == law).expect("every law has its number of cases");
+    let regressions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promise/proptest-regressions.txt");
+    let config = Config {
+        cases: std::env::var("PROMISE_CASES").map_or(*count, |text| text.parse().unwrap()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(regressions))),
+        max_shrink_iters: 20_000,
+        max_shrink_time: 20_000,
+        ..Config::default()
+    };
+    let outcome = TestRunner::new(config).run(&cases(class), |case| {
+        holds(case);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{law}, {class:?}: {error}");
+    }
+}
+
+/// Every class is one in so many of all cases, by construction: each law runs equally many of each.
+#[test]
+fn there_are_enough_cases_and_enough_of_each_class() {
+    let total: u32 = CASES.iter().map(|(_, cases)| cases * Class::ALL.len() as u32).sum();
+    assert!(total >= 10_000, "{total}");
+    assert!(Class::ALL.len() <= 10, "each class is at least a tenth");
+}

@@ -1,0 +1,145 @@
+//! Passthrough admits everything at once, and counts what an enforcing twin does.
+
+use proptest::prelude::Strategy;
+use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::policy::{Mode, Overflow, Policy};
+use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::units::Time;
+
+use crate::case::{Class, Step, name, own_limits, policies, scripts};
+use crate::check;
+use crate::sim::START;
+
+fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
+    (policies(class), proptest::option::of(own_limits()), 0_u8..6).prop_flat_map(|(mut policy, limit, rare)| {
+        policy.clients[0].limit = limit;
+        policy.overflow = Overflow::DeadLetter;
+        policy.map_budget = MapBudget::default();
+        match rare {
+            0 => policy.max_delay = policy.cycle * 3 / 2,
+            1 => policy.max_clients = policy.clients.len() + 5,
+            2 => policy.client_idle_timeout = policy.cycle * 2,
+            _ => {}
+        }
+        if policy.mode == Mode::Reject {
+            // What catches up is bounded by pausing, which passthrough can't.
+            (policy.queue_capacity, policy.queue_bytes) = (1 << 40, 1 << 40);
+        }
+        scripts(policy.clients.len(), 2, 60).prop_map(move |script| (policy.clone(), script))
+    })
+}
+
+/// Two throttles that are told the same.
+struct Twins {
+    enforcing: Throttle,
+    shadow: Throttle,
+    now: Time,
+    ends: [i64; 2],
+    sent: u64,
+    fresh: u32,
+}
+
+impl Twins {
+    fn new(policy: Policy) -> Twins {
+        let shadow = Policy { enforce: false, ..policy.clone() };
+        let mut twins = Twins {
+            enforcing: Throttle::new(policy, START),
+            shadow: Throttle::new(shadow, START),
+            now: START,
+            ends: [0; 2],
+            sent: 0,
+            fresh: 0,
+        };
+        for partition in 0..2 {
+            // What waits at first catches up.
+            twins.enforcing.handle_assigned(START, partition, 0, &Map::default(), 20);
+            twins.shadow.handle_assigned(START, partition, 0, &Map::default(), 20);
+        }
+        twins
+    }
+
+    fn send(&mut self, sender: Sender<'_>, partition: usize, bytes: u32) {
+        let arrival = Arrival { partition: partition as u32, offset: self.ends[partition], bytes, sender };
+        self.ends[partition] += 1;
+        self.sent += 1;
+        self.enforcing.handle_record(self.now, &arrival);
+        let verdict = self.shadow.handle_record(self.now, &arrival);
+        assert!(matches!(verdict, Verdict::Admit(_)), "{verdict:?}");
+        self.act();
+    }
+
+    fn act(&mut self) {
+        self.enforcing.handle_timeout(self.now);
+        self.shadow.handle_timeout(self.now);
+        while let Some(action) = self.enforcing.poll_action(self.now) {
+            assert!(!matches!(action, Action::Pause { .. }), "nothing pauses here");
+        }
+        assert_eq!(self.shadow.poll_action(self.now), None, "it has nothing to do");
+    }
+
+    fn run_until(&mut self, until: Time) {
+        self.act();
+        loop {
+            let next = self.enforcing.poll_timeout(self.now);
+            assert_eq!(self.shadow.poll_timeout(self.now), next);
+            if next > until {
+                break;
+            }
+            self.now = next;
+            self.act();
+        }
+        self.now = until;
+    }
+
+    fn step(&mut self, step: Step) {
+        let cycle = self.enforcing.policy().cycle;
+        match step {
+            Step::Send { client, partition, records, bytes } => {
+                (0..records).for_each(|_| self.send(Sender::Client(&name(client)), partition, bytes));
+            }
+            Step::Flood { ids, partition } => {
+                for _ in 0..ids {
+                    self.fresh += 1;
+                    self.send(Sender::Client(&format!("fresh-{}", self.fresh)), partition, 1);
+                }
+            }
+            Step::Unknown { allowed, partition, records } => {
+                let sender = if allowed { Sender::Anonymous } else { Sender::NotAllowed("stranger") };
+                (0..records).for_each(|_| self.send(sender, partition, 1));
+            }
+            Step::Wait { cycles } => self.run_until(self.now + cycle * cycles / 1_000),
+            Step::Stall { cycles } => self.now = self.now + cycle * cycles / 1_000,
+            Step::FetchGap { partition } => {
+                self.enforcing.handle_fetch_gap(partition as u32, self.ends[partition] + 5);
+                self.shadow.handle_fetch_gap(partition as u32, self.ends[partition] + 5);
+            }
+            Step::Storm { .. } | Step::Hole { .. } => {}
+            Step::Commit | Step::Restart { .. } | Step::Reassign { .. } => {}
+        }
+    }
+}
+
+fn shadow_is_what_would_be((policy, script): (Policy, Vec<Step>)) {
+    let mut twins = Twins::new(policy);
+    for step in script {
+        twins.step(step);
+    }
+    twins.act();
+    let mut admitted = 0;
+    for client in twins.enforcing.clients() {
+        let shadow = twins.shadow.client(&client.name).expect("both know the same clients");
+        assert_eq!(shadow.shadow, client.counts, "{}", client.name);
+        assert_eq!((shadow.wants(), shadow.grant), (client.wants(), client.grant), "{}", client.name);
+        assert_eq!((shadow.counts.delayed, shadow.counts.rejected.total()), (0, 0));
+        admitted += shadow.counts.admitted;
+    }
+    let (real, counted) = twins.shadow.unregistered();
+    assert_eq!(counted, twins.enforcing.unregistered().0);
+    assert_eq!(admitted + real.admitted, twins.sent, "everything is admitted");
+    assert_eq!(twins.shadow.backlog(), (0, 0));
+}
+
+#[test]
+fn passthrough_admits_everything_and_counts_what_would_be() {
+    check("passthrough", cases, shadow_is_what_would_be);
+}
