@@ -306,6 +306,26 @@ fn a_service_whose_producers_all_fail_stops() {
 }
 
 #[test]
+fn a_target_that_may_not_be_written_to_any_more_stops_the_service() {
+    let mut bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.kafka.properties.insert("topic.metadata.refresh.interval.ms".to_owned(), "50".to_owned());
+    bench.feed(0..50);
+    let engine = bench.start();
+    engine.until("all admitted", |shown| admitted(shown) == 50);
+    bench.broker.forbid_topic("target").unwrap();
+    // Until the producer has heard of it, records arrive.
+    let (mut next, deadline) = (50, Instant::now() + PATIENCE);
+    while engine.cell.get().up && Instant::now() < deadline {
+        bench.feed(next..next + 1);
+        next += 1;
+    }
+    let shown = engine.cell.get();
+    assert!(!shown.up && shown.target_refusing, "{shown:?}");
+    assert!(engine.stop().0.unwrap_err().0.contains("target"));
+    assert_eq!(bench.read("dead"), []);
+}
+
+#[test]
 fn a_broker_that_goes_and_comes_back_costs_nothing() {
     let bench = Bench::new(20, Duration::from_secs(1));
     bench.feed(0..120);

@@ -57,6 +57,12 @@ impl Embedded {
         self.cluster().request_errors(RDKafkaApiKey::InitProducerId, &errors);
     }
 
+    /// From now on nobody may know or write to this topic.
+    pub fn forbid_topic(&self, name: &str) -> Result<(), KafkaError> {
+        let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+        self.cluster().topic_error(name, error).map_err(cannot("forbid a topic"))
+    }
+
     /// Answers the next commits with these, one each: that the group changes, or an error that nobody knows.
     pub fn refuse_next_commits(&self, group_changes: &[bool]) {
         let error = |&changes: &bool| match changes {

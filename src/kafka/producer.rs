@@ -66,7 +66,7 @@ pub enum SendError {
     QueueFull,
     /// This record can't be sent, ever.
     Refused(String),
-    /// The topic can't be written to: it is unknown.
+    /// The topic can't be written to: authorization, gone, policy.
     Denied(String),
     /// The producer is of no use any more.
     Fatal(String),
@@ -167,10 +167,9 @@ impl Producer {
         let text = format!("{topic}: {error}");
         match error.rdkafka_error_code() {
             Some(Code::QueueFull) => SendError::QueueFull,
-            Some(Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition) => {
-                SendError::Denied(text)
-            }
             Some(Code::Fatal | Code::State | Code::Fenced) => SendError::Fatal(self.fatal().unwrap_or(text)),
+            // librdkafka remembers what a broker said of the topic, and says so at once.
+            _ if matches!(failure(topic, error), Failure::Denied(_)) => SendError::Denied(text),
             _ => SendError::Refused(text),
         }
     }
