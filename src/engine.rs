@@ -4,6 +4,7 @@
 //! arrived and commits (`engine/round.rs`). No decision is taken while a round is late (`engine/late.rs`). What it shows
 //! of itself is made in `engine/report.rs`; nobody else ever touches the core.
 
+mod gap;
 mod late;
 mod report;
 mod round;
@@ -15,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
-use watermaster_core::policy::{CatchUp, Mode};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -36,8 +36,6 @@ const RECORDS_PER_LOOK: usize = 64;
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// The longest wait for high watermarks.
-const ASK: Duration = Duration::from_secs(2);
 /// The longest wait for the group to be left.
 const LEAVE: Duration = Duration::from_secs(2);
 
@@ -119,6 +117,8 @@ struct Place {
     assigned: bool,
     /// The high watermark when it came.
     high: i64,
+    /// When a record of it was read, or it came.
+    read_at: Time,
 }
 
 struct Engine<'c> {
@@ -143,6 +143,8 @@ struct Engine<'c> {
     /// When the loop last went round with brokers in reach.
     last_contact: Time,
     brokers_down: bool,
+    /// When a connection to a broker broke last.
+    broker_lost: Option<Time>,
     report: Report,
 }
 
@@ -166,6 +168,7 @@ impl<'c> Engine<'c> {
             replaced: Vec::new(),
             last_contact: now,
             brokers_down: false,
+            broker_lost: None,
             report: Report::default(),
         }
     }
@@ -246,6 +249,7 @@ impl<'c> Engine<'c> {
         let Some(&number) = self.numbers.get(&(record.source(), record.partition())) else {
             return;
         };
+        self.notice_silence(now, number);
         let source = &self.job.service.sources[record.source().index()];
         let identity = client_id::identify(&self.job.service.client_from, &record, source);
         let (sender, name) = match &identity {
@@ -364,7 +368,10 @@ impl<'c> Engine<'c> {
                     self.throttle.handle_end(number, to);
                 }
             }
-            Event::BrokerLost(why) => debug!(service = self.job.service.name, "a broker's connection broke: {why}"),
+            Event::BrokerLost(why) => {
+                debug!(service = self.job.service.name, "a broker's connection broke: {why}");
+                self.broker_lost = Some(self.clock.now());
+            }
             Event::Down(why) => {
                 if !std::mem::replace(&mut self.brokers_down, true) {
                     warn!(service = self.job.service.name, "no broker can be reached, waiting: {why}");
@@ -396,7 +403,7 @@ impl<'c> Engine<'c> {
         for assignment in assignments {
             let number = self.number(assignment.source, assignment.partition);
             let place = &mut self.places[number as usize];
-            (place.assigned, place.high) = (true, assignment.high);
+            (place.assigned, place.high, place.read_at) = (true, assignment.high, now);
             self.report.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
             debug!(
@@ -434,52 +441,8 @@ impl<'c> Engine<'c> {
         let next = self.places.len() as u32;
         let number = *self.numbers.entry((source, partition)).or_insert(next);
         if number == next {
-            self.places.push(Place { source, partition, assigned: false, high: 0 });
+            self.places.push(Place { source, partition, assigned: false, high: 0, read_at: Time::ZERO });
         }
         number
-    }
-
-    // ## Catching up
-
-    /// The loop stood still (a late round, a stopped process) or the brokers were away for longer than a cycle: what
-    /// piled up meanwhile is nobody's fault.
-    fn notice_gap(&mut self, now: Time) {
-        if self.brokers_down {
-            return;
-        }
-        if now.since(self.last_contact) > self.job.service.policy.cycle {
-            self.gap_ends(now);
-        }
-        self.last_contact = now;
-    }
-
-    fn gap_ends(&mut self, now: Time) {
-        let policy = &self.job.service.policy;
-        let gap = now.since(self.last_contact);
-        self.last_contact = now;
-        if policy.mode != Mode::Reject || policy.catch_up != CatchUp::Delay || gap <= policy.cycle {
-            return;
-        }
-        info!(
-            service = self.job.service.name,
-            seconds = gap.as_secs_f64(),
-            "nothing was read for longer than a cycle: catching up"
-        );
-        let assigned: Vec<_> = (0u32..)
-            .zip(&self.places)
-            .filter(|(_, place)| place.assigned)
-            .map(|(number, place)| (number, (place.source, place.partition)))
-            .collect();
-        // A stale answer would count the gap's own records as live, so ask the brokers where they can be asked.
-        let addresses: Vec<_> = assigned.iter().map(|(_, address)| *address).collect();
-        let asked = self.consumer.highs(&addresses, ASK);
-        for (number, address) in assigned {
-            let high = asked.get(&address).copied().or_else(|| self.consumer.cached_high(address.0, address.1));
-            let place = &mut self.places[number as usize];
-            if let Some(high) = high {
-                place.high = place.high.max(high);
-                self.throttle.handle_fetch_gap(number, place.high);
-            }
-        }
     }
 }

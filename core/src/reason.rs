@@ -64,6 +64,11 @@ impl ReasonCounts {
         self.0[reason as usize] += 1;
     }
 
+    /// Takes one rejection back.
+    pub fn remove(&mut self, reason: Reason) {
+        self.0[reason as usize] = self.0[reason as usize].saturating_sub(1);
+    }
+
     /// How many were rejected for this reason.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize]

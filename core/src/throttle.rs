@@ -258,13 +258,27 @@ impl Throttle {
 
     /// A record that was admitted turned out to be undeliverable, before its round was committed.
     pub fn handle_undeliverable(&mut self, client: Option<u32>) {
-        let known = client.filter(|&client| self.registry.lookup(client).is_some());
-        let counts = match known {
-            Some(client) => &mut self.registry.get_mut(client).counts,
-            None => &mut self.unregistered,
-        };
+        let counts = self.real_counts(client);
         counts.admitted = counts.admitted.saturating_sub(1);
         counts.rejected.add(Reason::Undeliverable);
+    }
+
+    /// A decision was not carried out, because its partition went before its round: it is not counted, for whoever
+    /// reads the record again decides and counts again. What it charged stays charged.
+    pub fn handle_undone(&mut self, client: Option<u32>, rejected: Option<Reason>) {
+        let counts = self.real_counts(client);
+        match rejected {
+            Some(reason) => counts.rejected.remove(reason),
+            None => counts.admitted = counts.admitted.saturating_sub(1),
+        }
+    }
+
+    /// The counts of what was really done for a client, if it is still known.
+    fn real_counts(&mut self, client: Option<u32>) -> &mut Counts {
+        match client.filter(|&client| self.registry.lookup(client).is_some()) {
+            Some(client) => &mut self.registry.get_mut(client).counts,
+            None => &mut self.unregistered,
+        }
     }
 
     // ## Commits

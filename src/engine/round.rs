@@ -125,8 +125,7 @@ impl Engine<'_> {
         let began = self.clock.now();
         let mut late = Lateness::new();
         self.take_rejections();
-        // Revoked before anything was sent: the next owner reads these again.
-        self.round.outputs.retain(|pending| !pending.orphan);
+        self.drop_orphans();
         let all: Vec<usize> = (0..self.round.outputs.len()).collect();
         let ended = self.settle(all, &mut late).and_then(|settled| Ok(settled && self.commit(&mut late)?));
         if !matches!(ended, Ok(true)) {
@@ -149,6 +148,17 @@ impl Engine<'_> {
         self.end_lateness(&late, now.since(began));
         self.publish(now);
         Ok(true)
+    }
+
+    /// Revoked before anything was sent: the next owner reads these again.
+    fn drop_orphans(&mut self) {
+        let throttle = &mut self.throttle;
+        self.round.outputs.retain(|pending| {
+            if pending.orphan {
+                throttle.handle_undone(pending.client, pending.rejected.as_ref().map(|rejected| rejected.reason));
+            }
+            !pending.orphan
+        });
     }
 
     // ## Sending
