@@ -78,10 +78,35 @@ fn allocate_is_exact_for_many_clients_and_odd_weights() {
     let rest = ["--capacity", "168", "--reservation", "0.2", "--wants", "a=0,b=0,c=0,d=66,e=0,f=0"];
     let exact = granted(&[&weights[..], &rest[..]].concat(), "");
     assert_eq!(exact, serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15}));
+}
 
-    let lines: String = (0..10_000_u64).map(|n| format!("client-{n}={}\n", n * n)).collect();
-    let many = granted(&["--capacity", "1000000", "--wants", "-"], &lines);
-    let many = many.as_object().unwrap();
-    assert_eq!(many.len(), 10_000);
-    assert_eq!(many.values().map(|grant| grant.as_u64().unwrap()).sum::<u64>(), 1_000_000);
+/// Grants by the formulas as written, for clients of weight 1 and a reservation of 10 %, when more is wanted than lent.
+/// Everything is an integer: records × 10 N.
+fn grants_by_hand(capacity: u128, wants: &[(String, u128)]) -> serde_json::Map<String, serde_json::Value> {
+    let clients = wants.len() as u128;
+    let (default, reserved) = (10 * capacity, capacity);
+    let floor = |wanted: u128| (10 * clients * wanted).max(reserved);
+    let over = |wanted: u128| floor(wanted).saturating_sub(default);
+    let surplus: u128 = wants.iter().map(|(_, wanted)| default.saturating_sub(floor(*wanted))).sum();
+    let deficit: u128 = wants.iter().map(|(_, wanted)| over(*wanted)).sum();
+    assert!(deficit >= surplus, "more is wanted than lent");
+    // Numerators over 10 N · deficit.
+    let exact = |wanted: u128| default.min(floor(wanted)) * deficit + over(wanted) * surplus;
+    let unit = 10 * clients * deficit;
+    let mut order: Vec<&(String, u128)> = wants.iter().collect();
+    order.sort_by(|(a, a_wants), (b, b_wants)| (exact(*b_wants) % unit).cmp(&(exact(*a_wants) % unit)).then(a.cmp(b)));
+    let left = capacity - wants.iter().map(|(_, wanted)| exact(*wanted) / unit).sum::<u128>();
+    let grant = |(rank, (name, wanted)): (usize, &(String, u128))| {
+        let records = exact(*wanted) / unit + u128::from((rank as u128) < left);
+        (name.clone(), serde_json::json!(records as u64))
+    };
+    order.into_iter().enumerate().map(grant).collect()
+}
+
+#[test]
+fn allocate_grants_ten_thousand_clients_exactly_what_the_formulas_say() {
+    let wants: Vec<(String, u128)> = (0..10_000).map(|n| (format!("client-{n}"), n * n)).collect();
+    let lines: String = wants.iter().map(|(name, wanted)| format!("{name}={wanted}\n")).collect();
+    let granted = granted(&["--capacity", "1000000", "--reservation", "0.1", "--wants", "-"], &lines);
+    assert_eq!(granted.as_object().unwrap(), &grants_by_hand(1_000_000, &wants));
 }

@@ -446,3 +446,19 @@ fn a_map_that_a_former_owner_filled_does_not_pause_its_partition_for_ever() {
         assert!(!paused, "at {offset}");
     }
 }
+
+#[test]
+fn a_decision_that_was_not_carried_out_is_not_counted_but_stays_charged() {
+    let mut policy = policy(10, SECOND);
+    names(&mut policy, &["a"]);
+    let mut sim = Sim::new(policy, 1);
+    assert_eq!(sim.read("a", 0), AT_ONCE);
+    sim.read_sized(Sender::Anonymous, 0, 1);
+    sim.throttle.handle_revoked(0);
+    let client = 0;
+    sim.throttle.handle_undone(Some(client), None);
+    sim.throttle.handle_undone(None, Some(Reason::Anonymous));
+    assert_eq!(sim.throttle.client("a").unwrap().counts.admitted, 0);
+    assert_eq!(sim.throttle.unregistered().0.rejected.total(), 0);
+    assert_eq!(sim.throttle.window_admitted(sim.now).0, 1);
+}
