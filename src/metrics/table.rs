@@ -112,7 +112,7 @@ metrics! {
     CYCLE "watermaster_cycle_seconds" Gauge Seconds ["service"]
         "The length of a cycle.";
     WANTS "watermaster_wants_units" Gauge Records ["service" "client"]
-        "Records that waited when the cycle began, and first-time arrivals in it.";
+        "Records that waited when a cycle began and first-time arrivals in it: this cycle's so far or the last one's, the larger.";
     GRANTED "watermaster_granted_units" Gauge Records ["service" "client"]
         "Records that the client may send in this cycle.";
     DEFAULT_SHARE "watermaster_default_share_units" Gauge Records ["service" "client"]
