@@ -119,7 +119,7 @@ fn watermaster(broker: &str, source: &str, target: &str, records: u64, mode: &st
     admin.create(&format!("{target}-dead"));
     std::fs::write(&file, config).expect("the configuration is written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
-    command.args(["run", "--config"]).arg(&file).env("RUST_LOG", "warn");
+    command.args(["run", "--config"]).arg(&file).env("RUST_LOG", "error");
     let cost = measure(command, broker, target, records);
     admin.delete(&format!("{target}-dead"));
     cost
