@@ -4,6 +4,8 @@ mod allocate;
 mod check;
 mod show;
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ Examples:
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
                                                  explain how one cycle is shared out
 
-A key of the configuration can be set by the environment:
+A key of the configuration outside [[service]] can be set by the environment:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
 RUST_LOG chooses what is logged (info by default); logs go to stderr.";
 
@@ -77,6 +79,7 @@ Examples:
   watermaster check --config watermaster.toml
   watermaster check --config watermaster.toml --connect    also asks the brokers about topics, limits and permissions
   watermaster check --config watermaster.toml --output json | jq '.errors[].key'
+  watermaster check --config watermaster.toml --connect --output json | jq '.brokers'
 
 Exits with 78 if anything is wrong; what is only doubtful is printed and exits with 0.";
 
@@ -117,7 +120,7 @@ struct Demo {
     /// Admit everything, and count what would have been done (enforce = false)
     #[arg(long)]
     observe: bool,
-    /// How long to send for
+    /// How long to send for: 5 to 3600
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
     #[command(flatten)]
@@ -264,6 +267,11 @@ fn start_logging(format: LogFormat, default: tracing::Level) {
     if let Err(error) = telemetry::init(format, default) {
         eprintln!("logging can't be started: {error}");
     }
+}
+
+/// Prints a line to stdout. Whoever reads may have hung up (`| head`); that is no failure.
+fn say(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// Says what is wrong with the configuration.

@@ -244,13 +244,17 @@ fn tell_findings(report: &preflight::Report, service: &str) -> Option<String> {
     for finding in
         report.findings.iter().filter(|finding| finding.service.as_deref().is_none_or(|name| name == service))
     {
+        let text = match &finding.topic {
+            Some(topic) => format!("{topic}: {}", finding.text),
+            None => finding.text.clone(),
+        };
         match finding.severity {
             Severity::Error => {
-                error!(service, "{}; this service does not start", finding.text);
-                fatal.get_or_insert_with(|| finding.text.clone());
+                error!(service, "{text}; this service does not start");
+                fatal.get_or_insert(text);
             }
-            Severity::Warning => warn!(service, "{}", finding.text),
-            Severity::Info => info!(service, "{}", finding.text),
+            Severity::Warning => warn!(service, "{text}"),
+            Severity::Info => info!(service, "{text}"),
         }
     }
     fatal

@@ -24,6 +24,21 @@ fn a_command_line_without_sense_is_wrong_usage() {
     }
 }
 
+/// As `watermaster config … | head -1` does.
+#[test]
+fn a_reader_that_hangs_up_is_no_failure() {
+    let many: Vec<_> = (0..5_000).map(|n| format!("c{n}=1")).collect();
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_watermaster"))
+        .args(["allocate", "--capacity", "400", "--wants", &many.join(",")])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
 fn granted(arguments: &[&str], input: &str) -> serde_json::Value {
     let arguments: Vec<_> = ["allocate", "--output", "json"].iter().chain(arguments).copied().collect();
     let output = watermaster(&arguments, &[], input);

@@ -79,6 +79,16 @@ fn the_reference_changes_nothing() {
     }
 }
 
+/// What people copy from the README runs.
+#[test]
+fn the_readmes_sample_is_valid() {
+    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (_, sample) = readme.split_once("```toml\n").unwrap();
+    let (sample, _) = sample.split_once("```").unwrap();
+    let config = Config::parse(sample, Path::new("README.md"), NOTHING).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.settings.services[0].sources.len(), 2);
+}
+
 #[test]
 fn the_effective_configuration_is_toml_with_the_same_meaning() {
     for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "demo.toml"] {

@@ -62,6 +62,27 @@ fn a_broken_rule_is_seen() {
     assert!(uses("let url = \"http://x\"; axum::serve()", "axum"));
 }
 
+/// A document that names a file that is not there sends its reader away.
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut documents = vec![root().join("README.md"), root().join("ARCHITECTURE.md"), root().join("CONTRIBUTING.md")];
+    let docs = fs::read_dir(root().join("docs")).expect("docs can be read");
+    documents.extend(docs.map(|entry| entry.expect("docs can be read").path()));
+    let mut broken = Vec::new();
+    for document in documents {
+        let text = fs::read_to_string(&document).expect("documents are text");
+        let folder = document.parent().expect("a file lies in a folder");
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+        for target in targets.filter(|target| !target.contains("://")) {
+            let file = target.split_once('#').map_or(target, |(file, _)| file);
+            if !folder.join(file).exists() {
+                broken.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "\n{}", broken.join("\n"));
+}
+
 fn violations(rule: &Rule) -> Vec<String> {
     let files = rust_files(&root().join(rule.within));
     assert!(!files.is_empty(), "nothing to look at in {}", rule.within);

@@ -9,7 +9,7 @@ use watermaster_core::allocator::{Allocator, Claim, Credit, Grant, Terms, Wants}
 use watermaster_core::policy::Lending;
 use watermaster_core::units::Weight;
 
-use super::{Allocate, Output};
+use super::{Allocate, Output, say};
 use crate::config;
 use crate::exit::Exit;
 
@@ -40,7 +40,7 @@ pub fn allocate(args: &Allocate) -> Exit {
     Allocator::new().allocate(&terms, &claims, &mut grants);
     match args.output.format {
         Output::Text => print_text(&terms, &clients, &grants),
-        Output::Json => println!("{:#}", as_json(&terms, &clients, &grants)),
+        Output::Json => say(format_args!("{:#}", as_json(&terms, &clients, &grants))),
     }
     Exit::Done
 }
@@ -172,8 +172,8 @@ impl Row {
 
 fn print_text(terms: &Terms, clients: &[Client], grants: &[Grant]) {
     let rows: Vec<_> = clients.iter().zip(grants).map(|(client, grant)| Row::new(terms, client, grant)).collect();
-    println!("{}", table(clients, grants, &rows));
-    println!("\n{}", explanation(terms, &rows));
+    say(table(clients, grants, &rows));
+    say(format_args!("\n{}", explanation(terms, &rows)));
 }
 
 fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
@@ -238,8 +238,8 @@ fn explanation(terms: &Terms, rows: &[Row]) -> String {
         }
     };
     format!(
-        "Lent: {} (default share - floor, where that is above 0; the floor is what a client wants, \
-         at least {} of its default share).\nMissing: {} (where it is below 0).\n{ending}\n\
+        "To lend: {} (default share - floor, where that is above 0; the floor is what a client wants, \
+         at least {} of its default share).\nTo borrow: {} (where it is below 0).\n{ending}\n\
          Grants are whole records: rounded down, the rest by largest remainder, ties by name.",
         number(surplus),
         decimal(terms.reservation.millionths().into(), 1e6),

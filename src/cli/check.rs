@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Output, refuse};
+use super::{Check, Output, refuse, say};
 use crate::config::{Config, ConfigError, ConfigErrors};
 use crate::exit::Exit;
 use crate::kafka::preflight::{self, Finding, Severity, Unreachable};
@@ -24,7 +24,7 @@ pub fn check(args: &Check) -> Exit {
     };
     let exit = exit_of(&config, &asked);
     if args.output.format == Output::Json {
-        println!("{:#}", report(&config, &asked));
+        say(format_args!("{:#}", report(&config, &asked)));
         return exit;
     }
     match config {
@@ -33,7 +33,7 @@ pub fn check(args: &Check) -> Exit {
     }
     match asked {
         None => {}
-        Some(Err(unreachable)) => eprintln!("{unreachable}"),
+        Some(Err(unreachable)) => eprintln!("error: {unreachable}"),
         Some(Ok(report)) => print_findings(&report),
     }
     exit
@@ -87,23 +87,23 @@ fn print_findings(report: &preflight::Report) {
     for finding in &report.findings {
         let place = [finding.service.as_deref(), finding.topic.as_deref()];
         let place: Vec<&str> = place.into_iter().flatten().collect();
-        println!("{}: {}: {}", severity(finding.severity), place.join(": "), finding.text);
+        say(format_args!("{}: {}: {}", severity(finding.severity), place.join(": "), finding.text));
     }
     if !report.has_errors() {
-        println!("the brokers know every topic");
+        say("the brokers know every topic");
     }
 }
 
 fn print_text(config: &Config) {
     for warning in &config.warnings {
-        println!("warning: {} {}", warning.title(), warning.problem);
-        println!("    better: {}", warning.allowed);
-        println!("    from:   {}\n", warning.origin);
+        say(format_args!("warning: {} {}", warning.title(), warning.problem));
+        say(format_args!("    better: {}", warning.allowed));
+        say(format_args!("    from:   {}\n", warning.origin));
     }
-    println!("the configuration is valid (hash {})", config.effective.hash());
+    say(format_args!("the configuration is valid (hash {})", config.effective.hash()));
     for service in &config.settings.services {
         let sources: Vec<_> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-        println!(
+        say(format_args!(
             "  service {}: {} -> {} (rejected: {}), {} records per {}",
             service.name,
             sources.join(", "),
@@ -111,6 +111,6 @@ fn print_text(config: &Config) {
             service.dead_letter,
             service.policy.capacity,
             humantime::format_duration(service.policy.cycle)
-        );
+        ));
     }
 }

@@ -1,6 +1,6 @@
 //! `watermaster config`.
 
-use super::{Output, Show, refuse};
+use super::{Output, Show, refuse, say};
 use crate::exit::Exit;
 
 /// Prints the configuration that takes effect.
@@ -10,8 +10,10 @@ pub fn show(args: &Show) -> Exit {
         Err(errors) => return refuse(&errors),
     };
     match args.output.format {
-        Output::Text => print!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml()),
-        Output::Json => println!("{:#}", config.effective.to_json_with_origins()),
+        Output::Text => {
+            say(format_args!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml().trim_end()))
+        }
+        Output::Json => say(format_args!("{:#}", config.effective.to_json_with_origins())),
     }
     Exit::Done
 }

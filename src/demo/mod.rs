@@ -95,9 +95,8 @@ pub fn run(
     let told = tell(options, &kafka.bootstrap_servers, &cell, &reader, &interrupted);
     web.drain();
     let stopped = stop_engine();
-    let address = web.address();
     web.stop();
-    told.and_then(|ending| ending.print(options.output, address)).and(stopped)
+    told.and_then(|ending| ending.print(options.output)).and(stopped)
 }
 
 /// How the story ended.
@@ -141,7 +140,7 @@ fn still_hopeful(snapshot: &ServiceSnapshot) -> bool {
     snapshot.up || snapshot.trouble.is_none()
 }
 
-/// Shows the scenario until its end, an interrupt, or the products' early end.
+/// Shows the scenario until its end, an interrupt, the products' early end, or until nobody watches.
 fn look_on(
     scenario: &Scenario,
     start: Instant,
@@ -150,7 +149,7 @@ fn look_on(
     interrupted: &Interrupts,
     products: &stage::Products,
 ) {
-    while start.elapsed() < scenario.length() && !products.ended() {
+    while start.elapsed() < scenario.length() && !products.ended() && view.is_watched() {
         view.show(scenario, start.elapsed(), &cell.get());
         if interrupted.recv_timeout(REDRAW) != Err(RecvTimeoutError::Timeout) {
             break;
@@ -172,14 +171,14 @@ fn wait_for(limit: Duration, interrupted: &Receiver<()>, is_so: impl Fn() -> boo
 
 impl Ending {
     /// Results go to stdout.
-    fn print(&self, output: Output, address: std::net::SocketAddr) -> Result<(), String> {
+    fn print(&self, output: Output) -> Result<(), String> {
         let text = match output {
             Output::Json => serde_json::to_string_pretty(&self.summary).map_err(|error| error.to_string())?,
             Output::Text => format!(
-                "\n{}\nNext: watermaster demo --mode reject (nothing waits, what is too much is rejected)\n      \
-                 watermaster demo --observe (nothing is held back, what would have been is counted)\n      \
-                 watermaster demo --seconds 300, and meanwhile: curl http://{address}/v1/services/kyc",
-                in_words(&self.summary, &self.snapshot, self.settled)
+                "\n{}\nNext: {}\n      watermaster demo --seconds 300, and meanwhile:\n      \
+                 curl http://{ADDRESS}/v1/services/kyc",
+                in_words(&self.summary, &self.snapshot, self.settled),
+                others(&self.snapshot).join("\n      ")
             ),
         };
         // Whoever reads may have hung up; that is no failure of the demo.
@@ -189,6 +188,18 @@ impl Ending {
         }
         Ok(())
     }
+}
+
+/// The demos that were not shown this time.
+fn others(shown: &ServiceSnapshot) -> Vec<&'static str> {
+    let mut others = vec![match shown.mode {
+        Mode::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)",
+        Mode::Reject => "watermaster demo (what comes too early waits)",
+    }];
+    if shown.enforce {
+        others.push("watermaster demo --observe (all passes; what would have been is counted)");
+    }
+    others
 }
 
 #[cfg(test)]

@@ -102,8 +102,9 @@ fn push_promise(text: &mut String, service: &ServiceSummary, snapshot: &ServiceS
         (false, false) => "nothing was held back (passthrough), and it was too much",
     };
     let _ = writeln!(text, "{name} takes {capacity} records in any {cycle}: {verdict}.");
-    let _ = writeln!(text, "  most admitted in any {cycle}    {admitted:>6}   by decision time");
-    let _ = writeln!(text, "  most seen by a reader          {seen:>6}   by arrival, which may add a round\n");
+    let most_admitted = format!("most admitted in any {cycle}");
+    let _ = writeln!(text, "  {most_admitted:<25} {admitted:>6}   by decision time");
+    let _ = writeln!(text, "  {:<25} {seen:>6}   by arrival, which may add a round\n", "most seen by a reader");
 }
 
 /// What one product felt.
@@ -124,7 +125,7 @@ fn push_client(text: &mut String, client: &ClientSummary, snapshot: &ServiceSnap
         let (later, never) = (shadow.delayed, shadow.rejected.total());
         let _ = writeln!(text, "; would have delayed {later} and rejected {never}");
     } else if snapshot.mode == Mode::Shape || *delay_p99_seconds > 0.0 {
-        let _ = writeln!(text, "; 99 of 100 waited at most {}", seconds(*delay_p99_seconds));
+        let _ = writeln!(text, "; p99 wait {}", seconds(*delay_p99_seconds));
     } else {
         text.push('\n');
     }
@@ -184,8 +185,7 @@ mod tests {
         let card = words.lines().find(|line| line.starts_with("credit-card")).unwrap();
         assert_eq!(
             card,
-            "credit-card       400 sent,    300 admitted, 1 rejected (1 queue_full), 99 still wait; \
-             99 of 100 waited at most 7.5 s"
+            "credit-card       400 sent,    300 admitted, 1 rejected (1 queue_full), 99 still wait; p99 wait 7.5 s"
         );
     }
 

@@ -6,9 +6,8 @@ use comfy_table::{CellAlignment, Table};
 use super::setup::PRODUCTS;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
 
-/// Narrow enough, with what stands below it, for a terminal of 80 columns.
-const HEADER: [&str; 9] =
-    ["client", "wants", "granted", "share", "admitted", "delayed", "rejected", "backlog", "p99 wait"];
+/// Narrow enough, with what stands below it, for a terminal of 80 columns. `p99` is of the time that records waited.
+const HEADER: [&str; 9] = ["client", "wants", "granted", "share", "admitted", "delayed", "rejected", "backlog", "p99"];
 
 /// The product in a snapshot; all 0 until the engine has shown it.
 pub fn client_of(snapshot: &ServiceSnapshot, name: &str) -> ClientSnapshot {
@@ -65,7 +64,11 @@ fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
 pub fn one_line(snapshot: &ServiceSnapshot) -> String {
     let products = PRODUCTS.map(|name| {
         let client = client_of(snapshot, name);
-        let waiting = if client.backlog > 0 { format!(", {} wait", client.backlog) } else { String::new() };
+        let waiting = match client.backlog {
+            0 => String::new(),
+            backlog if snapshot.enforce => format!(", {backlog} wait"),
+            backlog => format!(", {backlog} would wait"),
+        };
         format!("{name} wants {} granted {}{waiting}", client.wants, client.granted)
     });
     format!("{}/{} in the window; {}", snapshot.window_admitted, snapshot.capacity, products.join("; "))
@@ -137,11 +140,11 @@ pub(super) mod tests {
     fn a_moment_in_the_campaign() {
         let expected = "\
 kyc takes 200 in any 1 s: 180 admitted in the last one, 200 at most so far
-client        wants granted      share admitted delayed rejected backlog p99 wait
-home-loan        10      10   lends 40       10       0        0       0      0 s
-personal-loan    20      50          -       20       0        0       0      0 s
-car-loan         30      50          -       30       0        0       0      0 s
-credit-card     300      90 borrows 40      300     390        1      99    7.5 s";
+client        wants granted      share admitted delayed rejected backlog   p99
+home-loan        10      10   lends 40       10       0        0       0   0 s
+personal-loan    20      50          -       20       0        0       0   0 s
+car-loan         30      50          -       30       0        0       0   0 s
+credit-card     300      90 borrows 40      300     390        1      99 7.5 s";
         assert_eq!(render(&snapshot()), expected);
     }
 
@@ -158,6 +161,19 @@ credit-card     300      90 borrows 40      300     390        1      99    7.5 
             "180/200 in the window; home-loan wants 10 granted 10; personal-loan wants 20 granted 50; \
              car-loan wants 30 granted 50; credit-card wants 300 granted 90, 99 wait"
         );
+        let observed = ServiceSnapshot { enforce: false, ..snapshot() };
+        assert!(one_line(&observed).ends_with("99 would wait"));
+    }
+
+    #[test]
+    fn the_widest_table_fits_80_columns() {
+        let mut widest = snapshot();
+        for client in &mut widest.clients {
+            (client.wants, client.granted, client.default_share) = (99_999, 185, 50.0);
+            client.delay_p99_seconds = 59.9;
+        }
+        let text = render(&widest);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is seen while the demo runs: a table redrawn in place on a terminal, plain lines elsewhere.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -23,6 +23,8 @@ pub enum View {
 /// What has been printed so far.
 pub struct Plain {
     to_stdout: bool,
+    /// Whoever read has hung up.
+    unread: bool,
     phase: Option<usize>,
     second: u64,
 }
@@ -38,7 +40,7 @@ impl View {
             bar.set_style(style.progress_chars("━╸─"));
             View::Live(bar)
         } else {
-            View::Plain(Plain { to_stdout: output == Output::Text, phase: None, second: 0 })
+            View::Plain(Plain { to_stdout: output == Output::Text, unread: false, phase: None, second: 0 })
         }
     }
 
@@ -53,6 +55,11 @@ impl View {
             }
             View::Plain(plain) => plain.show(phase, at, snapshot),
         }
+    }
+
+    /// False once whoever read has hung up, as `| head` does.
+    pub fn is_watched(&self) -> bool {
+        !matches!(self, View::Plain(Plain { unread: true, .. }))
     }
 
     /// The last moment stays on the screen.
@@ -82,9 +89,9 @@ impl Plain {
         }
     }
 
-    fn print(&self, text: &str) {
+    fn print(&mut self, text: &str) {
         if self.to_stdout {
-            println!("{text}");
+            self.unread |= writeln!(std::io::stdout(), "{text}").is_err();
         } else {
             eprintln!("{text}");
         }
