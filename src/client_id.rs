@@ -58,6 +58,20 @@ pub enum Why {
     BrokenJson,
 }
 
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Missing => "nothing in client_from yields one",
+            Why::NotUtf8 => "it is not UTF-8",
+            Why::TooLong => "it is longer than 128 bytes",
+            Why::RepeatedHeader => "the header occurs more than once",
+            Why::NotAString => "what the JSON pointer leads to is not a string",
+            Why::DuplicateKey => "a key on the JSON pointer's path occurs more than once",
+            Why::BrokenJson => "the value is not JSON",
+        })
+    }
+}
+
 /// Finds out who sent a record that was read from `source`.
 pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r Source) -> Identity<'r> {
     for way in from {

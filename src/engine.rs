@@ -257,7 +257,14 @@ impl<'c> Engine<'c> {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
                 _ => (Sender::Client(name), &**name),
             },
-            Identity::Anonymous(_) => (Sender::Anonymous, ""),
+            Identity::Anonymous(why) => {
+                if self.report.may_tell_anonymous(now) {
+                    let (topic, partition, offset) = (&source.topic, record.partition(), record.offset());
+                    let service = &self.job.service.name;
+                    warn!(service, topic, partition, offset, "a record names no client: {why} (told once a minute)");
+                }
+                (Sender::Anonymous, "")
+            }
         };
         let bytes = u32::try_from(record.size()).unwrap_or(u32::MAX);
         let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
@@ -425,6 +432,8 @@ impl<'c> Engine<'c> {
     fn revoked(&mut self, partitions: &[(SourceIndex, i32)], lost: bool) {
         info!(service = self.job.service.name, partitions = partitions.len(), lost, "partitions revoked");
         self.report.rebalances += 1;
+        // Expelled: not a member until the next assignment, be it of nothing.
+        self.report.joined &= !lost;
         for &(source, partition) in partitions {
             let Some(&number) = self.numbers.get(&(source, partition)) else { continue };
             self.places[number as usize].assigned = false;

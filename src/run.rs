@@ -19,7 +19,7 @@ use crate::heartbeat::Heartbeat;
 use crate::kafka;
 use crate::kafka::preflight::{self, Severity};
 use crate::metrics::Publisher;
-use crate::settings::Settings;
+use crate::settings::{Service, Settings};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 
 /// The longest wait for the brokers at the start.
@@ -65,7 +65,8 @@ async fn supervise(config: Config, options: RunOptions) -> Exit {
         }
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let engines: Vec<Prepared> = settings.services.iter().map(|service| Prepared::new(&service.name)).collect();
+    let engines: Vec<Prepared> = settings.services.iter().map(Prepared::new).collect();
+    tell_start(&config);
     let (end_http, http_ends) = tokio::sync::oneshot::channel::<()>();
     let state = admin_state(&config, &engines, token, Arc::clone(&stop));
     let http = tokio::spawn(admin::serve(listener, state, async { drop(http_ends.await) }));
@@ -83,6 +84,27 @@ async fn supervise(config: Config, options: RunOptions) -> Exit {
         warn!("HTTP: {why}");
     }
     exit
+}
+
+/// Who runs, and what it protects.
+fn tell_start(config: &Config) {
+    let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
+    info!(version, librdkafka = kafka::client_version(), configuration, "watermaster starts");
+    for service in &config.settings.services {
+        let sources: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
+        let policy = &service.policy;
+        info!(
+            service = service.name,
+            sources = sources.join(", "),
+            target = service.target,
+            dead_letter = service.dead_letter,
+            capacity = policy.capacity,
+            cycle_seconds = policy.cycle.as_secs_f64(),
+            mode = admin::mode_name(policy.mode),
+            enforce = policy.enforce,
+            "protecting a service"
+        );
+    }
 }
 
 /// Looks at the topics, then runs every service until the last one ends.
@@ -137,15 +159,26 @@ pub struct Prepared {
 
 impl Prepared {
     /// For the engine of this service.
-    pub fn new(name: &str) -> Prepared {
+    pub fn new(service: &Service) -> Prepared {
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), SILENCE));
-        Prepared { name: name.to_owned(), cell: SnapshotCell::default(), heartbeat }
+        let cell = SnapshotCell::default();
+        cell.set(ServiceSnapshot {
+            name: service.name.clone(),
+            mode: service.policy.mode,
+            enforce: service.policy.enforce,
+            capacity: service.policy.capacity,
+            cycle_seconds: service.policy.cycle.as_secs_f64(),
+            trouble: Some("starting".to_owned()),
+            ..ServiceSnapshot::default()
+        });
+        Prepared { name: service.name.clone(), cell, heartbeat }
     }
 
     /// Its service can't even start.
     fn never_ran(&self, why: String) -> Stopped {
-        let (name, trouble) = (self.name.clone(), Some(why.clone()));
-        self.cell.set(ServiceSnapshot { name, trouble, ..ServiceSnapshot::default() });
+        let mut shown = (*self.cell.get()).clone();
+        shown.trouble = Some(why.clone());
+        self.cell.set(shown);
         self.heartbeat.stop();
         Stopped(why)
     }

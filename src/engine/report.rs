@@ -15,6 +15,9 @@ use crate::snapshot::{
 /// A snapshot is renewed at least this often.
 const RENEW: Duration = Duration::from_millis(500);
 
+/// Warnings that every record could cause are given this far apart.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
+
 /// What only the shell knows.
 #[derive(Default)]
 pub(super) struct Report {
@@ -29,9 +32,19 @@ pub(super) struct Report {
     rounds: [u64; ROUND_OUTCOMES.len()],
     recreations: [u64; PRODUCER_CAUSES.len()],
     published: Option<Time>,
+    told_anonymous: Option<Time>,
 }
 
 impl Report {
+    /// Whether to log an anonymous record: not each of a flood.
+    pub(super) fn may_tell_anonymous(&mut self, now: Time) -> bool {
+        let may = self.told_anonymous.is_none_or(|at| now.since(at) >= TELL_AGAIN);
+        if may {
+            self.told_anonymous = Some(now);
+        }
+        may
+    }
+
     pub(super) fn round(&mut self, outcome: &str, took: Duration) {
         count(&mut self.rounds, ROUND_OUTCOMES, outcome);
         if outcome == "committed" {
