@@ -30,6 +30,8 @@ const ABANDON: Duration = Duration::from_secs(2);
 /// One attempt to learn what is committed.
 const COMMITTED: Duration = Duration::from_secs(3);
 
+const TAINTED: &str = "a connection broke: a late commit could end the next transaction";
+
 /// How a transaction ended.
 enum End {
     Committed,
@@ -223,6 +225,10 @@ impl Engine<'_> {
 
     /// Aborts; a producer that can't is replaced, whose successor does.
     fn abort(&mut self, late: &mut Lateness) -> Result<(), Stopped> {
+        if self.producer.tainted() {
+            // It has to go anyway, and brokers that were away may not know the transaction any more.
+            return self.replace_producer("disconnect", TAINTED);
+        }
         let began = Instant::now();
         loop {
             match self.producer.abort(CALL) {
@@ -345,10 +351,7 @@ impl Engine<'_> {
             } else if self.producer.in_transaction() {
                 self.replace_producer("timeout", "an abort was not answered")?;
             } else if self.producer.is_initialised() && self.producer.tainted() {
-                self.replace_producer(
-                    "disconnect",
-                    "a connection broke: a late commit could end the next transaction",
-                )?;
+                self.replace_producer("disconnect", TAINTED)?;
             }
             if self.producer.is_initialised() {
                 return Ok(true);
@@ -378,6 +381,8 @@ impl Engine<'_> {
             // librdkafka can't tell a transaction that the coordinator ended for its age from one that another instance ended.
             _ if error.is_fencing() && self.producer.has_outlived_its_transaction() => "timeout",
             _ if error.is_fencing() => "fenced",
+            // A broker that was away, not a producer that fails by itself.
+            _ if self.producer.tainted() => "disconnect",
             _ => "fatal",
         };
         self.replace_producer(cause, &error.to_string())

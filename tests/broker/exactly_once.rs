@@ -159,6 +159,10 @@ fn broker_fault(prefix: &str, fault: impl FnOnce(&mut OwnBroker)) {
     fault(&mut broker);
     follower.wait_for(records, DRAIN);
     eprintln!("{prefix}: {}", rounds(&watermaster));
+    let log = watermaster.log();
+    log.lines()
+        .filter(|line| line.contains("replacing") || line.contains("abort"))
+        .for_each(|line| eprintln!("{line}"));
     assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
     assert_eq!(judge(&rig, &[]).admitted, records);
 }
@@ -169,6 +173,16 @@ fn a_frozen_own_kafka_repeats_nothing() {
     broker_fault("eos-frozen", |broker| {
         broker.freeze();
         let_the_fault_last(Duration::from_secs(5));
+        broker.thaw();
+    });
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_frozen_own_kafka_that_outlasts_the_transaction_repeats_nothing() {
+    broker_fault("eos-frozen-long", |broker| {
+        broker.freeze();
+        let_the_fault_last(Duration::from_secs(16));
         broker.thaw();
     });
 }
@@ -207,6 +221,27 @@ fn a_frozen_instance_that_comes_back_repeats_nothing() {
     let sent = load.stop();
     assert_eq!(first.terminate(END).code(), Some(0), "{}", first.log());
     assert_eq!(second.terminate(END).code(), Some(0), "{}", second.log());
+    finish(&rig, &mut follower, sent);
+}
+
+/// They take each other's transactions away, until one of them gives in and says why.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn two_instances_of_one_id_are_found_out() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "eos-twins", 2, 4, TargetTime::Create);
+    let sources = rig.sources.clone();
+    let load = Load::start(&broker, 1_000, move |n| numbered(&sources, n));
+    let mut follower = follow(&broker, &rig);
+    let mut twins = [(); 2].map(|()| Watermaster::start(&config(&rig, 1_000, "twin")));
+    wait_until("one of them to say so", DRAIN, || {
+        follower.read_on(Duration::from_millis(100));
+        twins.iter().any(|twin| twin.log().contains("share the instance_id twin"))
+    });
+    let from = follower.seen() as u64;
+    follower.wait_for(from + 1_000, DRAIN);
+    let sent = load.stop();
+    twins.iter_mut().for_each(Watermaster::kill);
     finish(&rig, &mut follower, sent);
 }
 
