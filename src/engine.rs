@@ -8,6 +8,7 @@ mod gap;
 mod late;
 mod report;
 mod round;
+mod transaction;
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
@@ -25,7 +26,7 @@ use crate::kafka::consumer::{Assignment, Consumer, Event, SourcePartition};
 use crate::kafka::preflight;
 use crate::kafka::producer::Producer;
 use crate::kafka::record::{HeldRecord, Output, Record, SourceIndex};
-use crate::settings::{Kafka, Service};
+use crate::settings::{Delivery, Kafka, Service};
 use crate::snapshot::SnapshotCell;
 
 use report::Report;
@@ -140,6 +141,8 @@ struct Engine<'c> {
     stopping: Option<Instant>,
     /// When producers were replaced.
     replaced: Vec<Instant>,
+    /// When one was last fenced.
+    fenced: Option<Instant>,
     /// When the loop last went round with brokers in reach.
     last_contact: Time,
     brokers_down: bool,
@@ -166,6 +169,7 @@ impl<'c> Engine<'c> {
             held_back: false,
             stopping: None,
             replaced: Vec::new(),
+            fenced: None,
             last_contact: now,
             brokers_down: false,
             broker_lost: None,
@@ -175,6 +179,9 @@ impl<'c> Engine<'c> {
 
     fn run(&mut self) -> Result<(), Stopped> {
         self.publish(self.clock.now());
+        if self.job.kafka.delivery == Delivery::ExactlyOnce && !self.prepare_transactions()? {
+            return Ok(());
+        }
         while !self.job.shutdown.load(Ordering::Relaxed) {
             let now = self.clock.now();
             self.job.heartbeat.beat(Instant::now());

@@ -134,7 +134,7 @@ fn cases() -> Vec<Case> {
         wrong("limit without rate").append("[service.client.a]\nlimit = { burst = 1 }\n").key("service[0].client.a.limit.rate").at("limit = { burst = 1 }").says(&["is missing", "1 to 4294967295"]),
         wrong("unknown word").under(service, "mode = \"shaping\"").key("service[0].mode").says(&["\"shaping\"", "\"shape\" or \"reject\""]),
         wrong("word of the wrong type").under(service, "enforce = \"yes\"").key("service[0].enforce").says(&["\"yes\"", "true or false"]),
-        wrong("exactly once").under(kafka, "delivery = \"exactly_once\"").key("kafka.delivery").says(&["not built yet", "\"at_least_once\""]),
+        wrong("delivery").under(kafka, "delivery = \"at_most_once\"").key("kafka.delivery").says(&["at_most_once", "\"at_least_once\" or \"exactly_once\""]),
         wrong("scope group").under(service, "scope = \"group\"").key("service[0].scope").says(&["not built yet", "\"instance\""]),
         wrong("size without sense").under(shape, "queue_bytes = \"256mib\"").key("service[0].shape.queue_bytes").says(&["no unit of size", "256MiB"]),
         wrong("map budget").under(kafka, "map_budget = \"9999 chars\"").key("kafka.map_budget").says(&["9999 chars", "64 to 4096"]),

@@ -29,7 +29,8 @@ pub fn kafka(section: &Section<'_>) -> KafkaPart {
     let bootstrap_servers = section.value("bootstrap_servers", |text, _| values::servers(text));
     let group_id = section.value("group_id", |text, _| values::name(text, 100, "._-"));
     let instance_id = section.derived("instance_id", Some(&host), |text, _| instance_id(text));
-    let delivery = section.value("delivery", |text, _| delivery(text));
+    let delivery = section
+        .choice("delivery", &[("at_least_once", Delivery::AtLeastOnce), ("exactly_once", Delivery::ExactlyOnce)]);
     let commit_interval = section.duration("commit_interval");
     let start_from = section.choice("start_from", &[("earliest", StartFrom::Earliest), ("latest", StartFrom::Latest)]);
     let on_foreign_offset =
@@ -59,16 +60,6 @@ fn instance_id(text: &str) -> Result<String, values::Why> {
         return Err("the leader of a group goes by that name".to_owned());
     }
     values::name(text, 128, "._-")
-}
-
-fn delivery(text: &str) -> Result<Delivery, values::Why> {
-    match text {
-        "at_least_once" => Ok(Delivery::AtLeastOnce),
-        "exactly_once" => {
-            Err("it is not built yet; until it is, a crash may repeat the records of one round".to_owned())
-        }
-        _ => Err(values::Why::new()),
-    }
 }
 
 /// librdkafka's properties: those written here and those from files.

@@ -50,7 +50,8 @@ impl<'c> Engine<'c> {
             self.report.late = true;
             self.publish_flags();
         }
-        if waited > KEEP_ALIVE {
+        // A rebalance must not meet an open transaction; it is ended long before the group would expel us.
+        if waited > KEEP_ALIVE && !self.producer.in_transaction() {
             self.serve_group(Duration::ZERO)?;
         }
         Ok(true)

@@ -15,10 +15,10 @@ use watermaster_core::units::Time;
 
 use super::late::{Lateness, STEP};
 use super::{Engine, Stopped};
-use crate::kafka::consumer::{CommitError, PartitionCommit};
+use crate::kafka::consumer::{CommitError, PartitionCommit, SourcePartition};
 use crate::kafka::producer::{DeadLetter, Destination, Failure, Producer, SendError};
 use crate::kafka::record::{Output, SourceIndex};
-use crate::settings::OnUndeliverable;
+use crate::settings::{Delivery, OnUndeliverable};
 
 /// A round is full at this many records …
 const MAX_RECORDS: usize = 10_000;
@@ -27,6 +27,8 @@ const MAX_BYTES: usize = 16 << 20;
 /// This many producers replaced within [`REPLACED_WITHIN`]: the next one would fare no better.
 const REPLACED_MAX: usize = 5;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
+/// Fenced twice within this: another instance goes by the same name.
+const FENCED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What was decided since the last commit.
 pub(super) struct Round<'c> {
@@ -44,6 +46,8 @@ struct Pending<'c> {
     rejected: Option<Rejected>,
     /// Its partition was revoked: its next owner sends it again, and commits it.
     orphan: bool,
+    /// The dead-letter topic refuses it too, and it is let go: committed without being sent.
+    discarded: bool,
 }
 
 struct Rejected {
@@ -58,13 +62,19 @@ impl<'c> Round<'c> {
     }
 
     pub(super) fn admit(&mut self, output: Output<'c>, client: Option<u32>) {
-        self.push(Pending { output, client, rejected: None, orphan: false });
+        self.push(Pending { output, client, rejected: None, orphan: false, discarded: false });
     }
 
     pub(super) fn reject(&mut self, output: Output<'c>, rejection: Rejection, client: Arc<str>) {
         let retry_after_ms = u64::try_from(rejection.retry_after.as_millis()).unwrap_or(u64::MAX);
         let rejected = Rejected { reason: rejection.reason, retry_after_ms, client };
-        self.push(Pending { output, client: rejection.client, rejected: Some(rejected), orphan: false });
+        self.push(Pending {
+            output,
+            client: rejection.client,
+            rejected: Some(rejected),
+            orphan: false,
+            discarded: false,
+        });
     }
 
     /// The next round is due at once: something must be committed before the first record.
@@ -126,8 +136,13 @@ impl Engine<'_> {
         let mut late = Lateness::new();
         self.take_rejections();
         self.drop_orphans();
-        let all: Vec<usize> = (0..self.round.outputs.len()).collect();
-        let ended = self.settle(all, &mut late).and_then(|settled| Ok(settled && self.commit(&mut late)?));
+        let ended = match self.job.kafka.delivery {
+            Delivery::ExactlyOnce => self.transact(&mut late),
+            Delivery::AtLeastOnce => {
+                let all: Vec<usize> = (0..self.round.outputs.len()).collect();
+                self.settle(all, How::Send, &mut late).and_then(|settled| Ok(settled && self.commit(&mut late)?))
+            }
+        };
         if !matches!(ended, Ok(true)) {
             self.report.round("failed", Duration::ZERO);
             self.publish_flags();
@@ -150,8 +165,24 @@ impl Engine<'_> {
         Ok(true)
     }
 
+    pub(super) fn round_len(&self) -> usize {
+        self.round.outputs.len()
+    }
+
+    /// Where the outputs of the round come from.
+    pub(super) fn round_places(&self) -> impl Iterator<Item = SourcePartition> + '_ {
+        self.round.outputs.iter().map(|pending| (pending.output.source(), pending.output.partition()))
+    }
+
+    /// Drops the outputs whose place and offset the caller does not want.
+    pub(super) fn retain_outputs(&mut self, wanted: impl Fn(SourcePartition, i64) -> bool) {
+        self.round
+            .outputs
+            .retain(|pending| wanted((pending.output.source(), pending.output.partition()), pending.output.offset()));
+    }
+
     /// Revoked before anything was sent: the next owner reads these again.
-    fn drop_orphans(&mut self) {
+    pub(super) fn drop_orphans(&mut self) {
         let throttle = &mut self.throttle;
         self.round.outputs.retain(|pending| {
             if pending.orphan {
@@ -163,11 +194,16 @@ impl Engine<'_> {
 
     // ## Sending
 
-    /// Sends these outputs until each has arrived, in the target or in the dead-letter topic. False: gave up.
-    fn settle(&mut self, tags: Vec<usize>, late: &mut Lateness) -> Result<bool, Stopped> {
+    /// Sends these outputs until each has arrived, in the target or in the dead-letter topic; as a probe, until each would
+    /// arrive there. False: gave up.
+    pub(super) fn settle(&mut self, tags: Vec<usize>, how: How, late: &mut Lateness) -> Result<bool, Stopped> {
         let mut work = vec![tags];
         while let Some(tags) = work.pop() {
-            let Some(outcome) = self.deliver(&tags, late)? else { return Ok(false) };
+            let outcome = match how {
+                How::Send => self.deliver(&tags, late)?,
+                How::Probe => self.probe(&tags, late)?,
+            };
+            let Some(outcome) = outcome else { return Ok(false) };
             if !outcome.again.is_empty() {
                 work.push(outcome.again);
                 if !self.breathe(late)? {
@@ -218,18 +254,18 @@ impl Engine<'_> {
         }
         let failed = self.sort_failures(&mut outcome)?;
         if let Some(why) = broken.or(failed).or_else(|| self.producer.fatal()) {
-            self.replace_producer(&why)?;
+            self.replace_producer("fatal", &why)?;
         }
         outcome.again.sort_unstable();
         outcome.refused.sort_unstable();
         Ok(Some(outcome))
     }
 
-    fn offer(&mut self, tag: usize, late: &mut Lateness) -> Result<Offered, Stopped> {
+    pub(super) fn offer(&mut self, tag: usize, late: &mut Lateness) -> Result<Offered, Stopped> {
         let mut emptied = false;
         loop {
             let pending = &self.round.outputs[tag];
-            if pending.orphan {
+            if pending.orphan || pending.discarded {
                 // Its next owner sends it, and may have done so: ours would come after its successors.
                 return Ok(Offered::Taken);
             }
@@ -268,7 +304,7 @@ impl Engine<'_> {
     }
 
     /// What did not land; why the producer is of no use any more, if so.
-    fn sort_failures(&mut self, outcome: &mut Outcome) -> Result<Option<String>, Stopped> {
+    pub(super) fn sort_failures(&mut self, outcome: &mut Outcome) -> Result<Option<String>, Stopped> {
         let (mut broken, mut unknown) = (None, None);
         for (tag, failure) in self.producer.take_failures() {
             match failure {
@@ -284,7 +320,10 @@ impl Engine<'_> {
                 }
             }
         }
-        if let Some(why) = unknown {
+        // What an abort gave up is nothing to worry about.
+        if let Some(why) = unknown
+            && self.job.kafka.delivery == Delivery::AtLeastOnce
+        {
             let records = outcome.again.len();
             warn!(service = self.job.service.name, records, "sending again what may have arrived: {why}");
         }
@@ -311,6 +350,7 @@ impl Engine<'_> {
                     service = self.job.service.name,
                     undeliverable, "discarded: the dead-letter topic refuses {place}: {why}"
                 );
+                pending.discarded = true;
                 Ok(false)
             }
             OnUndeliverable::Stop => {
@@ -323,23 +363,39 @@ impl Engine<'_> {
         }
     }
 
-    fn target_refuses(&mut self, why: &str) -> Stopped {
+    pub(super) fn stopped(&self, why: &str) -> Stopped {
+        Stopped(format!("service {}: {why}", self.job.service.name))
+    }
+
+    pub(super) fn target_refuses(&mut self, why: &str) -> Stopped {
         self.report.target_refusing = true;
         Stopped(format!("service {}: writing is refused: {why}", self.job.service.name))
     }
 
-    fn replace_producer(&mut self, why: &str) -> Result<(), Stopped> {
-        warn!(service = self.job.service.name, "replacing the producer: {why}");
-        self.report.recreated("fatal");
+    /// `cause` is one of [`PRODUCER_CAUSES`](crate::snapshot::PRODUCER_CAUSES). Gives up after too many that failed.
+    pub(super) fn replace_producer(&mut self, cause: &str, why: &str) -> Result<(), Stopped> {
+        warn!(service = self.job.service.name, cause, "replacing the producer: {why}");
+        self.report.recreated(cause);
         let now = Instant::now();
-        self.replaced.retain(|&at| now.duration_since(at) < REPLACED_WITHIN);
-        self.replaced.push(now);
+        if matches!(cause, "fatal" | "fenced") {
+            self.replaced.retain(|&at| now.duration_since(at) < REPLACED_WITHIN);
+            self.replaced.push(now);
+        }
         if self.replaced.len() > REPLACED_MAX {
             return Err(Stopped(format!(
                 "service {}: {} producers failed within {} min, the last one: {why}",
                 self.job.service.name,
                 self.replaced.len(),
                 REPLACED_WITHIN.as_secs() / 60
+            )));
+        }
+        let fenced_before = if cause == "fenced" { self.fenced.replace(now) } else { None };
+        if fenced_before.is_some_and(|at| now.duration_since(at) < FENCED_WITHIN) {
+            let id = self.producer.transactional_id();
+            return Err(self.stopped(&format!(
+                "another producer took the transactional.id {id} twice within a minute: two instances seem to share the \
+                 instance_id {}: {why}",
+                self.job.kafka.instance_id
             )));
         }
         let limits = self.job.facts.limits(&self.job.service);
@@ -353,19 +409,8 @@ impl Engine<'_> {
     /// Commits offset and map of every partition that something completed in. False: gave up.
     fn commit(&mut self, late: &mut Lateness) -> Result<bool, Stopped> {
         loop {
-            let now = self.clock.now();
             let touched: Vec<u32> = self.throttle.touched().collect();
-            let mut commits = Vec::with_capacity(touched.len());
-            for &number in &touched {
-                let (offset, metadata) = self.throttle.commit_of(now, number).map_err(|error| {
-                    Stopped(format!(
-                        "service {}: the offset map of a partition outgrew its budget: {error}",
-                        self.job.service.name
-                    ))
-                })?;
-                let (source, partition) = self.address(number);
-                commits.push(PartitionCommit { source, partition, offset, metadata });
-            }
+            let commits = self.commits()?;
             if commits.is_empty() {
                 return Ok(true);
             }
@@ -393,6 +438,22 @@ impl Engine<'_> {
         }
     }
 
+    /// Offset and map of every partition that something completed in.
+    pub(super) fn commits(&mut self) -> Result<Vec<PartitionCommit>, Stopped> {
+        let now = self.clock.now();
+        let touched: Vec<u32> = self.throttle.touched().collect();
+        let mut commits = Vec::with_capacity(touched.len());
+        for number in touched {
+            let (offset, metadata) = self
+                .throttle
+                .commit_of(now, number)
+                .map_err(|error| self.stopped(&format!("the offset map of a partition outgrew its budget: {error}")))?;
+            let (source, partition) = self.address(number);
+            commits.push(PartitionCommit { source, partition, offset, metadata });
+        }
+        Ok(commits)
+    }
+
     /// Commits, and watches out while it waits for the answer.
     fn await_commit(
         &mut self,
@@ -409,15 +470,23 @@ impl Engine<'_> {
     }
 }
 
+/// Whether outputs are to stay where they arrive.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum How {
+    Send,
+    /// In transactions that are aborted: to find out who is refused.
+    Probe,
+}
+
 /// What did not arrive, by tag, in order.
 #[derive(Default)]
-struct Outcome {
-    refused: Vec<(usize, String)>,
-    again: Vec<usize>,
+pub(super) struct Outcome {
+    pub(super) refused: Vec<(usize, String)>,
+    pub(super) again: Vec<usize>,
 }
 
 /// What became of an output that was handed to the producer.
-enum Offered {
+pub(super) enum Offered {
     Taken,
     Refused(String),
     /// The producer takes nothing any more.

@@ -133,6 +133,13 @@ pub enum CommitError {
     Fatal(String),
 }
 
+/// Offsets that a transaction is to commit.
+pub struct Offsets {
+    /// Each as long as a broker takes at once.
+    pub(super) lists: Vec<TopicPartitionList>,
+    pub(super) group: ffi::GroupMetadata,
+}
+
 /// The one consumer of a service. Its group is `<group_id>.<service>`.
 pub struct Consumer {
     /// Before its client.
@@ -236,13 +243,7 @@ impl Consumer {
                 .ok_or_else(|| CommitError::Retriable("an earlier commit is still unanswered".to_owned()))?;
         }
         for request in requests(commits, &self.topics) {
-            let mut list = TopicPartitionList::with_capacity(request.len());
-            for commit in request {
-                let mut element = list.add_partition(self.topics.name(commit.source), commit.partition);
-                element.set_offset(Offset::Offset(commit.offset)).expect("an offset is never negative");
-                // Once an element: a second call leaks the first text.
-                element.set_metadata(&commit.metadata);
-            }
+            let list = self.commit_list(request);
             self.replies.start_commit(self.base.client(), &list).map_err(|code| commit_error(code, "the commit"))?;
             self.unanswered.set(self.unanswered.get() + 1);
             let reply = self.answer(deadline, &mut go_on);
@@ -250,6 +251,27 @@ impl Consumer {
         }
         self.base.context().reached();
         Ok(())
+    }
+
+    /// Offsets with their maps, for the producer to commit, and who this consumer is in its group by now. To be taken before
+    /// the transaction begins; if the group moves on meanwhile, the broker refuses them.
+    pub fn transaction_offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
+        self.still_ours(commits)?;
+        let group = ffi::GroupMetadata::of(self.base.client())
+            .ok_or_else(|| CommitError::Lost("not a member of the group at the moment".to_owned()))?;
+        let lists = requests(commits, &self.topics).into_iter().map(|request| self.commit_list(request)).collect();
+        Ok(Offsets { lists, group })
+    }
+
+    fn commit_list(&self, commits: &[PartitionCommit]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::with_capacity(commits.len());
+        for commit in commits {
+            let mut element = list.add_partition(self.topics.name(commit.source), commit.partition);
+            element.set_offset(Offset::Offset(commit.offset)).expect("an offset is never negative");
+            // Once an element: a second call leaks the first text.
+            element.set_metadata(&commit.metadata);
+        }
+        list
     }
 
     /// A broker takes the commit of a client that is no member as long as the group is empty: it could undo what the

@@ -106,19 +106,138 @@ pub(super) fn cached_watermarks<C: ClientContext>(
 
 /// Whether this client has a generation and a member id in its group. Without them a broker takes its commits unfenced.
 pub(super) fn is_member<C: ClientContext>(client: &Client<C>) -> bool {
-    // SAFETY: the client lives while it is borrowed; the metadata, if any, is ours until it is destroyed, its member id
-    // a C string inside of it.
-    unsafe {
-        let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
-        if metadata.is_null() {
-            return false;
+    GroupMetadata::of(client).is_some()
+}
+
+/// Who a consumer is in its group. Exists only with a generation and a member id: without them a broker takes commits unfenced.
+pub(super) struct GroupMetadata(*mut sys::rd_kafka_consumer_group_metadata_t);
+
+impl GroupMetadata {
+    /// Of this consumer at this moment, if it is a member.
+    pub fn of<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
+        // SAFETY: the client lives while it is borrowed; the metadata, if any, is ours until it is destroyed (by drop), its
+        // member id a C string inside of it.
+        unsafe {
+            let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
+            if metadata.is_null() {
+                return None;
+            }
+            let owned = GroupMetadata(metadata);
+            let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
+            let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
+            (generation >= 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)
         }
-        let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
-        let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
-        let known = generation >= 0 && !member.is_null() && !CStr::from_ptr(member).is_empty();
-        sys::rd_kafka_consumer_group_metadata_destroy(metadata);
-        known
     }
+}
+
+impl Drop for GroupMetadata {
+    fn drop(&mut self) {
+        // SAFETY: made by `rd_kafka_consumer_group_metadata`, never null, destroyed only here.
+        unsafe { sys::rd_kafka_consumer_group_metadata_destroy(self.0) };
+    }
+}
+
+/// What an error of a transaction asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The same call again, and no other.
+    Retriable,
+    /// Abort.
+    Abortable,
+    /// Another producer.
+    Fatal,
+}
+
+/// Why a call of a transaction failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text} ({code})")]
+pub struct TransactionError {
+    pub text: String,
+    pub code: Code,
+    pub class: ErrorClass,
+}
+
+impl TransactionError {
+    /// # Safety
+    /// `error` is null or an error that is ours to destroy.
+    unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), TransactionError> {
+        if error.is_null() {
+            return Ok(());
+        }
+        // SAFETY: by the contract of this function; the text is a C string inside of the error.
+        unsafe {
+            let (fatal, abortable, retriable) = (
+                sys::rd_kafka_error_is_fatal(error) != 0,
+                sys::rd_kafka_error_txn_requires_abort(error) != 0,
+                sys::rd_kafka_error_is_retriable(error) != 0,
+            );
+            let text = CStr::from_ptr(sys::rd_kafka_error_string(error)).to_string_lossy().into_owned();
+            let code = sys::rd_kafka_error_code(error).into();
+            sys::rd_kafka_error_destroy(error);
+            Err(TransactionError { text, code, class: ErrorClass::of(fatal, abortable, retriable) })
+        }
+    }
+}
+
+impl ErrorClass {
+    fn of(fatal: bool, abortable: bool, retriable: bool) -> ErrorClass {
+        match (fatal, abortable, retriable) {
+            (true, ..) | (false, false, false) => ErrorClass::Fatal,
+            (false, true, _) => ErrorClass::Abortable,
+            (false, false, true) => ErrorClass::Retriable,
+        }
+    }
+}
+
+/// Gets the producer's epoch; what a predecessor of the same id left open is aborted. Goes on where it was when called again.
+pub(super) fn init_transactions<C: ClientContext>(
+    client: &Client<C>,
+    timeout: Duration,
+) -> Result<(), TransactionError> {
+    // SAFETY: the client lives while it is borrowed; the error is ours.
+    unsafe { TransactionError::check(sys::rd_kafka_init_transactions(client.native_ptr(), millis(timeout))) }
+}
+
+/// Begins a transaction; contacts nobody.
+pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<(), TransactionError> {
+    // SAFETY: the client lives while it is borrowed; the error is ours.
+    unsafe { TransactionError::check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
+}
+
+/// Makes offsets part of the transaction, fenced by who the consumer was.
+pub(super) fn send_offsets<C: ClientContext>(
+    client: &Client<C>,
+    list: &TopicPartitionList,
+    group: &GroupMetadata,
+    timeout: Duration,
+) -> Result<(), TransactionError> {
+    // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is ours.
+    unsafe {
+        TransactionError::check(sys::rd_kafka_send_offsets_to_transaction(
+            client.native_ptr(),
+            list.ptr(),
+            group.0,
+            millis(timeout),
+        ))
+    }
+}
+
+/// Commits. (`Producer::commit_transaction` polls in a step of 100 ms that nothing cuts short, and hides the class of some errors.)
+pub(super) fn commit_transaction<C: ClientContext>(
+    client: &Client<C>,
+    timeout: Duration,
+) -> Result<(), TransactionError> {
+    // SAFETY: the client lives while it is borrowed; the error is ours.
+    unsafe { TransactionError::check(sys::rd_kafka_commit_transaction(client.native_ptr(), millis(timeout))) }
+}
+
+/// Aborts; what is queued or in flight is given up. The delivery reports must be served by another thread.
+pub(super) fn abort_transaction<C: ClientContext>(
+    client: &Client<C>,
+    timeout: Duration,
+) -> Result<(), TransactionError> {
+    // SAFETY: the client lives while it is borrowed; the error is ours.
+    unsafe { TransactionError::check(sys::rd_kafka_abort_transaction(client.native_ptr(), millis(timeout))) }
 }
 
 /// Waits until nothing is in flight, lingering batches sent at once; true if so in time.
@@ -273,6 +392,21 @@ mod tests {
             sys::rd_kafka_header_add(pointer.cast_mut().cast(), name.as_ptr().cast(), 2, value, 1);
         }
         assert_eq!(all(&headers), [(&name[..], Some(&b"v"[..]))]);
+    }
+
+    #[test]
+    fn an_error_without_a_flag_is_fatal_and_an_abort_outweighs_a_retry() {
+        use ErrorClass::{Abortable, Fatal, Retriable};
+        let classes = [(0, Fatal), (1, Retriable), (2, Abortable), (3, Abortable), (4, Fatal), (7, Fatal)];
+        for (flags, class) in classes {
+            assert_eq!(ErrorClass::of(flags & 4 != 0, flags & 2 != 0, flags & 1 != 0), class, "{flags}");
+        }
+    }
+
+    #[test]
+    fn who_never_joined_has_no_group_metadata() {
+        let consumer: BaseConsumer = ClientConfig::new().set("group.id", "nobody").create().unwrap();
+        assert!(GroupMetadata::of(consumer.client()).is_none());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Where outputs go.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
@@ -13,9 +14,11 @@ use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerConte
 use watermaster_core::reason::Reason;
 
 use super::client::{self, KafkaError};
+use super::consumer::Offsets;
 use super::ffi;
+pub use super::ffi::{ErrorClass, TransactionError};
 use super::record::{Headers, Output};
-use crate::settings;
+use crate::settings::{self, Delivery};
 
 /// What the topics allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,10 +88,46 @@ pub enum Failure {
     Fatal(String),
 }
 
+impl TransactionError {
+    /// Another producer has this id now, or the coordinator ended the transaction for its age.
+    pub fn is_fencing(&self) -> bool {
+        matches!(self.code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
+    }
+
+    /// The group, or what is to be committed to it, is refused for good.
+    pub fn is_about_the_group(&self) -> bool {
+        matches!(
+            self.code,
+            Code::GroupAuthorizationFailed | Code::OffsetMetadataTooLarge | Code::InvalidCommitOffsetSize
+        )
+    }
+
+    /// Writing is refused for good.
+    pub fn is_denied(&self) -> bool {
+        matches!(
+            self.code,
+            Code::TopicAuthorizationFailed
+                | Code::ClusterAuthorizationFailed
+                | Code::TransactionalIdAuthorizationFailed
+                | Code::InvalidTransactionTimeout
+        )
+    }
+}
+
 /// The one producer of a service.
 pub struct Producer {
     inner: ThreadedProducer<Context>,
     names: Names,
+    transactions: Option<Transactions>,
+}
+
+/// What a producer needs to know of its transactions.
+struct Transactions {
+    id: String,
+    timeout: Duration,
+    initialised: Cell<bool>,
+    open: Cell<bool>,
+    began: Cell<Option<Instant>>,
 }
 
 /// The names that go into outputs.
@@ -123,20 +162,121 @@ const OWNED: &[(&str, &str)] = &[
     ("delivery.report.only.error", "true"),
 ];
 
+/// What transactions ask for, and the user may change. (`message.timeout.ms` and `socket.timeout.ms` then follow from it.)
+const TRANSACTIONS_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
+
 impl Producer {
     /// A producer for the target and the dead-letter topic of `service`. Contacts nobody yet.
     pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
         let batch = limits.batch_bytes.to_string();
-        let defaults: Vec<_> = DEFAULTS.iter().copied().chain([("batch.size", batch.as_str())]).collect();
-        let config = client::config(kafka, &defaults, OWNED);
+        let mut defaults: Vec<_> = DEFAULTS.iter().copied().chain([("batch.size", batch.as_str())]).collect();
+        let mut owned = OWNED.to_vec();
+        let transactions = Transactions::of(kafka, service);
+        if let Some(transactions) = &transactions {
+            // No longer than a transaction, and librdkafka sees to that if it is left alone.
+            defaults.retain(|(property, _)| *property != "message.timeout.ms");
+            defaults.push(TRANSACTIONS_TIMEOUT);
+            // The log tells of broken connections, which taint a producer.
+            owned.extend([("transactional.id", transactions.id.as_str()), ("log.connection.close", "true")]);
+        }
+        let config = client::config(kafka, &defaults, &owned);
         let names = Names {
             service: service.name.clone(),
             target: service.target.clone(),
             dead_letter: service.dead_letter.clone(),
             sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
         };
-        Ok(Producer { inner: config.create_with_context(Context::default())?, names })
+        Ok(Producer { inner: config.create_with_context(Context::default())?, names, transactions })
     }
+
+    // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each
+
+    /// The `transactional.id`; empty without transactions.
+    pub fn transactional_id(&self) -> &str {
+        self.transactions.as_ref().map_or("", |transactions| &transactions.id)
+    }
+
+    /// How long the coordinator leaves a transaction open.
+    pub fn transaction_timeout(&self) -> Duration {
+        self.transactions.as_ref().map_or(Duration::MAX, |transactions| transactions.timeout)
+    }
+
+    /// Whether [`init`](Producer::init) succeeded.
+    pub fn is_initialised(&self) -> bool {
+        self.transactions.as_ref().is_some_and(|transactions| transactions.initialised.get())
+    }
+
+    /// Whether a transaction was begun and neither committed nor aborted.
+    pub fn in_transaction(&self) -> bool {
+        self.transactions.as_ref().is_some_and(|transactions| transactions.open.get())
+    }
+
+    /// A connection broke or a request timed out: a copy of a commit may still be on its way, and would end the *next*
+    /// transaction (KAFKA-17754). Another producer gets another epoch, which makes that copy void.
+    pub fn tainted(&self) -> bool {
+        self.client().context().tainted.load(Ordering::Acquire)
+    }
+
+    /// Something failed: the open transaction can't be committed any more.
+    pub fn failing(&self) -> bool {
+        let context = self.client().context();
+        let [record, transaction] =
+            [&context.failed, &context.transaction_failed].map(|flag| flag.load(Ordering::Acquire));
+        record || transaction || self.client().fatal_error().is_some()
+    }
+
+    /// Whether the last transaction began so long ago that the coordinator may have ended it.
+    pub fn has_outlived_its_transaction(&self) -> bool {
+        self.transactions.as_ref().is_some_and(|it| it.began.get().is_some_and(|began| began.elapsed() >= it.timeout))
+    }
+
+    /// Fences and aborts whatever went before under the same id. After a retriable error: the same call again.
+    pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::init_transactions(self.client(), timeout)?;
+        self.client().context().tainted.store(false, Ordering::Release);
+        self.mark(|transactions| transactions.initialised.set(true));
+        Ok(())
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&self) -> Result<(), TransactionError> {
+        // Reports of what an abort gave up.
+        self.take_failures();
+        self.client().context().transaction_failed.store(false, Ordering::Release);
+        ffi::begin_transaction(self.client())?;
+        self.mark(|transactions| {
+            transactions.open.set(true);
+            transactions.began.set(Some(Instant::now()));
+        });
+        Ok(())
+    }
+
+    /// Makes the offsets part of the transaction.
+    pub fn send_offsets(&self, offsets: &Offsets, timeout: Duration) -> Result<(), TransactionError> {
+        offsets.lists.iter().try_for_each(|list| ffi::send_offsets(self.client(), list, &offsets.group, timeout))
+    }
+
+    /// Commits. After a retriable error nothing but the same call again.
+    pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::commit_transaction(self.client(), timeout)?;
+        self.mark(|transactions| transactions.open.set(false));
+        Ok(())
+    }
+
+    /// Aborts. After a retriable error: the same call again.
+    pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::abort_transaction(self.client(), timeout)?;
+        self.mark(|transactions| transactions.open.set(false));
+        Ok(())
+    }
+
+    fn mark(&self, mark: impl FnOnce(&Transactions)) {
+        if let Some(transactions) = &self.transactions {
+            mark(transactions);
+        }
+    }
+
+    // ## Sending
 
     /// Takes an output; it is on its way after this, and arrived when [`flush`](Producer::flush) says true and
     /// [`take_failures`](Producer::take_failures) does not name its tag.
@@ -229,6 +369,24 @@ impl Producer {
     }
 }
 
+impl Transactions {
+    /// What the delivery of `kafka` asks for.
+    fn of(kafka: &settings::Kafka, service: &settings::Service) -> Option<Transactions> {
+        if kafka.delivery != Delivery::ExactlyOnce {
+            return None;
+        }
+        let (property, default) = TRANSACTIONS_TIMEOUT;
+        let millis = kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(10_000);
+        Some(Transactions {
+            id: format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id),
+            timeout: Duration::from_millis(millis),
+            initialised: Cell::new(false),
+            open: Cell::new(false),
+            began: Cell::new(None),
+        })
+    }
+}
+
 /// The attempt that an earlier pass wrote, if it is a number.
 fn incoming_attempt(headers: Headers<'_>) -> Option<u64> {
     let (_, value) = headers.iter().filter(|(name, _)| *name == throttle::ATTEMPT.to_bytes()).last()?;
@@ -258,10 +416,29 @@ mod throttle {
 struct Context {
     failed: AtomicBool,
     failures: Mutex<Vec<(usize, Failure)>>,
+    /// A connection broke or a request timed out since the producer was made.
+    tainted: AtomicBool,
+    /// The open transaction has to be aborted.
+    transaction_failed: AtomicBool,
+}
+
+/// Whether a line of librdkafka's log says that a request may have been sent and not answered.
+fn taints(facility: &str, message: &str) -> bool {
+    match facility {
+        "REQTMOUT" => true,
+        "FAIL" => !message.contains("Connect to ") && !message.contains("Failed to resolve"),
+        _ => false,
+    }
 }
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if taints(facility, message) {
+            self.tainted.store(true, Ordering::Release);
+        }
+        if facility == "TXNERR" {
+            self.transaction_failed.store(true, Ordering::Release);
+        }
         client::log(level, facility, message);
     }
 
@@ -309,5 +486,32 @@ fn failure(topic: &str, error: &ClientError) -> Failure {
         ) => Failure::Denied(text),
         Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(text),
         _ => Failure::Unknown(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::taints;
+
+    #[test]
+    fn what_may_have_been_sent_and_not_answered_taints() {
+        let lines = [
+            (
+                "FAIL",
+                "[thrd:TxnCoordinator]: TxnCoordinator: 127.0.0.1:9092: Disconnected (after 12ms in state UP)",
+                true,
+            ),
+            (
+                "FAIL",
+                "[thrd:TxnCoordinator]: TxnCoordinator: 1 request(s) timed out: disconnect (average rtt 2ms)",
+                true,
+            ),
+            ("REQTMOUT", "[thrd:TxnCoordinator]: TxnCoordinator: Timed out EndTxnRequest in flight (after 9s)", true),
+            ("FAIL", "[thrd:x]: x/1: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms)", false),
+            ("TXNERR", "Current transaction failed in state BeginCommit", false),
+        ];
+        for (facility, line, expected) in lines {
+            assert_eq!(taints(facility, line), expected, "{line}");
+        }
     }
 }

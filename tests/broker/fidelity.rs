@@ -22,7 +22,10 @@ struct Mode {
     tables: &'static str,
     reasons: &'static [&'static str],
     admits_all: bool,
+    delivery: &'static str,
 }
+
+const AT_LEAST_ONCE: &str = "delivery = \"at_least_once\"";
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\", \"key\", \"topic\"]";
 
@@ -35,7 +38,9 @@ fn run(mode: &Mode) -> Verdict {
     let producer = Producer::to(&broker);
     producer.send_all(records.by_ref().take(RECORDS / 2));
     let keys = format!("{CLIENT_FROM}\n{}", mode.keys);
-    let mut watermaster = Watermaster::start(&rig.config(rig.service(40_000, "1s", &keys, mode.tables)));
+    let mut config = rig.config(rig.service(40_000, "1s", &keys, mode.tables));
+    config.kafka = mode.delivery.to_owned();
+    let mut watermaster = Watermaster::start(&config);
     let began = Instant::now();
     producer.send_all(records);
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::TimestampFrom(start));
@@ -77,6 +82,22 @@ fn shape() {
         tables: "[service.shape]\nqueue_capacity = 5000\nmax_delay = \"10m\"",
         reasons: &["queue_full"],
         admits_all: false,
+        delivery: AT_LEAST_ONCE,
+    });
+    assert!(verdict.admitted > 50_000, "{verdict:?}");
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn shape_exactly_once() {
+    let verdict = run(&Mode {
+        name: "shape-exactly-once",
+        seed: 105,
+        keys: "mode = \"shape\"",
+        tables: "[service.shape]\nqueue_capacity = 5000\nmax_delay = \"10m\"",
+        reasons: &["queue_full"],
+        admits_all: false,
+        delivery: "delivery = \"exactly_once\"",
     });
     assert!(verdict.admitted > 50_000, "{verdict:?}");
 }
@@ -91,6 +112,7 @@ fn shape_that_pauses_rejects_nothing_but_the_anonymous() {
         tables: "[service.shape]\nqueue_capacity = 2000\nmax_delay = \"10m\"\noverflow = \"pause\"",
         reasons: &[],
         admits_all: false,
+        delivery: AT_LEAST_ONCE,
     });
     assert!(verdict.admitted > RECORDS as u64 * 9 / 10, "{verdict:?}");
 }
@@ -105,6 +127,7 @@ fn reject() {
         tables: "",
         reasons: &["over_allocation", "capacity_in_use"],
         admits_all: false,
+        delivery: AT_LEAST_ONCE,
     });
     assert!(verdict.reasons.get("over_allocation").is_some_and(|n| *n > 1_000), "nothing was rejected: {verdict:?}");
     assert!(verdict.admitted > 10_000, "{verdict:?}");
@@ -120,6 +143,7 @@ fn passthrough() {
         tables: "",
         reasons: &[],
         admits_all: true,
+        delivery: AT_LEAST_ONCE,
     });
     assert_eq!((verdict.admitted, verdict.rejected), (RECORDS as u64, 0));
 }

@@ -4,6 +4,7 @@
 mod support;
 
 mod bad_input;
+mod exactly_once;
 mod fidelity;
 mod harness;
 mod oracle;

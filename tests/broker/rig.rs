@@ -34,12 +34,28 @@ pub enum TargetTime {
 impl Rig {
     /// Creates the topics.
     pub fn new(broker: &Broker, prefix: &str, sources: usize, partitions: i32, time: TargetTime) -> Rig {
+        Rig::with_target(broker, prefix, sources, partitions, |topic| {
+            if time == TargetTime::Append {
+                *topic = topic.clone().with_append_time();
+            }
+        })
+    }
+
+    /// Creates the topics; `change` has a look at the target first. Sources and dead-letter topic take any timestamp.
+    pub fn with_target(
+        broker: &Broker,
+        prefix: &str,
+        sources: usize,
+        partitions: i32,
+        change: impl FnOnce(&mut Topic),
+    ) -> Rig {
         let name = unique(prefix);
         let sources: Vec<String> = (0..sources).map(|n| format!("{name}.source-{n}")).collect();
         let (target, dead_letter) = (format!("{name}.target"), format!("{name}.dead-letter"));
         let mut topics: Vec<Topic> = sources.iter().map(|source| Topic::new(source, partitions)).collect();
-        let target_topic = Topic::new(&target, TARGET_PARTITIONS);
-        topics.push(if time == TargetTime::Append { target_topic.with_append_time() } else { target_topic });
+        let mut target_topic = Topic::new(&target, TARGET_PARTITIONS);
+        change(&mut target_topic);
+        topics.push(target_topic);
         topics.push(Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS));
         let topics = broker.create(&topics);
         Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: topics }

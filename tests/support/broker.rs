@@ -89,7 +89,8 @@ impl Drop for Topics {
 impl Topic {
     /// A topic that keeps what it gets and takes records of up to 4 MiB.
     pub fn new(name: impl Into<String>, partitions: i32) -> Topic {
-        let settings = vec![("max.message.bytes", "4194304"), ("retention.ms", "-1")];
+        let any_time = ("message.timestamp.after.max.ms", "9223372036854775807");
+        let settings = vec![("max.message.bytes", "4194304"), ("retention.ms", "-1"), any_time];
         Topic { name: name.into(), partitions, settings }
     }
 

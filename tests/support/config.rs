@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 pub struct Config {
     pub bootstrap: String,
     pub group: String,
+    pub instance: &'static str,
     pub commit_interval: &'static str,
     /// More lines of `[kafka]`.
     pub kafka: String,
@@ -36,6 +37,7 @@ impl Config {
         Config {
             bootstrap: bootstrap.to_owned(),
             group: group.to_owned(),
+            instance: "only",
             commit_interval: "50ms",
             kafka: String::new(),
             listen: "127.0.0.1:0".to_owned(),
@@ -46,9 +48,9 @@ impl Config {
     /// The file's text.
     pub fn to_toml(&self) -> String {
         let mut text = format!(
-            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = \"only\"\ncommit_interval = {:?}\n{}\n\
+            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {:?}\ncommit_interval = {:?}\n{}\n\
              [admin]\nlisten = {:?}\n\n[log]\nformat = \"text\"\n",
-            self.bootstrap, self.group, self.commit_interval, self.kafka, self.listen
+            self.bootstrap, self.group, self.instance, self.commit_interval, self.kafka, self.listen
         );
         for service in &self.services {
             service.write(&mut text);

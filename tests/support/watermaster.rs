@@ -115,6 +115,16 @@ impl Watermaster {
         self.wait(Duration::from_secs(10));
     }
 
+    /// Stops it from doing anything, its connections stay open.
+    pub fn freeze(&mut self) {
+        self.process.signal(Signal::Stop);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&mut self) {
+        self.process.signal(Signal::Continue);
+    }
+
     /// Waits until it ends by itself.
     pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
         let process = &mut self.process;

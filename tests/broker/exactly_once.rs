@@ -1,0 +1,271 @@
+//! `delivery = "exactly_once"`: a `read_committed` reader finds each record once, whatever is killed or stands still.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::support::broker::Broker;
+use crate::support::config::Config;
+use crate::support::generator::Random;
+use crate::support::judge::{Judge, Verdict};
+use crate::support::own_broker::OwnBroker;
+use crate::support::producer::{Load, Outgoing, Producer};
+use crate::support::reader::Follower;
+use crate::support::record::{Identity, Record};
+use crate::support::wait::{let_the_fault_last, wait_until};
+use crate::support::watermaster::Watermaster;
+
+const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
+const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"";
+const END: Duration = Duration::from_secs(12);
+
+fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
+    let mut config = rig.config(rig.service(capacity, "1s", CLIENT_FROM, TABLES));
+    config.kafka = "delivery = \"exactly_once\"".to_owned();
+    config.instance = instance;
+    config
+}
+
+/// One client in ten is a trickle that overtakes the flood's backlog: what is committed has holes.
+fn numbered(sources: &[String], n: u64) -> Outgoing {
+    let client = if n.is_multiple_of(10) { "trickle" } else { "flood" };
+    Outgoing::numbered(&sources[(n / 10) as usize % sources.len()], n, client)
+}
+
+/// Nothing is lost, repeated, altered or out of order.
+fn judge(rig: &Rig, reasons: &[&str]) -> Verdict {
+    let client = |record: &Record| record.header("client-id").map(str::to_owned);
+    let judge = Judge {
+        identity: Identity::Value,
+        service: "kyc",
+        client_of: &client,
+        reasons,
+        admits_all: false,
+        target_partitions: TARGET_PARTITIONS,
+        dead_letter_partitions: DEAD_LETTER_PARTITIONS,
+        keeps_timestamps: true,
+        repeats_allowed: 0,
+    };
+    let verdict = judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter());
+    eprintln!(
+        "{}: {} admitted, {} rejected, {} repeated, {} wrong",
+        rig.name,
+        verdict.admitted,
+        verdict.rejected,
+        verdict.repeated,
+        verdict.wrong.len()
+    );
+    verdict.assert_right();
+    verdict
+}
+
+fn follow(broker: &Broker, rig: &Rig) -> Follower {
+    Follower::of(broker, &[&rig.target, &rig.dead_letter], Identity::Value)
+}
+
+fn wait_for_backlog(watermaster: &mut Watermaster, records: f64) {
+    wait_until("records to be delayed", DRAIN, || {
+        watermaster.assert_running();
+        watermaster.metric("watermaster_backlog_records", &[]).is_some_and(|held| held >= records)
+    });
+}
+
+/// Lets all come out, ends politely and judges.
+fn finish(rig: &Rig, follower: &mut Follower, records: u64) {
+    let mut watermaster = Watermaster::start(&config(rig, 100_000, "only"));
+    follower.wait_for(records, DRAIN);
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    let verdict = judge(rig, &["queue_full"]);
+    assert_eq!(verdict.admitted + verdict.rejected, records);
+}
+
+fn rounds(watermaster: &Watermaster) -> String {
+    let count = |name: &str, label: &str| watermaster.metric(name, &[label]).unwrap_or(0.0);
+    let outcome = |value: &str| count("watermaster_rounds_total", &format!("outcome=\"{value}\""));
+    let cause = |value: &str| count("watermaster_producer_recreations_total", &format!("cause=\"{value}\""));
+    format!(
+        "rounds: {} committed, {} aborted, {} unknown; producers: {} disconnect, {} timeout, {} fenced, {} fatal",
+        outcome("committed"),
+        outcome("aborted"),
+        outcome("unknown"),
+        cause("disconnect"),
+        cause("timeout"),
+        cause("fenced"),
+        cause("fatal")
+    )
+}
+
+/// Kills at seeded moments, with thousands delayed, while records keep coming.
+fn kills(prefix: &str, instances: &[&'static str], seed: u64) {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, prefix, 2, 4, TargetTime::Create);
+    let mut random = Random(seed);
+    let sources = rig.sources.clone();
+    let load = Load::start(&broker, 3_000, move |n| numbered(&sources, n));
+    let mut follower = follow(&broker, &rig);
+    for instance in instances {
+        let mut watermaster = Watermaster::start(&config(&rig, 1_500, instance));
+        wait_for_backlog(&mut watermaster, 3_000.0);
+        let from = follower.seen() as u64;
+        follower.wait_for(from + 500 + random.below(1_500), DRAIN);
+        let_the_fault_last(Duration::from_millis(random.below(250)));
+        eprintln!("before the kill: {}", rounds(&watermaster));
+        watermaster.kill();
+    }
+    let sent = load.stop();
+    finish(&rig, &mut follower, sent);
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn kills_under_load_repeat_nothing() {
+    kills("eos-kill", &["only"; 6], 1);
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn kills_with_a_new_instance_id_repeat_nothing() {
+    kills("eos-kill-new", &["one", "two", "three"], 2);
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn sigterm_leaves_nothing_open() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "eos-term", 2, 4, TargetTime::Create);
+    let sources = rig.sources.clone();
+    let load = Load::start(&broker, 3_000, move |n| numbered(&sources, n));
+    let mut follower = follow(&broker, &rig);
+    for _ in 0..2 {
+        let mut watermaster = Watermaster::start(&config(&rig, 1_500, "only"));
+        wait_for_backlog(&mut watermaster, 1_000.0);
+        eprintln!("before SIGTERM: {}", rounds(&watermaster));
+        let asked = Instant::now();
+        assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+        eprintln!("ended after {:.1} s", asked.elapsed().as_secs_f32());
+    }
+    let sent = load.stop();
+    finish(&rig, &mut follower, sent);
+}
+
+/// Something happens to the broker while records flow; Watermaster lives through it.
+fn broker_fault(prefix: &str, fault: impl FnOnce(&mut OwnBroker)) {
+    let mut broker = OwnBroker::start();
+    let rig = Rig::new(&broker, prefix, 1, 4, TargetTime::Create);
+    let records = 6_000;
+    Producer::to(&broker).send_all((0..records).map(|n| numbered(&rig.sources, n)));
+    let mut watermaster = Watermaster::start(&config(&rig, 1_000, "only"));
+    let mut follower = follow(&broker, &rig);
+    follower.wait_for(1_500, DRAIN);
+    fault(&mut broker);
+    follower.wait_for(records, DRAIN);
+    eprintln!("{prefix}: {}", rounds(&watermaster));
+    let log = watermaster.log();
+    log.lines()
+        .filter(|line| line.contains("replacing") || line.contains("abort"))
+        .for_each(|line| eprintln!("{line}"));
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(judge(&rig, &[]).admitted, records);
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_frozen_own_kafka_repeats_nothing() {
+    broker_fault("eos-frozen", |broker| {
+        broker.freeze();
+        let_the_fault_last(Duration::from_secs(5));
+        broker.thaw();
+    });
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_frozen_own_kafka_that_outlasts_the_transaction_repeats_nothing() {
+    broker_fault("eos-frozen-long", |broker| {
+        broker.freeze();
+        let_the_fault_last(Duration::from_secs(16));
+        broker.thaw();
+    });
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_dead_own_kafka_repeats_nothing() {
+    broker_fault("eos-dead", |broker| {
+        broker.kill();
+        let_the_fault_last(Duration::from_secs(5));
+        broker.start_again();
+    });
+}
+
+/// Longer than the session and the transaction last: another takes over, and what the first one still wants is void.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_frozen_instance_that_comes_back_repeats_nothing() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "eos-stop", 2, 4, TargetTime::Create);
+    let sources = rig.sources.clone();
+    let load = Load::start(&broker, 2_000, move |n| numbered(&sources, n));
+    let mut follower = follow(&broker, &rig);
+    let mut first = Watermaster::start(&config(&rig, 1_000, "first"));
+    wait_for_backlog(&mut first, 2_000.0);
+    let mut second = Watermaster::start(&config(&rig, 1_000, "second"));
+    follower.wait_for(follower.seen() as u64 + 2_000, DRAIN);
+    first.freeze();
+    let from = follower.seen() as u64;
+    // Session, transaction, and the coordinator's look at them: 10 s each.
+    let_the_fault_last(Duration::from_secs(25));
+    follower.wait_for(from + 4_000, DRAIN);
+    first.thaw();
+    follower.wait_for(follower.seen() as u64 + 4_000, DRAIN);
+    eprintln!("first: {}\nsecond: {}", rounds(&first), rounds(&second));
+    let sent = load.stop();
+    assert_eq!(first.terminate(END).code(), Some(0), "{}", first.log());
+    assert_eq!(second.terminate(END).code(), Some(0), "{}", second.log());
+    finish(&rig, &mut follower, sent);
+}
+
+/// They take each other's transactions away, until one of them gives in and says why.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn two_instances_of_one_id_are_found_out() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "eos-twins", 2, 4, TargetTime::Create);
+    let sources = rig.sources.clone();
+    let load = Load::start(&broker, 1_000, move |n| numbered(&sources, n));
+    let mut follower = follow(&broker, &rig);
+    let mut twins = [(); 2].map(|()| Watermaster::start(&config(&rig, 1_000, "twin")));
+    wait_until("one of them to say so", DRAIN, || {
+        follower.read_on(Duration::from_millis(100));
+        twins.iter().any(|twin| twin.log().contains("share the instance_id twin"))
+    });
+    let from = follower.seen() as u64;
+    follower.wait_for(from + 1_000, DRAIN);
+    let sent = load.stop();
+    twins.iter_mut().for_each(Watermaster::kill);
+    finish(&rig, &mut follower, sent);
+}
+
+/// A broker refuses the whole batch for one record of tomorrow.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn one_poison_record_does_not_hold_up_its_neighbours() {
+    const POISON: u64 = 777;
+    let broker = Broker::of_this_run();
+    let rig = Rig::with_target(&broker, "eos-poison", 1, 1, |topic| {
+        topic.settings.retain(|(name, _)| *name != "message.timestamp.after.max.ms");
+        topic.settings.push(("message.timestamp.after.max.ms", "3600000"));
+    });
+    let tomorrow = crate::rig::an_hour_ago() + 24 * 3_600_000;
+    let record = |n| Outgoing { timestamp: (n == POISON).then_some(tomorrow), ..numbered(&rig.sources, n) };
+    Producer::to(&broker).send_all((0..2_000).map(record));
+    let mut follower = follow(&broker, &rig);
+    let mut watermaster = Watermaster::start(&config(&rig, 10_000, "only"));
+    let began = Instant::now();
+    follower.wait_for(2_000, Duration::from_secs(30));
+    eprintln!("poison: all came out after {:.1} s; {}", began.elapsed().as_secs_f32(), rounds(&watermaster));
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    let verdict = judge(&rig, &["undeliverable"]);
+    assert_eq!((verdict.admitted, verdict.rejected), (1_999, 1));
+    let numbers: Vec<_> = rig.read_dead_letter().iter().map(|record| Identity::Value.of(record)).collect();
+    assert_eq!(numbers, [Some(POISON)]);
+}
