@@ -359,10 +359,10 @@ impl<'c> Engine<'c> {
             Event::Revoked { partitions, lost } => self.revoked(&partitions, lost),
             Event::Record(record) => self.put_aside(record),
             Event::Refused(foreign) => {
-                return Err(Stopped(format!(
-                    "service {}: somebody else committed offset {} of {}/{}: {}. `watermaster run --accept-foreign-offsets` takes \
+                return Err(self.stopped(&format!(
+                    "somebody else committed offset {} of {}/{}: {}. `watermaster run --accept-foreign-offsets` takes \
                      the committed offsets as they are, once; on_foreign_offset = \"replay\" always does",
-                    self.job.service.name, foreign.offset, foreign.topic, foreign.partition, foreign.why
+                    foreign.offset, foreign.topic, foreign.partition, foreign.why
                 )));
             }
             Event::Skipped { source, partition, from, to } => {
@@ -399,7 +399,7 @@ impl<'c> Engine<'c> {
                     self.show();
                 }
             }
-            Event::Fatal(why) => return Err(Stopped(format!("service {}: {why}", self.job.service.name))),
+            Event::Fatal(why) => return Err(self.stopped(&why)),
             Event::Idle => {}
         }
         Ok(())

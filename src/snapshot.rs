@@ -79,8 +79,6 @@ pub struct ClientSnapshot {
     /// Unrounded, for people and charts.
     pub default_share: f64,
     pub granted: u64,
-    pub lent: f64,
-    pub borrowed: f64,
     pub backlog: u64,
     /// What was really done.
     pub counts: Counts,

@@ -194,16 +194,12 @@ impl Engine<'_> {
 }
 
 fn client(client: &Client) -> ClientSnapshot {
-    let default_share = client.grant.default_share.as_f64();
-    let granted = client.grant.records as f64;
     ClientSnapshot {
         name: client.name.clone(),
         configured: client.configured,
         wants: client.wants().max(client.last_wants),
-        default_share,
+        default_share: client.grant.default_share.as_f64(),
         granted: client.grant.records,
-        lent: (default_share - granted).max(0.0),
-        borrowed: (granted - default_share).max(0.0),
         backlog: client.lane.records.len(),
         counts: client.counts,
         shadow: client.shadow,

@@ -355,9 +355,8 @@ impl Engine<'_> {
             }
             OnUndeliverable::Stop => {
                 self.report.target_refusing = true;
-                Err(Stopped(format!(
-                    "service {}: the dead-letter topic refuses {place}: {why} (on_undeliverable = \"discard\" would drop it)",
-                    self.job.service.name
+                Err(self.stopped(&format!(
+                    "the dead-letter topic refuses {place}: {why} (on_undeliverable = \"discard\" would drop it)"
                 )))
             }
         }
@@ -369,7 +368,7 @@ impl Engine<'_> {
 
     pub(super) fn target_refuses(&mut self, why: &str) -> Stopped {
         self.report.target_refusing = true;
-        Stopped(format!("service {}: writing is refused: {why}", self.job.service.name))
+        self.stopped(&format!("writing is refused: {why}"))
     }
 
     /// `cause` is one of [`PRODUCER_CAUSES`](crate::snapshot::PRODUCER_CAUSES). Gives up after too many that failed.
@@ -382,9 +381,8 @@ impl Engine<'_> {
             self.replaced.push(now);
         }
         if self.replaced.len() > REPLACED_MAX {
-            return Err(Stopped(format!(
-                "service {}: {} producers failed within {} min, the last one: {why}",
-                self.job.service.name,
+            return Err(self.stopped(&format!(
+                "{} producers failed within {} min, the last one: {why}",
                 self.replaced.len(),
                 REPLACED_WITHIN.as_secs() / 60
             )));
@@ -400,7 +398,7 @@ impl Engine<'_> {
         }
         let limits = self.job.facts.limits(&self.job.service);
         self.producer = Producer::new(&self.job.kafka, &self.job.service, limits)
-            .map_err(|error| Stopped(format!("service {}: {error}", self.job.service.name)))?;
+            .map_err(|error| self.stopped(&error.to_string()))?;
         Ok(())
     }
 
@@ -420,7 +418,7 @@ impl Engine<'_> {
                     return Ok(true);
                 }
                 Err(CommitError::Fatal(why)) => {
-                    return Err(Stopped(format!("service {}: committing failed: {why}", self.job.service.name)));
+                    return Err(self.stopped(&format!("committing failed: {why}")));
                 }
                 // A rebalance is under way. What was sent stays sent; if the partitions stay here, the next
                 // commit covers it; if they go, their next owner repeats this round.
