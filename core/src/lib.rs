@@ -17,6 +17,7 @@ pub mod map;
 pub mod policy;
 pub mod reason;
 pub mod registry;
+pub mod round;
 pub mod throttle;
 pub mod tracker;
 pub mod units;

@@ -79,9 +79,9 @@ pub struct Rejection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Send the record kept under this slot to the target.
-    Admit { slot: Slot, client: u32, waited: Duration },
+    Admit { slot: Slot, partition: u32, offset: i64, client: u32, waited: Duration },
     /// Send the record kept under this slot to the dead-letter topic.
-    Reject { slot: Slot, rejection: Rejection },
+    Reject { slot: Slot, partition: u32, offset: i64, rejection: Rejection },
     /// Read nothing from this partition.
     Pause { partition: u32 },
     /// Read from this partition again.

@@ -11,6 +11,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::message::{BorrowedHeaders, OwnedHeaders};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
+use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 
 /// A partition of a list, as librdkafka left it.
 #[derive(Debug, Clone)]
@@ -137,55 +138,48 @@ impl Drop for GroupMetadata {
     }
 }
 
-/// What an error of a transaction asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorClass {
-    /// The same call again, and no other.
-    Retriable,
-    /// Abort.
-    Abortable,
-    /// Another producer.
-    Fatal,
-}
-
-/// Why a call of a transaction failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text} ({code})")]
-pub struct TransactionError {
-    pub text: String,
-    pub code: Code,
-    pub class: ErrorClass,
-}
-
-impl TransactionError {
-    /// # Safety
-    /// `error` is null or an error that is ours to destroy.
-    unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), TransactionError> {
-        if error.is_null() {
-            return Ok(());
-        }
-        // SAFETY: by the contract of this function; the text is a C string inside of the error.
-        unsafe {
-            let (fatal, abortable, retriable) = (
-                sys::rd_kafka_error_is_fatal(error) != 0,
-                sys::rd_kafka_error_txn_requires_abort(error) != 0,
-                sys::rd_kafka_error_is_retriable(error) != 0,
-            );
-            let text = CStr::from_ptr(sys::rd_kafka_error_string(error)).to_string_lossy().into_owned();
-            let code = sys::rd_kafka_error_code(error).into();
-            sys::rd_kafka_error_destroy(error);
-            Err(TransactionError { text, code, class: ErrorClass::of(fatal, abortable, retriable) })
-        }
+/// What librdkafka says of a call of a transaction.
+///
+/// # Safety
+/// `error` is null or an error that is ours to destroy.
+unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), TransactionError> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: by the contract of this function; the text is a C string inside of the error.
+    unsafe {
+        let (fatal, abortable, retriable) = (
+            sys::rd_kafka_error_is_fatal(error) != 0,
+            sys::rd_kafka_error_txn_requires_abort(error) != 0,
+            sys::rd_kafka_error_is_retriable(error) != 0,
+        );
+        let text = CStr::from_ptr(sys::rd_kafka_error_string(error)).to_string_lossy().into_owned();
+        let code = Code::from(sys::rd_kafka_error_code(error));
+        sys::rd_kafka_error_destroy(error);
+        let (class, kind) = (error_class(fatal, abortable, retriable), error_kind(code));
+        Err(TransactionError { class, kind, text: format!("{text} ({code})") })
     }
 }
 
-impl ErrorClass {
-    fn of(fatal: bool, abortable: bool, retriable: bool) -> ErrorClass {
-        match (fatal, abortable, retriable) {
-            (true, ..) | (false, false, false) => ErrorClass::Fatal,
-            (false, true, _) => ErrorClass::Abortable,
-            (false, false, true) => ErrorClass::Retriable,
+fn error_class(fatal: bool, abortable: bool, retriable: bool) -> ErrorClass {
+    match (fatal, abortable, retriable) {
+        (true, ..) | (false, false, false) => ErrorClass::Fatal,
+        (false, true, _) => ErrorClass::Abortable,
+        (false, false, true) => ErrorClass::Retriable,
+    }
+}
+
+fn error_kind(code: Code) -> ErrorKind {
+    match code {
+        Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch => ErrorKind::Fenced,
+        Code::GroupAuthorizationFailed | Code::OffsetMetadataTooLarge | Code::InvalidCommitOffsetSize => {
+            ErrorKind::Group
         }
+        Code::TopicAuthorizationFailed
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::InvalidTransactionTimeout => ErrorKind::Denied,
+        _ => ErrorKind::Other,
     }
 }
 
@@ -195,13 +189,13 @@ pub(super) fn init_transactions<C: ClientContext>(
     timeout: Duration,
 ) -> Result<(), TransactionError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
-    unsafe { TransactionError::check(sys::rd_kafka_init_transactions(client.native_ptr(), millis(timeout))) }
+    unsafe { check(sys::rd_kafka_init_transactions(client.native_ptr(), millis(timeout))) }
 }
 
 /// Begins a transaction; contacts nobody.
 pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<(), TransactionError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
-    unsafe { TransactionError::check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
+    unsafe { check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
 }
 
 /// Makes offsets part of the transaction, fenced by who the consumer was.
@@ -213,7 +207,7 @@ pub(super) fn send_offsets<C: ClientContext>(
 ) -> Result<(), TransactionError> {
     // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is ours.
     unsafe {
-        TransactionError::check(sys::rd_kafka_send_offsets_to_transaction(
+        check(sys::rd_kafka_send_offsets_to_transaction(
             client.native_ptr(),
             list.ptr(),
             group.0,
@@ -228,7 +222,7 @@ pub(super) fn commit_transaction<C: ClientContext>(
     timeout: Duration,
 ) -> Result<(), TransactionError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
-    unsafe { TransactionError::check(sys::rd_kafka_commit_transaction(client.native_ptr(), millis(timeout))) }
+    unsafe { check(sys::rd_kafka_commit_transaction(client.native_ptr(), millis(timeout))) }
 }
 
 /// Aborts; what is queued or in flight is given up. The delivery reports must be served by another thread.
@@ -237,7 +231,7 @@ pub(super) fn abort_transaction<C: ClientContext>(
     timeout: Duration,
 ) -> Result<(), TransactionError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
-    unsafe { TransactionError::check(sys::rd_kafka_abort_transaction(client.native_ptr(), millis(timeout))) }
+    unsafe { check(sys::rd_kafka_abort_transaction(client.native_ptr(), millis(timeout))) }
 }
 
 /// Waits until nothing is in flight, lingering batches sent at once; true if so in time.
@@ -399,7 +393,7 @@ mod tests {
         use ErrorClass::{Abortable, Fatal, Retriable};
         let classes = [(0, Fatal), (1, Retriable), (2, Abortable), (3, Abortable), (4, Fatal), (7, Fatal)];
         for (flags, class) in classes {
-            assert_eq!(ErrorClass::of(flags & 4 != 0, flags & 2 != 0, flags & 1 != 0), class, "{flags}");
+            assert_eq!(error_class(flags & 4 != 0, flags & 2 != 0, flags & 1 != 0), class, "{flags}");
         }
     }
 

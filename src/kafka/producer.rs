@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
@@ -12,11 +12,12 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
 use watermaster_core::reason::Reason;
+pub use watermaster_core::round::{Failure, SendError};
+use watermaster_core::round::TransactionError;
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
 use super::ffi;
-pub use super::ffi::{ErrorClass, TransactionError};
 use super::record::{Headers, Output};
 use crate::settings::{self, Delivery};
 
@@ -62,58 +63,6 @@ pub struct DeadLetter<'a> {
     pub retry_after_ms: u64,
 }
 
-/// Why an output was not taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SendError {
-    /// Flush, then send again.
-    QueueFull,
-    /// This record can't be sent, ever.
-    Refused(String),
-    /// The topic can't be written to: authorization, gone, policy.
-    Denied(String),
-    /// The producer is of no use any more.
-    Fatal(String),
-}
-
-/// Why an output that was taken did not arrive. A broker refuses whole batches: `Refused` may be a neighbour's fault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// The broker refuses this record, or one of its batch, for good.
-    Refused(String),
-    /// The topic can't be written to: authorization, gone, policy.
-    Denied(String),
-    /// It may or may not have arrived.
-    Unknown(String),
-    /// The producer is of no use any more.
-    Fatal(String),
-}
-
-impl TransactionError {
-    /// Another producer has this id now, or the coordinator ended the transaction for its age.
-    pub fn is_fencing(&self) -> bool {
-        matches!(self.code, Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
-    }
-
-    /// The group, or what is to be committed to it, is refused for good.
-    pub fn is_about_the_group(&self) -> bool {
-        matches!(
-            self.code,
-            Code::GroupAuthorizationFailed | Code::OffsetMetadataTooLarge | Code::InvalidCommitOffsetSize
-        )
-    }
-
-    /// Writing is refused for good.
-    pub fn is_denied(&self) -> bool {
-        matches!(
-            self.code,
-            Code::TopicAuthorizationFailed
-                | Code::ClusterAuthorizationFailed
-                | Code::TransactionalIdAuthorizationFailed
-                | Code::InvalidTransactionTimeout
-        )
-    }
-}
-
 /// The one producer of a service.
 pub struct Producer {
     inner: ThreadedProducer<Context>,
@@ -127,7 +76,6 @@ struct Transactions {
     timeout: Duration,
     initialised: Cell<bool>,
     open: Cell<bool>,
-    began: Cell<Option<Instant>>,
 }
 
 /// The names that go into outputs.
@@ -225,11 +173,6 @@ impl Producer {
         record || transaction || self.client().fatal_error().is_some()
     }
 
-    /// Whether the last transaction began so long ago that the coordinator may have ended it.
-    pub fn has_outlived_its_transaction(&self) -> bool {
-        self.transactions.as_ref().is_some_and(|it| it.began.get().is_some_and(|began| began.elapsed() >= it.timeout))
-    }
-
     /// Fences and aborts whatever went before under the same id. After a retriable error: the same call again.
     pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
         ffi::init_transactions(self.client(), timeout)?;
@@ -244,10 +187,7 @@ impl Producer {
         self.take_failures();
         self.client().context().transaction_failed.store(false, Ordering::Release);
         ffi::begin_transaction(self.client())?;
-        self.mark(|transactions| {
-            transactions.open.set(true);
-            transactions.began.set(Some(Instant::now()));
-        });
+        self.mark(|transactions| transactions.open.set(true));
         Ok(())
     }
 
@@ -382,7 +322,6 @@ impl Transactions {
             timeout: Duration::from_millis(millis),
             initialised: Cell::new(false),
             open: Cell::new(false),
-            began: Cell::new(None),
         })
     }
 }

@@ -53,7 +53,7 @@ impl Throttle {
     /// Whether a rejection in this partition was not heard yet.
     pub(super) fn decides_on(&self, partition: u32) -> bool {
         self.actions.iter().any(|action| match *action {
-            Action::Reject { slot, .. } => self.backlog.get(slot).partition == partition,
+            Action::Reject { partition: of, .. } => of == partition,
             _ => false,
         })
     }
@@ -120,7 +120,7 @@ impl Throttle {
             return Served::Virtual;
         }
         self.complete(held.partition, held.offset);
-        Served::Real(Action::Admit { slot, client, waited })
+        Served::Real(Action::Admit { slot, partition: held.partition, offset: held.offset, client, waited })
     }
 
     /// The record itself, if its completion fits in its partition's map; else the one that holds this partition's
@@ -154,7 +154,7 @@ impl Throttle {
         };
         let held = self.take_out(slot, false);
         self.complete(held.partition, held.offset);
-        self.actions.push_back(Action::Reject { slot, rejection });
+        self.actions.push_back(Action::Reject { slot, partition: held.partition, offset: held.offset, rejection });
         true
     }
 
@@ -176,7 +176,7 @@ impl Throttle {
         }
         self.complete(held.partition, held.offset);
         let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(held.client) };
-        self.actions.push_back(Action::Reject { slot, rejection });
+        self.actions.push_back(Action::Reject { slot, partition: held.partition, offset: held.offset, rejection });
     }
 
     /// Turns a delayed record away after others of its partition, if its completion would not fit in the map.
@@ -218,7 +218,7 @@ impl Throttle {
         let backlog = &mut self.backlog;
         self.actions.retain(|action| match *action {
             Action::Pause { partition: of } | Action::Resume { partition: of } => of != partition,
-            Action::Reject { slot, .. } if backlog.get(slot).partition == partition => {
+            Action::Reject { slot, partition: of, .. } if of == partition => {
                 backlog.release(slot);
                 freed.push(slot);
                 false

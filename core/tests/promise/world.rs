@@ -334,7 +334,7 @@ impl World {
                 let (partition, offset) = self.let_go(slot);
                 self.admitted(partition, offset);
             }
-            Action::Reject { slot, rejection } => {
+            Action::Reject { slot, rejection, .. } => {
                 let (partition, offset) = self.let_go(slot);
                 if rejection.reason == Reason::QueueFull {
                     assert!(!self.pauses(), "queue_full where nothing may be lost");

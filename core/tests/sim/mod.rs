@@ -138,7 +138,7 @@ impl Sim {
         while let Some(action) = self.throttle.poll_action(self.now) {
             match action {
                 Action::Admit { slot, waited, .. } => self.decided(slot, Fate::Admitted { waited }),
-                Action::Reject { slot, rejection } => self.decided(slot, Fate::Rejected(rejection.reason)),
+                Action::Reject { slot, rejection, .. } => self.decided(slot, Fate::Rejected(rejection.reason)),
                 Action::Pause { partition } => self.paused[partition as usize] = true,
                 Action::Resume { partition } => self.paused[partition as usize] = false,
             }

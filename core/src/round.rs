@@ -1,0 +1,171 @@
+//! A round: what was decided and is not committed yet, and how it is delivered exactly once.
+//!
+//! - `round.rs`: the outputs of a round
+//! - `round/halves.rs`: who among them is refused
+//! - `round/kafka.rs`: what a round asks of Kafka
+//! - `round/transaction.rs`: the state machine that carries a round through one transaction, or through as many as it takes
+//!
+//! Payloads belong to the owner: here they are only carried.
+
+mod halves;
+mod kafka;
+mod transaction;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use halves::{Halves, Outcome};
+pub use kafka::{Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError, TransactionError};
+pub use transaction::{Cause, Note, Outcome as RoundOutcome, Phase, Rules, Step, Stop, Transactions};
+
+use crate::map;
+use crate::reason::Reason;
+use crate::throttle::{Rejection, Throttle};
+use crate::units::Time;
+
+/// A decided record.
+#[derive(Debug)]
+pub struct Output<P> {
+    pub payload: P,
+    /// The number of its source partition, as given to [`Throttle::handle_assigned`].
+    pub partition: u32,
+    pub offset: i64,
+    /// Whom it was admitted for, or whose it was.
+    pub client: Option<u32>,
+    /// It goes to the dead-letter topic.
+    pub rejected: Option<Rejected>,
+    /// Its partition was revoked: its next owner sends it again, and commits it.
+    pub orphan: bool,
+    /// The dead-letter topic refuses it too, and it is let go: committed without being sent.
+    pub discarded: bool,
+}
+
+/// What the dead-letter topic is told.
+#[derive(Debug, Clone)]
+pub struct Rejected {
+    pub reason: Reason,
+    /// When it might be admitted; zero: no meaning.
+    pub retry_after: Duration,
+    /// Empty for anonymous.
+    pub client: Arc<str>,
+}
+
+/// What was decided since the last commit, in the order of the decisions.
+#[derive(Debug)]
+pub struct Round<P> {
+    outputs: Vec<Output<P>>,
+    bytes: usize,
+}
+
+/// What became of a record that its topic refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// It goes to the dead-letter topic.
+    DeadLettered,
+    /// The dead-letter topic refuses it too.
+    Again,
+}
+
+impl<P> Default for Round<P> {
+    fn default() -> Round<P> {
+        Round { outputs: Vec::new(), bytes: 0 }
+    }
+}
+
+impl<P> Round<P> {
+    /// Adds a record that goes to the target.
+    pub fn admit(&mut self, (partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<u32>) {
+        self.push(Output { payload, partition, offset, client, rejected: None, orphan: false, discarded: false }, bytes);
+    }
+
+    /// Adds a record that goes to the dead-letter topic; `name` is its client's, empty for anonymous.
+    pub fn reject(
+        &mut self,
+        (partition, offset): (u32, i64),
+        payload: P,
+        bytes: usize,
+        rejection: Rejection,
+        name: Arc<str>,
+    ) {
+        let rejected = Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name };
+        let (client, rejected) = (rejection.client, Some(rejected));
+        self.push(Output { payload, partition, offset, client, rejected, orphan: false, discarded: false }, bytes);
+    }
+
+    fn push(&mut self, output: Output<P>, bytes: usize) {
+        self.bytes += bytes;
+        self.outputs.push(output);
+    }
+
+    /// A partition was revoked: what is decided of it is its next owner's to send.
+    pub fn forget(&mut self, partition: u32) {
+        for output in &mut self.outputs {
+            output.orphan |= output.partition == partition;
+        }
+    }
+
+    /// Drops what was revoked. Nothing of it may have been sent for good.
+    pub fn drop_orphans(&mut self, throttle: &mut Throttle) {
+        self.outputs.retain(|output| {
+            if output.orphan {
+                throttle.handle_undone(output.client, output.rejected.as_ref().map(|rejected| rejected.reason));
+            }
+            !output.orphan
+        });
+    }
+
+    /// Drops the outputs that the caller does not want, by partition and offset.
+    pub fn retain(&mut self, wanted: impl Fn(u32, i64) -> bool) {
+        self.outputs.retain(|output| wanted(output.partition, output.offset));
+    }
+
+    /// The topic of this output refuses it for good: from now on it is `undeliverable`, if it was not already.
+    pub fn refuse(&mut self, tag: usize, throttle: &mut Throttle) -> Refused {
+        let output = &mut self.outputs[tag];
+        if output.rejected.is_some() {
+            return Refused::Again;
+        }
+        let client = output.client.and_then(|client| throttle.client_name(client)).unwrap_or_else(|| Arc::from(""));
+        output.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after: Duration::ZERO, client });
+        throttle.handle_undeliverable(output.client);
+        Refused::DeadLettered
+    }
+
+    /// Lets go of an output that both topics refuse: it is committed without being sent.
+    pub fn discard(&mut self, tag: usize) {
+        self.outputs[tag].discarded = true;
+    }
+
+    /// The outputs; an output's place is its *tag* until some are dropped.
+    pub fn outputs(&self) -> &[Output<P>] {
+        &self.outputs
+    }
+
+    /// How many outputs there are.
+    pub fn len(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Whether there is no output. There may be something to commit all the same.
+    pub fn is_empty(&self) -> bool {
+        self.outputs.is_empty()
+    }
+
+    /// Bytes of all outputs.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// Offset and map of every partition that something completed in.
+///
+/// # Errors
+/// A map outgrew its budget: a defect, for the core completes nothing that does not fit.
+pub fn commits(throttle: &mut Throttle, now: Time) -> Result<Vec<Commit>, map::TooLarge> {
+    let touched: Vec<u32> = throttle.touched().collect();
+    let commit = |partition| {
+        let (offset, metadata) = throttle.commit_of(now, partition)?;
+        Ok(Commit { partition, offset, metadata })
+    };
+    touched.into_iter().map(commit).collect()
+}

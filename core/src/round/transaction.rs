@@ -1,0 +1,712 @@
+//! A round under `exactly_once`: outputs, offsets and maps in one transaction, or none of them.
+//!
+//! `Fencing => Filling => Landing => Offsets => Committing => done`; whatever goes wrong leads through `Aborting`, or through
+//! another producer, and `Resyncing` back to `Fencing`, where the round is tried again with what is left of it. Refused
+//! records are found in between, in transactions that are always aborted (`Probing`). ARCHITECTURE.md has the table.
+//!
+//! One [`step`](Transactions::step) makes about one call of [`Kafka`] and never waits by itself, so that its owner can beat,
+//! serve the group and be shut down in between. The group must be served only while no transaction is open: a rebalance
+//! never meets one. What the core counts as completed is always what is committed together with the outputs of the
+//! round, for they are kept until the commit was acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::time::Duration;
+
+use super::halves::{Halves, Outcome as Sent};
+use super::kafka::{Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError};
+use super::{Refused, Round, TransactionError, commits};
+use crate::map::{self, Map};
+use crate::throttle::Throttle;
+use crate::units::Time;
+
+/// After this a commit or an abort that is still unanswered is given up, and the producer with it.
+const WATCHDOG: Duration = Duration::from_secs(15);
+/// This many producers replaced within [`REPLACED_WITHIN`]: the next one would fare no better.
+const REPLACED_MAX: usize = 5;
+const REPLACED_WITHIN: Duration = Duration::from_secs(600);
+/// Fenced twice within this: another instance goes by the same name.
+const FENCED_WITHIN: Duration = Duration::from_secs(60);
+/// Outputs handed over in one step.
+const CHUNK: usize = 1024;
+
+const TAINTED: &str = "a connection broke: a late commit could end the next transaction";
+
+/// What the owner wants.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// `transaction.timeout.ms`: how long the coordinator leaves a transaction open.
+    pub timeout: Duration,
+    /// Take an offset that somebody else committed for a partition's start; otherwise stop.
+    pub replay_foreign: bool,
+    /// Let go of a record that the dead-letter topic refuses too; otherwise stop.
+    pub discard_undeliverable: bool,
+}
+
+/// What to do after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The next step.
+    Again,
+    /// The next step, after a moment: what failed at once would fail at once again.
+    Breathe,
+    /// Serve the group, then the next step.
+    ServeGroup,
+    /// The round is committed, or there was nothing to commit.
+    Done,
+}
+
+/// Why the service can't go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    /// The group refuses what is committed, for good.
+    Commit(String),
+    /// Writing is refused for good.
+    Denied(String),
+    /// The map of a partition outgrew its budget.
+    Map(String),
+    /// The dead-letter topic refuses this record too.
+    Undeliverable { partition: u32, offset: i64, why: String },
+    /// Somebody else committed.
+    Foreign(Foreign),
+    /// No producer lives long.
+    Failures { count: usize, why: String },
+    /// Two instances share an id.
+    FencedTwice(String),
+    /// There is no other producer to be had.
+    NoProducer(String),
+}
+
+/// Where a round is, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// A producer gets its epoch.
+    Prepare,
+    /// Until the transaction has begun.
+    Begin,
+    Send,
+    Offsets,
+    Commit,
+    Abort,
+    Resync,
+}
+
+impl Phase {
+    /// The names of all phases.
+    pub const NAMES: [&'static str; 7] = ["prepare", "begin", "send", "offsets", "commit", "abort", "resync"];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// Why a producer is replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Fatal,
+    Fenced,
+    Timeout,
+    Disconnect,
+}
+
+impl Cause {
+    /// The names of all causes.
+    pub const NAMES: [&'static str; 4] = ["fatal", "fenced", "timeout", "disconnect"];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// How an attempt that was not committed ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Aborted,
+    /// It may be committed or not: resync tells.
+    Unknown,
+}
+
+/// Something worth telling.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Note {
+    /// A call failed.
+    Failed { phase: Phase, class: ErrorClass },
+    /// A transaction ended without an acknowledged commit.
+    Ended { outcome: Outcome, why: String },
+    /// The producer was replaced.
+    Replaced { cause: Cause, why: String },
+    /// Not sent yet.
+    GroupMoves(String),
+    /// What is committed can't be learnt yet.
+    Unlearnt(String),
+    /// The round was compared with what is committed: so many outputs were, so many are left.
+    Compared { done: usize, left: usize },
+    /// More is committed than this owner knows of.
+    Overtaken { partition: u32, committed: i64, known: i64 },
+    /// A record that its topic refuses goes to the dead-letter topic.
+    Undeliverable { partition: u32, offset: i64, why: String },
+    /// A record that both topics refuse is let go.
+    Discarded { partition: u32, offset: i64, why: String },
+}
+
+/// Carries rounds through transactions, one at a time.
+#[derive(Debug)]
+pub struct Transactions<O> {
+    rules: Rules,
+    state: State<O>,
+    /// When the last transaction began.
+    began: Option<Time>,
+    /// When producers were replaced because they failed.
+    replaced: Vec<Time>,
+    /// When one was last fenced.
+    fenced: Option<Time>,
+    notes: Vec<Note>,
+}
+
+#[derive(Debug)]
+enum State<O> {
+    Fencing,
+    /// `next` is the first tag that was not handed over.
+    Filling { attempt: Attempt<O>, next: usize, emptied: bool },
+    Landing(Attempt<O>),
+    Offsets(Attempt<O>),
+    Committing { since: Time },
+    Aborting { since: Time, then: Then<O> },
+    /// Whether it was told that what is committed can't be learnt.
+    Resyncing { told: bool },
+    Probing(Halves),
+}
+
+/// What follows when nothing of a transaction can happen any more.
+#[derive(Debug)]
+enum Then<O> {
+    Resync,
+    /// Records were refused: find out which.
+    Probe,
+    /// A probe is over.
+    Judge(Attempt<O>),
+}
+
+/// Outputs in a transaction.
+#[derive(Debug)]
+struct Attempt<O> {
+    tags: Vec<usize>,
+    purpose: Purpose<O>,
+    deadline: Time,
+    sent: Sent,
+    /// Nothing is on its way.
+    landed: bool,
+}
+
+#[derive(Debug)]
+enum Purpose<O> {
+    Commit(O),
+    Probe(Halves),
+}
+
+/// What a step works with.
+struct Desk<'a, P, K> {
+    round: &'a mut Round<P>,
+    throttle: &'a mut Throttle,
+    kafka: &'a mut K,
+    now: Time,
+}
+
+impl<O> Transactions<O> {
+    /// None so far.
+    pub fn new(rules: Rules) -> Transactions<O> {
+        Transactions {
+            rules,
+            state: State::Fencing,
+            began: None,
+            replaced: Vec::new(),
+            fenced: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Before the first record: aborts at once what a dead predecessor left open. Until it is done.
+    pub fn prepare<P, K: Kafka<P, Offsets = O>>(&mut self, kafka: &mut K, now: Time) -> Result<Step, Stop> {
+        Ok(self.ready(kafka, now)?.unwrap_or(Step::Done))
+    }
+
+    /// The next step of a round, until it is done. No output may be added meanwhile. A round that is given up stays open:
+    /// its owner aborts it, or leaves it to the next producer of this id.
+    pub fn step<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        round: &mut Round<P>,
+        throttle: &mut Throttle,
+        kafka: &mut K,
+        now: Time,
+    ) -> Result<Step, Stop> {
+        let desk = Desk { round, throttle, kafka, now };
+        match mem::replace(&mut self.state, State::Fencing) {
+            State::Fencing => self.fence(desk),
+            State::Filling { attempt, next, emptied } => self.fill(desk, attempt, next, emptied),
+            State::Landing(attempt) => self.land(desk, attempt),
+            State::Offsets(attempt) => self.send_offsets(desk, attempt),
+            State::Committing { since } => self.commit(desk, since),
+            State::Aborting { since, then } => self.abort(desk, since, then),
+            State::Resyncing { told } => self.resync(desk, told),
+            State::Probing(halves) => self.probe(desk, halves),
+        }
+    }
+
+    /// Where it is.
+    pub fn phase(&self) -> Phase {
+        match &self.state {
+            State::Fencing | State::Probing(_) => Phase::Begin,
+            State::Filling { .. } | State::Landing(_) => Phase::Send,
+            State::Offsets(_) => Phase::Offsets,
+            State::Committing { .. } => Phase::Commit,
+            State::Aborting { .. } => Phase::Abort,
+            State::Resyncing { .. } => Phase::Resync,
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        mem::take(&mut self.notes)
+    }
+
+    // ## Fencing => Filling
+
+    fn fence<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>) -> Result<Step, Stop> {
+        let Desk { round, throttle, kafka, now } = desk;
+        if let Some(step) = self.ready(kafka, now)? {
+            return Ok(step);
+        }
+        round.drop_orphans(throttle);
+        let commits: Vec<Commit> = commits(throttle, now).map_err(|error| Stop::Map(error.to_string()))?;
+        if commits.is_empty() {
+            debug_assert!(round.is_empty(), "a partition with outputs has completed something");
+            return Ok(Step::Done);
+        }
+        let offsets = match kafka.offsets(&commits) {
+            Ok(offsets) => offsets,
+            Err(OffsetsError::Never(why)) => return Err(Stop::Commit(why)),
+            Err(OffsetsError::Moved(why)) => {
+                self.notes.push(Note::GroupMoves(why));
+                return Ok(Step::ServeGroup);
+            }
+        };
+        let tags = (0..round.len()).collect();
+        self.begin(Desk { round, throttle, kafka, now }, tags, Purpose::Commit(offsets))
+    }
+
+    fn begin<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        tags: Vec<usize>,
+        purpose: Purpose<O>,
+    ) -> Result<Step, Stop> {
+        let Desk { kafka, now, .. } = desk;
+        match kafka.begin() {
+            Ok(()) => {
+                self.began = Some(now);
+                // Time is left for the offsets and the commit.
+                let deadline = now + self.rules.timeout * 8 / 10;
+                let attempt = Attempt { tags, purpose, deadline, sent: Sent::default(), landed: false };
+                self.state = State::Filling { attempt, next: 0, emptied: false };
+                Ok(Step::Again)
+            }
+            Err(error) => match purpose {
+                Purpose::Commit(_) => self.broken(kafka, Phase::Begin, &error, Outcome::Aborted, now),
+                Purpose::Probe(mut halves) => {
+                    self.failed(Phase::Begin, &error);
+                    self.replace_after(kafka, &error, now)?;
+                    let sent = tags.len();
+                    halves.sort_out(sent, Sent { again: tags, ..Sent::default() });
+                    self.state = State::Probing(halves);
+                    Ok(Step::Breathe)
+                }
+            },
+        }
+    }
+
+    // ## Filling => Landing => Offsets => Committing
+
+    fn fill<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        mut attempt: Attempt<O>,
+        mut next: usize,
+        mut emptied: bool,
+    ) -> Result<Step, Stop> {
+        let Desk { round, kafka, now, .. } = desk;
+        let until = (next + CHUNK).min(attempt.tags.len());
+        if now >= attempt.deadline {
+            attempt.sent.again.extend(&attempt.tags[next..]);
+            next = attempt.tags.len();
+        }
+        while next < until {
+            let tag = attempt.tags[next];
+            let output = &round.outputs[tag];
+            // Of a revoked one its next owner may have sent what comes after it already.
+            let wanted = !output.orphan && !output.discarded;
+            match if wanted { kafka.send(output, tag) } else { Ok(()) } {
+                Ok(()) => {}
+                Err(SendError::QueueFull) if emptied => {
+                    attempt.sent.refused.push((tag, "larger than queue.buffering.max.kbytes".to_owned()));
+                }
+                Err(SendError::QueueFull) => {
+                    emptied = kafka.flush();
+                    self.state = State::Filling { attempt, next, emptied };
+                    return Ok(Step::Again);
+                }
+                Err(SendError::Refused(why)) => attempt.sent.refused.push((tag, why)),
+                Err(SendError::Denied(why)) => return Err(Stop::Denied(why)),
+                Err(SendError::Fatal(_)) => {
+                    attempt.sent.again.extend(&attempt.tags[next..]);
+                    next = attempt.tags.len();
+                    break;
+                }
+            }
+            (next, emptied) = (next + 1, false);
+        }
+        self.state = if next < attempt.tags.len() {
+            State::Filling { attempt, next, emptied }
+        } else {
+            State::Landing(attempt)
+        };
+        Ok(Step::Again)
+    }
+
+    /// Waits until all have landed, or one has failed, or the time is up.
+    fn land<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        mut attempt: Attempt<O>,
+    ) -> Result<Step, Stop> {
+        let Desk { kafka, now, .. } = desk;
+        attempt.landed = kafka.flush();
+        // Once something failed, the rest stays where it is until the abort.
+        if !attempt.landed && !kafka.failing() && now < attempt.deadline {
+            self.state = State::Landing(attempt);
+            return Ok(Step::Again);
+        }
+        sort_failures(kafka.failures(), &mut attempt.sent)?;
+        if matches!(attempt.purpose, Purpose::Probe(_)) {
+            self.state = State::Aborting { since: now, then: Then::Judge(attempt) };
+        } else if !attempt.sent.refused.is_empty() {
+            let outcome = Outcome::Aborted;
+            self.notes.push(Note::Ended { outcome, why: "a record is refused".to_owned() });
+            self.state = State::Aborting { since: now, then: Then::Probe };
+        } else if !attempt.landed && !kafka.failing() {
+            self.give_up("what was sent did not arrive in time".to_owned(), now);
+        } else {
+            self.state = State::Offsets(attempt);
+        }
+        Ok(Step::Again)
+    }
+
+    fn send_offsets<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        attempt: Attempt<O>,
+    ) -> Result<Step, Stop> {
+        let Desk { kafka, now, .. } = desk;
+        let Purpose::Commit(offsets) = &attempt.purpose else { unreachable!("a probe is aborted before its offsets") };
+        // Also asked where it can only fail: it says why.
+        if let Err(error) = kafka.send_offsets(offsets) {
+            return self.sort_error(kafka, Phase::Offsets, &error, now);
+        }
+        if !attempt.landed || !attempt.sent.again.is_empty() {
+            self.give_up("something that was sent did not arrive".to_owned(), now);
+        } else {
+            self.state = State::Committing { since: now };
+        }
+        Ok(Step::Again)
+    }
+
+    fn commit<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>, since: Time) -> Result<Step, Stop> {
+        let Desk { throttle, kafka, now, .. } = desk;
+        let Err(error) = kafka.commit() else {
+            let touched: Vec<u32> = throttle.touched().collect();
+            touched.into_iter().for_each(|number| throttle.handle_committed(number));
+            return Ok(Step::Done);
+        };
+        match error.class {
+            ErrorClass::Retriable if now.since(since) < WATCHDOG => {
+                self.failed(Phase::Commit, &error);
+                self.state = State::Committing { since };
+                Ok(Step::Again)
+            }
+            ErrorClass::Retriable | ErrorClass::Fatal => {
+                self.broken(kafka, Phase::Commit, &error, Outcome::Unknown, now)
+            }
+            ErrorClass::Abortable => self.sort_error(kafka, Phase::Commit, &error, now),
+        }
+    }
+
+    // ## Aborting, or another producer
+
+    fn give_up(&mut self, why: String, now: Time) {
+        self.notes.push(Note::Ended { outcome: Outcome::Aborted, why });
+        self.state = State::Aborting { since: now, then: Then::Resync };
+    }
+
+    fn sort_error<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        kafka: &mut K,
+        phase: Phase,
+        error: &TransactionError,
+        now: Time,
+    ) -> Result<Step, Stop> {
+        deny(error)?;
+        match error.class {
+            ErrorClass::Fatal => self.broken(kafka, phase, error, Outcome::Aborted, now),
+            // What can't be gone on with is tried again as a whole.
+            ErrorClass::Abortable | ErrorClass::Retriable => {
+                self.failed(phase, error);
+                self.give_up(error.to_string(), now);
+                Ok(Step::Again)
+            }
+        }
+    }
+
+    /// The producer is of no use any more; its successor ends what it left open.
+    fn broken<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        kafka: &mut K,
+        phase: Phase,
+        error: &TransactionError,
+        outcome: Outcome,
+        now: Time,
+    ) -> Result<Step, Stop> {
+        self.failed(phase, error);
+        self.notes.push(Note::Ended { outcome, why: error.to_string() });
+        self.replace_after(kafka, error, now)?;
+        self.state = State::Resyncing { told: false };
+        Ok(Step::Again)
+    }
+
+    fn abort<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        since: Time,
+        then: Then<O>,
+    ) -> Result<Step, Stop> {
+        let Desk { round, throttle, kafka, now } = desk;
+        if kafka.tainted() {
+            // It has to go anyway, and brokers that were away may not know the transaction any more.
+            self.replace(kafka, Cause::Disconnect, TAINTED.to_owned(), now)?;
+        } else if let Err(error) = kafka.abort() {
+            self.failed(Phase::Abort, &error);
+            if error.class == ErrorClass::Retriable && now.since(since) < WATCHDOG {
+                self.state = State::Aborting { since, then };
+                return Ok(Step::Again);
+            }
+            self.replace_after(kafka, &error, now)?;
+        }
+        match then {
+            Then::Resync => self.state = State::Resyncing { told: false },
+            Then::Probe => self.state = State::Probing(Halves::of((0..round.len()).collect())),
+            Then::Judge(attempt) => return self.judge(Desk { round, throttle, kafka, now }, attempt),
+        }
+        Ok(Step::Again)
+    }
+
+    // ## Resyncing => Fencing
+
+    /// Drops from the round what is recorded as done.
+    fn resync<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>, told: bool) -> Result<Step, Stop> {
+        let Desk { round, throttle, kafka, now } = desk;
+        self.state = State::Resyncing { told };
+        // Before this, a commit of the old producer may still be under way.
+        if let Some(step) = self.ready(kafka, now)? {
+            return Ok(step);
+        }
+        round.drop_orphans(throttle);
+        let partitions: BTreeSet<u32> = round.outputs.iter().map(|output| output.partition).collect();
+        let partitions: Vec<u32> = partitions.into_iter().collect();
+        if !partitions.is_empty() {
+            match kafka.committed(&partitions) {
+                Ok(committed) => self.drop_recorded(round, throttle, committed)?,
+                Err(why) => {
+                    if !told {
+                        self.notes.push(Note::Unlearnt(why));
+                    }
+                    self.state = State::Resyncing { told: true };
+                    return Ok(Step::Breathe);
+                }
+            }
+        }
+        self.state = State::Fencing;
+        Ok(Step::Breathe)
+    }
+
+    fn drop_recorded<P>(
+        &mut self,
+        round: &mut Round<P>,
+        throttle: &Throttle,
+        committed: Vec<Committed>,
+    ) -> Result<(), Stop> {
+        let mut recorded: BTreeMap<u32, (i64, Map)> = BTreeMap::new();
+        for Committed { partition, offset } in committed {
+            let Some((offset, metadata)) = offset else { continue };
+            let map = match map::decode(offset, &metadata) {
+                Ok(map) => map,
+                Err(_) if self.rules.replay_foreign => Map::default(),
+                Err(why) => return Err(Stop::Foreign(Foreign { partition, offset, why })),
+            };
+            if let Some((known, ..)) = throttle.partition(partition).filter(|(known, ..)| offset > *known) {
+                self.notes.push(Note::Overtaken { partition, committed: offset, known });
+            }
+            recorded.insert(partition, (offset, map));
+        }
+        let before = round.len();
+        round.retain(|partition, offset| {
+            let done = |(base, map): &(i64, Map)| {
+                offset < *base || map.completed.iter().any(|run| run.contains(&offset))
+            };
+            !recorded.get(&partition).is_some_and(done)
+        });
+        self.notes.push(Note::Compared { done: before - round.len(), left: round.len() });
+        Ok(())
+    }
+
+    // ## Probing => Fencing
+
+    fn probe<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>, mut halves: Halves) -> Result<Step, Stop> {
+        let Desk { round, throttle, kafka, now } = desk;
+        if let Some(step) = self.ready(kafka, now)? {
+            self.state = State::Probing(halves);
+            return Ok(step);
+        }
+        match halves.next_group() {
+            Some(tags) => self.begin(Desk { round, throttle, kafka, now }, tags, Purpose::Probe(halves)),
+            None => {
+                self.state = State::Fencing;
+                Ok(Step::Again)
+            }
+        }
+    }
+
+    fn judge<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        mut attempt: Attempt<O>,
+    ) -> Result<Step, Stop> {
+        let Desk { round, throttle, kafka, .. } = desk;
+        let Purpose::Probe(mut halves) = attempt.purpose else { unreachable!("only probes are judged") };
+        if !attempt.landed {
+            // What the abort gave up is reported too, unless the producer went.
+            kafka.flush();
+            sort_failures(kafka.failures(), &mut attempt.sent)?;
+            let refused: BTreeSet<usize> = attempt.sent.refused.iter().map(|(tag, _)| *tag).collect();
+            // Whatever was not refused is looked at once more: it may just not have been reached.
+            attempt.sent.again = attempt.tags.iter().copied().filter(|tag| !refused.contains(tag)).collect();
+        }
+        attempt.sent.sort();
+        let step = if attempt.sent.again.is_empty() { Step::Again } else { Step::Breathe };
+        if let Some((tag, why)) = halves.sort_out(attempt.tags.len(), attempt.sent) {
+            let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
+            match round.refuse(tag, throttle) {
+                Refused::DeadLettered => {
+                    halves.push(tag);
+                    self.notes.push(Note::Undeliverable { partition, offset, why });
+                }
+                Refused::Again if self.rules.discard_undeliverable => {
+                    round.discard(tag);
+                    self.notes.push(Note::Discarded { partition, offset, why });
+                }
+                Refused::Again => return Err(Stop::Undeliverable { partition, offset, why }),
+            }
+        }
+        self.state = State::Probing(halves);
+        Ok(step)
+    }
+
+    // ## The producer
+
+    /// Sees to it that transactions can begin: `None` when they can. No transaction is open.
+    fn ready<P, K: Kafka<P, Offsets = O>>(&mut self, kafka: &mut K, now: Time) -> Result<Option<Step>, Stop> {
+        if let Some(why) = kafka.fatal() {
+            self.replace(kafka, Cause::Fatal, why, now)?;
+        } else if kafka.in_transaction() {
+            self.replace(kafka, Cause::Timeout, "an abort was not answered".to_owned(), now)?;
+        } else if kafka.is_initialised() && kafka.tainted() {
+            self.replace(kafka, Cause::Disconnect, TAINTED.to_owned(), now)?;
+        }
+        if kafka.is_initialised() {
+            return Ok(None);
+        }
+        let Err(error) = kafka.init() else { return Ok(None) };
+        self.failed(Phase::Prepare, &error);
+        if error.class == ErrorClass::Retriable {
+            return Ok(Some(Step::Again));
+        }
+        deny(&error)?;
+        self.replace_after(kafka, &error, now)?;
+        Ok(Some(Step::Breathe))
+    }
+
+    fn replace_after<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        kafka: &mut K,
+        error: &TransactionError,
+        now: Time,
+    ) -> Result<(), Stop> {
+        let outlived = self.began.is_some_and(|began| now.since(began) >= self.rules.timeout);
+        let cause = match (error.class, error.kind) {
+            (ErrorClass::Retriable, _) => Cause::Timeout,
+            // librdkafka can't tell a transaction that the coordinator ended for its age from one that another instance ended.
+            (_, ErrorKind::Fenced) if outlived => Cause::Timeout,
+            (_, ErrorKind::Fenced) => Cause::Fenced,
+            // A broker that was away, not a producer that fails by itself.
+            _ if kafka.tainted() => Cause::Disconnect,
+            _ => Cause::Fatal,
+        };
+        self.replace(kafka, cause, error.to_string(), now)
+    }
+
+    /// Gives up after too many that failed.
+    fn replace<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        kafka: &mut K,
+        cause: Cause,
+        why: String,
+        now: Time,
+    ) -> Result<(), Stop> {
+        self.notes.push(Note::Replaced { cause, why: why.clone() });
+        self.replaced.retain(|&at| now.since(at) < REPLACED_WITHIN);
+        if matches!(cause, Cause::Fatal | Cause::Fenced) {
+            self.replaced.push(now);
+        }
+        if self.replaced.len() > REPLACED_MAX {
+            return Err(Stop::Failures { count: self.replaced.len(), why });
+        }
+        let before = if cause == Cause::Fenced { self.fenced.replace(now) } else { None };
+        if before.is_some_and(|at| now.since(at) < FENCED_WITHIN) {
+            return Err(Stop::FencedTwice(why));
+        }
+        kafka.replace().map_err(Stop::NoProducer)
+    }
+
+    fn failed(&mut self, phase: Phase, error: &TransactionError) {
+        self.notes.push(Note::Failed { phase, class: error.class });
+    }
+}
+
+/// An error that only people can mend.
+fn deny(error: &TransactionError) -> Result<(), Stop> {
+    match error.kind {
+        ErrorKind::Group => Err(Stop::Commit(error.to_string())),
+        ErrorKind::Denied => Err(Stop::Denied(error.to_string())),
+        ErrorKind::Fenced | ErrorKind::Other => Ok(()),
+    }
+}
+
+fn sort_failures(failures: Vec<(usize, Failure)>, sent: &mut Sent) -> Result<(), Stop> {
+    for (tag, failure) in failures {
+        match failure {
+            Failure::Refused(why) => sent.refused.push((tag, why)),
+            Failure::Denied(why) => return Err(Stop::Denied(why)),
+            Failure::Unknown(_) | Failure::Fatal(_) => sent.again.push(tag),
+        }
+    }
+    Ok(())
+}
