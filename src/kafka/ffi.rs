@@ -207,12 +207,7 @@ pub(super) fn send_offsets<C: ClientContext>(
 ) -> Result<(), TransactionError> {
     // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is ours.
     unsafe {
-        check(sys::rd_kafka_send_offsets_to_transaction(
-            client.native_ptr(),
-            list.ptr(),
-            group.0,
-            millis(timeout),
-        ))
+        check(sys::rd_kafka_send_offsets_to_transaction(client.native_ptr(), list.ptr(), group.0, millis(timeout)))
     }
 }
 

@@ -12,8 +12,8 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
 use watermaster_core::reason::Reason;
-pub use watermaster_core::round::{Failure, SendError};
 use watermaster_core::round::TransactionError;
+pub use watermaster_core::round::{Failure, SendError};
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
