@@ -1,7 +1,7 @@
 //! One service at work: one thread, one consumer, one producer, one core.
 //!
 //! The loop alternates. It polls and decides until a round is due, then sends what was decided, waits until all of it
-//! arrived and commits (`engine/round.rs`). No decision is taken while a round is late (`engine/late.rs`). What it shows
+//! arrived and commits (`engine/round.rs`, `engine/transaction.rs`). No decision is taken while a round is late (`engine/late.rs`). What it shows
 //! of itself is made in `engine/report.rs`; nobody else ever touches the core.
 
 mod gap;

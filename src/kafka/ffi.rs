@@ -238,6 +238,17 @@ pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> 
     error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
+/// How many events wait to be served.
+pub(super) fn waiting_events<C: ClientContext>(client: &Client<C>) -> usize {
+    // SAFETY: the client lives while it is borrowed; the reference to its queue is ours to give back.
+    unsafe {
+        let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
+        let length = sys::rd_kafka_queue_length(queue);
+        sys::rd_kafka_queue_destroy(queue);
+        length
+    }
+}
+
 /// How long a new group of an embedded cluster waits for more members.
 pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
     // SAFETY: the client lives while it is borrowed and its cluster as long as it; null says that there is none.

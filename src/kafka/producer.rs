@@ -161,7 +161,12 @@ impl Producer {
 
     /// A connection broke or a request timed out: a copy of a commit may still be on its way, and would end the *next*
     /// transaction (KAFKA-17754). Another producer gets another epoch, which makes that copy void.
+    ///
+    /// What librdkafka has said by now is heard first: the polling thread may not have got to it yet.
     pub fn tainted(&self) -> bool {
+        for _ in 0..ffi::waiting_events(self.client()) {
+            self.inner.poll(Duration::ZERO);
+        }
         self.client().context().tainted.load(Ordering::Acquire)
     }
 
