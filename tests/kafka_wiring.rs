@@ -18,7 +18,8 @@ use watermaster::kafka::preflight::{self, Severity};
 use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Limits, Producer};
 use watermaster::kafka::record::{Output, SourceIndex};
 use watermaster::settings::{
-    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings, Source, StartFrom,
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
+    Source, StartFrom,
 };
 use watermaster_core::map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
@@ -53,6 +54,7 @@ impl Bench {
             group_id: "wm".to_owned(),
             instance_id: "wm-0".to_owned(),
             delivery: Delivery::AtLeastOnce,
+            group_protocol: GroupProtocol::Classic,
             commit_interval: Duration::from_millis(100),
             start_from: StartFrom::Earliest,
             on_foreign_offset: OnForeignOffset::Stop,

@@ -1,4 +1,5 @@
-//! End to end on a real Kafka: run `scripts/test`. Without one, only the oracle's own tests run.
+//! End to end on a real Kafka: run `scripts/test`. Without one, only the oracle's own tests run. What lies in a module
+//! `long` runs with `scripts/test --long` only.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -6,6 +7,7 @@ mod support;
 mod bad_input;
 mod exactly_once;
 mod fidelity;
+mod group_protocol;
 mod harness;
 mod oracle;
 mod outage;
