@@ -369,17 +369,27 @@ impl Producer {
     }
 }
 
+/// The `transactional.id` of a service's producer.
+pub(super) fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+    format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)
+}
+
+/// How long the coordinator is asked to leave a transaction open.
+pub(super) fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
+    let (property, default) = TRANSACTIONS_TIMEOUT;
+    let millis = kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(10_000);
+    Duration::from_millis(millis)
+}
+
 impl Transactions {
     /// What the delivery of `kafka` asks for.
     fn of(kafka: &settings::Kafka, service: &settings::Service) -> Option<Transactions> {
         if kafka.delivery != Delivery::ExactlyOnce {
             return None;
         }
-        let (property, default) = TRANSACTIONS_TIMEOUT;
-        let millis = kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(10_000);
         Some(Transactions {
-            id: format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id),
-            timeout: Duration::from_millis(millis),
+            id: transactional_id(kafka, service),
+            timeout: transaction_timeout(kafka),
             initialised: Cell::new(false),
             open: Cell::new(false),
             began: Cell::new(None),

@@ -6,7 +6,6 @@ use crate::exactly_once::{self, END, finish_with, follow, numbered, rounds, wait
 use crate::rig::{DRAIN, Rig, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
-use crate::support::own_broker::OwnBroker;
 use crate::support::producer::Load;
 use crate::support::reader::Follower;
 use crate::support::wait::{let_the_fault_last, wait_until};
@@ -77,19 +76,6 @@ fn a_join_and_a_kill_repeat_nothing() {
 fn lagging_partitions(watermaster: &Watermaster) -> usize {
     let (_, text) = watermaster.get("/metrics").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("watermaster_consumer_lag_records{")).count()
-}
-
-/// A broker of before KIP-848 never answers: the brokers' configuration tells before.
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn an_own_kafka_without_the_protocol_is_found_out() {
-    let broker = OwnBroker::with(&["group.coordinator.rebalance.protocols=classic"]);
-    let rig = Rig::new(&broker, "kip848-old", 1, 1, TargetTime::Create);
-    let mut watermaster = Watermaster::spawn(&config(&rig, 1_000, "only"));
-    let status = watermaster.wait(DRAIN);
-    let log = watermaster.log();
-    assert_ne!(status.code(), Some(0), "{log}");
-    assert!(log.contains("kafka.group_protocol = \"consumer\"") && log.contains("set it to \"classic\""), "{log}");
 }
 
 mod long {

@@ -11,6 +11,7 @@ mod group_protocol;
 mod harness;
 mod oracle;
 mod outage;
+mod preflight;
 mod promise;
 mod restart;
 mod rig;
