@@ -257,8 +257,7 @@ fn one_poison_record_does_not_hold_up_its_neighbours() {
     const POISON: u64 = 777;
     let broker = Broker::of_this_run();
     let rig = Rig::with_target(&broker, "eos-poison", 1, 1, |topic| {
-        topic.settings.retain(|(name, _)| *name != "message.timestamp.after.max.ms");
-        topic.settings.push(("message.timestamp.after.max.ms", "3600000"));
+        topic.set("message.timestamp.after.max.ms", "3600000");
     });
     let tomorrow = crate::rig::an_hour_ago() + 24 * 3_600_000;
     let record = |n| Outgoing { timestamp: (n == POISON).then_some(tomorrow), ..numbered(&rig.sources, n) };

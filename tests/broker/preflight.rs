@@ -30,7 +30,7 @@ fn refused(config: &Config, texts: &[&str]) {
 #[ignore = "needs a real Kafka: scripts/test"]
 fn a_broker_that_can_is_found_to() {
     let broker = Broker::of_this_run();
-    let rig = Rig::with_target(&broker, "preflight", 1, 1, |topic| topic.settings.push(("min.insync.replicas", "2")));
+    let rig = Rig::with_target(&broker, "preflight", 1, 1, |topic| topic.set("min.insync.replicas", "2"));
     for kafka in ["delivery = \"exactly_once\"", "delivery = \"exactly_once\"\ngroup_protocol = \"consumer\""] {
         let (code, said) = check(&config(&rig, kafka));
         assert_eq!(code, Some(0), "{said}");
@@ -67,7 +67,7 @@ fn an_own_kafka_that_can_not_is_found_out() {
     let ids = format!("{}.kyc.", rig.name);
     let acl =
         ["--add", "--allow-principal", "User:other", "--operation", "Write", "--resource-pattern-type", "prefixed"];
-    broker.tool("kafka.admin.AclCommand", &[&acl[..], &["--transactional-id", &ids]].concat());
+    broker.tool("org.apache.kafka.tools.AclCommand", &[&acl[..], &["--transactional-id", &ids]].concat());
     let (_, said) = check(&short);
     assert!(said.contains(&format!("not allowed to use the transactional id {ids}only.check")), "{said}");
     let mut watermaster = Watermaster::spawn(&short);
