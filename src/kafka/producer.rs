@@ -232,10 +232,29 @@ impl Producer {
 
     /// Fences and aborts whatever went before under the same id. After a retriable error: the same call again.
     pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
-        ffi::init_transactions(self.client(), timeout)?;
+        ffi::init_transactions(self.client(), timeout).map_err(|error| self.with_advice(error))?;
         self.client().context().tainted.store(false, Ordering::Release);
         self.mark(|transactions| transactions.initialised.set(true));
         Ok(())
+    }
+
+    /// What people can do about an error of [`init`](Producer::init), where they can.
+    fn with_advice(&self, mut error: TransactionError) -> TransactionError {
+        let advice = match error.code {
+            Code::TransactionalIdAuthorizationFailed => {
+                format!("grant WRITE and DESCRIBE on the transactional id {}", self.transactional_id())
+            }
+            Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster".to_owned(),
+            Code::InvalidTransactionTimeout => {
+                "transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms".to_owned()
+            }
+            Code::UnsupportedFeature | Code::UnsupportedVersion => {
+                "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them".to_owned()
+            }
+            _ => return error,
+        };
+        error.text = format!("{}: {advice}", error.text);
+        error
     }
 
     /// Begins a transaction.

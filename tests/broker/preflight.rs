@@ -71,9 +71,8 @@ fn an_own_kafka_that_can_not_is_found_out() {
     let (_, said) = check(&short);
     assert!(said.contains(&format!("not allowed to use the transactional id {ids}only.check")), "{said}");
     let mut watermaster = Watermaster::spawn(&short);
-    crate::support::wait::wait_until("run to say so", DRAIN, || {
-        watermaster.log().to_lowercase().contains("transactional id authorization failed")
-    });
-    eprintln!("{}", watermaster.log());
-    watermaster.kill();
+    let status = watermaster.wait(DRAIN);
+    let log = watermaster.log();
+    assert_ne!(status.code(), Some(0), "{log}");
+    assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
 }
