@@ -25,6 +25,7 @@ pub struct Kafka {
     pub group_id: String,
     pub instance_id: String,
     pub delivery: Delivery,
+    pub group_protocol: GroupProtocol,
     pub commit_interval: Duration,
     pub start_from: StartFrom,
     pub on_foreign_offset: OnForeignOffset,
@@ -38,6 +39,15 @@ pub struct Kafka {
 pub enum Delivery {
     AtLeastOnce,
     ExactlyOnce,
+}
+
+/// How the instances of a group share out partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupProtocol {
+    /// Among themselves, cooperative-sticky: any broker.
+    Classic,
+    /// The broker does (KIP-848): Apache Kafka 4.0 or later.
+    Consumer,
 }
 
 /// Where a partition without a committed offset starts.

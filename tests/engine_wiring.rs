@@ -18,7 +18,8 @@ use watermaster::heartbeat::Heartbeat;
 use watermaster::kafka::embedded::Embedded;
 use watermaster::kafka::preflight;
 use watermaster::settings::{
-    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source, StartFrom,
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
+    StartFrom,
 };
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
 use watermaster_core::map::{self, MapBudget};
@@ -49,6 +50,7 @@ impl Bench {
             group_id: "wm".to_owned(),
             instance_id: "wm-0".to_owned(),
             delivery: Delivery::AtLeastOnce,
+            group_protocol: GroupProtocol::Classic,
             commit_interval: Duration::from_millis(50),
             start_from: StartFrom::Earliest,
             on_foreign_offset: OnForeignOffset::Stop,

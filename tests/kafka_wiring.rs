@@ -18,7 +18,8 @@ use watermaster::kafka::preflight::{self, Severity};
 use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Limits, Producer};
 use watermaster::kafka::record::{Output, SourceIndex};
 use watermaster::settings::{
-    ClientFrom, Delivery, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings, Source, StartFrom,
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
+    Source, StartFrom,
 };
 use watermaster_core::map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
@@ -53,6 +54,7 @@ impl Bench {
             group_id: "wm".to_owned(),
             instance_id: "wm-0".to_owned(),
             delivery: Delivery::AtLeastOnce,
+            group_protocol: GroupProtocol::Classic,
             commit_interval: Duration::from_millis(100),
             start_from: StartFrom::Earliest,
             on_foreign_offset: OnForeignOffset::Stop,
@@ -73,6 +75,16 @@ impl Bench {
             policy: policy(),
         };
         Bench { broker, kafka, service }
+    }
+
+    fn settings(&self) -> Settings {
+        let listen = "127.0.0.1:0".parse().unwrap();
+        Settings {
+            kafka: self.kafka.clone(),
+            admin: watermaster::settings::Admin { listen, token_file: None, metrics_clients: 1 },
+            log: watermaster::settings::LogFormat::Auto,
+            services: vec![self.service.clone()],
+        }
     }
 
     fn consumer(&self) -> Consumer {
@@ -563,16 +575,7 @@ fn what_a_broker_refuses_is_named_by_tag() {
 #[test]
 fn preflight_names_what_is_missing() {
     let bench = Bench::new(one());
-    let mut settings = Settings {
-        kafka: bench.kafka.clone(),
-        admin: watermaster::settings::Admin {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            token_file: None,
-            metrics_clients: 1,
-        },
-        log: watermaster::settings::LogFormat::Auto,
-        services: vec![bench.service.clone()],
-    };
+    let mut settings = bench.settings();
     let report = preflight::check(&settings, PATIENCE).unwrap();
     assert!(!report.has_errors(), "{:?}", report.findings);
     assert_eq!(report.topics["loans"].partitions, 1);
@@ -585,22 +588,42 @@ fn preflight_names_what_is_missing() {
 }
 
 #[test]
+fn the_embedded_broker_is_refused_for_transactions() {
+    let bench = Bench::new(one());
+    let mut settings = bench.settings();
+    settings.kafka.delivery = Delivery::ExactlyOnce;
+    let report = preflight::check(&settings, PATIENCE).unwrap();
+    let errors: Vec<_> = report.findings.iter().filter(|finding| finding.severity == Severity::Error).collect();
+    assert!(matches!(errors.as_slice(), [error] if error.text.contains("embedded broker")), "{errors:?}");
+}
+
+#[test]
+fn a_group_of_the_consumer_protocol_reads_commits_and_goes_on() {
+    let mut bench = Bench::new(one());
+    bench.kafka.group_protocol = GroupProtocol::Consumer;
+    bench.kafka.properties.clear();
+    bench.feed("loans", 0, &[raw(None, Some(b"v"), &[]), raw(None, Some(b"w"), &[])]);
+    let consumer = bench.consumer();
+    assigned(&consumer);
+    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [0, 1]);
+    let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 1, metadata: map(1) };
+    consumer.commit(&[commit], || true).unwrap();
+    assert!(consumer.close(PATIENCE));
+    let consumer = bench.consumer();
+    let assignments = assigned(&consumer);
+    let loans = assignments.iter().find(|assignment| assignment.source == SourceIndex(0)).unwrap();
+    assert_eq!((loans.base, loans.map.completed.contains(2)), (1, true));
+}
+
+#[test]
 fn preflight_says_that_nobody_answers() {
     let bench = Bench::new(one());
     // Bound, so that nobody else takes the port, and never accepted from.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let settings = Settings {
-        kafka: Kafka { bootstrap_servers: address.to_string(), ..bench.kafka.clone() },
-        admin: watermaster::settings::Admin {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            token_file: None,
-            metrics_clients: 1,
-        },
-        log: watermaster::settings::LogFormat::Auto,
-        services: vec![bench.service.clone()],
-    };
+    let mut settings = bench.settings();
+    settings.kafka.bootstrap_servers = address.to_string();
     let began = Instant::now();
     let error = preflight::check(&settings, Duration::from_secs(2)).unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(6));

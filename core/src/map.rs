@@ -131,21 +131,31 @@ pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
 /// The metadata to commit with `tracker.base()`: never empty.
 ///
 /// `slice_ms` is the width of the slices of `admitted`, which may come in any order. Their ends are written in steps of it
-/// back from the newest; one between two steps counts in the later.
+/// back from the newest; one between two steps counts in the later. Where that does not fit, all count in the newest: a set
+/// that was checked with less to remember beside it, before a restart with a larger capacity, fits still.
 pub fn encode(
     budget: MapBudget,
     tracker: &Tracker,
     slice_ms: u32,
     admitted: &[MemorySlice],
 ) -> Result<String, TooLarge> {
-    let mut bits = BitWriter::default();
-    memory::write(&mut bits, slice_ms, admitted);
-    set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
-    let (needed_bits, budget_bits) = (bits.bits(), budget.payload_bits());
+    let budget_bits = budget.payload_bits();
+    let mut bits = write_bits(tracker, slice_ms, admitted);
+    if bits.bits() > budget_bits {
+        bits = write_bits(tracker, slice_ms, memory::in_one(admitted).as_slice());
+    }
+    let needed_bits = bits.bits();
     if needed_bits > budget_bits {
         return Err(TooLarge { needed_bits, budget_bits });
     }
     Ok(write_text(Alphabet::of(budget), tracker.base(), bits))
+}
+
+fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[MemorySlice]) -> BitWriter {
+    let mut bits = BitWriter::default();
+    memory::write(&mut bits, slice_ms, admitted);
+    set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
+    bits
 }
 
 fn write_text(alphabet: Alphabet, base: i64, mut bits: BitWriter) -> String {

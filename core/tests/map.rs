@@ -1,6 +1,9 @@
 //! The text of a map: round trips, the size that is promised beforehand, and hostile metadata.
 
+mod support;
+
 use proptest::prelude::*;
+use support::forge::{self, Alphabet, bits_of};
 use watermaster_core::map::{
     DecodeError, MAX_SLICES, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode, overhead_bits,
 };
@@ -94,10 +97,20 @@ proptest! {
     #[test]
     fn reads_what_it_wrote(tracker in sets(), slices in memories(), budget in budgets()) {
         let map = Map { completed: tracker.runs().collect(), admitted: slices.clone() };
+        let newest = MemorySlice {
+            end_ms: slices.last().map_or(0, |slice| slice.end_ms),
+            admitted: slices.iter().map(|slice| slice.admitted).sum(),
+        };
         match encode(budget, &tracker, SLICE_MS, &slices) {
             Ok(text) => {
                 prop_assert!(size(budget, &text) <= room(budget));
-                prop_assert_eq!(decode(tracker.base(), text.as_bytes()), Ok(map));
+                let read = decode(tracker.base(), text.as_bytes());
+                let roomy = encode(MapBudget::Bytes(usize::MAX), &tracker, SLICE_MS, &slices);
+                if read.as_ref() != Ok(&map) {
+                    // Only where the whole does not fit.
+                    prop_assert_eq!(read, Ok(Map { admitted: vec![newest], ..map }));
+                    prop_assert!(roomy.is_err() || roomy.unwrap().len() as u64 * 6 > budget.payload_bits());
+                }
             }
             Err(refused) => {
                 prop_assert_eq!(refused.budget_bits, budget.payload_bits());
@@ -167,7 +180,8 @@ proptest! {
 
     #[test]
     fn contents_of_any_origin_are_read_in_bounds(body in prop::collection::vec(0..64u8, 0..200), base in any::<i64>()) {
-        if let Ok(map) = decode(base, forged(base, &body).as_bytes()) {
+        let bits: Vec<(u64, usize)> = body.into_iter().map(|symbol| (u64::from(symbol), 6)).collect();
+        if let Ok(map) = decode(base, forged(base, &bits).as_bytes()) {
             let mut end = base;
             for run in map.completed.iter() {
                 prop_assert!(run.start > base.max(end) || run.start == 0 && base < 0);
@@ -187,69 +201,78 @@ proptest! {
         damaged[at] ^= 1u8 << bit;
         assert_refused(tracker.base(), &damaged);
     }
-}
 
-const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    #[test]
+    fn a_map_cut_short_or_followed_by_anything_is_refused(
+        tracker in sets(),
+        wide in any::<bool>(),
+        at in any::<prop::sample::Index>(),
+        garbage in prop::collection::vec(any::<u8>(), 1..40),
+    ) {
+        let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
+        let text = encode(budget, &tracker, SLICE_MS, &[]);
+        prop_assume!(text.is_ok());
+        let text = text.unwrap().into_bytes();
+        let kept = &text[..at.index(text.len())];
+        assert_refused(tracker.base(), kept);
+        assert_refused(tracker.base(), &[&text, &garbage[..]].concat());
+        prop_assume!(!text.starts_with(&[kept, &garbage].concat()) || kept.len() + garbage.len() < text.len());
+        assert_refused(tracker.base(), &[kept, &garbage].concat());
+    }
+}
 
 /// Metadata whose checksum holds, whatever it says.
-fn forged(base: i64, body: &[u8]) -> String {
-    let body: String = body.iter().map(|symbol| char::from(NARROW[usize::from(*symbol)])).collect();
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(&base.to_be_bytes());
-    hasher.update(b"1b");
-    hasher.update(body.as_bytes());
-    let check = u64::from(hasher.finalize()) << 4;
-    let check = (0..6).rev().map(|at| char::from(NARROW[(check >> (6 * at) & 63) as usize]));
-    format!("wm1b{}{body}", check.collect::<String>())
-}
-
-/// Bits in symbols of six.
-fn symbols(bits: &[(u64, u32)]) -> Vec<u8> {
-    let mut flat = Vec::new();
-    for (value, width) in bits {
-        flat.extend((0..*width).rev().map(|at| (value >> at & 1) as u8));
-    }
-    flat.resize(flat.len().next_multiple_of(6), 0);
-    flat.chunks(6).map(|bits| bits.iter().fold(0, |symbol, bit| symbol << 1 | bit)).collect()
+fn forged(base: i64, values: &[(u64, usize)]) -> String {
+    forge::map(Alphabet::Narrow, base, &bits_of(values))
 }
 
 #[test]
 fn a_forged_map_is_read_like_ours() {
     // no slices; one pair of runs: 2 waiting, 3 completed
-    let body = symbols(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0b10, 2), (0b110, 3)]);
-    let map = decode(40, forged(40, &body).as_bytes()).unwrap();
-    assert_eq!((map.completed.iter().next(), map.completed.iter().count()), (Some(42..45), 1));
+    let body = bits_of(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0b10, 2), (0b110, 3)]);
+    for alphabet in [Alphabet::Wide, Alphabet::Narrow] {
+        let text = forge::map(alphabet, 40, &body);
+        let map = decode(40, text.as_bytes()).unwrap();
+        assert_eq!((map.completed.iter().next(), map.completed.iter().count()), (Some(42..45), 1));
+        let written = encode(MapBudget::Bytes(100), &Tracker::restore(40, &map.completed), SLICE_MS, &[]).unwrap();
+        assert!(alphabet == Alphabet::Wide || written == text, "the specification is read differently");
+    }
 }
 
 #[test]
 fn claims_beyond_the_bound_are_malformed() {
     let malformed = Err(DecodeError::Unreadable(Unreadable::Malformed));
     let ones = (u64::MAX, 40);
-    let claims: [&[(u64, u32)]; 5] = [
+    let claims: [&[(u64, usize)]; 6] = [
         // a run of 41 · 2³¹
         &[(0, 9), (0, 2), (1, 6), (1, 1), (31, 5), (31, 5), ones, (0, 1), (0, 31), (0, 32)],
         // 2⁶² pairs
         &[(0, 9), (0, 2), (63, 6), (1 << 62, 63), (0, 5), (0, 5)],
-        // a bitmap of 2⁶² bits
-        &[(0, 9), (3, 2), (63, 6), (1 << 62, 63), (0, 64)],
+        // a kind that is none
+        &[(0, 9), (3, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0, 2)],
         // a slice of 40 · 2⁶³
         &[(1, 9), (1, 6), (1, 1), (1, 6), (1, 1), (63, 6), ones, (0, 1), (0, 63), (0, 2), (0, 6)],
+        // the committed offset itself, completed
+        &[(0, 9), (2, 2), (1, 6), (1, 1), (0, 5), (0, 1)],
         // a whole symbol of padding
         &[(0, 9), (0, 2), (0, 6), (0, 5), (0, 5), (0, 12)],
     ];
     for claim in claims {
-        assert_eq!(decode(0, forged(0, &symbols(claim)).as_bytes()), malformed, "{claim:?}");
+        assert_eq!(decode(0, forged(0, claim).as_bytes()), malformed, "{claim:?}");
     }
-    let beyond_the_last_offset = symbols(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0, 2)]);
+    let beyond_the_last_offset = [(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0, 2)];
     assert_eq!(decode(i64::MAX - 1, forged(i64::MAX - 1, &beyond_the_last_offset).as_bytes()), malformed);
 }
 
 #[test]
 fn metadata_of_others_is_foreign() {
+    // Flink, Spark, Connect and the tools commit none.
     let parallel_consumer = ["TA==", "bAABAA==", "bgAAAAE=", "bwAAAAEB", "ZQAAAAEAAAAB"];
-    let others = ["", "wm", "wmx", "{\"consumed\":1}", "\u{1}\u{2}", "一", "NONE"];
-    let raw: [&[u8]; 6] = [&[1], &[2, 0, 0], &[0xEE, 1, 2], &[0xFF, 0xFE, 0], b"w", b"Wm1c"];
-    let texts = parallel_consumer.iter().chain(&others).map(|text| text.as_bytes());
+    let kafka_streams = ["AQAAAYvP5WgA", "AgAAAYvP5WgAAAAAAA=="];
+    let others =
+        ["", "wm", "wmx", "{\"consumed\":1}", "\u{1}\u{2}", "一", "NONE", "\u{FEFF}wm1c", " wm1b", "host-3@1700000000"];
+    let raw: [&[u8]; 7] = [&[1], &[2, 0, 0], &[0xEE, 1, 2], &[0xFF, 0xFE, 0], b"w", b"Wm1c", b"\xED\xA0\x80"];
+    let texts = parallel_consumer.iter().chain(&kafka_streams).chain(&others).map(|text| text.as_bytes());
     for metadata in texts.chain(raw) {
         match decode(17, metadata) {
             Err(DecodeError::Foreign { bytes, .. }) => assert_eq!(bytes, metadata.len()),
@@ -283,6 +306,95 @@ fn a_map_of_another_version_or_cut_short_is_unreadable() {
             assert_refused(9, format!("{text}{more}").as_bytes());
         }
     }
+}
+
+#[test]
+fn half_a_surrogate_or_broken_utf8_in_a_map_is_unreadable() {
+    let tracker = restored(9, &[(1, 2), (3, 4)]);
+    let text = encode(MapBudget::default(), &tracker, SLICE_MS, &[]).unwrap();
+    let unreadable = Err(DecodeError::Unreadable(Unreadable::Check));
+    for at in (4..text.len()).step_by(3) {
+        for foreign in [b"\xED\xA0\x80", b"\xED\xBF\xBF", b"\xFF\xFF\xFF", b"\x80\x80\x80", b"\xE4\xB8\x28"] {
+            let mut broken = text.clone().into_bytes();
+            broken[at..at + 3].copy_from_slice(foreign);
+            assert_eq!(decode(9, &broken), unreadable, "{:?}", broken.escape_ascii().to_string());
+        }
+    }
+}
+
+#[test]
+fn forty_thousand_characters_do_no_harm() {
+    for (prefix, filler) in [("", "一"), ("wm1c", "一"), ("wm1b", "A"), ("wm1c", "\u{F440}"), ("wm2c", "一")] {
+        assert_refused(0, format!("{prefix}{}", filler.repeat(40_000)).as_bytes());
+    }
+    for alphabet in [Alphabet::Wide, Alphabet::Narrow] {
+        for byte in [0x00u8, 0xFF, 0x55, 0xFE, 0x01] {
+            // no slices; each kind in turn, with a count of 2²⁰
+            for kind in 0..4 {
+                let mut values = vec![(0, 9), (kind, 2), (21, 6), (1 << 20, 21)];
+                values.resize(40_000 * alphabet.symbol_bits() / 8, (u64::from(byte), 8));
+                if let Ok(map) = decode(5, forge::map(alphabet, 5, &bits_of(&values)).as_bytes()) {
+                    assert!(map.completed.iter().all(|run| run.start > 5 && run.end <= 5 + MAX_SPAN as i64));
+                }
+            }
+        }
+    }
+}
+
+/// A pattern that one kind of set suits best: waiting, then completed, over and over.
+const PATTERNS: [(u64, (u64, u64)); 5] = [(0, (500, 700)), (0, (1, 1)), (0, (2, 3)), (1, (1, 40)), (2, (40, 1))];
+
+#[test]
+fn a_set_that_outgrows_its_budget_is_refused_never_shortened() {
+    for budget in [MapBudget::Chars(4096), MapBudget::Bytes(4096), MapBudget::Chars(64), MapBudget::Bytes(64)] {
+        for (kind, (waiting, completed)) in PATTERNS {
+            let mut refused = false;
+            for pairs in (0..).map(|power| 1 << power).take_while(|pairs| pairs * (waiting + completed) <= MAX_SPAN) {
+                let tracker = restored(1 << 40, &vec![(waiting, completed); pairs as usize]);
+                assert_eq!(tracker.span(), pairs * (waiting + completed));
+                match encode(budget, &tracker, SLICE_MS, &[]) {
+                    Ok(text) => {
+                        assert!(!refused, "{pairs} pairs fit where fewer did not");
+                        let bits = forge::unseal(&text).unwrap().1;
+                        let written = u64::from(bits[9]) << 1 | u64::from(bits[10]);
+                        assert!(pairs < 32 || written == kind, "kind {written} suits {waiting}, {completed}");
+                        assert!(decode(1 << 40, text.as_bytes()).unwrap().completed.iter().eq(tracker.runs()));
+                    }
+                    Err(_) => refused = true,
+                }
+            }
+            assert!(refused, "{waiting}, {completed} never outgrew {budget:?}");
+        }
+    }
+}
+
+/// As after a restart with a larger capacity, for which the room beside the set was not kept.
+#[test]
+fn what_was_admitted_lately_gives_way_to_the_set() {
+    let slices: Vec<MemorySlice> =
+        (0..200).map(|at| MemorySlice { end_ms: 1_000_000 + at * 50, admitted: 5000 + at as u64 }).collect();
+    let total: u64 = slices.iter().map(|slice| slice.admitted).sum();
+    let tracker = restored(0, &vec![(1, 1); 30_500]);
+    let budget = MapBudget::Chars(4096);
+    let text = encode(budget, &tracker, SLICE_MS, &slices).unwrap();
+    let map = decode(0, text.as_bytes()).unwrap();
+    assert!(map.completed.iter().eq(tracker.runs()));
+    assert_eq!(map.admitted, [MemorySlice { end_ms: 1_009_950, admitted: total }]);
+    // Beside a smaller set it is all there.
+    let text = encode(budget, &restored(0, &vec![(1, 1); 29_000]), SLICE_MS, &slices).unwrap();
+    assert_eq!(decode(0, text.as_bytes()).unwrap().admitted, slices);
+}
+
+#[test]
+fn the_largest_span_fits_and_what_lies_beyond_is_left_out() {
+    let all = restored(3, &[(MAX_SPAN - 1, 1)]);
+    assert_eq!(all.span(), MAX_SPAN);
+    let text = encode(MapBudget::Bytes(64), &all, SLICE_MS, &[]).unwrap();
+    assert!(decode(3, text.as_bytes()).unwrap().completed.iter().eq(all.runs()));
+    let beyond: OffsetRuns = std::iter::once(4..4 + MAX_SPAN as i64 + 100).collect();
+    let kept = Tracker::restore(3, &beyond);
+    assert_eq!(kept.span(), MAX_SPAN, "what no map can say is read again");
+    assert!(encode(MapBudget::Bytes(64), &kept, SLICE_MS, &[]).is_ok());
 }
 
 #[test]

@@ -1,23 +1,14 @@
 //! How large a map is beside what theory allows. `docs/offset-map.md` holds the table.
 
+mod support;
+
+use support::random::Random;
 use watermaster_core::map::{MapBudget, encode};
 use watermaster_core::tracker::{OffsetRuns, Tracker};
 
 const OFFSETS: u64 = 200_000;
 /// Mean length of a burst of waiting records.
 const BURST: f64 = 50.0;
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// A chain of two states: how likely a waiting record follows a waiting one, and a completed one.
 struct Mix {

@@ -19,7 +19,7 @@ type Asked = Option<Result<preflight::Report, Unreachable>>;
 pub fn check(args: &Check) -> Exit {
     let config = args.file.load();
     let asked = match &config {
-        Ok(config) if args.connect => Some(preflight::check(&config.settings, CONNECT)),
+        Ok(config) if args.connect => Some(ask(config)),
         _ => None,
     };
     let exit = exit_of(&config, &asked);
@@ -37,6 +37,13 @@ pub fn check(args: &Check) -> Exit {
         Some(Ok(report)) => print_findings(&report),
     }
     exit
+}
+
+/// Asks the brokers, as a start does, and whether transactions work, which a start finds out by itself.
+fn ask(config: &Config) -> Result<preflight::Report, Unreachable> {
+    let mut report = preflight::check(&config.settings, CONNECT)?;
+    preflight::probe_transactions(&config.settings, CONNECT, &mut report);
+    Ok(report)
 }
 
 fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Exit {
@@ -85,9 +92,9 @@ fn severity(severity: Severity) -> &'static str {
 
 fn print_findings(report: &preflight::Report) {
     for finding in &report.findings {
-        let place = [finding.service.as_deref(), finding.topic.as_deref()];
-        let place: Vec<&str> = place.into_iter().flatten().collect();
-        say(format_args!("{}: {}: {}", severity(finding.severity), place.join(": "), finding.text));
+        let parts = [Some(severity(finding.severity)), finding.service.as_deref(), finding.topic.as_deref()];
+        let parts: Vec<&str> = parts.into_iter().flatten().chain([finding.text.as_str()]).collect();
+        say(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() {
         say("the brokers know every topic");

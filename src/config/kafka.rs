@@ -9,11 +9,11 @@ use serde_json::json;
 use watermaster_core::map::MapBudget;
 
 use super::effective::{REDACTED, is_secret};
-use super::schema::REFUSED_PROPERTIES;
+use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::section::Section;
 use super::values;
 use crate::kafka;
-use crate::settings::{Admin, Delivery, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
+use crate::settings::{Admin, Delivery, GroupProtocol, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
 
 /// What the section `kafka` says, each `None` where it is wrong. The first three go into each service too.
 pub struct KafkaPart {
@@ -31,6 +31,8 @@ pub fn kafka(section: &Section<'_>) -> KafkaPart {
     let instance_id = section.derived("instance_id", Some(&host), |text, _| instance_id(text));
     let delivery = section
         .choice("delivery", &[("at_least_once", Delivery::AtLeastOnce), ("exactly_once", Delivery::ExactlyOnce)]);
+    let group_protocol =
+        section.choice("group_protocol", &[("classic", GroupProtocol::Classic), ("consumer", GroupProtocol::Consumer)]);
     let commit_interval = section.duration("commit_interval");
     let start_from = section.choice("start_from", &[("earliest", StartFrom::Earliest), ("latest", StartFrom::Latest)]);
     let on_foreign_offset =
@@ -38,13 +40,14 @@ pub fn kafka(section: &Section<'_>) -> KafkaPart {
     let on_data_loss =
         section.choice("on_data_loss", &[("stop", OnDataLoss::Stop), ("continue", OnDataLoss::Continue)]);
     let map_budget = section.value("map_budget", |text, _| values::map_budget(text));
-    let properties = properties(section);
+    let properties = properties(section, group_protocol);
     let kafka = (|| {
         Some(Kafka {
             bootstrap_servers: bootstrap_servers?,
             group_id: group_id.clone()?,
             instance_id: instance_id?,
             delivery: delivery?,
+            group_protocol: group_protocol?,
             commit_interval: commit_interval?,
             start_from: start_from?,
             on_foreign_offset: on_foreign_offset?,
@@ -63,19 +66,19 @@ fn instance_id(text: &str) -> Result<String, values::Why> {
 }
 
 /// librdkafka's properties: those written here and those from files.
-fn properties(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
+fn properties(section: &Section<'_>, protocol: Option<GroupProtocol>) -> Option<BTreeMap<String, String>> {
     let written = section.table("properties");
     let files = section.table("properties_file");
     let mut properties = BTreeMap::new();
     let mut right = true;
     for (name, text) in written.free_scalars() {
-        right &= is_ours_to_give(&written, name) && is_accepted(&written, name, &text);
+        right &= is_ours_to_give(&written, name, protocol) && is_accepted(&written, name, &text);
         let shown = if is_secret(name) { REDACTED } else { &text };
         written.show(name, Some(json!(shown)), written.origin(name));
         properties.insert(name.to_owned(), text);
     }
     for (name, path) in files.free_scalars() {
-        right &= is_ours_to_give(&files, name);
+        right &= is_ours_to_give(&files, name, protocol);
         match from_file(&files, name, &path) {
             Some(_) if properties.contains_key(name) => {
                 files.refuse(name, "is in kafka.properties too", "one of the two");
@@ -92,7 +95,16 @@ fn properties(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
     right.then_some(properties)
 }
 
-fn is_ours_to_give(section: &Section<'_>, name: &str) -> bool {
+fn is_ours_to_give(section: &Section<'_>, name: &str, protocol: Option<GroupProtocol>) -> bool {
+    let broker_side = BROKER_SIDE_PROPERTIES.iter().find(|(property, _)| *property == name);
+    if let (Some((_, at_the_broker)), Some(GroupProtocol::Consumer)) = (broker_side, protocol) {
+        section.refuse(
+            name,
+            "can't be set with kafka.group_protocol = \"consumer\": the brokers have it then",
+            format!("{at_the_broker} in the brokers' configuration, or kafka.group_protocol = \"classic\""),
+        );
+        return false;
+    }
     let Some((_, why)) = REFUSED_PROPERTIES.iter().find(|(refused, _)| *refused == name) else {
         return true;
     };

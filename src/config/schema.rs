@@ -46,11 +46,19 @@ pub const REFUSED_PROPERTIES: &[(&str, &str)] = &[
     ("auto.commit.enable", "offsets are committed in rounds"),
     ("enable.auto.offset.store", "offsets are committed in rounds"),
     ("auto.offset.reset", "kafka.start_from and kafka.on_data_loss say it"),
-    ("partition.assignment.strategy", "it is cooperative-sticky"),
+    ("partition.assignment.strategy", "it is cooperative-sticky, or the brokers' with group_protocol = \"consumer\""),
+    ("group.protocol", "kafka.group_protocol names it"),
+    ("group.protocol.type", "librdkafka knows one only"),
     ("partitioner", "records keep the partition that Java's partitioner gives them"),
     ("delivery.report.only.error", "a round waits for each delivery"),
     ("bootstrap.servers", "kafka.bootstrap_servers names them"),
     ("metadata.broker.list", "kafka.bootstrap_servers names them"),
+];
+
+/// librdkafka's properties that are the brokers' with `group_protocol = "consumer"`, and what sets them there.
+pub const BROKER_SIDE_PROPERTIES: &[(&str, &str)] = &[
+    ("session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
 ];
 
 /// Sections, in the order in which people are shown them.
@@ -90,6 +98,7 @@ pub const KEYS: &[Key] = &[
     key("kafka", "group_id", Kind::GroupId, Text("watermaster")),
     key("kafka", "instance_id", Kind::InstanceId, Derived("the host's name")),
     key("kafka", "delivery", Choice(&["at_least_once", "exactly_once"]), Text("at_least_once")),
+    key("kafka", "group_protocol", Choice(&["classic", "consumer"]), Text("classic")),
     key("kafka", "commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
     key("kafka", "start_from", Choice(&["earliest", "latest"]), Text("earliest")),
     key("kafka", "on_foreign_offset", Choice(&["stop", "replay"]), Text("stop")),

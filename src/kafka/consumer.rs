@@ -18,7 +18,7 @@ use super::client::{self, KafkaError};
 use super::ffi::{self, ReplyQueue};
 use super::membership::Membership;
 use super::record::{Record, SourceIndex};
-use crate::settings::{self, OnForeignOffset};
+use crate::settings::{self, GroupProtocol, OnForeignOffset};
 
 pub use super::assign::{Committed, SourcePartition};
 
@@ -29,11 +29,15 @@ const COMMIT_STEP: Duration = Duration::from_millis(100);
 /// A broker refused 1 MiB of metadata in one commit.
 const COMMIT_BYTES: usize = 768 * 1024;
 
-/// What the user may change.
-const DEFAULTS: &[(&str, &str)] = &[
+/// What the user may change in a classic group; in others the brokers have it, and librdkafka refuses it.
+const CLASSIC_DEFAULTS: &[(&str, &str)] = &[
     // A dead instance's partitions move after this; the default is 45 s.
     ("session.timeout.ms", "10000"),
     ("heartbeat.interval.ms", "3000"),
+];
+
+/// What the user may change.
+const DEFAULTS: &[(&str, &str)] = &[
     // How long fetching rests once the queue below is full; the default stalls for a second.
     ("fetch.queue.backoff.ms", "10"),
     ("fetch.wait.max.ms", "100"),
@@ -45,7 +49,6 @@ const DEFAULTS: &[(&str, &str)] = &[
 
 /// What the protocol owns.
 const OWNED: &[(&str, &str)] = &[
-    ("partition.assignment.strategy", "cooperative-sticky"),
     // Also makes committed offsets wait for pending transactions.
     ("isolation.level", "read_committed"),
     ("enable.auto.commit", "false"),
@@ -161,14 +164,19 @@ impl Consumer {
         service: &settings::Service,
         accept_foreign_offsets: bool,
     ) -> Result<Consumer, KafkaError> {
-        let mut config = client::config(kafka, DEFAULTS, OWNED);
-        config.set("group.id", group_id(kafka, service));
-        if kafka.properties.get("group.protocol").is_some_and(|protocol| protocol == "consumer") {
-            // The broker has these then, and librdkafka refuses ours.
-            for property in ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"] {
-                config.remove(property);
+        let mut config = match kafka.group_protocol {
+            GroupProtocol::Classic => {
+                let mut config = client::config(kafka, &[CLASSIC_DEFAULTS, DEFAULTS].concat(), OWNED);
+                config.set("partition.assignment.strategy", "cooperative-sticky");
+                config
             }
-        }
+            GroupProtocol::Consumer => {
+                let mut config = client::config(kafka, DEFAULTS, OWNED);
+                config.set("group.protocol", "consumer");
+                config
+            }
+        };
+        config.set("group.id", group_id(kafka, service));
         let rules = Rules {
             start_from: kafka.start_from,
             on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },

@@ -126,7 +126,8 @@ impl GroupMetadata {
             let owned = GroupMetadata(metadata);
             let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
             let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
-            (generation >= 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)
+            // One that joins by KIP-848 has the epoch 0; a member's is more, in either protocol.
+            (generation > 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)
         }
     }
 }

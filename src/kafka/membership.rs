@@ -409,7 +409,12 @@ impl ClientContext for Membership {
                 self.state().missing_since.get_or_insert_with(Instant::now);
             }
             Code::Fatal | Code::FencedInstanceId => {
-                self.tell(Event::Fatal(format!("service {}: the consumer failed: {reason}", self.service)))
+                let advice = if reason.contains("ConsumerGroupHeartbeat") {
+                    " (if the brokers do not know kafka.group_protocol = \"consumer\": set it to \"classic\")"
+                } else {
+                    ""
+                };
+                self.tell(Event::Fatal(format!("service {}: the consumer failed: {reason}{advice}", self.service)))
             }
             code => match self.denied(code) {
                 Some(text) => self.tell(Event::Fatal(text)),

@@ -1,5 +1,7 @@
 //! Looks before it leaps: brokers, topics and their limits, before a service starts.
 
+mod brokers;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
@@ -15,13 +17,19 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::client;
 use super::producer::Limits;
-use crate::settings::{Kafka, Service, Settings};
+use crate::settings::{Delivery, GroupProtocol, Kafka, Service, Settings};
+use brokers::BrokerFacts;
+pub use brokers::probe_transactions;
 
 /// Room for the headers that a rejected record gains, its names at their longest.
 const HEADER_ROOM: u64 = 2048;
+
+/// Where Kafka keeps its transactions; it does not exist before the first one.
+const TRANSACTION_LOG: &str = "__transaction_state";
 
 /// What was found out.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +106,7 @@ impl Report {
 pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachable> {
     let asker = Asker::new(&settings.kafka, timeout)?;
     let mut report = Report::default();
+    report.findings.extend(brokers::compare(&settings.kafka, &asker.brokers(&settings.kafka, timeout)));
     let mut described = asker.describe(settings, timeout, &mut report);
     for service in &settings.services {
         for topic in topics_of(service) {
@@ -112,8 +121,24 @@ pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachab
             }
         }
         compare(service, &mut report);
+        find_too_few_replicas(service, &mut report);
     }
     Ok(report)
+}
+
+/// A topic that wants more replicas in sync than it has may refuse every record.
+fn find_too_few_replicas(service: &Service, report: &mut Report) {
+    for topic in topics_of(service) {
+        if let Some(facts) = report.topics.get(topic)
+            && let (replicas, Some(insync)) = (facts.replication, facts.min_insync_replicas)
+            && insync > replicas as u64
+        {
+            let text = format!(
+                "min.insync.replicas is {insync}, more than its {replicas} replicas: brokers may refuse every record"
+            );
+            report.find(Severity::Warning, service, topic, text);
+        }
+    }
 }
 
 fn topics_of(service: &Service) -> impl Iterator<Item = &str> {
@@ -286,16 +311,49 @@ impl Asker {
         // Any broker knows; without a name librdkafka waits for the controller, which the embedded broker never tells.
         let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
         let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
-        let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
-        let admin: Result<AdminClient<Quiet>, _> = self.config.create_with_context(Quiet);
-        let answers = admin.and_then(|admin| block_on(admin.describe_configs(&resources, &options)));
-        match answers {
+        match self.configs(&resources, broker, timeout) {
             Ok(answers) => answers.into_iter().filter_map(topic_config).collect(),
             Err(error) => {
                 let text = format!("limits and retention of topics were not checked: {error}");
                 report.findings.push(Finding { severity: Severity::Info, service: None, topic: None, text });
                 BTreeMap::new()
             }
+        }
+    }
+
+    fn configs(
+        &self,
+        resources: &[ResourceSpecifier<'_>],
+        broker: Option<i32>,
+        timeout: Duration,
+    ) -> Result<Vec<ConfigResourceResult>, ClientError> {
+        let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
+        let admin: AdminClient<Quiet> = self.config.create_with_context(Quiet)?;
+        block_on(admin.describe_configs(resources, &options))
+    }
+
+    /// What the brokers tell of themselves, where the configuration depends on it.
+    fn brokers(&self, kafka: &Kafka, timeout: Duration) -> BrokerFacts {
+        let transactions = kafka.delivery == Delivery::ExactlyOnce;
+        if !transactions && kafka.group_protocol == GroupProtocol::Classic {
+            return BrokerFacts::default();
+        }
+        let cluster_id = self.consumer.client().fetch_cluster_id(timeout);
+        let Ok(metadata) = self.consumer.fetch_metadata(Some(TRANSACTION_LOG), timeout) else {
+            return BrokerFacts { cluster_id, ..BrokerFacts::default() };
+        };
+        let broker = metadata.orig_broker_id();
+        let answers = self.configs(&[ResourceSpecifier::Broker(broker)], Some(broker), timeout);
+        let config = answers.ok().and_then(|answers| answers.into_iter().find_map(Result::ok));
+        let entries = |config: ConfigResource| {
+            config.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
+        };
+        let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
+        BrokerFacts {
+            cluster_id,
+            brokers: metadata.brokers().len(),
+            config: config.map(entries),
+            transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
         }
     }
 }
@@ -319,6 +377,12 @@ impl ClientContext for Quiet {
     fn error(&self, error: ClientError, reason: &str) {
         tracing::debug!("admin client: {error}: {reason}");
     }
+}
+
+impl ProducerContext for Quiet {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
 }
 
 /// Runs a future that another thread completes, here where there may or may not be a runtime.

@@ -180,10 +180,29 @@ impl Producer {
 
     /// Fences and aborts whatever went before under the same id. After a retriable error: the same call again.
     pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
-        ffi::init_transactions(self.client(), timeout)?;
+        ffi::init_transactions(self.client(), timeout).map_err(|error| self.with_advice(error))?;
         self.client().context().tainted.store(false, Ordering::Release);
         self.mark(|transactions| transactions.initialised.set(true));
         Ok(())
+    }
+
+    /// What people can do about an error of [`init`](Producer::init), where they can.
+    fn with_advice(&self, mut error: TransactionError) -> TransactionError {
+        let advice = match error.code {
+            Code::TransactionalIdAuthorizationFailed => {
+                format!("grant WRITE and DESCRIBE on the transactional id {}", self.transactional_id())
+            }
+            Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster".to_owned(),
+            Code::InvalidTransactionTimeout => {
+                "transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms".to_owned()
+            }
+            Code::UnsupportedFeature | Code::UnsupportedVersion => {
+                "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them".to_owned()
+            }
+            _ => return error,
+        };
+        error.text = format!("{}: {advice}", error.text);
+        error
     }
 
     /// Begins a transaction.
@@ -314,17 +333,27 @@ impl Producer {
     }
 }
 
+/// The `transactional.id` of a service's producer.
+pub(super) fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+    format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)
+}
+
+/// How long the coordinator is asked to leave a transaction open.
+pub(super) fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
+    let (property, default) = TRANSACTIONS_TIMEOUT;
+    let millis = kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(10_000);
+    Duration::from_millis(millis)
+}
+
 impl Transactions {
     /// What the delivery of `kafka` asks for.
     fn of(kafka: &settings::Kafka, service: &settings::Service) -> Option<Transactions> {
         if kafka.delivery != Delivery::ExactlyOnce {
             return None;
         }
-        let (property, default) = TRANSACTIONS_TIMEOUT;
-        let millis = kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(10_000);
         Some(Transactions {
-            id: format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id),
-            timeout: Duration::from_millis(millis),
+            id: transactional_id(kafka, service),
+            timeout: transaction_timeout(kafka),
             initialised: Cell::new(false),
             open: Cell::new(false),
         })

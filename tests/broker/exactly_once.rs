@@ -16,9 +16,9 @@ use crate::support::watermaster::Watermaster;
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"";
-const END: Duration = Duration::from_secs(12);
+pub const END: Duration = Duration::from_secs(12);
 
-fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
+pub fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
     let mut config = rig.config(rig.service(capacity, "1s", CLIENT_FROM, TABLES));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
     config.instance = instance;
@@ -26,13 +26,13 @@ fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
 }
 
 /// One client in ten is a trickle that overtakes the flood's backlog: what is committed has holes.
-fn numbered(sources: &[String], n: u64) -> Outgoing {
+pub fn numbered(sources: &[String], n: u64) -> Outgoing {
     let client = if n.is_multiple_of(10) { "trickle" } else { "flood" };
     Outgoing::numbered(&sources[(n / 10) as usize % sources.len()], n, client)
 }
 
 /// Nothing is lost, repeated, altered or out of order.
-fn judge(rig: &Rig, reasons: &[&str]) -> Verdict {
+pub fn judge(rig: &Rig, reasons: &[&str]) -> Verdict {
     let client = |record: &Record| record.header("client-id").map(str::to_owned);
     let judge = Judge {
         identity: Identity::Value,
@@ -58,11 +58,11 @@ fn judge(rig: &Rig, reasons: &[&str]) -> Verdict {
     verdict
 }
 
-fn follow(broker: &Broker, rig: &Rig) -> Follower {
+pub fn follow(broker: &Broker, rig: &Rig) -> Follower {
     Follower::of(broker, &[&rig.target, &rig.dead_letter], Identity::Value)
 }
 
-fn wait_for_backlog(watermaster: &mut Watermaster, records: f64) {
+pub fn wait_for_backlog(watermaster: &mut Watermaster, records: f64) {
     wait_until("records to be delayed", DRAIN, || {
         watermaster.assert_running();
         watermaster.metric("watermaster_backlog_records", &[]).is_some_and(|held| held >= records)
@@ -71,14 +71,19 @@ fn wait_for_backlog(watermaster: &mut Watermaster, records: f64) {
 
 /// Lets all come out, ends politely and judges.
 fn finish(rig: &Rig, follower: &mut Follower, records: u64) {
-    let mut watermaster = Watermaster::start(&config(rig, 100_000, "only"));
+    finish_with(&config(rig, 100_000, "only"), rig, follower, records);
+}
+
+/// The same with a configuration of one's own.
+pub fn finish_with(config: &Config, rig: &Rig, follower: &mut Follower, records: u64) {
+    let mut watermaster = Watermaster::start(config);
     follower.wait_for(records, DRAIN);
     assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
     let verdict = judge(rig, &["queue_full"]);
     assert_eq!(verdict.admitted + verdict.rejected, records);
 }
 
-fn rounds(watermaster: &Watermaster) -> String {
+pub fn rounds(watermaster: &Watermaster) -> String {
     let count = |name: &str, label: &str| watermaster.metric(name, &[label]).unwrap_or(0.0);
     let outcome = |value: &str| count("watermaster_rounds_total", &format!("outcome=\"{value}\""));
     let cause = |value: &str| count("watermaster_producer_recreations_total", &format!("cause=\"{value}\""));
@@ -252,8 +257,7 @@ fn one_poison_record_does_not_hold_up_its_neighbours() {
     const POISON: u64 = 777;
     let broker = Broker::of_this_run();
     let rig = Rig::with_target(&broker, "eos-poison", 1, 1, |topic| {
-        topic.settings.retain(|(name, _)| *name != "message.timestamp.after.max.ms");
-        topic.settings.push(("message.timestamp.after.max.ms", "3600000"));
+        topic.set("message.timestamp.after.max.ms", "3600000");
     });
     let tomorrow = crate::rig::an_hour_ago() + 24 * 3_600_000;
     let record = |n| Outgoing { timestamp: (n == POISON).then_some(tomorrow), ..numbered(&rig.sources, n) };

@@ -1,4 +1,5 @@
-//! End to end on a real Kafka: run `scripts/test`. Without one, only the oracle's own tests run.
+//! End to end on a real Kafka: run `scripts/test`. Without one, only the oracle's own tests run. What lies in a module
+//! `long` runs with `scripts/test --long` only.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -6,9 +7,13 @@ mod support;
 mod bad_input;
 mod exactly_once;
 mod fidelity;
+mod group_protocol;
 mod harness;
+mod many_partitions;
 mod oracle;
 mod outage;
+mod poison;
+mod preflight;
 mod promise;
 mod restart;
 mod rig;

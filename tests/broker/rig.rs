@@ -49,14 +49,25 @@ impl Rig {
         partitions: i32,
         change: impl FnOnce(&mut Topic),
     ) -> Rig {
+        Rig::with_outputs(broker, prefix, sources, partitions, |target, _| change(target))
+    }
+
+    /// Creates the topics; `change` has a look at target and dead-letter topic first.
+    pub fn with_outputs(
+        broker: &Broker,
+        prefix: &str,
+        sources: usize,
+        partitions: i32,
+        change: impl FnOnce(&mut Topic, &mut Topic),
+    ) -> Rig {
         let name = unique(prefix);
         let sources: Vec<String> = (0..sources).map(|n| format!("{name}.source-{n}")).collect();
         let (target, dead_letter) = (format!("{name}.target"), format!("{name}.dead-letter"));
         let mut topics: Vec<Topic> = sources.iter().map(|source| Topic::new(source, partitions)).collect();
         let mut target_topic = Topic::new(&target, TARGET_PARTITIONS);
-        change(&mut target_topic);
-        topics.push(target_topic);
-        topics.push(Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS));
+        let mut dead_letter_topic = Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS);
+        change(&mut target_topic, &mut dead_letter_topic);
+        topics.extend([target_topic, dead_letter_topic]);
         let topics = broker.create(&topics);
         Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: topics }
     }

@@ -94,6 +94,12 @@ impl Topic {
         Topic { name: name.into(), partitions, settings }
     }
 
+    /// With this setting, whatever it was before.
+    pub fn set(&mut self, name: &'static str, value: &'static str) {
+        self.settings.retain(|(known, _)| *known != name);
+        self.settings.push((name, value));
+    }
+
     /// The broker sets each record's timestamp when it appends it.
     pub fn with_append_time(mut self) -> Topic {
         self.settings.push(("message.timestamp.type", "LogAppendTime"));

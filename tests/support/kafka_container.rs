@@ -8,9 +8,13 @@ use testcontainers_modules::testcontainers::runners::AsyncRunner;
 
 /// The same as the jars' (`scripts/kafka-node`).
 const VERSION: &str = "4.1.0";
-const PROPERTIES: [(&str, &str); 7] = [
+const PROPERTIES: [(&str, &str); 11] = [
     ("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false"),
     ("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0"),
+    ("KAFKA_GROUP_CONSUMER_MIN_SESSION_TIMEOUT_MS", "6000"),
+    ("KAFKA_GROUP_CONSUMER_SESSION_TIMEOUT_MS", "6000"),
+    ("KAFKA_GROUP_CONSUMER_MIN_HEARTBEAT_INTERVAL_MS", "1000"),
+    ("KAFKA_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS", "1000"),
     ("KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS", "4"),
     ("KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR", "1"),
     ("KAFKA_TRANSACTION_STATE_LOG_MIN_ISR", "1"),

@@ -14,6 +14,26 @@ use super::wait::{wait_for, wait_until};
 /// How long it may take from its start until it is ready.
 pub const START: Duration = Duration::from_secs(30);
 
+/// Runs `watermaster check --connect`: its exit code, and all that it said.
+pub fn check(config: &Config) -> (Option<i32>, String) {
+    let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
+    let output = command("check", config, &dir).arg("--connect").output().expect("watermaster runs");
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    (output.status.code(), said.concat())
+}
+
+/// A subcommand with this configuration, whatever the environment says.
+fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
+    let file = dir.path().join("watermaster.toml");
+    std::fs::write(&file, config.to_toml()).expect("the configuration can be written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
+    command.arg(subcommand).arg("--config").arg(&file);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// A running `watermaster run`.
 pub struct Watermaster {
     process: Process,
@@ -25,14 +45,8 @@ impl Watermaster {
     /// Starts it; returns at once.
     pub fn spawn(config: &Config) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
-        let file = dir.path().join("watermaster.toml");
-        std::fs::write(&file, config.to_toml()).expect("the configuration can be written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
-        command.arg("run").arg("--config").arg(&file);
+        let mut command = command("run", config, &dir);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
-            command.env_remove(name);
-        }
         let mut process = Process::start(&mut command);
         let stderr = process.child().stderr.take().expect("stderr is piped");
         let log = Arc::new(Mutex::new(String::new()));

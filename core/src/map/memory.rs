@@ -36,6 +36,13 @@ pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice])
     }
 }
 
+/// All of them as the newest: remembered longer, never shorter.
+pub(super) fn in_one(slices: &[MemorySlice]) -> Option<MemorySlice> {
+    let end_ms = slices.iter().filter(|slice| slice.admitted > 0).map(|slice| slice.end_ms).max()?;
+    let admitted = slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(slice.admitted));
+    Some(MemorySlice { end_ms, admitted })
+}
+
 /// The counts, newest first. One between two steps counts in the later, one too old in the oldest: it is remembered longer, not shorter.
 fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a MemorySlice>) -> Vec<u64> {
     let mut counts: Vec<u64> = Vec::new();

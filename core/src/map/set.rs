@@ -23,7 +23,6 @@ fn write_header(bits: &mut BitWriter, kind: Kind, shape: SetShape) {
         Kind::Runs { waiting, completed } => (0, shape.pairs, vec![waiting, completed]),
         Kind::AfterWaiting { parameter } => (1, shape.waiting, vec![parameter]),
         Kind::BeforeCompleted { parameter } => (2, shape.completed, vec![parameter]),
-        Kind::Bitmap => (3, shape.waiting + shape.completed, vec![]),
     };
     bits.push(number, 2);
     bits.push_number(count);
@@ -47,18 +46,6 @@ fn write_pair(bits: &mut BitWriter, kind: Kind, waiting: u64, completed: u64) {
             bits.push_rice(waiting, parameter);
             (1..completed).for_each(|_| bits.push_rice(0, parameter));
         }
-        Kind::Bitmap => {
-            push_repeated(bits, 0, waiting);
-            push_repeated(bits, u64::MAX, completed);
-        }
-    }
-}
-
-fn push_repeated(bits: &mut BitWriter, word: u64, mut count: u64) {
-    while count > 0 {
-        let width = count.min(64);
-        bits.push(word >> (64 - width), width as u32);
-        count -= width;
     }
 }
 
@@ -89,11 +76,7 @@ pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<OffsetRuns, Ma
                 set.completed(1)?;
             }
         }
-        _ => {
-            for _ in 0..count {
-                if bits.take(1)? == 0 { set.waiting(1)? } else { set.completed(1)? }
-            }
-        }
+        _ => return Err(Malformed),
     }
     Ok(set.runs)
 }
@@ -102,7 +85,7 @@ fn take_parameter(bits: &mut BitReader<'_>) -> Result<u32, Malformed> {
     bits.take(PARAMETER_BITS).map(|parameter| parameter as u32)
 }
 
-/// Offsets as they are read, from `base` on.
+/// Offsets as they are read, from `base` on. That one is never completed: else a later one would be committed.
 struct Collector {
     base: i64,
     span: u64,
@@ -115,12 +98,15 @@ impl Collector {
     }
 
     fn completed(&mut self, count: u64) -> Result<(), Malformed> {
+        if self.span == 0 {
+            return Err(Malformed);
+        }
         let run = self.advance(count)?;
         self.runs.push(run);
         Ok(())
     }
 
-    /// The next `count` offsets. A set neither begins with completed ones nor reaches too far.
+    /// The next `count` offsets. A set does not reach too far.
     fn advance(&mut self, count: u64) -> Result<Range<i64>, Malformed> {
         let end = self.span.checked_add(count).filter(|end| *end <= MAX_SPAN).ok_or(Malformed)?;
         let start = std::mem::replace(&mut self.span, end);

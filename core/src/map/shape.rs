@@ -21,14 +21,13 @@ pub(crate) struct SetShape {
 /// How a set is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The lengths of the runs, less one: waiting, completed, waiting, …
+    /// The lengths of the runs, less one: waiting, completed, waiting, … Never more than a bit for each offset, since that
+    /// is what the parameters 0 and 0 come to.
     Runs { waiting: u32, completed: u32 },
     /// For each waiting offset, the completed ones between it and the next.
     AfterWaiting { parameter: u32 },
     /// For each completed offset, the waiting ones since the last.
     BeforeCompleted { parameter: u32 },
-    /// A bit for each offset.
-    Bitmap,
 }
 
 impl SetShape {
@@ -43,7 +42,6 @@ impl SetShape {
         let others = [
             (Kind::AfterWaiting { parameter: after }, after_bits),
             (Kind::BeforeCompleted { parameter: before }, before_bits),
-            (Kind::Bitmap, waiting + completed),
         ];
         let mut best = (runs, waiting_bits + completed_bits);
         for other in others {

@@ -1,0 +1,324 @@
+//! Damaged and forged maps, many of them: reading one never panics, and never makes a record count as done that is not.
+//!
+//! The suite takes a few seconds of it; `scripts/fuzz` goes on for as long as it is told.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use support::forge::{self, Alphabet};
+use support::random::Random;
+use watermaster_core::map::{DecodeError, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode};
+use watermaster_core::tracker::{OffsetRuns, Seen, Tracker};
+
+/// What the suite takes.
+const SMOKE: u64 = 400_000;
+/// No map is larger than Kafka's strings.
+const WIDEST: [MapBudget; 2] = [MapBudget::Chars(usize::MAX), MapBudget::Bytes(usize::MAX)];
+
+/// Metadata beside an offset, and what it was made of.
+struct Input {
+    offset: i64,
+    metadata: Vec<u8>,
+    /// Its checksum was made to hold.
+    sealed: bool,
+    written_at: i64,
+    written: String,
+    says: Map,
+}
+
+/// What reading came to.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    read: u64,
+    foreign: u64,
+    unreadable: u64,
+    /// Unreadable behind a checksum that holds.
+    malformed: u64,
+    /// Damage that a checksum of 32 bits can't notice: once in 2³² times.
+    collisions: u64,
+}
+
+#[test]
+fn damaged_and_forged_maps_do_no_harm() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let seed = number("WATERMASTER_FUZZ_SEED").unwrap_or(1);
+    let from = number("WATERMASTER_FUZZ_FROM").unwrap_or(0);
+    let time = number("WATERMASTER_FUZZ_SECONDS").map(Duration::from_secs);
+    println!("seed {seed}, from input {from}");
+    let (began, mut counts, mut index, mut told) = (Instant::now(), Counts::default(), from, Duration::ZERO);
+    while time.map_or(index < from + SMOKE, |time| began.elapsed() < time) {
+        (index..index + 1000).for_each(|index| try_one(seed, index, &mut counts));
+        index += 1000;
+        if began.elapsed() >= told + Duration::from_secs(60) {
+            told = began.elapsed();
+            println!("{:>4} s: {} inputs, {counts:?}", told.as_secs(), index - from);
+        }
+    }
+    println!("{} inputs in {:.1} s: {counts:?}", index - from, began.elapsed().as_secs_f32());
+    assert!(counts.collisions <= 1 + ((index - from) >> 31), "the checksum is not looked at: {counts:?}");
+    let kinds = [counts.read, counts.foreign, counts.unreadable, counts.malformed];
+    assert!(kinds.iter().all(|count| *count > 1000), "{counts:?}");
+}
+
+/// The `index`-th input of a seed; it depends on nothing else.
+fn try_one(seed: u64, index: u64, counts: &mut Counts) {
+    let mut random = Random::stream(seed, index);
+    let input = any_input(&mut random);
+    if catch_unwind(AssertUnwindSafe(|| check(&input, &mut random, counts))).is_err() {
+        panic!("input {index} of seed {seed} (scripts/fuzz --seed {seed} --from {index}):\n{}", shown(&input));
+    }
+}
+
+fn shown(input: &Input) -> String {
+    let mut text = format!("offset {}, {} bytes: ", input.offset, input.metadata.len());
+    let _ = match std::str::from_utf8(&input.metadata) {
+        Ok(metadata) => write!(text, "\"{}\"", metadata.escape_default()),
+        Err(_) => write!(text, "b\"{}\"", input.metadata.escape_ascii()),
+    };
+    let _ = write!(text, "\nread as {:?}", decode(input.offset, &input.metadata));
+    let _ = write!(text, "\nmade of \"{}\" at {}: {:?}", input.written.escape_default(), input.written_at, input.says);
+    text
+}
+
+// ## Inputs
+
+fn any_input(random: &mut Random) -> Input {
+    let (offset, tracker, admitted) = any_state(random);
+    let budget = random.one_of(&WIDEST);
+    let slice_ms = random.one_of(&[1, 50, 1000]);
+    let written = encode(budget, &tracker, slice_ms, &admitted).unwrap_or_default();
+    let says = decode(offset, written.as_bytes()).unwrap_or_default();
+    let mut input =
+        Input { offset, metadata: written.clone().into_bytes(), sealed: false, written_at: offset, written, says };
+    match random.below(9) {
+        0 => input.metadata = any_bytes(random),
+        1 => input.offset = random.one_of(&[offset ^ 1, offset.saturating_add(256), 0, i64::MAX, -1]),
+        2..5 => (0..=random.below(4)).for_each(|_| damage(random, &mut input.metadata)),
+        _ => forge(random, &mut input),
+    }
+    input
+}
+
+/// A partition in any state, and what was admitted from it.
+fn any_state(random: &mut Random) -> (i64, Tracker, Vec<MemorySlice>) {
+    let base = match random.below(4) {
+        0 => random.below(3) as i64,
+        1 => i64::MAX - random.magnitude(26) as i64,
+        _ => random.magnitude(62) as i64,
+    };
+    let pairs = if random.once_in(50) { random.magnitude(12) } else { random.magnitude(5) };
+    let longest = random.one_of(&[1, 3, 10, 18]);
+    let mut runs = OffsetRuns::new();
+    let mut end = base;
+    for _ in 0..pairs {
+        let start = end.saturating_add(1 + random.magnitude(longest) as i64);
+        end = start.saturating_add(1 + random.magnitude(longest) as i64);
+        if end.abs_diff(base) > MAX_SPAN {
+            break;
+        }
+        runs.push(start..end);
+    }
+    let slices = if random.once_in(2) { 0 } else { random.magnitude(9) };
+    let newest = random.magnitude(62) as i64;
+    let slice = |_| MemorySlice { end_ms: newest - random.magnitude(15) as i64, admitted: random.magnitude(62) };
+    let admitted = (0..slices).map(slice).collect();
+    (base, Tracker::restore(base, &runs), admitted)
+}
+
+fn any_bytes(random: &mut Random) -> Vec<u8> {
+    let prefixes: [&[u8]; 8] = [b"", b"w", b"wm", b"wm1", b"wm1c", b"wm1b", b"wm0b", b"wm1\xe3\x90\x80"];
+    let mut bytes = random.one_of(&prefixes).to_vec();
+    let narrow = random.once_in(2);
+    for _ in 0..random.magnitude(10) {
+        let byte = random.word() as u8;
+        bytes.push(if narrow { byte & 63 | 64 } else { byte });
+    }
+    bytes
+}
+
+/// One change to the text.
+fn damage(random: &mut Random, text: &mut Vec<u8>) {
+    let at = random.index(text.len() + 1);
+    let to = (at + random.magnitude(8) as usize).min(text.len());
+    match random.below(8) {
+        0 | 1 if at < text.len() => text[at] ^= 1 << random.below(8),
+        2 => text.truncate(at),
+        3 => _ = text.drain(at..to),
+        4 => {
+            let piece = text[at..to].to_vec();
+            let here = random.index(text.len() + 1);
+            text.splice(here..here, piece);
+        }
+        5 => {
+            let character = random.one_of(&['A', '_', '㐀', '一', '龥', '\u{E000}', '\u{F43F}', '\u{F440}', '𝄞', '\0']);
+            text.splice(at..at, character.to_string().bytes());
+        }
+        6 => {
+            let piece = any_bytes(random);
+            text.splice(at..to, piece);
+        }
+        _ => text[at..to].reverse(),
+    }
+}
+
+/// Other contents, or other text, beneath a checksum that holds.
+fn forge(random: &mut Random, input: &mut Input) {
+    let (mut alphabet, mut bits) = forge::unseal(&input.written).unwrap_or((Alphabet::Narrow, Vec::new()));
+    if random.once_in(4) {
+        alphabet = random.one_of(&[Alphabet::Wide, Alphabet::Narrow]);
+    }
+    if random.once_in(4) {
+        bits = header(random);
+    }
+    (0..random.below(5)).for_each(|_| damage_bits(random, &mut bits));
+    let mut map = forge::map(alphabet, input.offset, &bits);
+    if random.once_in(8) {
+        let body_start = map.char_indices().nth(4 + alphabet.check_symbols()).map_or(map.len(), |(at, _)| at);
+        let mut body = map.split_off(body_start).into_bytes();
+        damage(random, &mut body);
+        let version = random.one_of(&['1', '1', '1', '0', '2', 'x']);
+        map = forge::seal(version, alphabet, input.offset, &String::from_utf8_lossy(&body));
+    }
+    input.metadata = map.into_bytes();
+    input.sealed = true;
+}
+
+/// A header with any claims, and bits behind it.
+fn header(random: &mut Random) -> Vec<bool> {
+    let number = |random: &mut Random, bits: u64| {
+        let value = random.magnitude(bits);
+        let width = 64 - value.leading_zeros();
+        [(u64::from(width), 6), (value, width as usize)]
+    };
+    let slices = if random.once_in(2) { 0 } else { random.below(512) };
+    let mut values = vec![(slices, 9)];
+    if slices > 0 {
+        values.extend(number(random, 63));
+        values.extend(number(random, 63));
+        values.push((random.below(64), 6));
+        values.extend((0..slices).map(|_| (random.magnitude(20) & !1, 20)));
+    }
+    values.push((random.below(4), 2));
+    values.extend(number(random, 30));
+    let (low, high) = (random.below(32), random.below(32));
+    values.extend([(low, 5), (high, 5)]);
+    let fill = random.one_of(&[0, u64::MAX, 0xAAAA_AAAA_AAAA_AAAA, 1]);
+    values.extend((0..random.magnitude(8)).map(|_| (if fill == 1 { random.word() } else { fill }, 64)));
+    forge::bits_of(&values)
+}
+
+fn damage_bits(random: &mut Random, bits: &mut Vec<bool>) {
+    let at = random.index(bits.len() + 1);
+    let to = (at + random.magnitude(9) as usize).min(bits.len());
+    match random.below(6) {
+        0 | 1 if at < bits.len() => bits[at] = !bits[at],
+        2 => bits.truncate(at),
+        3 => _ = bits.drain(at..to),
+        4 => {
+            let piece: Vec<bool> = (0..random.magnitude(9)).map(|_| random.once_in(2)).collect();
+            bits.splice(at..to, piece);
+        }
+        _ => {
+            let ones = random.once_in(2);
+            bits[at..to].fill(ones);
+        }
+    }
+}
+
+// ## Checks
+
+fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
+    let untouched = input.offset == input.written_at && input.metadata == input.written.as_bytes();
+    let map = match decode(input.offset, &input.metadata) {
+        Ok(map) => map,
+        Err(refused) => {
+            assert!(!untouched || input.written.is_empty(), "refused what was written");
+            assert!(!refused.to_string().is_empty());
+            return match refused {
+                DecodeError::Foreign { .. } => counts.foreign += 1,
+                DecodeError::Unreadable(Unreadable::Malformed) => counts.malformed += 1,
+                DecodeError::Unreadable(_) => counts.unreadable += 1,
+            };
+        }
+    };
+    counts.read += 1;
+    if untouched {
+        assert_eq!(map, input.says);
+    } else if !input.sealed {
+        counts.collisions += 1;
+    }
+    check_form(input, &map);
+    let mut tracker = Tracker::restore(input.offset, &map.completed);
+    if input.offset >= 0 {
+        assert!(tracker.runs().eq(map.completed.iter()), "a tracker of this map says something else");
+        check_again(input.offset, &tracker, &map);
+        check_reading(&mut tracker, &map.completed, random);
+    }
+}
+
+/// Runs in order, beyond the offset and within bounds, and no more of either than the text can hold.
+fn check_form(input: &Input, map: &Map) {
+    let mut end = input.offset;
+    for run in map.completed.iter() {
+        assert!(run.start > end || input.offset < 0, "{run:?} comes after {end}");
+        assert!(run.start < run.end, "{run:?} is empty");
+        end = run.end;
+    }
+    assert!(end.abs_diff(input.offset) <= MAX_SPAN || map.completed.is_empty());
+    let bits = input.metadata.len() * 8;
+    assert!(map.completed.iter().count() <= bits && map.admitted.len() <= bits.min(512));
+    assert!(map.admitted.iter().all(|slice| slice.admitted > 0), "an empty slice");
+}
+
+/// What was read, written again, reads the same.
+fn check_again(offset: i64, tracker: &Tracker, map: &Map) {
+    let total = |slices: &[MemorySlice]| slices.iter().map(|slice| u128::from(slice.admitted)).sum::<u128>();
+    for budget in WIDEST {
+        match encode(budget, tracker, 50, &map.admitted) {
+            Ok(text) => {
+                let again = decode(offset, text.as_bytes()).expect("just written");
+                assert_eq!(again.completed, map.completed, "written again");
+                assert_eq!(total(&again.admitted), total(&map.admitted).min(1 << 62), "written again");
+            }
+            // We may need more than the enemy: we choose by bounds, he by what is shortest.
+            Err(refused) => assert!(refused.needed_bits > refused.budget_bits),
+        }
+    }
+}
+
+/// Reads a log through the tracker: what neither the map nor anybody since has completed, is not done.
+fn check_reading(tracker: &mut Tracker, recorded: &OffsetRuns, random: &mut Random) {
+    let mut waiting = BTreeSet::new();
+    let mut next = tracker.base();
+    let edges: Vec<i64> = recorded.iter().take(64).flat_map(|run| [run.start - 1, run.start, run.end]).collect();
+    for _ in 0..24 {
+        let hop = if random.once_in(4) { random.magnitude(20) } else { random.below(3) };
+        let edge = if edges.is_empty() || random.once_in(2) { 0 } else { random.one_of(&edges) };
+        let offset = if edge >= next { edge } else { next.saturating_add(hop as i64) };
+        if offset >= i64::MAX - 1 {
+            break;
+        }
+        next = offset + 1;
+        let seen = tracker.observe(offset);
+        assert_eq!(seen == Seen::Completed, recorded.contains(offset), "{offset} was {seen:?}");
+        if seen == Seen::New {
+            waiting.insert(offset);
+        }
+        if random.once_in(2)
+            && let Some(done) = waiting.iter().nth(random.index(waiting.len())).copied()
+            && tracker.bits_bound_after(done) < u64::MAX
+        {
+            tracker.complete(done);
+            waiting.remove(&done);
+        }
+        let first = waiting.first().copied().unwrap_or(i64::MAX);
+        assert!(tracker.base() <= first, "{first} waits, {} would be committed", tracker.base());
+        assert!((next..tracker.base()).take(64).all(|unread| recorded.contains(unread)), "unread, but committed");
+        assert!(!waiting.iter().any(|offset| tracker.is_completed(*offset)), "a record that waits counts as done");
+    }
+    assert!(tracker.iter_pending().eq(waiting.iter().copied()));
+}

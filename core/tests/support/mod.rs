@@ -1,0 +1,7 @@
+//! What the tests of maps share.
+
+// Each test crate that includes this module uses a part of it.
+#![allow(dead_code)]
+
+pub mod forge;
+pub mod random;

@@ -1,0 +1,115 @@
+//! `group_protocol = "consumer"`: the broker assigns partitions, member by member; the guarantee is the same.
+
+use std::time::Duration;
+
+use crate::exactly_once::{self, END, finish_with, follow, numbered, rounds, wait_for_backlog};
+use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::support::broker::Broker;
+use crate::support::config::Config;
+use crate::support::producer::Load;
+use crate::support::reader::Follower;
+use crate::support::wait::{let_the_fault_last, wait_until};
+use crate::support::watermaster::Watermaster;
+
+fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
+    let mut config = exactly_once::config(rig, capacity, instance);
+    config.kafka.push_str("\ngroup_protocol = \"consumer\"");
+    config
+}
+
+/// Two instances, of which one joins while the other has a backlog.
+struct Pair {
+    rig: Rig,
+    load: Load,
+    follower: Follower,
+    first: Watermaster,
+    second: Watermaster,
+}
+
+impl Pair {
+    fn start(prefix: &str) -> Pair {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, prefix, 2, 4, TargetTime::Create);
+        let sources = rig.sources.clone();
+        let load = Load::start(&broker, 2_000, move |n| numbered(&sources, n));
+        let follower = follow(&broker, &rig);
+        let mut first = Watermaster::start(&config(&rig, 1_000, "first"));
+        wait_for_backlog(&mut first, 2_000.0);
+        let mut second = Watermaster::start(&config(&rig, 1_000, "second"));
+        wait_for_backlog(&mut second, 500.0);
+        let rebalances = first.metric("watermaster_rebalances_total", &[]);
+        assert!(rebalances.is_some_and(|count| count > 0.0), "nothing was revoked: {rebalances:?}");
+        Pair { rig, load, follower, first, second }
+    }
+
+    /// So many more come out.
+    fn flow(&mut self, records: u64) {
+        self.follower.wait_for(self.follower.seen() as u64 + records, DRAIN);
+    }
+
+    fn finish(mut self) {
+        let sent = self.load.stop();
+        eprintln!("first: {}\nsecond: {}", rounds(&self.first), rounds(&self.second));
+        assert_eq!(self.first.terminate(END).code(), Some(0), "{}", self.first.log());
+        assert_eq!(self.second.terminate(END).code(), Some(0), "{}", self.second.log());
+        finish_with(&config(&self.rig, 100_000, "only"), &self.rig, &mut self.follower, sent);
+    }
+}
+
+/// The session lasts for 6 s there (`scripts/kafka-node`).
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_join_and_a_kill_repeat_nothing() {
+    let mut pair = Pair::start("kip848-kill");
+    pair.first.kill();
+    // More than what the second had by itself: it took the partitions over.
+    wait_until("the survivor to own everything", DRAIN, || {
+        pair.follower.read_on(Duration::from_millis(100));
+        lagging_partitions(&pair.second) == 8
+    });
+    pair.first = Watermaster::start(&config(&pair.rig, 1_000, "first"));
+    pair.flow(2_000);
+    pair.finish();
+}
+
+/// Partitions that an instance owns.
+fn lagging_partitions(watermaster: &Watermaster) -> usize {
+    let (_, text) = watermaster.get("/metrics").unwrap_or_default();
+    text.lines().filter(|line| line.starts_with("watermaster_consumer_lag_records{")).count()
+}
+
+mod long {
+    use super::*;
+
+    /// Longer than session and transaction last: the other takes over, and what the first one still wants is void.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test --long"]
+    fn a_frozen_instance_that_comes_back_repeats_nothing() {
+        let mut pair = Pair::start("kip848-stop");
+        pair.first.freeze();
+        // Session 6 s; transaction, and the coordinator's look at it: 10 s each.
+        let_the_fault_last(Duration::from_secs(25));
+        pair.flow(4_000);
+        pair.first.thaw();
+        pair.flow(4_000);
+        pair.finish();
+    }
+
+    /// Again and again, in both ways, at seeded moments.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test --long"]
+    fn kills_and_freezes_repeat_nothing() {
+        let mut random = crate::support::generator::Random(3);
+        let mut pair = Pair::start("kip848-chaos");
+        for _ in 0..4 {
+            let_the_fault_last(Duration::from_millis(random.below(2_000)));
+            pair.first.kill();
+            pair.first = Watermaster::start(&config(&pair.rig, 1_000, "first"));
+            pair.second.freeze();
+            let_the_fault_last(Duration::from_millis(4_000 + random.below(5_000)));
+            pair.second.thaw();
+            pair.flow(1_500);
+        }
+        pair.finish();
+    }
+}

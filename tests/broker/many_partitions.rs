@@ -1,0 +1,85 @@
+//! Three hundred partitions, each with a map as large as may be: four times what a broker takes in one request.
+
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::{Offset, TopicPartitionList};
+use watermaster_core::map::{MapBudget, encode};
+use watermaster_core::tracker::Tracker;
+
+use crate::exactly_once::{END, config, follow, rounds};
+use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::support::broker::Broker;
+use crate::support::producer::{Outgoing, Producer};
+use crate::support::record::Identity;
+use crate::support::watermaster::Watermaster;
+
+const PARTITIONS: i32 = 300;
+/// In each partition, of which every other is done already.
+const RECORDS: u64 = 100;
+/// Offsets that a predecessor's map speaks of, every other completed: all that fits beside what has to be remembered.
+const SPAN: i64 = 56_000;
+
+/// What a predecessor has committed: nothing but every other record of each partition. It is worth 3 700 characters each,
+/// since so many records in so many partitions would take an hour to come by.
+fn commit_as_predecessor(broker: &Broker, rig: &Rig) -> usize {
+    let done = (0..SPAN).filter(|offset| offset % 2 == 1).map(|offset| offset..offset + 1).collect();
+    let map = encode(MapBudget::default(), &Tracker::restore(0, &done), 50, &[]).expect("it fits");
+    let mut client = broker.client();
+    client.set("group.id", format!("{}.kyc", rig.name)).set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = client.create().expect("a consumer");
+    // No more than a broker takes at once.
+    for partitions in (0..PARTITIONS).collect::<Vec<_>>().chunks(50) {
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            let mut element = list.add_partition(&rig.sources[0], *partition);
+            element.set_offset(Offset::Offset(0)).expect("an offset");
+            element.set_metadata(&map);
+        }
+        consumer.commit(&list, CommitMode::Sync).expect("the group is empty");
+    }
+    map.chars().count()
+}
+
+fn numbered(rig: &Rig, n: u64) -> Outgoing {
+    let partition = (n % PARTITIONS as u64) as i32;
+    // Half of what is left is over its limit for a while.
+    let client = if n / PARTITIONS as u64 % 4 == 0 { "flood" } else { "trickle" };
+    Outgoing { partition: Some(partition), ..Outgoing::numbered(&rig.sources[0], n, client) }
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn three_hundred_full_maps_are_committed_together() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "maps", 1, PARTITIONS, TargetTime::Create);
+    let records = RECORDS * PARTITIONS as u64;
+    Producer::to(&broker).send_all((0..records).map(|n| numbered(&rig, n)));
+    let chars = commit_as_predecessor(&broker, &rig);
+    eprintln!("{PARTITIONS} maps of {chars} characters: {} KiB", chars * 3 * PARTITIONS as usize / 1024);
+    assert!(chars > 3_700);
+
+    let mut config = config(&rig, 20_000, "only");
+    config.services[0].cycle = "10s";
+    config.commit_interval = "500ms";
+    config.services[0].tables.push_str("\n[service.client.flood.limit]\nrate = 400\n");
+    let mut follower = follow(&broker, &rig);
+    let mut watermaster = Watermaster::start(&config);
+    follower.wait_for(records / 8, DRAIN);
+    let used = watermaster.metric("watermaster_map_used_ratio", &[]).unwrap_or(0.0);
+    eprintln!("map_used_ratio {used}, {}", rounds(&watermaster));
+    assert!((0.95..=1.0).contains(&used), "the fullest map takes {used} of its room");
+    watermaster.kill();
+
+    watermaster = Watermaster::start(&config);
+    follower.wait_for(records / 2, DRAIN);
+    eprintln!("{}", rounds(&watermaster));
+    let aborted = watermaster.metric("watermaster_rounds_total", &["outcome=\"aborted\""]);
+    assert_eq!(aborted, Some(0.0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+
+    let mut numbers: Vec<u64> = rig.read_target().iter().filter_map(|record| Identity::Value.of(record)).collect();
+    numbers.sort_unstable();
+    // Offset 0, 2, … of each partition.
+    let waited: Vec<u64> = (0..records).filter(|n| n / PARTITIONS as u64 % 2 == 0).collect();
+    assert!(numbers == waited, "{} records came out, {} waited", numbers.len(), waited.len());
+    assert_eq!(rig.read_dead_letter().len(), 0);
+}

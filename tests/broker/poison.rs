@@ -1,0 +1,129 @@
+//! Records that a topic refuses for good, under `exactly_once`: they end in the dead-letter topic, or stop the service
+//! where that refuses them too, and their neighbours hardly notice.
+
+use std::time::Duration;
+
+use crate::exactly_once::{END, config, follow};
+use crate::rig::{DRAIN, Rig, an_hour_ago};
+use crate::support::broker::{Broker, Topic};
+use crate::support::generator::Random;
+use crate::support::producer::{Outgoing, Producer};
+use crate::support::record::{Identity, Record};
+use crate::support::wait::wait_until;
+use crate::support::watermaster::Watermaster;
+
+/// Records around the one that is refused.
+const NEIGHBOURS: u64 = 10;
+/// What the service says when it stops.
+const STOPPED: i32 = 70;
+
+/// Refuses what is large, of tomorrow, or without a key.
+fn make_picky(topic: &mut Topic) {
+    topic.set("max.message.bytes", "20000");
+    topic.set("message.timestamp.after.max.ms", "3600000");
+    topic.set("cleanup.policy", "compact");
+}
+
+fn good(rig: &Rig, n: u64) -> Outgoing {
+    Outgoing::numbered(&rig.sources[0], n, "one")
+}
+
+/// Does not get smaller when it is compressed.
+fn too_large(rig: &Rig, n: u64) -> Outgoing {
+    let value = [format!("{n}|").into_bytes(), Random(n).bytes(100_000)].concat();
+    Outgoing { value: Some(value), ..good(rig, n) }
+}
+
+fn of_tomorrow(rig: &Rig, n: u64) -> Outgoing {
+    Outgoing { timestamp: Some(an_hour_ago() + 25 * 3_600_000), ..good(rig, n) }
+}
+
+fn without_key(rig: &Rig, n: u64) -> Outgoing {
+    Outgoing { key: None, ..good(rig, n) }
+}
+
+fn numbers(records: &[Record]) -> Vec<u64> {
+    let mut numbers: Vec<u64> = records.iter().filter_map(|record| Identity::Value.of(record)).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn committed_rounds(watermaster: &Watermaster) -> f64 {
+    watermaster.metric("watermaster_rounds_total", &["outcome=\"committed\""]).unwrap_or(0.0)
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn each_kind_is_out_within_two_rounds() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::with_target(&broker, "poison", 1, 1, make_picky);
+    let kinds: [fn(&Rig, u64) -> Outgoing; 3] = [too_large, of_tomorrow, without_key];
+    let mut follower = follow(&broker, &rig);
+    let mut watermaster = Watermaster::start(&config(&rig, 10_000, "only"));
+    let producer = Producer::to(&broker);
+    let mut poisoned = Vec::new();
+    let mut n = 0;
+    for make in kinds {
+        for neighbours in [0, NEIGHBOURS] {
+            let (from, at, to) = (n, n + neighbours / 2, n + neighbours + 1);
+            let before = committed_rounds(&watermaster);
+            producer.send_all((from..to).map(|n| if n == at { make(&rig, n) } else { good(&rig, n) }));
+            follower.wait_for(to, Duration::from_secs(20));
+            let decided = |decision: &str| watermaster.metric("watermaster_records_total", &[decision]).unwrap_or(0.0);
+            poisoned.push(at);
+            wait_until("its metrics to say so", DRAIN, || {
+                decided("decision=\"rejected\"") == poisoned.len() as f64
+                    && decided("decision=\"admitted\"") == (to as usize - poisoned.len()) as f64
+            });
+            let rounds = committed_rounds(&watermaster) - before;
+            eprintln!("record {at} among {neighbours}: {rounds} rounds committed");
+            assert!(rounds <= 2.0, "it took {rounds} rounds");
+            n = to;
+        }
+    }
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    let dead_letter = rig.read_dead_letter();
+    assert_eq!(numbers(&dead_letter), poisoned);
+    let reasons: Vec<_> = dead_letter.iter().map(|record| record.header("throttle-reason")).collect();
+    assert!(reasons.iter().all(|reason| *reason == Some("undeliverable")), "{reasons:?}");
+    let all: Vec<u64> = (0..n).filter(|n| !poisoned.contains(n)).collect();
+    assert_eq!(numbers(&rig.read_target()), all);
+}
+
+/// Nobody takes it: the service stops and names it; told to, it goes on without.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn what_the_dead_letter_topic_refuses_too_stops_or_is_discarded() {
+    const POISON: [u64; 2] = [3, 5];
+    let broker = Broker::of_this_run();
+    let rig = Rig::with_outputs(&broker, "poison-all", 1, 1, |target, dead_letter| {
+        make_picky(target);
+        make_picky(dead_letter);
+    });
+    let make = |n| match n {
+        3 => too_large(&rig, n),
+        5 => of_tomorrow(&rig, n),
+        _ => good(&rig, n),
+    };
+    Producer::to(&broker).send_all((0..NEIGHBOURS).map(make));
+    let mut stopping = Watermaster::spawn(&config(&rig, 10_000, "only"));
+    assert_eq!(stopping.wait(DRAIN).code(), Some(STOPPED), "{}", stopping.log());
+    let named = format!("the dead-letter topic refuses {}/0 offset 3: ", rig.sources[0]);
+    assert!(stopping.log().contains(&named), "it does not say {named:?}:\n{}", stopping.log());
+    assert!(stopping.log().contains("on_undeliverable = \"discard\""), "{}", stopping.log());
+
+    let mut discard = config(&rig, 10_000, "only");
+    discard.services[0].keys.push_str("\non_undeliverable = \"discard\"");
+    let mut follower = follow(&broker, &rig);
+    let mut watermaster = Watermaster::start(&discard);
+    follower.wait_for(NEIGHBOURS - POISON.len() as u64, DRAIN);
+    for offset in POISON {
+        let named = format!("discarded: the dead-letter topic refuses {}/0 offset {offset}: ", rig.sources[0]);
+        wait_until("the log to name it", DRAIN, || watermaster.log().contains(&named));
+    }
+    assert!(watermaster.is_ready());
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    let good: Vec<u64> = (0..NEIGHBOURS).filter(|n| !POISON.contains(n)).collect();
+    assert_eq!(numbers(&rig.read_target()), good);
+    assert_eq!(numbers(&rig.read_dead_letter()), [0; 0]);
+}

@@ -1,0 +1,78 @@
+//! Where `exactly_once` or the group protocol can't work, people are told: by `check --connect`, and at the start.
+
+use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::support::broker::Broker;
+use crate::support::config::Config;
+use crate::support::own_broker::OwnBroker;
+use crate::support::watermaster::{Watermaster, check};
+
+fn config(rig: &Rig, kafka: &str) -> Config {
+    let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:client-id\"]", ""));
+    config.kafka = kafka.to_owned();
+    config
+}
+
+/// `check` says all of this, and `run` gives up with the same words.
+fn refused(config: &Config, texts: &[&str]) {
+    let (code, said) = check(config);
+    assert_eq!(code, Some(78), "{said}");
+    let mut watermaster = Watermaster::spawn(config);
+    let status = watermaster.wait(DRAIN);
+    let log = watermaster.log();
+    assert_ne!(status.code(), Some(0), "{log}");
+    for text in texts {
+        assert!(said.contains(text), "check does not say {text:?}:\n{said}");
+        assert!(log.contains(text), "run does not say {text:?}:\n{log}");
+    }
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_broker_that_can_is_found_to() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::with_target(&broker, "preflight", 1, 1, |topic| topic.set("min.insync.replicas", "2"));
+    for kafka in ["delivery = \"exactly_once\"", "delivery = \"exactly_once\"\ngroup_protocol = \"consumer\""] {
+        let (code, said) = check(&config(&rig, kafka));
+        assert_eq!(code, Some(0), "{said}");
+        assert!(
+            said.contains(&format!("{}: min.insync.replicas is 2, more than its 1 replicas", rig.target)),
+            "{said}"
+        );
+        assert_eq!(said.contains("group.consumer.session.timeout.ms"), kafka.contains("consumer"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn an_own_kafka_that_can_not_is_found_out() {
+    let broker = OwnBroker::with(&[
+        "group.coordinator.rebalance.protocols=classic",
+        "transaction.max.timeout.ms=5000",
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found=true",
+    ]);
+    let rig = Rig::new(&broker, "preflight-not", 1, 1, TargetTime::Create);
+    refused(
+        &config(&rig, "delivery = \"at_least_once\"\ngroup_protocol = \"consumer\""),
+        &["do not know kafka.group_protocol = \"consumer\"", "is \"classic\"", "set it to \"classic\""],
+    );
+    refused(
+        &config(&rig, "delivery = \"exactly_once\""),
+        &["transaction.timeout.ms is 10000, the brokers allow 5000", "[kafka.properties]"],
+    );
+    let short = config(&rig, "delivery = \"exactly_once\"\n[kafka.properties]\n\"transaction.timeout.ms\" = \"4000\"");
+    let (code, said) = check(&short);
+    assert_eq!(code, Some(0), "{said}");
+    // An id that has an ACL is everybody else's no more.
+    let ids = format!("{}.kyc.", rig.name);
+    let acl =
+        ["--add", "--allow-principal", "User:other", "--operation", "Write", "--resource-pattern-type", "prefixed"];
+    broker.tool("org.apache.kafka.tools.AclCommand", &[&acl[..], &["--transactional-id", &ids]].concat());
+    let (_, said) = check(&short);
+    assert!(said.contains(&format!("not allowed to use the transactional id {ids}only.check")), "{said}");
+    let mut watermaster = Watermaster::spawn(&short);
+    let status = watermaster.wait(DRAIN);
+    let log = watermaster.log();
+    assert_ne!(status.code(), Some(0), "{log}");
+    assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
+}
