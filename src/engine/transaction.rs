@@ -94,6 +94,7 @@ impl Engine<'_> {
                     continue;
                 }
             };
+            crate::failpoint::reach("before_begin");
             let end = match self.producer.begin() {
                 Ok(()) => self.transaction(&offsets, late)?,
                 Err(error) => End::Broken(error),
@@ -117,18 +118,22 @@ impl Engine<'_> {
     // ## Open => (Committing => Idle | Aborting | Replacing)
 
     fn transaction(&mut self, offsets: &Offsets, late: &mut Lateness) -> Result<End, Stopped> {
+        crate::failpoint::reach("after_begin");
         let all: Vec<usize> = (0..self.round_len()).collect();
         let Some(filled) = self.fill(&all, late)? else { return Ok(End::GaveUp) };
+        crate::failpoint::reach("after_send");
         if !filled.outcome.refused.is_empty() {
             return Ok(End::Refused);
         }
         if !filled.landed && !self.producer.failing() {
             return Ok(End::Abort("what was sent did not arrive in time".to_owned()));
         }
+        crate::failpoint::reach("before_offsets");
         // Also asked where it can only fail: it says why.
         if let Err(error) = self.producer.send_offsets(offsets, SEND_OFFSETS) {
             return self.sort_error(error);
         }
+        crate::failpoint::reach("after_offsets");
         if !filled.landed || !filled.outcome.again.is_empty() {
             return Ok(End::Abort("something that was sent did not arrive".to_owned()));
         }
@@ -148,9 +153,13 @@ impl Engine<'_> {
 
     fn commit_transaction(&mut self, late: &mut Lateness) -> Result<End, Stopped> {
         let began = Instant::now();
+        crate::failpoint::reach("before_commit");
         loop {
             match self.producer.commit(CALL) {
-                Ok(()) => return Ok(End::Committed),
+                Ok(()) => {
+                    crate::failpoint::reach("after_commit");
+                    return Ok(End::Committed);
+                }
                 Err(error) => match error.class {
                     ErrorClass::Retriable if began.elapsed() < WATCHDOG => {}
                     ErrorClass::Retriable | ErrorClass::Fatal => return Ok(End::Unknown(error)),
