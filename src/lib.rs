@@ -7,6 +7,7 @@ pub mod config;
 pub mod demo;
 pub mod engine;
 pub mod exit;
+pub mod failpoint;
 pub mod heartbeat;
 pub mod kafka;
 pub mod metrics;

@@ -10,6 +10,7 @@ use watermaster_core::units::Time;
 
 use super::Job;
 use super::late::STEP;
+use crate::failpoint;
 use crate::kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
 use crate::kafka::producer::{DeadLetter, Destination, Producer};
 use crate::kafka::record::{self, SourceIndex};
@@ -91,6 +92,14 @@ pub(super) fn send(producer: &Producer, output: &Output<record::Output<'_>>, tag
     producer.send(to, &output.payload, tag)
 }
 
+/// A call between two places at which the process can be told to die; the second one is reached if it succeeded.
+fn around<E>(before: &str, after: &str, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    failpoint::reach(before);
+    call()?;
+    failpoint::reach(after);
+    Ok(())
+}
+
 impl Kafka<record::Output<'_>> for Link<'_> {
     type Offsets = Offsets;
 
@@ -106,7 +115,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn begin(&mut self) -> Result<(), TransactionError> {
-        self.producer.begin()
+        around("before_begin", "after_begin", || self.producer.begin())
     }
 
     fn send(&mut self, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
@@ -114,7 +123,11 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn flush(&mut self) -> bool {
-        self.producer.flush(STEP)
+        let landed = self.producer.flush(STEP);
+        if landed {
+            failpoint::reach("after_send");
+        }
+        landed
     }
 
     fn failures(&mut self) -> Vec<(usize, Failure)> {
@@ -122,11 +135,11 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn send_offsets(&mut self, offsets: &Offsets) -> Result<(), TransactionError> {
-        self.producer.send_offsets(offsets, SEND_OFFSETS)
+        around("before_offsets", "after_offsets", || self.producer.send_offsets(offsets, SEND_OFFSETS))
     }
 
     fn commit(&mut self) -> Result<(), TransactionError> {
-        self.producer.commit(CALL)
+        around("before_commit", "after_commit", || self.producer.commit(CALL))
     }
 
     fn abort(&mut self) -> Result<(), TransactionError> {

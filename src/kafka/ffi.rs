@@ -139,11 +139,24 @@ impl Drop for GroupMetadata {
     }
 }
 
-/// What librdkafka says of a call of a transaction.
-///
+/// Why a call of a transaction failed, as librdkafka says it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text} ({code})")]
+pub(super) struct CallError {
+    pub text: String,
+    pub code: Code,
+    pub class: ErrorClass,
+}
+
+impl From<CallError> for TransactionError {
+    fn from(error: CallError) -> TransactionError {
+        TransactionError { class: error.class, kind: error_kind(error.code), text: error.to_string() }
+    }
+}
+
 /// # Safety
 /// `error` is null or an error that is ours to destroy.
-unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), TransactionError> {
+unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), CallError> {
     if error.is_null() {
         return Ok(());
     }
@@ -155,10 +168,9 @@ unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), TransactionErro
             sys::rd_kafka_error_is_retriable(error) != 0,
         );
         let text = CStr::from_ptr(sys::rd_kafka_error_string(error)).to_string_lossy().into_owned();
-        let code = Code::from(sys::rd_kafka_error_code(error));
+        let code = sys::rd_kafka_error_code(error).into();
         sys::rd_kafka_error_destroy(error);
-        let (class, kind) = (error_class(fatal, abortable, retriable), error_kind(code));
-        Err(TransactionError { class, kind, text: format!("{text} ({code})") })
+        Err(CallError { text, code, class: error_class(fatal, abortable, retriable) })
     }
 }
 
@@ -179,22 +191,21 @@ fn error_kind(code: Code) -> ErrorKind {
         Code::TopicAuthorizationFailed
         | Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
-        | Code::InvalidTransactionTimeout => ErrorKind::Denied,
+        | Code::InvalidTransactionTimeout
+        | Code::UnsupportedFeature
+        | Code::UnsupportedVersion => ErrorKind::Denied,
         _ => ErrorKind::Other,
     }
 }
 
 /// Gets the producer's epoch; what a predecessor of the same id left open is aborted. Goes on where it was when called again.
-pub(super) fn init_transactions<C: ClientContext>(
-    client: &Client<C>,
-    timeout: Duration,
-) -> Result<(), TransactionError> {
+pub(super) fn init_transactions<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
     unsafe { check(sys::rd_kafka_init_transactions(client.native_ptr(), millis(timeout))) }
 }
 
 /// Begins a transaction; contacts nobody.
-pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<(), TransactionError> {
+pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<(), CallError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
     unsafe { check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
 }
@@ -205,7 +216,7 @@ pub(super) fn send_offsets<C: ClientContext>(
     list: &TopicPartitionList,
     group: &GroupMetadata,
     timeout: Duration,
-) -> Result<(), TransactionError> {
+) -> Result<(), CallError> {
     // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is ours.
     unsafe {
         check(sys::rd_kafka_send_offsets_to_transaction(client.native_ptr(), list.ptr(), group.0, millis(timeout)))
@@ -213,19 +224,13 @@ pub(super) fn send_offsets<C: ClientContext>(
 }
 
 /// Commits. (`Producer::commit_transaction` polls in a step of 100 ms that nothing cuts short, and hides the class of some errors.)
-pub(super) fn commit_transaction<C: ClientContext>(
-    client: &Client<C>,
-    timeout: Duration,
-) -> Result<(), TransactionError> {
+pub(super) fn commit_transaction<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
     unsafe { check(sys::rd_kafka_commit_transaction(client.native_ptr(), millis(timeout))) }
 }
 
 /// Aborts; what is queued or in flight is given up. The delivery reports must be served by another thread.
-pub(super) fn abort_transaction<C: ClientContext>(
-    client: &Client<C>,
-    timeout: Duration,
-) -> Result<(), TransactionError> {
+pub(super) fn abort_transaction<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
     // SAFETY: the client lives while it is borrowed; the error is ours.
     unsafe { check(sys::rd_kafka_abort_transaction(client.native_ptr(), millis(timeout))) }
 }

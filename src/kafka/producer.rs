@@ -187,7 +187,7 @@ impl Producer {
     }
 
     /// What people can do about an error of [`init`](Producer::init), where they can.
-    fn with_advice(&self, mut error: TransactionError) -> TransactionError {
+    fn with_advice(&self, mut error: ffi::CallError) -> TransactionError {
         let advice = match error.code {
             Code::TransactionalIdAuthorizationFailed => {
                 format!("grant WRITE and DESCRIBE on the transactional id {}", self.transactional_id())
@@ -199,10 +199,10 @@ impl Producer {
             Code::UnsupportedFeature | Code::UnsupportedVersion => {
                 "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them".to_owned()
             }
-            _ => return error,
+            _ => return error.into(),
         };
         error.text = format!("{}: {advice}", error.text);
-        error
+        error.into()
     }
 
     /// Begins a transaction.
@@ -217,7 +217,8 @@ impl Producer {
 
     /// Makes the offsets part of the transaction.
     pub fn send_offsets(&self, offsets: &Offsets, timeout: Duration) -> Result<(), TransactionError> {
-        offsets.lists.iter().try_for_each(|list| ffi::send_offsets(self.client(), list, &offsets.group, timeout))
+        let send = |list| ffi::send_offsets(self.client(), list, &offsets.group, timeout);
+        Ok(offsets.lists.iter().try_for_each(send)?)
     }
 
     /// Commits. After a retriable error nothing but the same call again.

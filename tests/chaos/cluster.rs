@@ -1,0 +1,220 @@
+//! Three Kafka nodes from the jars, each broker and controller, that may be killed, stopped and started again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer};
+
+use crate::children::{guarded, start};
+use crate::plan::client;
+use crate::support::own_broker::free_port;
+use crate::support::process::{Process, Signal};
+use crate::wire;
+
+pub const NODES: usize = 3;
+
+/// The same for every node.
+const PROPERTIES: &[&str] = &[
+    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name=PLAINTEXT",
+    "default.replication.factor=3",
+    "min.insync.replicas=2",
+    "unclean.leader.election.enable=false",
+    "offsets.topic.replication.factor=3",
+    "offsets.topic.num.partitions=6",
+    "transaction.state.log.replication.factor=3",
+    "transaction.state.log.min.isr=2",
+    "transaction.state.log.num.partitions=6",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms=1000",
+    "broker.session.timeout.ms=3000",
+    "broker.heartbeat.interval.ms=500",
+    "controlled.shutdown.enable=true",
+    "log.cleaner.backoff.ms=2000",
+    "log.cleaner.dedupe.buffer.size=16777216",
+    // The new group protocol has its sessions here; as short as the classic one's.
+    "group.consumer.min.session.timeout.ms=3000",
+    "group.consumer.session.timeout.ms=6000",
+    "group.consumer.min.heartbeat.interval.ms=500",
+    "group.consumer.heartbeat.interval.ms=1500",
+    // Two cores serve all of this.
+    "num.network.threads=2",
+    "num.io.threads=3",
+    "num.replica.fetchers=1",
+    "background.threads=2",
+    "replica.fetch.wait.max.ms=300",
+];
+
+/// The cluster; nodes are counted from 0, Kafka's ids from 1.
+pub struct Cluster {
+    nodes: Vec<Mutex<Node>>,
+    ports: Vec<Ports>,
+    dir: PathBuf,
+}
+
+/// Where a node listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Ports {
+    plain: u16,
+    controller: u16,
+    /// For what comes through the proxy.
+    pub behind_proxy: u16,
+    /// What the node calls itself towards clients behind the proxy.
+    pub proxy: u16,
+}
+
+struct Node {
+    process: Option<Process>,
+    frozen: bool,
+}
+
+impl Cluster {
+    /// Starts all nodes; `proxies` are the ports where their proxies listen.
+    pub fn start(dir: &Path, proxies: &[u16]) -> Cluster {
+        let ports: Vec<Ports> = proxies
+            .iter()
+            .map(|&proxy| Ports { plain: free_port(), controller: free_port(), behind_proxy: free_port(), proxy })
+            .collect();
+        let nodes = (0..NODES).map(|_| Mutex::new(Node { process: None, frozen: false })).collect();
+        let cluster = Cluster { nodes, ports, dir: dir.to_owned() };
+        (0..NODES).for_each(|node| cluster.start_node(node));
+        cluster
+    }
+
+    pub fn ports(&self, node: usize) -> Ports {
+        self.ports[node]
+    }
+
+    /// All nodes, past the proxies.
+    pub fn bootstrap(&self) -> String {
+        let addresses = self.ports.iter().map(|ports| format!("127.0.0.1:{}", ports.plain));
+        addresses.collect::<Vec<_>>().join(",")
+    }
+
+    fn node(&self, node: usize) -> MutexGuard<'_, Node> {
+        self.nodes[node].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Starts a node on what it left; returns at once.
+    pub fn start_node(&self, node: usize) {
+        let ports = self.ports[node];
+        let voters = self.ports.iter().enumerate().map(|(n, ports)| format!("{}@127.0.0.1:{}", n + 1, ports.controller));
+        let dir = self.dir.join(format!("node-{}", node + 1));
+        fs::create_dir_all(&dir).expect("the run's directory can be written");
+        let mut command = guarded(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka-node"));
+        command.arg(&dir).arg(ports.plain.to_string()).arg(ports.controller.to_string());
+        command.arg(format!("node.id={}", node + 1));
+        command.arg(format!(
+            "listeners=PLAINTEXT://127.0.0.1:{},PROXIED://127.0.0.1:{},CONTROLLER://127.0.0.1:{}",
+            ports.plain, ports.behind_proxy, ports.controller
+        ));
+        command.arg(format!(
+            "advertised.listeners=PLAINTEXT://127.0.0.1:{},PROXIED://127.0.0.1:{}",
+            ports.plain, ports.proxy
+        ));
+        command.arg(format!("controller.quorum.voters={}", voters.collect::<Vec<_>>().join(",")));
+        command.args(PROPERTIES).env("WATERMASTER_KAFKA_HEAP", "512m").stdin(std::process::Stdio::null());
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        *self.node(node) = Node { process: Some(start(command)), frozen: false };
+    }
+
+    /// Ends a node as a power cut would. False: it was not running.
+    pub fn kill(&self, node: usize) -> bool {
+        let mut node = self.node(node);
+        let Some(mut process) = node.process.take() else { return false };
+        process.signal(Signal::Kill);
+        process.wait(Duration::from_secs(10));
+        true
+    }
+
+    /// Asks a node to end, as its operator would; kills it if that takes long. Whether it ended by itself.
+    pub fn stop(&self, node: usize, patience: Duration) -> bool {
+        let Some(mut process) = self.node(node).process.take() else { return false };
+        process.signal(Signal::Term);
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if process.try_wait().is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        false
+    }
+
+    pub fn freeze(&self, node: usize) {
+        let mut node = self.node(node);
+        node.frozen = true;
+        node.process.iter_mut().for_each(|process| process.signal(Signal::Stop));
+    }
+
+    pub fn thaw(&self, node: usize) {
+        let mut node = self.node(node);
+        node.frozen = false;
+        node.process.iter_mut().for_each(|process| process.signal(Signal::Continue));
+    }
+
+    /// Whether it runs and is not frozen.
+    pub fn is_up(&self, node: usize) -> bool {
+        let mut node = self.node(node);
+        !node.frozen && node.process.as_mut().is_some_and(|process| process.try_wait().is_none())
+    }
+
+    /// Starts and thaws whatever is down.
+    pub fn heal(&self) {
+        for node in 0..NODES {
+            let frozen = self.node(node).frozen;
+            if frozen {
+                self.thaw(node);
+            } else if !self.is_up(node) {
+                self.start_node(node);
+            }
+        }
+    }
+
+    /// Whether all nodes answer, and every partition has a leader and all its replicas in sync.
+    pub fn is_whole(&self) -> bool {
+        let Ok(consumer) = client(&self.bootstrap()).create::<BaseConsumer>() else { return false };
+        let Ok(metadata) = consumer.fetch_metadata(None, Duration::from_secs(3)) else { return false };
+        let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+        // One that was just started counts as there until the session of the one that was killed has ended.
+        let answers = |node: usize| self.is_up(node) && wire::answers(self.ports[node].plain);
+        (0..NODES).all(answers)
+            && metadata.brokers().len() == NODES
+            && partitions.into_iter().all(|p| p.leader() > 0 && p.isr().len() == NODES)
+    }
+
+    /// Waits until it is whole; how long that took.
+    pub fn wait_whole(&self, timeout: Duration) -> Result<Duration, String> {
+        let began = Instant::now();
+        while began.elapsed() < timeout {
+            if self.is_whole() {
+                return Ok(began.elapsed());
+            }
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        Err(format!("the cluster is not whole after {timeout:?}: see {}/node-*/kafka.log", self.dir.display()))
+    }
+
+    /// The node that coordinates a group or a transactional id.
+    pub fn coordinator(&self, kind: wire::Coordinator, key: &str) -> Option<usize> {
+        let up = (0..NODES).filter(|node| self.is_up(*node));
+        let answers = up.filter_map(|node| wire::find_coordinator(self.ports[node].plain, kind, key));
+        answers.map(|id| id as usize - 1).next()
+    }
+
+    /// The node that leads most partitions of these topics, and of how many.
+    pub fn busiest(&self, topics: &[&str]) -> Option<(usize, usize)> {
+        let consumer: BaseConsumer = client(&self.bootstrap()).create().ok()?;
+        let metadata = consumer.fetch_metadata(None, Duration::from_secs(3)).ok()?;
+        let mut leads = [0; NODES];
+        for topic in metadata.topics().iter().filter(|topic| topics.contains(&topic.name())) {
+            for partition in topic.partitions() {
+                if let Some(count) = leads.get_mut((partition.leader() - 1) as usize) {
+                    *count += 1;
+                }
+            }
+        }
+        leads.into_iter().enumerate().max_by_key(|(_, count)| *count)
+    }
+}

@@ -1,0 +1,135 @@
+//! Starts a cluster, lets faults loose on a run, and says how it went.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::args::Args;
+use crate::faults::Lane;
+use crate::journal::{Entry, json_report, summary, table};
+use crate::plan::{Mode, Plan, Source};
+use crate::schedule::{Deck, inflict, run_lane};
+use crate::support::generator::Random;
+use crate::world::{Site, World};
+
+/// What all instances together may let through, of the average load, in percent: less than it is at times.
+const CAPACITY: u64 = 130;
+const CYCLE_MS: u64 = 5_000;
+const COMMIT_INTERVAL_MS: u64 = 200;
+
+/// The faults of a short run, in this order.
+const SHORT: [&str; 8] = [
+    "kill_same_id",
+    "failpoint_after_offsets",
+    "hold_end_txn",
+    "pause_session",
+    "cut",
+    "txn_coordinator_kill",
+    "kill_new_id",
+    "blackhole",
+];
+
+/// The exit code: 0 if everything was right.
+pub fn run(args: &Args) -> i32 {
+    let temporary = tempfile::Builder::new().prefix("watermaster-chaos-").tempdir().expect("a temporary directory");
+    let dir = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
+    std::fs::create_dir_all(&dir).expect("the directory for logs can be made");
+    eprintln!("seed {}; logs in {}", args.seed, dir.display());
+    let ended = conduct(args, &dir);
+    let good = match ended {
+        Ok(good) => good,
+        Err(why) => {
+            eprintln!("the run itself failed: {why}");
+            false
+        }
+    };
+    if !good && args.keep.is_none() {
+        eprintln!("logs are kept in {}", temporary.keep().display());
+    }
+    i32::from(!good)
+}
+
+fn conduct(args: &Args, dir: &Path) -> Result<bool, String> {
+    let site = Arc::new(Site::start(&dir.join("cluster"))?);
+    let mut good = true;
+    let mut all = Vec::new();
+    for &mode in &args.modes {
+        let time = Duration::from_secs_f64(args.minutes * 60.0 / args.modes.len() as f64);
+        let (entries, right) = one_run(args, &site, dir, mode, time)?;
+        all.extend(entries);
+        good &= right;
+    }
+    if args.modes.len() > 1 {
+        println!("all runs, seed {}\n{}", args.seed, table(&all));
+    }
+    Ok(good)
+}
+
+fn one_run(args: &Args, site: &Arc<Site>, dir: &Path, mode: Mode, time: Duration) -> Result<(Vec<Entry>, bool), String> {
+    let plan = plan(args, site, mode);
+    let dir: PathBuf = dir.join(&plan.group);
+    let world = World::start(plan, Arc::clone(site), &dir, args.instances, None)?;
+    let began = Instant::now();
+    world.journal.line("everything flows; faults begin");
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.watch());
+        // Also when a lane panics: the scope waits for the watch.
+        let _stop = StopWatching(&world);
+        if args.short {
+            let mut random = Random(args.seed);
+            let kinds = SHORT.iter().filter_map(|name| crate::faults::find(name));
+            kinds.for_each(|kind| inflict(&world, kind, &mut random));
+        } else {
+            let lanes = [Lane::Instances, Lane::Cluster].map(|lane| {
+                let deck = Deck::new(args.seed, lane, &args.faults);
+                let world = &world;
+                scope.spawn(move || run_lane(world, deck, began + time))
+            });
+            lanes.into_iter().for_each(|lane| {
+                if lane.join().is_err() {
+                    world.journal.anomaly("rig", "a lane panicked: see above".to_owned());
+                }
+            });
+        }
+        world.journal.line("faults are over; quiet phase");
+        world.quiet()
+    })?;
+    let verdict = world.judge()?;
+    let (entries, anomalies) = (world.journal.entries(), world.journal.anomalies());
+    let (text, good) = summary(&verdict, &anomalies);
+    let report = json_report(&verdict, &anomalies, &entries);
+    std::fs::write(dir.join("report.json"), format!("{report:#}")).map_err(|error| error.to_string())?;
+    let text = format!("seed {} mode {mode:?} {:.0}s\n{}{text}", args.seed, world.journal.seconds(), table(&entries));
+    std::fs::write(dir.join("report.txt"), &text).map_err(|error| error.to_string())?;
+    println!("{text}");
+    Ok((entries, good))
+}
+
+struct StopWatching<'w>(&'w World);
+
+impl Drop for StopWatching<'_> {
+    fn drop(&mut self) {
+        self.0.stop_watching();
+    }
+}
+
+fn plan(args: &Args, site: &Site, mode: Mode) -> Plan {
+    let group = format!("chaos-{}-{}", args.seed, if mode == Mode::Shape { "shape" } else { "reject" });
+    let source = |n: usize, compacted| Source { name: format!("{group}.source-{n}"), partitions: 4, compacted };
+    Plan {
+        seed: args.seed,
+        mode,
+        bootstrap: site.cluster.bootstrap(),
+        service: "kyc".to_owned(),
+        sources: vec![source(0, false), source(1, false), source(2, true)],
+        target: format!("{group}.target"),
+        dead_letter: format!("{group}.dead-letter"),
+        append_time: args.seed % 2 == 1,
+        rate: args.rate,
+        capacity: args.rate * CAPACITY * CYCLE_MS / 1000 / 100 / args.instances as u64,
+        cycle_ms: CYCLE_MS,
+        commit_interval_ms: COMMIT_INTERVAL_MS,
+        group_protocol: args.group_protocol.clone(),
+        group,
+    }
+}

@@ -1,0 +1,110 @@
+//! What the proxies do to the connections of the instances.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Inflicted, between};
+use crate::cluster::NODES;
+use crate::plan::now_ms;
+use crate::proxy::{Counts, Proxy, Rules};
+use crate::support::generator::Random;
+use crate::support::wait::let_the_fault_last;
+use crate::world::World;
+
+/// The proxy of one broker, or, in one of three cases, all.
+fn some(world: &World, random: &mut Random) -> (Vec<usize>, String) {
+    match random.below(3) {
+        0 => ((0..NODES).collect(), "all proxies".to_owned()),
+        _ => {
+            let node = random.below(NODES as u64) as usize;
+            let _ = world;
+            (vec![node], format!("proxy {}", node + 1))
+        }
+    }
+}
+
+fn sum(world: &World, what: fn(&Counts) -> &AtomicU64) -> u64 {
+    world.site.proxies.iter().map(|proxy| what(&proxy.counts).load(Ordering::Relaxed)).sum()
+}
+
+fn each(world: &World, nodes: &[usize], change: impl Fn(&Proxy)) {
+    nodes.iter().for_each(|node| change(&world.site.proxies[*node]));
+}
+
+/// Rules for a while; how much the count rose.
+fn rule(world: &World, nodes: &[usize], rules: Rules, time: Duration, what: fn(&Counts) -> &AtomicU64) -> u64 {
+    let before = sum(world, what);
+    each(world, nodes, |proxy| *proxy.rules() = rules);
+    let_the_fault_last(time);
+    each(world, nodes, |proxy| *proxy.rules() = Rules::default());
+    sum(world, what) - before
+}
+
+fn told(count: u64, what: &str, time: Duration) -> Result<String, String> {
+    let text = format!("{count} {what} in {:.1}s", time.as_secs_f32());
+    if count > 0 { Ok(text) } else { Err(text) }
+}
+
+/// Every connection is reset, several times in a row.
+pub fn cut(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
+    let (nodes, target) = some(world, random);
+    let since = now_ms();
+    let before = sum(world, |counts| &counts.cut);
+    let times = 1 + random.below(4);
+    for _ in 0..times {
+        each(world, &nodes, |proxy| _ = proxy.cut());
+        let_the_fault_last(between(random, 50, 700));
+    }
+    let cut = sum(world, |counts| &counts.cut) - before;
+    Inflicted::new(target, since, told(cut, "connections cut", Duration::from_millis(now_ms() - since)))
+}
+
+/// Connections are reset, and new ones are for a while.
+pub fn reset(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
+    let (nodes, target) = some(world, random);
+    let time = between(random, 1_000, 6_000);
+    let began = now_ms();
+    each(world, &nodes, |proxy| {
+        proxy.rules().refuse = true;
+        proxy.cut();
+    });
+    let rules = Rules { refuse: true, ..Rules::default() };
+    let refused = rule(world, &nodes, rules, time, |counts| &counts.refused);
+    let since = if nodes.len() == NODES { now_ms() } else { began };
+    Inflicted::new(target, since, told(refused, "connections refused", time))
+}
+
+/// Every request takes longer.
+pub fn slow(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
+    let (nodes, target) = some(world, random);
+    let time = between(random, 4_000, 9_000);
+    let since = now_ms();
+    let rules = Rules { latency: between(random, 40, 350), ..Rules::default() };
+    let delayed = rule(world, &nodes, rules, time, |counts| &counts.delayed);
+    Inflicted::new(target, since, told(delayed, &format!("requests, {:?} later each,", rules.latency), time))
+}
+
+/// Nothing passes for a while, then everything that waited; connections stay open.
+pub fn blackhole(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
+    let (nodes, target) = some(world, random);
+    let time = between(random, 1_500, 11_000);
+    let began = now_ms();
+    let held = rule(world, &nodes, Rules { blackhole: true, ..Rules::default() }, time, |counts| &counts.delayed);
+    let since = if nodes.len() == NODES { now_ms() } else { began };
+    Inflicted::new(target, since, told(held, "requests swallowed", time))
+}
+
+/// Commits are held back while their senders are cut off and commit again, and arrive in the middle of what comes next.
+pub fn hold_end_txn(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
+    let all: Vec<usize> = (0..NODES).collect();
+    let since = now_ms();
+    let time = between(random, 200, 3_500);
+    let (held, late) = (sum(world, |counts| &counts.held), sum(world, |counts| &counts.delivered_late));
+    each(world, &all, |proxy| proxy.rules().hold_end_txn = Some(time));
+    let_the_fault_last(Duration::from_secs(3));
+    each(world, &all, |proxy| proxy.rules().hold_end_txn = None);
+    let_the_fault_last(time);
+    let (held, late) = (sum(world, |c| &c.held) - held, sum(world, |c| &c.delivered_late) - late);
+    let effect = format!("{held} EndTxn held for {:.1}s, {late} answered late", time.as_secs_f32());
+    Inflicted::new("all proxies", since, if held > 0 && late > 0 { Ok(effect) } else { Err(effect) })
+}

@@ -1,0 +1,274 @@
+//! The instances under test: processes that are started, ended and stopped, and asked for their metrics.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::children::{guarded, start};
+use crate::plan::{Mode, Plan, SESSION, TRANSACTION};
+use crate::support::process::{Process, Signal};
+
+/// One place for an instance; most run all the time, the last ones join and leave.
+pub struct Slot {
+    /// Its `instance_id` now.
+    pub id: String,
+    process: Option<Process>,
+    log: PathBuf,
+    starts: u32,
+    ids: u32,
+    frozen: bool,
+    /// A fault has it: whatever becomes of it is the fault's to see to.
+    pub claimed: bool,
+    /// Metrics when they were last seen.
+    seen: Metrics,
+}
+
+/// All instances of a run.
+pub struct Fleet {
+    plan: Plan,
+    dir: PathBuf,
+    /// Through the proxies.
+    bootstrap: String,
+    slots: Vec<Mutex<Slot>>,
+    /// More environment of every instance.
+    environment: Vec<(String, String)>,
+}
+
+/// What `/metrics` said.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics(String);
+
+impl Metrics {
+    /// The sum over all label sets that contain each of these `name="value"` pairs; 0 if there are none.
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+        self.0.lines().filter_map(|line| sample(line, name, labels)).sum()
+    }
+
+    pub fn backlog(&self) -> f64 {
+        self.sum("watermaster_backlog_records", &[])
+    }
+
+    pub fn recreations(&self) -> f64 {
+        self.sum("watermaster_producer_recreations_total", &[])
+    }
+
+    /// Rounds that did not end well.
+    pub fn troubled_rounds(&self) -> f64 {
+        self.sum("watermaster_rounds_total", &[]) - self.sum("watermaster_rounds_total", &["outcome=\"committed\""])
+    }
+
+    pub fn rebalances(&self) -> f64 {
+        self.sum("watermaster_rebalances_total", &[])
+    }
+}
+
+fn sample(line: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let rest = line.strip_prefix(name)?;
+    let (found, value) = match rest.strip_prefix('{') {
+        Some(rest) => rest.rsplit_once("} ")?,
+        None => ("", rest.strip_prefix(' ')?),
+    };
+    labels.iter().all(|label| found.contains(label)).then(|| value.trim().parse().ok())?
+}
+
+impl Fleet {
+    /// So many places; nobody is started yet.
+    pub fn new(plan: &Plan, dir: &Path, bootstrap: &str, slots: usize, environment: Vec<(String, String)>) -> Fleet {
+        let slot = |number: usize| {
+            let id = format!("wm-{number}");
+            let (process, log, seen) = (None, PathBuf::new(), Metrics::default());
+            Mutex::new(Slot { id, process, log, starts: 0, ids: 0, frozen: false, claimed: false, seen })
+        };
+        let slots = (0..slots).map(slot).collect();
+        Fleet { plan: plan.clone(), dir: dir.to_owned(), bootstrap: bootstrap.to_owned(), slots, environment }
+    }
+
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn slot(&self, slot: usize) -> MutexGuard<'_, Slot> {
+        self.slots[slot].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Starts an instance under the id of its slot, with more environment.
+    pub fn start(&self, number: usize, environment: &[(&str, &str)]) {
+        let mut slot = self.slot(number);
+        slot.starts += 1;
+        let name = format!("instance-{number}-{:02}", slot.starts);
+        slot.log = self.dir.join(format!("{name}.log"));
+        let file = self.dir.join(format!("{name}.toml"));
+        fs::write(&file, self.configuration(&slot.id)).expect("the run's directory can be written");
+        let mut command = guarded(self.dir.join("watermaster"));
+        command.arg("run").arg("--config").arg(&file).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(&slot.log).expect("the run's directory can be written"));
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
+            command.env_remove(name);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(environment.iter().copied());
+        slot.process = Some(start(command));
+        (slot.frozen, slot.seen) = (false, Metrics::default());
+    }
+
+    fn configuration(&self, id: &str) -> String {
+        let plan = &self.plan;
+        let mode = if plan.mode == Mode::Shape { "shape" } else { "reject" };
+        let mut text = format!(
+            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {id:?}\ndelivery = \"exactly_once\"\n\
+             commit_interval = \"{}ms\"\n[kafka.properties]\n\"session.timeout.ms\" = \"{}\"\n\
+             \"heartbeat.interval.ms\" = \"1500\"\n\"transaction.timeout.ms\" = \"{}\"\n\
+             \"topic.metadata.refresh.interval.ms\" = \"4000\"\n\"group.protocol\" = {:?}\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
+            self.bootstrap,
+            plan.group,
+            plan.commit_interval_ms,
+            SESSION.as_millis(),
+            TRANSACTION.as_millis(),
+            plan.group_protocol
+        );
+        text += &format!(
+            "[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = \"{}ms\"\nmode = {mode:?}\n\
+             client_from = [\"header:client-id\"]\n[service.shape]\nqueue_capacity = 200000\nmax_delay = \"10m\"\n",
+            plan.service, plan.target, plan.dead_letter, plan.capacity, plan.cycle_ms
+        );
+        for source in &plan.sources {
+            text += &format!("[[service.source]]\ntopic = {:?}\n", source.name);
+        }
+        text
+    }
+
+    /// Gives the slot an id that nobody had before.
+    pub fn rename(&self, number: usize) {
+        let mut slot = self.slot(number);
+        slot.ids += 1;
+        slot.id = format!("wm-{number}-{}", slot.ids);
+    }
+
+    /// Ends it as the kernel's out-of-memory killer would. False: it was not running.
+    pub fn kill(&self, number: usize) -> bool {
+        let mut slot = self.slot(number);
+        let Some(mut process) = slot.process.take() else { return false };
+        process.signal(Signal::Kill);
+        process.wait(Duration::from_secs(10));
+        true
+    }
+
+    pub fn freeze(&self, number: usize) {
+        let mut slot = self.slot(number);
+        slot.frozen = true;
+        slot.process.iter_mut().for_each(|process| process.signal(Signal::Stop));
+    }
+
+    pub fn thaw(&self, number: usize) {
+        let mut slot = self.slot(number);
+        slot.frozen = false;
+        slot.process.iter_mut().for_each(|process| process.signal(Signal::Continue));
+    }
+
+    /// Whether the kernel says that it is stopped.
+    pub fn is_stopped(&self, number: usize) -> bool {
+        let slot = self.slot(number);
+        let pid = slot.process.as_ref().map_or(0, Process::pid);
+        fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
+    }
+
+    /// Asks it to end; how it did. `None`: it was not running, or took too long and was killed.
+    pub fn terminate(&self, number: usize, patience: Duration) -> Option<ExitStatus> {
+        let mut process = self.slot(number).process.take()?;
+        process.signal(Signal::Term);
+        wait(&mut process, patience)
+    }
+
+    /// Waits until it ends by itself; then it counts as not running.
+    pub fn wait_end(&self, number: usize, patience: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if let Some(status) = self.ended(number) {
+                return Some(status);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// How it ended by itself, if it has; told once.
+    pub fn ended(&self, number: usize) -> Option<ExitStatus> {
+        let mut slot = self.slot(number);
+        let status = slot.process.as_mut()?.try_wait()?;
+        slot.process = None;
+        Some(status)
+    }
+
+    pub fn is_running(&self, number: usize) -> bool {
+        self.slot(number).process.is_some()
+    }
+
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.len()).filter(|slot| self.is_running(*slot)).collect()
+    }
+
+    /// Status and body of a GET; `None` when nobody answers.
+    pub fn get(&self, number: usize, path: &str) -> Option<(u16, String)> {
+        let log = {
+            let slot = self.slot(number);
+            slot.process.as_ref().filter(|_| !slot.frozen)?;
+            slot.log.clone()
+        };
+        let text = fs::read_to_string(log).ok()?;
+        let line = text.lines().find(|line| line.contains("listening") && line.contains("http://"))?;
+        let address = line.split("http://").nth(1)?;
+        let end = address.find(|c: char| !(c.is_ascii_alphanumeric() || ".:[]".contains(c)));
+        let url = format!("http://{}{path}", &address[..end.unwrap_or(address.len())]);
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let agent = config.timeout_global(Some(Duration::from_secs(2))).build().new_agent();
+        let mut response = agent.get(&url).call().ok()?;
+        let body = response.body_mut().read_to_string().ok()?;
+        Some((response.status().as_u16(), body))
+    }
+
+    pub fn is_ready(&self, number: usize) -> bool {
+        self.get(number, "/readyz").is_some_and(|(status, _)| status == 200)
+    }
+
+    /// Its metrics now, or when it last answered.
+    pub fn metrics(&self, number: usize) -> Metrics {
+        let now = self.get(number, "/metrics").map(|(_, text)| Metrics(text));
+        let mut slot = self.slot(number);
+        if let Some(now) = now {
+            slot.seen = now;
+        }
+        slot.seen.clone()
+    }
+
+    /// The metrics of all that run, by slot.
+    pub fn all_metrics(&self) -> BTreeMap<usize, Metrics> {
+        self.running().into_iter().map(|slot| (slot, self.metrics(slot))).collect()
+    }
+
+    /// The end of its log.
+    pub fn last_words(&self, number: usize, lines: usize) -> String {
+        let text = fs::read_to_string(&self.slot(number).log).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// Whether its log has this text.
+    pub fn said(&self, number: usize, what: &str) -> bool {
+        fs::read_to_string(&self.slot(number).log).is_ok_and(|log| log.contains(what))
+    }
+}
+
+fn wait(process: &mut Process, patience: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        if let Some(status) = process.try_wait() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    None
+}

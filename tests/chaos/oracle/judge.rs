@@ -1,0 +1,197 @@
+//! Compares what was in the sources with what came out.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use super::pass::{Found, Pass, Where};
+use crate::origin::{Fate, Origin};
+use crate::plan::Plan;
+
+/// Of each kind of anomaly so many are told in full.
+const SAMPLES: usize = 12;
+
+/// What was found, and everything that is wrong with it.
+#[derive(Debug, Default, Serialize)]
+pub struct Verdict {
+    /// Anomalies by kind.
+    pub anomalies: BTreeMap<&'static str, u64>,
+    pub samples: Vec<String>,
+    /// Records in the sources, in the target, in the dead-letter topic; compacted away before the end.
+    pub sources: u64,
+    pub target: u64,
+    pub dead_letter: u64,
+    pub compacted: u64,
+    /// Records of transactions that were aborted upstream would be `alien`; so many were committed.
+    pub upstream: u64,
+    pub reasons: BTreeMap<&'static str, u64>,
+    pub most_in_a_window: u64,
+    pub allowed_in_a_window: u64,
+}
+
+impl Verdict {
+    pub fn wrong(&mut self, kind: &'static str, what: String) {
+        let count = self.anomalies.entry(kind).or_default();
+        *count += 1;
+        if *count <= SAMPLES as u64 {
+            self.samples.push(format!("{kind}: {what}"));
+        }
+    }
+}
+
+/// A source record, and what became of it.
+struct Truth<'p> {
+    partition: i32,
+    found: &'p Found,
+    /// It was still there at the end.
+    remains: bool,
+    outputs: Vec<(Where, i32, &'p Found)>,
+}
+
+type Truths<'p> = HashMap<u64, Truth<'p>>;
+
+/// Compares; both passes are over by now.
+pub fn judge(plan: &Plan, live: &Pass, last: &Pass) -> Verdict {
+    let mut verdict = Verdict::default();
+    compare_passes(plan, live, last, &mut verdict);
+    let mut truths = Truths::new();
+    for (pass, remains) in [(last, true), (live, false)] {
+        take_sources(pass, remains, &mut truths, &mut verdict);
+    }
+    verdict.sources = truths.len() as u64;
+    verdict.compacted = truths.values().filter(|truth| !truth.remains).count() as u64;
+    let is_upstream = |truth: &&Truth<'_>| truth.found.origin.is_some_and(|origin| origin.fate == Fate::Upstream);
+    verdict.upstream = truths.values().filter(is_upstream).count() as u64;
+    let mut vanished: HashMap<u64, u32> = HashMap::new();
+    for (place, partition, found) in last.of(|place| !matches!(place, Where::Source(_))) {
+        match place {
+            Where::Target => verdict.target += 1,
+            _ => verdict.dead_letter += 1,
+        }
+        judge_output(plan, (place, partition, found), &mut truths, &mut vanished, &mut verdict);
+    }
+    judge_counts(plan, &truths, &vanished, &mut verdict);
+    judge_order(last, &truths, &mut verdict);
+    verdict.reasons = last.reasons.clone();
+    verdict
+}
+
+/// What a reader saw while the run lasted is what it sees afterwards.
+fn compare_passes(plan: &Plan, live: &Pass, last: &Pass, verdict: &mut Verdict) {
+    let places: std::collections::BTreeSet<_> = live.found.keys().chain(last.found.keys()).collect();
+    for key in places {
+        let list = |pass: &'_ Pass| pass.found.get(key).map(Vec::as_slice).unwrap_or_default().to_vec();
+        let (mut then, now) = (list(live), list(last));
+        if matches!(key.0, Where::Source(n) if plan.sources[usize::from(n)].compacted) {
+            let offsets: std::collections::HashSet<i64> = now.iter().map(|found| found.offset).collect();
+            then.retain(|found| offsets.contains(&found.offset));
+        }
+        if then != now {
+            let differs = then.iter().zip(&now).find(|(a, b)| a != b);
+            let (was, is) = (then.len(), now.len());
+            verdict.wrong("live_differs", format!("{key:?}: {was} records were seen, {is} are there: {differs:?}"));
+        }
+    }
+}
+
+fn take_sources<'p>(pass: &'p Pass, remains: bool, truths: &mut Truths<'p>, verdict: &mut Verdict) {
+    for (place, partition, found) in pass.of(|place| matches!(place, Where::Source(_))) {
+        let Some(origin) = found.origin else {
+            verdict.wrong("source", format!("not of the generator: {place:?}/{partition}@{}", found.offset));
+            continue;
+        };
+        if found.is_aborted() {
+            verdict.wrong("source", format!("aborted, but there: {}", text(place, partition, found)));
+        }
+        let known = truths.entry(origin.id).or_insert(Truth { partition, found, remains, outputs: Vec::new() });
+        if known.found.offset != found.offset {
+            verdict.wrong("source", format!("twice in the source: {}", text(place, partition, found)));
+        }
+    }
+}
+
+fn judge_output<'p>(
+    plan: &Plan,
+    output: (Where, i32, &'p Found),
+    truths: &mut Truths<'p>,
+    vanished: &mut HashMap<u64, u32>,
+    verdict: &mut Verdict,
+) {
+    let (place, partition, found) = output;
+    let told = || text(place, partition, found);
+    let Some(origin) = found.origin else { return verdict.wrong("alien", told()) };
+    if found.is_aborted() {
+        return verdict.wrong("alien", format!("aborted upstream: {}", told()));
+    }
+    if place == Where::DeadLetter && found.reason.is_none() {
+        verdict.wrong("altered", format!("its throttle headers: {}", told()));
+    }
+    if !found.placed {
+        verdict.wrong("altered", format!("not in the partition of its key: {}", told()));
+    }
+    if place == Where::Target && origin.fate == Fate::Poison {
+        verdict.wrong("alien", format!("poison: {}", told()));
+    }
+    let Some(truth) = truths.get_mut(&origin.id) else {
+        // The cleaner took it before the oracle could read it.
+        let compacted = plan.sources.get(usize::from(origin.topic)).is_some_and(|source| source.compacted);
+        if !compacted || !found.whole {
+            verdict.wrong("alien", told());
+        }
+        *vanished.entry(origin.id).or_default() += 1;
+        return;
+    };
+    let source = truth.found;
+    let same = if place == Where::Target { source.content == found.content } else { source.stripped == found.stripped };
+    if !same || source.origin != found.origin {
+        verdict.wrong("altered", format!("key, value or headers: {}", told()));
+    }
+    if (place == Where::DeadLetter || !plan.append_time) && source.timestamp != found.timestamp {
+        verdict.wrong("altered", format!("timestamp {} is {}: {}", source.timestamp, found.timestamp, told()));
+    }
+    truth.outputs.push(output);
+}
+
+fn judge_counts(plan: &Plan, truths: &Truths<'_>, vanished: &HashMap<u64, u32>, verdict: &mut Verdict) {
+    for truth in truths.values() {
+        let origin = truth.found.origin.expect("only records with one are taken");
+        let told = || {
+            let outputs = truth.outputs.iter().map(|(place, partition, found)| {
+                let at = found.offset;
+                format!("{place:?}/{partition}@{at} (time {})", found.timestamp)
+            });
+            let outputs: Vec<String> = outputs.collect();
+            let source = &plan.sources[usize::from(origin.topic)].name;
+            format!("{source}/{}@{} ({origin:?}) is {}", truth.partition, truth.found.offset, outputs.join(", "))
+        };
+        let count = |wanted| truth.outputs.iter().filter(|(place, ..)| *place == wanted).count();
+        match (count(Where::Target), count(Where::DeadLetter)) {
+            (0, 0) if truth.remains => verdict.wrong("lost", told()),
+            (1.., 1..) => verdict.wrong("in_both", told()),
+            (2.., 0) | (0, 2..) => verdict.wrong("duplicated", told()),
+            _ => {}
+        }
+    }
+    for (id, _) in vanished.iter().filter(|(_, outputs)| **outputs > 1) {
+        verdict.wrong("duplicated", format!("a record that was compacted away: id {id}"));
+    }
+}
+
+/// By target partition, client and source partition: the order of the source.
+fn judge_order(last: &Pass, truths: &Truths<'_>, verdict: &mut Verdict) {
+    let mut newest: HashMap<(i32, u8, i32, u16), i64> = HashMap::new();
+    for (place, partition, found) in last.of(|place| place == Where::Target) {
+        let Some(Origin { id, topic, partition: source, client, .. }) = found.origin else { continue };
+        let Some(truth) = truths.get(&id) else { continue };
+        let newest = newest.entry((partition, topic, source, client)).or_insert(-1);
+        if truth.found.offset < *newest {
+            let at = truth.found.offset;
+            verdict.wrong("reordered", format!("{} (offset {at}) after {newest}", text(place, partition, found)));
+        }
+        *newest = truth.found.offset.max(*newest);
+    }
+}
+
+fn text(place: Where, partition: i32, found: &Found) -> String {
+    format!("{place:?}/{partition}@{} {:?} time {}", found.offset, found.origin, found.timestamp)
+}

@@ -1,0 +1,60 @@
+//! The few bytes of Kafka's protocol that no client of ours speaks: who coordinates what.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(2);
+const FIND_COORDINATOR: i16 = 10;
+/// With the kind of key, and before tagged fields.
+const VERSION: i16 = 2;
+
+/// What is coordinated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coordinator {
+    Group = 0,
+    Transaction = 1,
+}
+
+/// The id of the broker that coordinates `key`, as the broker on this port says.
+pub fn find_coordinator(port: u16, kind: Coordinator, key: &str) -> Option<i32> {
+    parse(&ask(port, kind, key)?)
+}
+
+/// Whether the broker on this port answers at all.
+pub fn answers(port: u16) -> bool {
+    ask(port, Coordinator::Group, "anything").is_some()
+}
+
+fn ask(port: u16, kind: Coordinator, key: &str) -> Option<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut request = Vec::new();
+    request.extend(FIND_COORDINATOR.to_be_bytes());
+    request.extend(VERSION.to_be_bytes());
+    request.extend(1_i32.to_be_bytes());
+    for text in ["chaos", key] {
+        request.extend(i16::try_from(text.len()).ok()?.to_be_bytes());
+        request.extend(text.as_bytes());
+    }
+    request.push(kind as u8);
+    stream.write_all(&i32::try_from(request.len()).ok()?.to_be_bytes()).ok()?;
+    stream.write_all(&request).ok()?;
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).ok()?;
+    let mut reply = vec![0; usize::try_from(i32::from_be_bytes(length)).ok()?];
+    stream.read_exact(&mut reply).ok()?;
+    Some(reply)
+}
+
+/// Correlation id, throttle time, error, error text, node.
+fn parse(reply: &[u8]) -> Option<i32> {
+    let short = |at: usize| Some(i16::from_be_bytes(reply.get(at..at + 2)?.try_into().ok()?));
+    if short(8)? != 0 {
+        return None;
+    }
+    // A null text has the length -1.
+    let text = usize::try_from(short(10)?).unwrap_or(0);
+    let node = 12 + text;
+    Some(i32::from_be_bytes(reply.get(node..node + 4)?.try_into().ok()?))
+}
