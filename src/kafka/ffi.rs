@@ -12,6 +12,8 @@ use rdkafka::message::{BorrowedHeaders, OwnedHeaders};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
 
+use crate::failpoint::{Fault, planted};
+
 /// A partition of a list, as librdkafka left it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
@@ -123,6 +125,10 @@ impl GroupMetadata {
                 return None;
             }
             let owned = GroupMetadata(metadata);
+            if planted(Fault::UnfencedGroupMetadata) {
+                let group = sys::rd_kafka_consumer_group_metadata_group_id(metadata);
+                return Some(GroupMetadata(sys::rd_kafka_consumer_group_metadata_new(group)));
+            }
             let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
             let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
             (generation >= 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)

@@ -18,6 +18,7 @@ use super::consumer::Offsets;
 use super::ffi;
 pub use super::ffi::{ErrorClass, TransactionError};
 use super::record::{Headers, Output};
+use crate::failpoint::{Fault, planted};
 use crate::settings::{self, Delivery};
 
 /// What the topics allow.
@@ -214,7 +215,7 @@ impl Producer {
     /// A connection broke or a request timed out: a copy of a commit may still be on its way, and would end the *next*
     /// transaction (KAFKA-17754). Another producer gets another epoch, which makes that copy void.
     pub fn tainted(&self) -> bool {
-        self.client().context().tainted.load(Ordering::Acquire)
+        !planted(Fault::NoTaint) && self.client().context().tainted.load(Ordering::Acquire)
     }
 
     /// Something failed: the open transaction can't be committed any more.
@@ -300,7 +301,10 @@ impl Producer {
             headers,
             delivery_opaque: tag,
         };
-        self.inner.send(record).map_err(|(error, _)| self.send_error(topic, &error))
+        match self.inner.send(record) {
+            Err(_) if planted(Fault::IgnoredSendError) => Ok(()),
+            sent => sent.map_err(|(error, _)| self.send_error(topic, &error)),
+        }
     }
 
     fn send_error(&self, topic: &str, error: &ClientError) -> SendError {
@@ -452,7 +456,9 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        if let Err((error, message)) = result {
+        if let Err((error, message)) = result
+            && !planted(Fault::IgnoredSendError)
+        {
             let failure = failure(rdkafka::Message::topic(message), error);
             self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
             self.failed.store(true, Ordering::Release);
