@@ -24,6 +24,7 @@ use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, V
 use watermaster_core::units::Time;
 
 use crate::client_id::{self, Identity};
+use crate::failpoint;
 use crate::heartbeat::Heartbeat;
 use crate::kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartition};
 use crate::kafka::preflight;
@@ -450,6 +451,9 @@ impl<'c> Engine<'c> {
         // Expelled: not a member until the next assignment, be it of nothing.
         self.report.joined &= !lost;
         for &(source, partition) in partitions {
+            if failpoint::planted(failpoint::Fault::NoPurgeOnRevoke) {
+                break;
+            }
             let Some(&number) = self.link.numbers.get(&(source, partition)) else { continue };
             self.link.places[number as usize].assigned = false;
             for slot in self.throttle.handle_revoked(number) {

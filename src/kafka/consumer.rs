@@ -17,7 +17,9 @@ use super::assign::{self, Rules, Topics};
 use super::client::{self, KafkaError};
 use super::ffi::{self, ReplyQueue};
 use super::membership::Membership;
+use super::plant;
 use super::record::{Record, SourceIndex};
+use crate::failpoint::{Fault, planted};
 use crate::settings::{self, GroupProtocol, OnForeignOffset};
 
 pub use super::assign::{Committed, SourcePartition};
@@ -177,6 +179,9 @@ impl Consumer {
             }
         };
         config.set("group.id", group_id(kafka, service));
+        if planted(Fault::ReadUncommitted) {
+            config.set("isolation.level", "read_uncommitted");
+        }
         let rules = Rules {
             start_from: kafka.start_from,
             on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
@@ -267,6 +272,10 @@ impl Consumer {
         self.still_ours(commits)?;
         let group = ffi::GroupMetadata::of(self.base.client())
             .ok_or_else(|| CommitError::Lost("not a member of the group at the moment".to_owned()))?;
+        if planted(Fault::OffsetsOutsideTransaction) {
+            self.commit(commits, || true)?;
+            return Ok(Offsets { lists: Vec::new(), group });
+        }
         let lists = requests(commits, &self.topics).into_iter().map(|request| self.commit_list(request)).collect();
         Ok(Offsets { lists, group })
     }
@@ -274,10 +283,11 @@ impl Consumer {
     fn commit_list(&self, commits: &[PartitionCommit]) -> TopicPartitionList {
         let mut list = TopicPartitionList::with_capacity(commits.len());
         for commit in commits {
+            let (offset, metadata) = plant::damaged(commit);
             let mut element = list.add_partition(self.topics.name(commit.source), commit.partition);
-            element.set_offset(Offset::Offset(commit.offset)).expect("an offset is never negative");
+            element.set_offset(Offset::Offset(offset)).expect("an offset is never negative");
             // Once an element: a second call leaks the first text.
-            element.set_metadata(&commit.metadata);
+            element.set_metadata(metadata);
         }
         list
     }

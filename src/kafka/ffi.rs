@@ -13,6 +13,8 @@ use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
 use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 
+use crate::failpoint::{Fault, planted};
+
 /// A partition of a list, as librdkafka left it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
@@ -124,6 +126,10 @@ impl GroupMetadata {
                 return None;
             }
             let owned = GroupMetadata(metadata);
+            if planted(Fault::UnfencedGroupMetadata) {
+                let group = sys::rd_kafka_consumer_group_metadata_group_id(metadata);
+                return Some(GroupMetadata(sys::rd_kafka_consumer_group_metadata_new(group)));
+            }
             let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
             let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
             // One that joins by KIP-848 has the epoch 0; a member's is more, in either protocol.

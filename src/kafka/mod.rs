@@ -15,6 +15,7 @@ pub mod consumer;
 pub mod embedded;
 mod ffi;
 mod membership;
+mod plant;
 pub mod preflight;
 pub mod probe;
 pub mod producer;

@@ -19,6 +19,7 @@ use super::client::{self, KafkaError};
 use super::consumer::Offsets;
 use super::ffi;
 use super::record::{Headers, Output};
+use crate::failpoint::{Fault, planted};
 use crate::settings::{self, Delivery};
 
 /// What the topics allow.
@@ -167,7 +168,7 @@ impl Producer {
         for _ in 0..ffi::waiting_events(self.client()) {
             self.inner.poll(Duration::ZERO);
         }
-        self.client().context().tainted.load(Ordering::Acquire)
+        !planted(Fault::NoTaint) && self.client().context().tainted.load(Ordering::Acquire)
     }
 
     /// Something failed: the open transaction can't be committed any more.
@@ -265,7 +266,10 @@ impl Producer {
             headers,
             delivery_opaque: tag,
         };
-        self.inner.send(record).map_err(|(error, _)| self.send_error(topic, &error))
+        match self.inner.send(record) {
+            Err(_) if planted(Fault::IgnoredSendError) => Ok(()),
+            sent => sent.map_err(|(error, _)| self.send_error(topic, &error)),
+        }
     }
 
     fn send_error(&self, topic: &str, error: &ClientError) -> SendError {
@@ -426,7 +430,9 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        if let Err((error, message)) = result {
+        if let Err((error, message)) = result
+            && !planted(Fault::IgnoredSendError)
+        {
             let failure = failure(rdkafka::Message::topic(message), error);
             self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
             self.failed.store(true, Ordering::Release);

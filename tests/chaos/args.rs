@@ -20,6 +20,7 @@ oracle of its own process judge what came out. The exit code is 0 if nothing was
   --group-protocol P       classic (default) or consumer (KIP-848)
   --short                  a fixed list of a few faults, at most 4 minutes in all
   --teeth                  plants each known mistake in the program; the oracle must find it
+  --plants A,B             with --teeth: only these
   --list                   print the kinds of faults
   --keep DIR               where logs and reports go, and stay; else they go when nothing was wrong
   --help
@@ -37,6 +38,8 @@ pub struct Args {
     pub group_protocol: String,
     pub short: bool,
     pub teeth: bool,
+    /// Only these mistakes.
+    pub plants: Vec<String>,
     pub keep: Option<PathBuf>,
 }
 
@@ -52,6 +55,7 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
         group_protocol: "classic".to_owned(),
         short: false,
         teeth: false,
+        plants: Vec::new(),
         keep: None,
     };
     let mut words = words.iter();
@@ -79,6 +83,7 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
             "--group-protocol" => args.group_protocol = value()?,
             "--short" => args.short = true,
             "--teeth" => args.teeth = true,
+            "--plants" => args.plants = value()?.split(',').map(str::to_owned).collect(),
             "--keep" => args.keep = Some(value()?.into()),
             other => return Err(refuse(&format!("unknown: {other}"))),
         }

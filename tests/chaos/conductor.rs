@@ -10,6 +10,7 @@ use crate::journal::{Entry, json_report, summary, table};
 use crate::plan::{Mode, Plan, Source};
 use crate::schedule::{Deck, inflict, run_lane};
 use crate::support::generator::Random;
+use crate::teeth;
 use crate::world::{Site, World};
 
 /// What all instances together may let through, of the average load, in percent: less than it is at times.
@@ -51,6 +52,9 @@ pub fn run(args: &Args) -> i32 {
 
 fn conduct(args: &Args, dir: &Path) -> Result<bool, String> {
     let site = Arc::new(Site::start(&dir.join("cluster"))?);
+    if args.teeth {
+        return teeth::run(args, &site, dir);
+    }
     let mut good = true;
     let mut all = Vec::new();
     for &mode in &args.modes {
@@ -81,7 +85,7 @@ fn one_run(args: &Args, site: &Arc<Site>, dir: &Path, mode: Mode, time: Duration
             kinds.for_each(|kind| inflict(&world, kind, &mut random));
         } else {
             let lanes = [Lane::Instances, Lane::Cluster].map(|lane| {
-                let deck = Deck::new(args.seed, lane, &args.faults);
+                let deck = Deck::new(&world.plan, lane, &args.faults);
                 let world = &world;
                 scope.spawn(move || run_lane(world, deck, began + time))
             });
@@ -105,7 +109,8 @@ fn one_run(args: &Args, site: &Arc<Site>, dir: &Path, mode: Mode, time: Duration
     Ok((entries, good))
 }
 
-struct StopWatching<'w>(&'w World);
+/// Ends the watch, however a scope is left.
+pub struct StopWatching<'w>(pub &'w World);
 
 impl Drop for StopWatching<'_> {
     fn drop(&mut self) {
@@ -113,7 +118,7 @@ impl Drop for StopWatching<'_> {
     }
 }
 
-fn plan(args: &Args, site: &Site, mode: Mode) -> Plan {
+pub fn plan(args: &Args, site: &Site, mode: Mode) -> Plan {
     let group = format!("chaos-{}-{}", args.seed, if mode == Mode::Shape { "shape" } else { "reject" });
     let source = |n: usize, compacted| Source { name: format!("{group}.source-{n}"), partitions: 4, compacted };
     Plan {
@@ -130,6 +135,8 @@ fn plan(args: &Args, site: &Site, mode: Mode) -> Plan {
         cycle_ms: CYCLE_MS,
         commit_interval_ms: COMMIT_INTERVAL_MS,
         group_protocol: args.group_protocol.clone(),
+        more_kafka: String::new(),
+        more_properties: String::new(),
         group,
     }
 }

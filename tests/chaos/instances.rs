@@ -119,13 +119,15 @@ impl Fleet {
         let mode = if plan.mode == Mode::Shape { "shape" } else { "reject" };
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {id:?}\ndelivery = \"exactly_once\"\n\
-             commit_interval = \"{}ms\"\n[kafka.properties]\n\"session.timeout.ms\" = \"{}\"\n\
+             commit_interval = \"{}ms\"\n{}\n[kafka.properties]\n{}\n\"session.timeout.ms\" = \"{}\"\n\
              \"heartbeat.interval.ms\" = \"1500\"\n\"transaction.timeout.ms\" = \"{}\"\n\
              \"topic.metadata.refresh.interval.ms\" = \"4000\"\n\"group.protocol\" = {:?}\n\
              [admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
             self.bootstrap,
             plan.group,
             plan.commit_interval_ms,
+            plan.more_kafka,
+            plan.more_properties,
             SESSION.as_millis(),
             TRANSACTION.as_millis(),
             plan.group_protocol

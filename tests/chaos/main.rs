@@ -21,6 +21,7 @@ mod plan;
 mod proxy;
 mod records;
 mod schedule;
+mod teeth;
 mod wire;
 mod world;
 

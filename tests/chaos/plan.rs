@@ -44,6 +44,9 @@ pub struct Plan {
     pub cycle_ms: u64,
     pub commit_interval_ms: u64,
     pub group_protocol: String,
+    /// More lines of `[kafka]` and of `[kafka.properties]`.
+    pub more_kafka: String,
+    pub more_properties: String,
 }
 
 /// Records larger than this are refused by the target.

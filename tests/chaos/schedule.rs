@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::faults::{Inflicted, KINDS, Kind, Lane};
 use crate::journal::Entry;
+use crate::plan::Plan;
 use crate::support::generator::Random;
-use crate::world::{RECOVERY, World};
+use crate::world::World;
 
 /// Between two faults of a lane.
 const GAP: u64 = 3_000;
@@ -18,10 +19,12 @@ pub struct Deck {
 }
 
 impl Deck {
-    /// Of those kinds that are wanted (all, if none are named).
-    pub fn new(seed: u64, lane: Lane, wanted: &[String]) -> Deck {
+    /// Of those kinds that are wanted (all, if none are named) and make sense on this plan.
+    pub fn new(plan: &Plan, lane: Lane, wanted: &[String]) -> Deck {
         let is_wanted = |kind: &&Kind| wanted.is_empty() || wanted.iter().any(|name| name == kind.name);
-        let kinds = KINDS.iter().filter(|kind| kind.lane == lane).filter(is_wanted).collect();
+        let takes_it = |kind: &&Kind| plan.append_time && ["poison_future", "poison_null_key"].contains(&kind.name);
+        let kinds = KINDS.iter().filter(|kind| kind.lane == lane && is_wanted(kind) && !takes_it(kind)).collect();
+        let seed = plan.seed;
         Deck { kinds, left: Vec::new(), random: Random(seed.wrapping_mul(2) + u64::from(lane == Lane::Cluster)) }
     }
 
@@ -60,7 +63,7 @@ pub fn inflict(world: &World, kind: &'static Kind, random: &mut Random) {
 fn inflict_now(world: &World, kind: &'static Kind, random: &mut Random) {
     world.journal.line(&format!("kind={} begins", kind.name));
     let Inflicted { target, effect, since } = (kind.inflict)(world, random, kind.name);
-    let flow = world.wait_flow(since, RECOVERY);
+    let flow = world.wait_flow(since, world.patience);
     if let Err(why) = &flow {
         world.journal.anomaly("silent", format!("after {}: {why}", kind.name));
     }

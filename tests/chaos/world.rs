@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::children::Role;
 use crate::cluster::Cluster;
-use crate::instances::Fleet;
+use crate::instances::{Fleet, Metrics};
 use crate::journal::Journal;
 use crate::plan::{DEAD_LETTER_PARTITIONS, Plan, SESSION, TARGET_MAX_BYTES, TARGET_PARTITIONS, TRANSACTION, now_ms};
 use crate::proxy::Proxy;
@@ -20,7 +20,9 @@ use crate::proxy::Proxy;
 /// Places for instances that come and go, beyond those that stay.
 const GUESTS: usize = 2;
 /// How long it may take until records of every partition flow again.
-pub const RECOVERY: Duration = Duration::from_secs(90);
+const RECOVERY: Duration = Duration::from_secs(120);
+/// Instances whose backlog and lag stay the same for so long are at rest.
+const STILL: Duration = Duration::from_secs(15);
 /// What was in flight when a fault began does not count as flowing again.
 const IN_FLIGHT: u64 = 500;
 
@@ -43,6 +45,8 @@ pub struct World {
     /// Held for writing by faults that must be alone.
     pub alone: RwLock<()>,
     pub dir: PathBuf,
+    /// How long it may take until records of every partition flow again, or until nothing is left to do.
+    pub patience: Duration,
     watching: AtomicBool,
 }
 
@@ -93,6 +97,7 @@ impl World {
             watching: AtomicBool::new(true),
             alone: RwLock::new(()),
             dir: dir.to_owned(),
+            patience: RECOVERY,
             plan,
             site,
             staff,
@@ -181,8 +186,8 @@ impl World {
     pub fn quiet(&self) -> Result<(), String> {
         self.site.heal();
         self.site.cluster.wait_whole(Duration::from_secs(120))?;
-        self.wait_ready(Duration::from_secs(120)).unwrap_or_else(|why| self.journal.anomaly("silent", why));
-        if let Err(why) = self.wait_flow(now_ms(), RECOVERY) {
+        self.wait_ready(self.patience).unwrap_or_else(|why| self.journal.anomaly("silent", why));
+        if let Err(why) = self.wait_flow(now_ms(), self.patience) {
             self.journal.anomaly("silent", format!("in the quiet phase: {why}"));
         }
         self.generator.tell("stop");
@@ -190,29 +195,29 @@ impl World {
         eprintln!("generator: {sent}");
         let began = Instant::now();
         std::thread::sleep(SESSION + TRANSACTION + Duration::from_secs(10));
-        let idle = |metrics: &crate::instances::Metrics| {
-            metrics.backlog() + metrics.sum("watermaster_consumer_lag_records", &[]) == 0.0
-        };
-        let mut told = Instant::now();
-        let at_rest = self.wait(Duration::from_secs(240), || {
-            let all = self.fleet.all_metrics();
-            if told.elapsed() > Duration::from_secs(10) {
-                told = Instant::now();
-                let left: Vec<_> = all.values().map(|m| (m.backlog(), m.sum("watermaster_consumer_lag_records", &[]))).collect();
-                eprintln!("backlog and lag: {left:?}; {}", self.oracle.news());
-            }
-            all.values().all(idle)
-        });
-        if !at_rest {
-            for (slot, metrics) in self.fleet.all_metrics().iter().filter(|(_, metrics)| !idle(metrics)) {
-                let (backlog, lag) = (metrics.backlog(), metrics.sum("watermaster_consumer_lag_records", &[]));
-                self.journal.anomaly("silent", format!("instance {slot} still has a backlog of {backlog}, lag {lag}"));
-            }
-        }
+        self.wait_rest();
         eprintln!("came to rest {:.0} s after the last record", began.elapsed().as_secs_f32());
         self.check_windows();
         self.watching.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Waits until no instance has anything left to do, or nothing moves any more: whether that is right, the oracle says.
+    fn wait_rest(&self) {
+        let (mut before, mut moved) = (Vec::new(), Instant::now());
+        let at_rest = self.wait(2 * self.patience, || {
+            let all = self.fleet.all_metrics();
+            let lag = |metrics: &Metrics| metrics.sum("watermaster_consumer_lag_records", &[]);
+            let left: Vec<(f64, f64)> = all.values().map(|metrics| (metrics.backlog(), lag(metrics))).collect();
+            if left != before {
+                moved = Instant::now();
+                before.clone_from(&left);
+            }
+            left.iter().all(|(backlog, lag)| backlog + lag == 0.0) || moved.elapsed() > STILL
+        });
+        if !at_rest || before.iter().any(|(backlog, _)| *backlog > 0.0) {
+            self.journal.anomaly("silent", format!("backlog and lag of the instances at the end: {before:?}"));
+        }
     }
 
     /// Ends the instances and asks the oracle.
@@ -236,7 +241,7 @@ impl World {
     }
 }
 
-fn create_topics(plan: &Plan) -> Result<(), String> {
+pub fn create_topics(plan: &Plan) -> Result<(), String> {
     let target_max = TARGET_MAX_BYTES.to_string();
     let any_time = ("message.timestamp.after.max.ms", "9223372036854775807");
     let large = ("max.message.bytes", "4194304");
@@ -250,7 +255,8 @@ fn create_topics(plan: &Plan) -> Result<(), String> {
                 .set("segment.ms", "8000")
                 .set("min.cleanable.dirty.ratio", "0.05")
                 .set("delete.retention.ms", "2000")
-                .set("max.compaction.lag.ms", "20000")
+                .set("min.compaction.lag.ms", "15000")
+                .set("max.compaction.lag.ms", "30000")
         } else {
             topic
         });

@@ -1,8 +1,11 @@
 //! The kinds of faults: what each does, on what, and what shows that it took effect.
 
 mod brokers;
+mod foreign;
 mod instances;
+mod kafka;
 mod network;
+mod replay;
 
 use crate::plan::now_ms;
 use crate::support::generator::Random;
@@ -64,6 +67,13 @@ pub const KINDS: &[Kind] = &[
     kind("pause_transaction", Lane::Instances, instances::pause),
     kind("join", Lane::Instances, instances::join),
     kind("leave", Lane::Instances, instances::leave),
+    kind("hijack", Lane::Instances, kafka::hijack),
+    kind("poison_too_large", Lane::Instances, kafka::poison),
+    kind("poison_future", Lane::Instances, kafka::poison),
+    kind("poison_null_key", Lane::Instances, kafka::poison),
+    kind("add_partitions", Lane::Instances, kafka::add_partitions),
+    Kind { name: "foreign_commit_stop", lane: Lane::Instances, alone: true, inflict: foreign::stop },
+    Kind { name: "foreign_commit_replay", lane: Lane::Instances, alone: true, inflict: replay::replay },
     kind("broker_kill", Lane::Cluster, brokers::kill),
     kind("broker_pause", Lane::Cluster, brokers::pause),
     kind("group_coordinator_kill", Lane::Cluster, brokers::kill_coordinator),

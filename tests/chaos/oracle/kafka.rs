@@ -9,7 +9,7 @@ use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::judge::Verdict;
-use super::pass::Pass;
+use super::pass::{Pass, Where};
 use crate::plan::Plan;
 
 const CALL: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ fn topics(plan: &Plan) -> Vec<String> {
 }
 
 /// No transaction is open for ever, and everything is committed.
-pub fn check_ends(plan: &Plan, verdict: &mut Verdict) {
+pub fn check_ends(plan: &Plan, last: &Pass, verdict: &mut Verdict) {
     let consumer = |isolation: &str, group: &str| -> BaseConsumer {
         let mut config = plan.client();
         config.set("group.id", group).set("isolation.level", isolation).set("enable.auto.commit", "false");
@@ -128,13 +128,14 @@ pub fn check_ends(plan: &Plan, verdict: &mut Verdict) {
             }
         }
     }
-    check_committed(plan, &consumer("read_committed", &plan.consumer_group()), &ends, verdict);
+    check_committed(plan, &consumer("read_committed", &plan.consumer_group()), &ends, last, verdict);
 }
 
 fn check_committed(
     plan: &Plan,
     consumer: &BaseConsumer,
     ends: &BTreeMap<(String, i32), i64>,
+    last: &Pass,
     verdict: &mut Verdict,
 ) {
     let mut list = TopicPartitionList::new();
@@ -148,9 +149,15 @@ fn check_committed(
     for element in committed.elements() {
         let place = (element.topic().to_owned(), element.partition());
         let committed = element.offset().to_raw().unwrap_or(-1);
-        if sources.get(&place).is_none_or(|end| **end != committed) {
-            let end = sources.get(&place);
-            verdict.wrong("silent", format!("{}/{}: committed {committed}, ends at {end:?}", place.0, place.1));
+        let end = sources.get(&place).map_or(-1, |end| **end);
+        if committed == end {
+            continue;
         }
+        let number = plan.sources.iter().position(|source| source.name == place.0).expect("only sources are asked for");
+        let beyond = last.of(|place| place == Where::Source(number as u8));
+        let unread = beyond.filter(|(_, partition, found)| *partition == place.1 && found.offset >= committed).count();
+        // With no record beyond it, only markers of transactions (or aborted records) are left out.
+        let kind = if unread == 0 && committed >= 0 && committed < end { "trailing" } else { "silent" };
+        verdict.wrong(kind, format!("{}/{}: committed {committed}, ends at {end}, {unread} records beyond", place.0, place.1));
     }
 }

@@ -64,7 +64,7 @@ pub fn run(plan: &Path) {
     if let Err(why) = ended {
         verdict.wrong("unreadable", why);
     }
-    kafka::check_ends(&plan, &mut verdict);
+    kafka::check_ends(&plan, &last, &mut verdict);
     promise::check(&plan, &last, &instances, &mut verdict);
     println!("{}", json!({ "verdict": verdict }));
 }
