@@ -115,7 +115,7 @@ pub enum Refusal {
 #[derive(Debug)]
 pub enum Late {
     End { id: usize, epoch: u32, serial: u64, commit: bool },
-    Offsets { id: usize, epoch: u32, commits: Vec<Commit>, member: u32, generation: i32 },
+    Offsets { id: usize, epoch: u32, serial: u64, commits: Vec<Commit>, member: u32, generation: i32 },
 }
 
 /// The brokers, and what watches them.
@@ -166,8 +166,14 @@ impl Broker {
         self.ids.len() - 1
     }
 
+    /// The number of the last transaction of this id.
     pub fn serial(&self, id: usize) -> u64 {
         self.ids[id].serial
+    }
+
+    /// The number of the transaction that a request would join now.
+    pub fn open_serial(&self, id: usize) -> u64 {
+        self.ids[id].serial + u64::from(!matches!(self.ids[id].state, State::Open { .. }))
     }
 
     /// Whether that transaction was decided to be committed.
@@ -325,14 +331,14 @@ impl Broker {
                 self.coverage.late_ends_fenced += u64::from(answer == Err(Refusal::Fenced));
                 self.coverage.torn += u64::from(answer.is_ok() && self.ids[id].serial != serial);
             }
-            Late::Offsets { id, epoch, commits, member, generation } => {
+            Late::Offsets { id, epoch, serial, commits, member, generation } => {
                 self.coverage.late_offsets += 1;
                 // It may only join a transaction that is open.
                 let open = matches!(self.ids[id].state, State::Open { .. });
                 let allowed = self.group.allows(member, generation);
                 note("network", || format!("late offsets of id {id} epoch {epoch}: open {open}, {allowed:?}"));
                 if open && allowed.is_ok() && self.add_offsets(id, epoch, &commits, now).is_ok() {
-                    self.coverage.late_offsets_taken += 1;
+                    self.coverage.late_offsets_taken += u64::from(self.ids[id].serial != serial);
                 }
             }
         }

@@ -73,7 +73,9 @@ counters! {
     queue_full 1_000 "full send queues";
     paused_turns 10_000 "turns with a partition that the core paused";
     taints 2_000 "producers replaced because a connection broke";
-    stopped 500 "instances that gave up";
+    stopped_undeliverable 1_000 "instances that stopped at a poison record";
+    stopped_fenced_twice 100 "instances that were fenced twice within a minute and stopped";
+    stopped_failures 20 "instances that stopped after too many producers failed";
     small_maps 500 "seeds with a small map budget";
     views 1_000_000 "comparisons of a tracker with what is committed and in the round";
 }

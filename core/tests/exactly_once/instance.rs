@@ -118,6 +118,9 @@ impl Instance {
             return Turn::Died;
         }
         self.take_notes(cluster);
+        if ended.is_err() {
+            self.abandon(cluster);
+        }
         match ended {
             Ok(Turn::Sleep(wait)) => Turn::Sleep(wait + self.client.took),
             Ok(turn) => turn,
@@ -362,6 +365,7 @@ impl Instance {
         if self.draining.is_some_and(|since| now.since(since) > DRAIN) {
             cluster.broker.coverage.drains_given_up += 1;
             note(&self.client.name, || "gives up its round".to_owned());
+            self.abandon(cluster);
             self.client.leave(cluster);
             return Ok(Turn::Left);
         }
@@ -390,6 +394,14 @@ impl Instance {
             self.serve_group(cluster)?;
         }
         Ok(Turn::Sleep(wait))
+    }
+
+    /// What a round leaves open is aborted, or left to the next producer of this id, or to the coordinator's clock.
+    fn abandon(&mut self, cluster: &mut Cluster) {
+        let mut link = Link { client: &mut self.client, cluster };
+        if link.in_transaction() && !link.client.producer.committing && link.cluster.random.one_in(2) {
+            let _ = link.abort();
+        }
     }
 
     fn end_round(&mut self, cluster: &mut Cluster, began: Time) {

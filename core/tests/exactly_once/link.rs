@@ -1,7 +1,9 @@
 //! The trait that the machine talks to Kafka by: every call may fail, take long, or be the last thing that the process does.
 
+use std::fmt;
 use std::time::Duration;
 
+use watermaster_core::map;
 use watermaster_core::round::{
     Commit, Committed, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
@@ -19,11 +21,23 @@ const SEND_OFFSETS: Duration = Duration::from_secs(5);
 const COMMITTED: Duration = Duration::from_secs(3);
 
 /// Offsets, and who commits them.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Offsets {
     commits: Vec<Commit>,
     member: u32,
     generation: i32,
+}
+
+impl fmt::Debug for Offsets {
+    /// Partition, offset and what is completed beyond it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "member {} in generation {}:", self.member, self.generation)?;
+        for Commit { partition, offset, metadata } in &self.commits {
+            let map = map::decode(*offset, metadata.as_bytes()).map(|map| map.completed);
+            write!(f, " {partition} at {offset} {map:?}")?;
+        }
+        Ok(())
+    }
 }
 
 /// An instance's clients and the brokers.
@@ -287,7 +301,8 @@ impl Kafka<Record> for Link<'_> {
             return Ok(Offsets { commits, member: 0, generation: -1 });
         }
         let Client { member, generation, owned, unsettled, .. } = *self.client;
-        let ours = commits.iter().all(|commit| owned & !unsettled & 1 << commit.partition != 0);
+        let ours = commits.iter().all(|commit| owned & !unsettled & 1 << commit.partition != 0)
+            || self.cluster.has(Plant::NoPurgeOnRevoke);
         if member == 0 || generation < 0 || self.client.lost() || !ours {
             self.cluster.broker.coverage.moved += 1;
             return self.answer("offsets", Err(OffsetsError::Moved("the group moves".to_owned())));
@@ -417,8 +432,9 @@ impl Kafka<Record> for Link<'_> {
         if self.cluster.strikes(disconnect) {
             // It comes after another answer, or after nobody waits for it any more.
             let at = now + self.cluster.random.millis(20, 6_000);
-            let (commits, member, generation) = (commits.clone(), *member, *generation);
-            self.cluster.broker.late.push((at, Late::Offsets { id, epoch, commits, member, generation }));
+            let (serial, commits) = (self.cluster.broker.open_serial(id), commits.clone());
+            let (member, generation) = (*member, *generation);
+            self.cluster.broker.late.push((at, Late::Offsets { id, epoch, serial, commits, member, generation }));
             // A call that is given up is no broken connection.
             if self.cluster.random.one_in(2) {
                 return Err(self.timed_out(SEND_OFFSETS));

@@ -67,7 +67,7 @@ impl Scenario {
         let (calm, wild) = (random.one_in(12), random.one_in(4));
         let factor = if calm { 0 } else { 1 + 2 * u32::from(wild) };
         let mut rate = |most: u64| factor * if random.one_in(3) { 0 } else { random.below(most) as u32 };
-        let [crash, error, disconnect, batch_lost, slow] = [20, 100, 1_200, 200, 1_000].map(&mut rate);
+        let [crash, error, disconnect, batch_lost, slow] = [60, 200, 1_200, 200, 1_000].map(&mut rate);
         let rates = Rates {
             crash,
             error,

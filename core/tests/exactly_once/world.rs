@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use watermaster_core::round::Stop;
 use watermaster_core::units::Time;
 
 use super::broker::Broker;
@@ -180,7 +181,13 @@ impl World {
                 let Process { instance, .. } = process;
                 note(&instance.client.name, || format!("stops: {stop:?}"));
                 instance.client.leave(cluster);
-                cluster.broker.coverage.stopped += 1;
+                let coverage = &mut cluster.broker.coverage;
+                match stop {
+                    Stop::Undeliverable { .. } => coverage.stopped_undeliverable += 1,
+                    Stop::FencedTwice(_) => coverage.stopped_fenced_twice += 1,
+                    Stop::Failures { .. } => coverage.stopped_failures += 1,
+                    other => cluster.broker.checker.breaks(|| format!("stopped: {other:?}")),
+                }
                 self.seats[seat].process = None;
                 self.restart(seat);
             }
