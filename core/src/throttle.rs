@@ -401,6 +401,11 @@ impl Throttle {
         })
     }
 
+    /// Which offsets of an assigned partition are completed.
+    pub fn tracker(&self, partition: u32) -> Option<&Tracker> {
+        self.partitions.get(partition as usize).filter(|place| place.assigned).map(|place| &place.tracker)
+    }
+
     /// Why a partition is paused, if it is.
     pub fn paused(&self, partition: u32) -> Option<PauseReason> {
         self.partitions.get(partition as usize)?.paused

@@ -465,9 +465,10 @@ impl<O> Transactions<O> {
     ) -> Result<Step, Stop> {
         deny(error)?;
         match error.class {
-            ErrorClass::Fatal => self.broken(kafka, phase, error, Outcome::Aborted, now),
+            // What was not answered may still arrive, and would join the next transaction of this epoch.
+            ErrorClass::Fatal | ErrorClass::Retriable => self.broken(kafka, phase, error, Outcome::Aborted, now),
             // What can't be gone on with is tried again as a whole.
-            ErrorClass::Abortable | ErrorClass::Retriable => {
+            ErrorClass::Abortable => {
                 self.failed(phase, error);
                 self.give_up(error.to_string(), now);
                 Ok(Step::Again)

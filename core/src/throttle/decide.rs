@@ -15,8 +15,15 @@ impl Throttle {
     pub fn handle_record(&mut self, now: Time, arrival: &Arrival<'_>) -> Verdict {
         self.roll(now);
         let place = &mut self.partitions[arrival.partition as usize];
+        if !place.assigned {
+            return Verdict::Skip;
+        }
+        let before = place.tracker.base();
+        let seen = place.tracker.observe(arrival.offset);
+        // Holes before it may have been all that held the committable offset back.
+        place.touched |= place.tracker.base() != before;
         // Observed and not completed means that it stands in the backlog: reading it again changes nothing.
-        if !place.assigned || place.tracker.observe(arrival.offset) != Seen::New {
+        if seen != Seen::New {
             return Verdict::Skip;
         }
         let first_time = arrival.offset >= place.seen_until;

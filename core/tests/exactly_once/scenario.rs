@@ -1,0 +1,158 @@
+//! What a seed stands for.
+
+use std::time::Duration;
+
+use watermaster_core::map::MapBudget;
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::round::Rules;
+use watermaster_core::units::{Ratio, Time};
+
+use super::broker::{PARTITIONS, Poison, Record, Source};
+use super::instance::Job;
+use super::random::Random;
+use super::sim::{self, START};
+
+/// How often calls fail, in ten thousand, and what librdkafka is configured to.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    pub crash: u32,
+    pub error: u32,
+    /// EndTxn meets a connection that breaks.
+    pub disconnect: u32,
+    pub batch_lost: u32,
+    pub slow: u32,
+    /// Records in a batch, at most.
+    pub batch: u64,
+    /// Records in the send queue, at most.
+    pub queue: u64,
+}
+
+#[derive(Debug)]
+pub struct Scenario {
+    pub instances: usize,
+    pub job: Job,
+    pub session: Duration,
+    pub sources: Vec<Source>,
+    pub rates: Rates,
+    /// Milliseconds between two faults of the world.
+    pub strikes: u64,
+    /// Faults end then.
+    pub quiet_from: Time,
+    pub small_map: bool,
+}
+
+impl Scenario {
+    pub fn new(random: &mut Random) -> Scenario {
+        let seconds = random.between(8, 40);
+        let clients = random.between(2, 5);
+        let small_map = random.one_in(5);
+        let poisonous = random.one_in(3);
+        let partitions = random.between(1, PARTITIONS as u64);
+        let per_partition = random.between(4, 150 / partitions.max(3));
+        let sources: Vec<Source> = (0..partitions as u32)
+            .map(|partition| source(random, partition, per_partition, clients, seconds * 900, poisonous))
+            .collect();
+        let records = partitions * per_partition;
+        let rules = Rules {
+            timeout: random.millis(2_000, 10_000),
+            replay_foreign: false,
+            discard_undeliverable: random.one_in(2),
+        };
+        let job = Job {
+            policy: policy(random, records, seconds, small_map),
+            rules,
+            full: random.pick(&[3, 10, 30, 100]),
+            reads: random.pick(&[2, 8, 30]),
+        };
+        let (calm, wild) = (random.one_in(12), random.one_in(4));
+        let factor = if calm { 0 } else { 1 + 2 * u32::from(wild) };
+        let mut rate = |most: u64| factor * if random.one_in(3) { 0 } else { random.below(most) as u32 };
+        let [crash, error, disconnect, batch_lost, slow] = [60, 200, 1_200, 200, 1_000].map(&mut rate);
+        let rates = Rates {
+            crash,
+            error,
+            disconnect,
+            batch_lost,
+            slow,
+            batch: random.pick(&[1, 3, 10]),
+            queue: random.pick(&[2, 8, 1_000, 1_000]),
+        };
+        Scenario {
+            instances: random.between(1, 3) as usize,
+            job,
+            session: random.millis(2_000, 8_000),
+            sources,
+            rates,
+            strikes: if calm { 1_000_000 } else { random.pick(&[1_500, 4_000, 10_000]) },
+            quiet_from: START + Duration::from_secs(seconds),
+            small_map,
+        }
+    }
+}
+
+fn source(
+    random: &mut Random,
+    partition: u32,
+    records: u64,
+    clients: u64,
+    millis: u64,
+    poisonous: bool,
+) -> Source {
+    let start = random.pick(&[0, 0, 7]);
+    let holes = random.pick(&[0, 10, 25]);
+    let mut entries = Vec::new();
+    let mut left = records;
+    while left > 0 && entries.len() < 120 {
+        let hole = random.below(100) < holes;
+        let offset = start + entries.len() as i64;
+        entries.push((!hole).then(|| record(random, partition, offset, clients, poisonous)));
+        left -= u64::from(!hole);
+    }
+    // Markers at the end.
+    entries.extend((0..random.pick(&[0, 0, 1, 2])).map(|_| None));
+    let bursty = random.one_in(2);
+    let mut arrivals: Vec<Time> = entries
+        .iter()
+        .map(|_| if bursty { random.below(4) * millis / 4 } else { random.below(millis) })
+        .map(|at| START + Duration::from_millis(at))
+        .collect();
+    arrivals.sort_unstable();
+    Source { start, entries, arrivals, arrived: 0 }
+}
+
+fn record(random: &mut Random, partition: u32, offset: i64, clients: u64, poisonous: bool) -> Record {
+    // A flood of one, and now and then nobody known.
+    let client = if random.one_in(3) { 0 } else { random.below(clients) as u8 };
+    let client = if random.one_in(60) { 7 } else { client };
+    let poison = match random.below(if poisonous { 60 } else { u64::MAX }) {
+        0 | 1 => Poison::Producer,
+        2 | 3 => Poison::Broker,
+        4 => Poison::Everywhere,
+        _ => Poison::Nobody,
+    };
+    Record { partition, offset, client, poison }
+}
+
+/// Mostly too small for what comes.
+fn policy(random: &mut Random, records: u64, seconds: u64, small_map: bool) -> Policy {
+    let cycle = random.millis(500, 4_000);
+    let cycles = (seconds * 1_000) / cycle.as_millis() as u64 + 1;
+    let fair = records / cycles;
+    let mut policy = sim::policy((fair * random.between(30, 200) / 100).max(1), cycle);
+    policy.mode = if random.one_in(3) { Mode::Reject } else { Mode::Shape };
+    policy.window = random.pick(&[Window::Sliding, Window::Fixed]);
+    policy.catch_up = random.pick(&[CatchUp::Delay, CatchUp::Reject]);
+    policy.lending = random.pick(&[Lending::Proportional, Lending::MaxMin]);
+    policy.overflow = random.pick(&[Overflow::DeadLetter, Overflow::Pause]);
+    policy.enforce = !random.one_in(15);
+    policy.queue_capacity = random.pick(&[3, 10, 1_000, 1_000]);
+    policy.queue_bytes = random.pick(&[1_000, 1 << 30, 1 << 30]);
+    policy.max_delay = if random.one_in(4) { cycle * 2 } else { cycle * 1_000 };
+    policy.max_clients = random.pick(&[2, 100, 100]);
+    policy.burst = Ratio::from_millionths(random.pick(&[10_000, 300_000])).unwrap();
+    policy.commit_interval = random.millis(20, 400).min(cycle / 2);
+    if small_map {
+        policy.map_budget = random.pick(&[MapBudget::Chars(16), MapBudget::Chars(24), MapBudget::Bytes(60)]);
+    }
+    policy
+}
