@@ -9,6 +9,7 @@ mod late;
 mod link;
 mod report;
 mod round;
+mod tail;
 mod transaction;
 
 use std::collections::VecDeque;
@@ -35,6 +36,7 @@ use crate::snapshot::SnapshotCell;
 
 use link::Link;
 use report::Report;
+use tail::Tail;
 
 /// Decisions between two looks at the clock.
 const RECORDS_PER_LOOK: usize = 64;
@@ -140,6 +142,7 @@ struct Engine<'c> {
     brokers_down: bool,
     /// When a connection to a broker broke last.
     broker_lost: Option<Time>,
+    tail: Tail,
     report: Report,
 }
 
@@ -169,6 +172,7 @@ impl<'c> Engine<'c> {
             last_contact: now,
             brokers_down: false,
             broker_lost: None,
+            tail: Tail::default(),
             report: Report::default(),
         }
     }
@@ -182,6 +186,7 @@ impl<'c> Engine<'c> {
             let now = self.clock.now();
             self.job.heartbeat.beat(Instant::now());
             self.notice_gap(now);
+            self.notice_tails(now);
             self.throttle.handle_timeout(now);
             self.act(now);
             if self.round_due(now) {

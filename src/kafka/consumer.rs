@@ -19,10 +19,12 @@ use super::ffi::{self, ReplyQueue};
 use super::membership::Membership;
 use super::plant;
 use super::record::{Record, SourceIndex};
+use super::tail::Tails;
 use crate::failpoint::{Fault, planted};
 use crate::settings::{self, GroupProtocol, OnForeignOffset};
 
 pub use super::assign::{Committed, SourcePartition};
+pub use super::tail::Holes;
 
 /// The longest that one [`Consumer::commit`] blocks.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -153,6 +155,7 @@ pub struct Consumer {
     unanswered: Cell<usize>,
     paused: RefCell<BTreeSet<SourcePartition>>,
     last_source: Cell<SourceIndex>,
+    tails: RefCell<Tails>,
     topics: Arc<Topics>,
     base: BaseConsumer<Membership>,
 }
@@ -199,6 +202,7 @@ impl Consumer {
             unanswered: Cell::new(0),
             paused: RefCell::default(),
             last_source: Cell::new(SourceIndex(0)),
+            tails: RefCell::new(Tails::new(config, Arc::clone(&topics))),
             topics,
             base,
         })
@@ -344,6 +348,16 @@ impl Consumer {
     /// beyond what can be read; only [`watermarks`](Consumer::watermarks) tells.
     pub fn cached_high(&self, source: SourceIndex, partition: i32) -> Option<i64> {
         ffi::cached_watermarks(self.base.client(), self.topics.c_name(source), partition).map(|(_, high)| high)
+    }
+
+    /// Begins to find out whether any record lies behind these offsets; [`holes`](Consumer::holes) tells later.
+    pub fn look_behind(&self, offsets: Vec<(SourcePartition, i64)>) {
+        self.tails.borrow_mut().look(offsets);
+    }
+
+    /// Offsets that hold no record, as far as was found out since the last call.
+    pub fn holes(&self) -> Vec<Holes> {
+        self.tails.borrow_mut().found()
     }
 
     /// Stops reading these. What was fetched of them is fetched again later: not for frequent use.

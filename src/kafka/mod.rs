@@ -20,6 +20,7 @@ pub mod preflight;
 pub mod probe;
 pub mod producer;
 pub mod record;
+mod tail;
 
 pub use client::{KafkaError, accepts_property};
 

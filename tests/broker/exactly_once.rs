@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
@@ -272,4 +275,45 @@ fn one_poison_record_does_not_hold_up_its_neighbours() {
     assert_eq!((verdict.admitted, verdict.rejected), (1_999, 1));
     let numbers: Vec<_> = rig.read_dead_letter().iter().map(|record| Identity::Value.of(record)).collect();
     assert_eq!(numbers, [Some(POISON)]);
+}
+
+/// Records in transactions, aborted ones too, and nothing behind them: only what was committed comes out, and the lag is 0
+/// although markers end the log.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn markers_at_the_end_of_a_log_are_committed_past() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "eos-markers", 1, 2, TargetTime::Create);
+    let upstream: BaseProducer =
+        broker.client().set("transactional.id", &rig.name).create().expect("a transactional producer");
+    upstream.init_transactions(DRAIN).expect("its first transaction");
+    let mut watermaster = Watermaster::start(&config(&rig, 1_000, "only"));
+    let mut follower = follow(&broker, &rig);
+    let mut sent = 0;
+    for committed in [true, false, true, false, false] {
+        upstream.begin_transaction().expect("a transaction");
+        for n in sent..sent + 20 {
+            let value = format!("{n}|{:-<100}", "");
+            let headers = OwnedHeaders::new().insert(Header { key: "client-id", value: Some("upstream") });
+            let record = BaseRecord::<str, str>::to(&rig.sources[0]).partition((n % 2) as i32).payload(&value);
+            upstream.send(record.headers(headers)).expect("a record");
+        }
+        if committed {
+            upstream.commit_transaction(DRAIN).expect("a commit");
+            sent += 20;
+        } else {
+            upstream.flush(DRAIN).expect("records that will be aborted");
+            upstream.abort_transaction(DRAIN).expect("an abort");
+        }
+    }
+    follower.wait_for(sent, DRAIN);
+    wait_until("the markers to be committed past", DRAIN, || {
+        watermaster.assert_running();
+        rig.lag_of_committed(&rig.sources[0], 2) == Some(0)
+    });
+    wait_until("the lag to be shown as 0", DRAIN, || {
+        watermaster.metric("watermaster_consumer_lag_records", &[]) == Some(0.0)
+    });
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(judge(&rig, &[]).admitted, sent);
 }

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
 use crate::support::broker::{Broker, Topic, Topics, unique};
 use crate::support::config::{Config, Service};
 use crate::support::reader::read_all;
@@ -96,6 +99,20 @@ impl Rig {
     pub fn topic_client(&self, topic: &str) -> String {
         let n = self.sources.iter().position(|source| source == topic).expect("a source of this test");
         format!("topic-{n}")
+    }
+
+    /// How many offsets of a source lie behind what the group has committed; `None` while it has not for each partition.
+    pub fn lag_of_committed(&self, source: &str, partitions: i32) -> Option<i64> {
+        let consumer: BaseConsumer =
+            self.broker.client().set("group.id", format!("{}.kyc", self.name)).create().expect("a consumer");
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(source, 0, partitions - 1);
+        let committed = consumer.committed_offsets(list, DRAIN).ok()?;
+        let lag = |partition| {
+            let committed = committed.find_partition(source, partition)?.offset().to_raw().filter(|at| *at >= 0)?;
+            Some(consumer.fetch_watermarks(source, partition, DRAIN).ok()?.1 - committed)
+        };
+        (0..partitions).map(lag).sum()
     }
 
     /// Everything in the source topics.
