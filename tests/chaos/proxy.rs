@@ -82,6 +82,11 @@ impl Proxy {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// How many connections go through it now.
+    pub fn connections(&self) -> usize {
+        self.open().len()
+    }
+
     /// Resets every connection; how many.
     pub fn cut(&self) -> u64 {
         let open = std::mem::take(&mut *self.open());

@@ -54,6 +54,9 @@ pub fn run(args: &Args, site: &Arc<Site>, dir: &Path) -> Result<bool, String> {
     let is_wanted = |plant: &&Plant| args.plants.is_empty() || args.plants.iter().any(|name| name == plant.name);
     for plant in PLANTS.iter().filter(is_wanted) {
         let found = one(args, site, dir, plant);
+        if let Err(why) = &found {
+            eprintln!("{}: the run itself failed: {why}", plant.name);
+        }
         let (caught, what) = match &found {
             Ok((caught, what)) => (*caught, what.clone()),
             Err(why) => (false, format!("the run itself failed: {why}")),

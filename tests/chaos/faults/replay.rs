@@ -46,6 +46,7 @@ fn plan(world: &World) -> Plan {
 
 fn run(world: &World, plan: &Plan) -> Result<String, String> {
     create_topics(plan)?;
+    world.site.cluster.wait_known(&plan.target, Duration::from_secs(30))?;
     let broker = Broker { bootstrap: plan.bootstrap.clone() };
     let source = &plan.sources[0].name;
     // One client in ten overtakes the flood's backlog: what is completed has holes.
