@@ -102,7 +102,8 @@ impl Cluster {
     /// Starts a node on what it left; returns at once.
     pub fn start_node(&self, node: usize) {
         let ports = self.ports[node];
-        let voters = self.ports.iter().enumerate().map(|(n, ports)| format!("{}@127.0.0.1:{}", n + 1, ports.controller));
+        let voters =
+            self.ports.iter().enumerate().map(|(n, ports)| format!("{}@127.0.0.1:{}", n + 1, ports.controller));
         let dir = self.dir.join(format!("node-{}", node + 1));
         fs::create_dir_all(&dir).expect("the run's directory can be written");
         let mut command = guarded(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka-node"));

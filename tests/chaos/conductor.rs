@@ -77,7 +77,13 @@ fn conduct(args: &Args, dir: &Path) -> Result<bool, String> {
     Ok(good)
 }
 
-fn one_run(args: &Args, site: &Arc<Site>, dir: &Path, mode: Mode, time: Duration) -> Result<(Vec<Entry>, bool), String> {
+fn one_run(
+    args: &Args,
+    site: &Arc<Site>,
+    dir: &Path,
+    mode: Mode,
+    time: Duration,
+) -> Result<(Vec<Entry>, bool), String> {
     let plan = plan(args, site, mode);
     let dir: PathBuf = dir.join(&plan.group);
     let world = World::start(plan, Arc::clone(site), &dir, args.instances, None)?;

@@ -102,7 +102,8 @@ impl Proxy {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let Ok(broker) = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], broker)), Duration::from_secs(2))
+        let Ok(broker) =
+            TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], broker)), Duration::from_secs(2))
         else {
             return reset(&client);
         };

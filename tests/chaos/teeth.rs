@@ -32,7 +32,11 @@ const PLANTS: [Plant; 8] = [
         faults: &["failpoint_before_commit", "kill_new_id"],
         kinds: &["alien", "duplicated", "in_both"],
     },
-    Plant { name: "no_purge_on_revoke", faults: &["join", "leave"], kinds: &["duplicated", "silent", "died", "reordered"] },
+    Plant {
+        name: "no_purge_on_revoke",
+        faults: &["join", "leave"],
+        kinds: &["duplicated", "silent", "died", "reordered"],
+    },
     Plant { name: "ignored_send_error", faults: &["slow"], kinds: &["lost"] },
     Plant {
         name: "offsets_outside_transaction",

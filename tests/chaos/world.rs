@@ -253,7 +253,9 @@ pub fn create_topics(plan: &Plan) -> Result<(), String> {
     let large = ("max.message.bytes", "4194304");
     let mut topics = Vec::new();
     for source in &plan.sources {
-        let topic = NewTopic::new(&source.name, source.partitions, TopicReplication::Fixed(3)).set(any_time.0, any_time.1).set(large.0, large.1);
+        let topic = NewTopic::new(&source.name, source.partitions, TopicReplication::Fixed(3))
+            .set(any_time.0, any_time.1)
+            .set(large.0, large.1);
         topics.push(if source.compacted {
             // Small segments that are closed soon, so that the cleaner has work.
             topic
@@ -267,7 +269,8 @@ pub fn create_topics(plan: &Plan) -> Result<(), String> {
             topic
         });
     }
-    let target = NewTopic::new(&plan.target, TARGET_PARTITIONS, TopicReplication::Fixed(3)).set("max.message.bytes", &target_max);
+    let target = NewTopic::new(&plan.target, TARGET_PARTITIONS, TopicReplication::Fixed(3))
+        .set("max.message.bytes", &target_max);
     topics.push(if plan.append_time {
         target.set("message.timestamp.type", "LogAppendTime")
     } else {
