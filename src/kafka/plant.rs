@@ -19,7 +19,8 @@ pub(super) fn damaged(commit: &PartitionCommit) -> (i64, Cow<'_, str>) {
     };
     if planted(Fault::EmptyMap) {
         map.completed = OffsetRuns::new();
-    } else {
+    } else if !map.completed.is_empty() {
+        // Where the next record exists: an offset beyond the end would be noticed by whoever starts there.
         base += 1;
         map.completed = map.completed.iter().filter(|run| run.end > base).collect();
     }

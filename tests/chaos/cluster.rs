@@ -31,6 +31,9 @@ const PROPERTIES: &[&str] = &[
     "broker.session.timeout.ms=3000",
     "broker.heartbeat.interval.ms=500",
     "controlled.shutdown.enable=true",
+    // Who is back leads again soon, so that there is always something to hit.
+    "leader.imbalance.check.interval.seconds=8",
+    "leader.imbalance.per.broker.percentage=1",
     "log.cleaner.backoff.ms=2000",
     "log.cleaner.dedupe.buffer.size=16777216",
     // The new group protocol has its sessions here; as short as the classic one's.
@@ -99,7 +102,8 @@ impl Cluster {
     /// Starts a node on what it left; returns at once.
     pub fn start_node(&self, node: usize) {
         let ports = self.ports[node];
-        let voters = self.ports.iter().enumerate().map(|(n, ports)| format!("{}@127.0.0.1:{}", n + 1, ports.controller));
+        let voters =
+            self.ports.iter().enumerate().map(|(n, ports)| format!("{}@127.0.0.1:{}", n + 1, ports.controller));
         let dir = self.dir.join(format!("node-{}", node + 1));
         fs::create_dir_all(&dir).expect("the run's directory can be written");
         let mut command = guarded(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka-node"));
@@ -194,6 +198,27 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(300));
         }
         Err(format!("the cluster is not whole after {timeout:?}: see {}/node-*/kafka.log", self.dir.display()))
+    }
+
+    /// Waits until every node knows the topic, which was created last.
+    pub fn wait_known(&self, topic: &str, timeout: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        for ports in &self.ports {
+            // A fresh client asks the one node that it was told of.
+            let knows = || {
+                let consumer: BaseConsumer = client(&format!("127.0.0.1:{}", ports.plain)).create().ok()?;
+                let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(3)).ok()?;
+                let mut partitions = metadata.topics().first()?.partitions().iter().map(|p| p.leader() > 0).peekable();
+                (partitions.peek().is_some() && partitions.all(|led| led)).then_some(())
+            };
+            while knows().is_none() {
+                if Instant::now() > deadline {
+                    return Err(format!("a node does not know {topic}"));
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(())
     }
 
     /// The node that coordinates a group or a transactional id.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::args::Args;
+use crate::cluster::NODES;
 use crate::faults::Lane;
 use crate::journal::{Entry, json_report, summary, table};
 use crate::plan::{Mode, Plan, Source};
@@ -32,11 +33,18 @@ const SHORT: [&str; 8] = [
 
 /// The exit code: 0 if everything was right.
 pub fn run(args: &Args) -> i32 {
-    let temporary = tempfile::Builder::new().prefix("watermaster-chaos-").tempdir().expect("a temporary directory");
+    // Below the directory of the test run, where there is one: it goes with the run, even if this process is killed.
+    let parent = std::env::var_os("WATERMASTER_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let temporary = tempfile::Builder::new().prefix("watermaster-chaos-").tempdir_in(parent);
+    let temporary = temporary.expect("a temporary directory");
     let dir = args.keep.clone().unwrap_or_else(|| temporary.path().to_owned());
     std::fs::create_dir_all(&dir).expect("the directory for logs can be made");
     eprintln!("seed {}; logs in {}", args.seed, dir.display());
     let ended = conduct(args, &dir);
+    // Gigabytes that tell nothing: the logs do.
+    for node in 1..=NODES {
+        let _ = std::fs::remove_dir_all(dir.join(format!("cluster/node-{node}/data")));
+    }
     let good = match ended {
         Ok(good) => good,
         Err(why) => {
@@ -69,7 +77,13 @@ fn conduct(args: &Args, dir: &Path) -> Result<bool, String> {
     Ok(good)
 }
 
-fn one_run(args: &Args, site: &Arc<Site>, dir: &Path, mode: Mode, time: Duration) -> Result<(Vec<Entry>, bool), String> {
+fn one_run(
+    args: &Args,
+    site: &Arc<Site>,
+    dir: &Path,
+    mode: Mode,
+    time: Duration,
+) -> Result<(Vec<Entry>, bool), String> {
     let plan = plan(args, site, mode);
     let dir: PathBuf = dir.join(&plan.group);
     let world = World::start(plan, Arc::clone(site), &dir, args.instances, None)?;

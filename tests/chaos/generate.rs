@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::origin::Fate;
 use crate::plan::Plan;
-use crate::records::{Maker, Made};
+use crate::records::{Made, Maker};
 
 /// Of a load that swings: so long above what the program may let through, so long below, so that delays build up and go.
 const HIGH: (f64, f64) = (12.0, 1.5);
@@ -90,7 +90,8 @@ fn steady(plan: &Plan, producer: &Sender, maker: &Mutex<Maker>, partitions: &[At
             match words[..] {
                 ["stop"] => return,
                 ["partitions", topic, count] => {
-                    let (topic, count): (usize, i32) = (topic.parse().expect("an index"), count.parse().expect("a count"));
+                    let (topic, count): (usize, i32) =
+                        (topic.parse().expect("an index"), count.parse().expect("a count"));
                     partitions[topic].store(count, Ordering::Relaxed);
                 }
                 ["poison", kind] => {
@@ -153,9 +154,10 @@ fn producer(plan: &Plan, transactional_id: Option<&str>, tally: &Arc<Tally>) -> 
 }
 
 fn send(producer: &Sender, made: &Made, tally: &Tally) {
-    let headers = made.headers.iter().fold(OwnedHeaders::new(), |all, (key, value)| {
-        all.insert(KafkaHeader { key, value: value.as_deref() })
-    });
+    let headers = made
+        .headers
+        .iter()
+        .fold(OwnedHeaders::new(), |all, (key, value)| all.insert(KafkaHeader { key, value: value.as_deref() }));
     let mut record: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&made.topic);
     (record.partition, record.timestamp) = (Some(made.partition), Some(made.timestamp));
     (record.key, record.payload, record.headers) = (made.key.as_deref(), made.value.as_deref(), Some(headers));

@@ -101,7 +101,16 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
         *all.entry(kind.clone()).or_default() += count.as_u64().unwrap_or(0);
     }
     const ALWAYS: [&str; 11] = [
-        "lost", "duplicated", "in_both", "alien", "altered", "reordered", "hanging", "silent", "live_differs", "promise",
+        "lost",
+        "duplicated",
+        "in_both",
+        "alien",
+        "altered",
+        "reordered",
+        "hanging",
+        "silent",
+        "live_differs",
+        "promise",
         "died",
     ];
     ALWAYS.iter().for_each(|kind| _ = all.entry((*kind).to_owned()).or_default());
@@ -109,12 +118,18 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
     let counts: Vec<String> = all.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let mut text = format!(
         "{} source records ({} upstream in transactions, {} compacted away), {} in the target, {} dead letters {}\n",
-        verdict["sources"], verdict["upstream"], verdict["compacted"], verdict["target"], verdict["dead_letter"],
+        verdict["sources"],
+        verdict["upstream"],
+        verdict["compacted"],
+        verdict["target"],
+        verdict["dead_letter"],
         verdict["reasons"]
     );
     text += &format!(
         "most in a window by append time: {} of {} allowed (0: not judged)\n{}\n",
-        verdict["most_in_a_window"], verdict["allowed_in_a_window"], counts.join(", ")
+        verdict["most_in_a_window"],
+        verdict["allowed_in_a_window"],
+        counts.join(", ")
     );
     for sample in verdict["samples"].as_array().into_iter().flatten() {
         text += &format!("  {}\n", sample.as_str().unwrap_or_default());

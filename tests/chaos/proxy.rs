@@ -82,6 +82,11 @@ impl Proxy {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// How many connections go through it now.
+    pub fn connections(&self) -> usize {
+        self.open().len()
+    }
+
     /// Resets every connection; how many.
     pub fn cut(&self) -> u64 {
         let open = std::mem::take(&mut *self.open());
@@ -97,7 +102,8 @@ impl Proxy {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let Ok(broker) = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], broker)), Duration::from_secs(2))
+        let Ok(broker) =
+            TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], broker)), Duration::from_secs(2))
         else {
             return reset(&client);
         };

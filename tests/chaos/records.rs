@@ -22,7 +22,7 @@ const CLIENTS: [(&str, u64); 8] = [
 const ANONYMOUS: u16 = CLIENTS.len() as u16;
 const POISONER: u16 = ANONYMOUS + 1;
 /// Keys of a compacted source: few enough for the cleaner to find something.
-const COMPACTED_KEYS: u64 = 2_000;
+const COMPACTED_KEYS: u64 = 12_000;
 
 /// A record to be sent.
 #[derive(Debug)]

@@ -32,7 +32,11 @@ const PLANTS: [Plant; 8] = [
         faults: &["failpoint_before_commit", "kill_new_id"],
         kinds: &["alien", "duplicated", "in_both"],
     },
-    Plant { name: "no_purge_on_revoke", faults: &["join", "leave"], kinds: &["duplicated", "silent", "died", "reordered"] },
+    Plant {
+        name: "no_purge_on_revoke",
+        faults: &["join", "leave"],
+        kinds: &["duplicated", "silent", "died", "reordered"],
+    },
     Plant { name: "ignored_send_error", faults: &["slow"], kinds: &["lost"] },
     Plant {
         name: "offsets_outside_transaction",
@@ -54,6 +58,9 @@ pub fn run(args: &Args, site: &Arc<Site>, dir: &Path) -> Result<bool, String> {
     let is_wanted = |plant: &&Plant| args.plants.is_empty() || args.plants.iter().any(|name| name == plant.name);
     for plant in PLANTS.iter().filter(is_wanted) {
         let found = one(args, site, dir, plant);
+        if let Err(why) = &found {
+            eprintln!("{}: the run itself failed: {why}", plant.name);
+        }
         let (caught, what) = match &found {
             Ok((caught, what)) => (*caught, what.clone()),
             Err(why) => (false, format!("the run itself failed: {why}")),

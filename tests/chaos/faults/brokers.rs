@@ -51,7 +51,9 @@ fn kill_node(world: &World, random: &mut Random, node: usize, what: &str) -> Inf
     let lost = lost() - before;
     world.site.cluster.start_node(node);
     let effect = match world.site.cluster.wait_whole(WHOLE) {
-        Ok(took) if died && lost > 0 => Ok(format!("{what}: {lost} connections lost, whole after {:.0}s", took.as_secs_f32())),
+        Ok(took) if died && lost > 0 => {
+            Ok(format!("{what}: {lost} connections lost, whole after {:.0}s", took.as_secs_f32()))
+        }
         Ok(_) => Err(format!("{what}: died {died}, {lost} connections lost")),
         Err(why) => Err(why),
     };

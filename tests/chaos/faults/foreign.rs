@@ -34,7 +34,8 @@ fn refused(world: &World, random: &mut Random) -> Result<String, String> {
     }
     let mut config = world.plan.client();
     config.set("group.id", world.plan.consumer_group()).set("isolation.level", "read_committed");
-    let consumer: BaseConsumer = config.set("enable.auto.commit", "false").create().map_err(|error| error.to_string())?;
+    let consumer: BaseConsumer =
+        config.set("enable.auto.commit", "false").create().map_err(|error| error.to_string())?;
     let mut list = TopicPartitionList::new();
     for source in &world.plan.sources {
         (0..source.partitions).for_each(|partition| _ = list.add_partition(&source.name, partition));

@@ -65,7 +65,11 @@ pub fn kill(world: &World, random: &mut Random, kind: &'static str) -> Inflicted
     }
     world.fleet.start(slot, &[]);
     let back = wait_ready(world, slot);
-    let effect = if died && back { Ok(format!("died with {}", state(&metrics))) } else { Err(format!("died {died}, back {back}")) };
+    let effect = if died && back {
+        Ok(format!("died with {}", state(&metrics)))
+    } else {
+        Err(format!("died {died}, back {back}"))
+    };
     Inflicted::new(id, since, effect)
 }
 
@@ -159,5 +163,9 @@ pub fn leave(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     world.fleet.start(slot, &[]);
     let back = wait_ready(world, slot);
     let effect = format!("left with {status:?} and {}", state(&metrics));
-    Inflicted::new(id, since, if back && status == Some(0) { Ok(effect) } else { Err(format!("{effect}, back {back}")) })
+    Inflicted::new(
+        id,
+        since,
+        if back && status == Some(0) { Ok(effect) } else { Err(format!("{effect}, back {back}")) },
+    )
 }

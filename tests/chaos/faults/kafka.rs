@@ -44,7 +44,11 @@ pub fn poison(world: &World, _: &mut Random, kind: &'static str) -> Inflicted {
     world.generator.tell(&format!("poison {kind}"));
     let found = world.wait(SEEN, || undeliverable() > before);
     let took = (now_ms() - since) as f32 / 1000.0;
-    let effect = if found { Ok(format!("undeliverable after {took:.1}s")) } else { Err("not among the dead letters".to_owned()) };
+    let effect = if found {
+        Ok(format!("undeliverable after {took:.1}s"))
+    } else {
+        Err("not among the dead letters".to_owned())
+    };
     Inflicted::new(kind, since, effect)
 }
 

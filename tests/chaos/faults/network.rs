@@ -11,15 +11,18 @@ use crate::support::generator::Random;
 use crate::support::wait::let_the_fault_last;
 use crate::world::World;
 
-/// The proxy of one broker, or, in one of three cases, all.
+/// Connections through a proxy that is worth a fault.
+const IN_USE: usize = 6;
+
+/// The proxy of one broker that is in use, or, in one of three cases, all.
 fn some(world: &World, random: &mut Random) -> (Vec<usize>, String) {
+    let in_use: Vec<usize> = (0..NODES).filter(|node| world.site.proxies[*node].connections() >= IN_USE).collect();
     match random.below(3) {
-        0 => ((0..NODES).collect(), "all proxies".to_owned()),
-        _ => {
-            let node = random.below(NODES as u64) as usize;
-            let _ = world;
+        1 | 2 if !in_use.is_empty() => {
+            let node = in_use[random.below(in_use.len() as u64) as usize];
             (vec![node], format!("proxy {}", node + 1))
         }
+        _ => ((0..NODES).collect(), "all proxies".to_owned()),
     }
 }
 

@@ -46,13 +46,15 @@ fn plan(world: &World) -> Plan {
 
 fn run(world: &World, plan: &Plan) -> Result<String, String> {
     create_topics(plan)?;
+    world.site.cluster.wait_known(&plan.target, Duration::from_secs(30))?;
     let broker = Broker { bootstrap: plan.bootstrap.clone() };
     let source = &plan.sources[0].name;
     // One client in ten overtakes the flood's backlog: what is completed has holes.
     let client = |n: u64| if n.is_multiple_of(10) { "trickle" } else { "flood" };
     Producer::to(&broker).send_all((0..RECORDS).map(|n| Outgoing::numbered(source, n, client(n))));
     let folder = world.dir.join(&plan.group);
-    std::fs::create_dir_all(&folder).and_then(|()| std::fs::copy(world.dir.join("watermaster"), folder.join("watermaster")))
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::copy(world.dir.join("watermaster"), folder.join("watermaster")))
         .map_err(|error| error.to_string())?;
     let fleet = Fleet::new(plan, &folder, &world.site.proxied(), 1, Vec::new());
     fleet.start(0, &[]);
@@ -106,7 +108,8 @@ fn outputs(broker: &Broker, plan: &Plan, places: &BTreeMap<u64, Place>) -> BTree
 fn forget_maps(world: &World, plan: &Plan) -> Result<BTreeMap<i32, i64>, String> {
     let mut config = plan.client();
     config.set("group.id", plan.consumer_group()).set("isolation.level", "read_committed");
-    let consumer: BaseConsumer = config.set("enable.auto.commit", "false").create().map_err(|error| error.to_string())?;
+    let consumer: BaseConsumer =
+        config.set("enable.auto.commit", "false").create().map_err(|error| error.to_string())?;
     let mut list = TopicPartitionList::new();
     (0..PARTITIONS).for_each(|partition| _ = list.add_partition(&plan.sources[0].name, partition));
     let committed = consumer.committed_offsets(list, CALL).map_err(|error| error.to_string())?;

@@ -118,7 +118,8 @@ pub fn check_ends(plan: &Plan, last: &Pass, verdict: &mut Verdict) {
             continue;
         };
         for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
-            let end = |consumer: &BaseConsumer| consumer.fetch_watermarks(topic, partition.id(), CALL).map(|(_, end)| end);
+            let end =
+                |consumer: &BaseConsumer| consumer.fetch_watermarks(topic, partition.id(), CALL).map(|(_, end)| end);
             match (end(&stable), end(&all)) {
                 (Ok(stable), Ok(end)) if stable == end => _ = ends.insert((topic.to_owned(), partition.id()), end),
                 (Ok(stable), Ok(end)) => {
@@ -158,6 +159,9 @@ fn check_committed(
         let unread = beyond.filter(|(_, partition, found)| *partition == place.1 && found.offset >= committed).count();
         // With no record beyond it, only markers of transactions (or aborted records) are left out.
         let kind = if unread == 0 && committed >= 0 && committed < end { "trailing" } else { "silent" };
-        verdict.wrong(kind, format!("{}/{}: committed {committed}, ends at {end}, {unread} records beyond", place.0, place.1));
+        verdict.wrong(
+            kind,
+            format!("{}/{}: committed {committed}, ends at {end}, {unread} records beyond", place.0, place.1),
+        );
     }
 }
