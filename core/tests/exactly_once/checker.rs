@@ -6,7 +6,8 @@ use watermaster_core::map;
 use watermaster_core::round::{Commit, Round};
 use watermaster_core::throttle::Throttle;
 
-use super::broker::{Broker, DEAD_LETTER, PARTITIONS, Poison, Record, Source};
+use super::broker::{Broker, DEAD_LETTER};
+use super::source::{PARTITIONS, Poison, Record, Source};
 
 /// Offsets of one partition.
 pub type Offsets = u128;

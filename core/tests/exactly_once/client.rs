@@ -6,7 +6,8 @@ use std::time::Duration;
 use watermaster_core::round::Failure;
 use watermaster_core::units::Time;
 
-use super::broker::{Broker, Record};
+use super::broker::Broker;
+use super::source::Record;
 use super::group::{Beat, Partitions};
 use super::planted::Plant;
 use super::random::Random;

@@ -28,7 +28,7 @@ counters! {
     commits 500_000 "transactions committed";
     aborts 50_000 "transactions aborted";
     crashes_in_call 5_000 "crashes in a call, before it was applied";
-    crashes_after_call 5_000 "crashes in a call, after it was applied";
+    crashes_after_call 2_000 "crashes in a call, after it was applied";
     crashes_between 5_000 "crashes between two calls";
     crashes_with_map 1_000 "crashes with delayed records and a committed map";
     restarts_same_id 5_000 "restarts with the same id";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use watermaster_core::units::Time;
 
-use super::broker::PARTITIONS;
+use super::source::PARTITIONS;
 use super::random::Random;
 use super::trace::note;
 

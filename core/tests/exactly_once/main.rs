@@ -7,12 +7,17 @@ mod coverage;
 mod group;
 mod instance;
 mod link;
+mod network;
 mod planted;
 mod random;
+mod rounds;
 mod run;
 mod scenario;
+mod serving;
 #[path = "../sim/mod.rs"]
 mod sim;
+mod source;
+mod strikes;
 mod trace;
 mod world;
 

@@ -7,7 +7,7 @@ use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window}
 use watermaster_core::round::Rules;
 use watermaster_core::units::{Ratio, Time};
 
-use super::broker::{PARTITIONS, Poison, Record, Source};
+use super::source::{PARTITIONS, Poison, Record, Source};
 use super::instance::Job;
 use super::random::Random;
 use super::sim::{self, START};

@@ -20,8 +20,6 @@ use super::scenario::Scenario;
 use super::sim::START;
 use super::trace::{self, note};
 
-/// The most instances that are meant to run.
-const SEATS: usize = 4;
 /// After the last fault everything has to come to rest within this.
 const REST: Duration = Duration::from_secs(1_200);
 /// More turns than any seed needs.
@@ -31,37 +29,37 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// A place for a process.
 #[derive(Debug)]
-struct Seat {
-    process: Option<Process>,
+pub(super) struct Seat {
+    pub(super) process: Option<Process>,
     /// When the next one starts here.
-    restart: Time,
+    pub(super) restart: Time,
     /// Its `transactional.id`.
-    id: usize,
+    pub(super) id: usize,
     /// Another process took its place while it hung: it does not start again.
-    ghost: bool,
+    pub(super) ghost: bool,
 }
 
 #[derive(Debug)]
-struct Process {
-    instance: Instance,
+pub(super) struct Process {
+    pub(super) instance: Instance,
     /// When its engine does something.
     engine: Time,
     /// When librdkafka does something.
     background: Time,
     /// Not before this does any of them.
-    paused: Time,
+    pub(super) paused: Time,
 }
 
 pub struct World {
-    cluster: Cluster,
-    job: Job,
-    session: Duration,
-    seats: Vec<Seat>,
+    pub(super) cluster: Cluster,
+    pub(super) job: Job,
+    pub(super) session: Duration,
+    pub(super) seats: Vec<Seat>,
     started: u32,
-    strikes: u64,
-    next_strike: Time,
+    pub(super) strikes: u64,
+    pub(super) next_strike: Time,
     next_look: Time,
-    quiet_from: Time,
+    pub(super) quiet_from: Time,
 }
 
 impl World {
@@ -91,7 +89,7 @@ impl World {
         world
     }
 
-    fn coverage(&mut self) -> &mut Coverage {
+    pub(super) fn coverage(&mut self) -> &mut Coverage {
         &mut self.cluster.broker.coverage
     }
 
@@ -204,7 +202,7 @@ impl World {
         }
     }
 
-    fn count_expulsion(&mut self, id: u32) {
+    pub(super) fn count_expulsion(&mut self, id: u32) {
         let of = |seat: &&Seat| seat.process.as_ref().is_some_and(|process| process.instance.client.member == id);
         let process = self.seats.iter().find(of).and_then(|seat| seat.process.as_ref());
         let in_round = process.is_some_and(|process| process.instance.in_round.is_some());
@@ -215,7 +213,7 @@ impl World {
 
     // ## Processes
 
-    fn add_seat(&mut self) {
+    pub(super) fn add_seat(&mut self) {
         let id = self.cluster.broker.new_id();
         let restart = self.cluster.now + self.cluster.random.millis(0, 1_500);
         self.seats.push(Seat { process: None, restart, id, ghost: false });
@@ -234,7 +232,7 @@ impl World {
         self.seats[seat].restart = Time::NEVER;
     }
 
-    fn dies(&mut self, seat: usize) {
+    pub(super) fn dies(&mut self, seat: usize) {
         if let Some(process) = self.seats[seat].process.take() {
             note(&process.instance.client.name, || "is dead".to_owned());
             let with_map = process.instance.holds_around_a_map(&self.cluster);
@@ -258,139 +256,10 @@ impl World {
         self.seats[seat].restart = self.cluster.now + self.cluster.random.millis(after.0, after.1);
     }
 
-    // ## What befalls them
-
-    fn strike_later(&mut self) {
-        let wait = self.cluster.random.below(2 * self.strikes) + 1;
-        self.next_strike = self.cluster.now + Duration::from_millis(wait);
-    }
-
-    fn strike(&mut self) {
-        if self.cluster.now >= self.quiet_from {
-            return self.quiet();
-        }
-        self.strike_later();
-        let living: Vec<usize> = (0..self.seats.len()).filter(|&seat| self.seats[seat].process.is_some()).collect();
-        if living.is_empty() {
-            return;
-        }
-        let seat = self.cluster.random.pick(&living);
-        match self.cluster.random.below(16) {
-            0..=2 => self.kill(seat),
-            3 | 4 => self.pause(seat, false),
-            5 | 6 => self.pause(seat, true),
-            7 => self.haunt(seat),
-            8 => self.join(),
-            9 => self.drain(seat),
-            10 => self.expel(seat),
-            11 => self.hijack(seat),
-            12 => self.cut(seat),
-            13 => self.transactions_down(),
-            14 => self.group_down(),
-            _ => self.pause(seat, false),
-        }
-    }
-
-    fn kill(&mut self, seat: usize) {
-        self.coverage().crashes_between += 1;
-        self.dies(seat);
-    }
-
-    fn pause(&mut self, seat: usize, long: bool) {
-        let timeout = self.job.rules.timeout;
-        let (shortest, longest) = (self.session.min(timeout), self.session.max(timeout));
-        let millis = |duration: Duration| duration.as_millis() as u64;
-        let time = if long {
-            self.coverage().pauses_long += 1;
-            self.cluster.random.millis(millis(shortest), millis(longest) + 4_000)
-        } else {
-            self.coverage().pauses_short += 1;
-            self.cluster.random.millis(50, millis(shortest))
-        };
-        let until = self.cluster.now + time;
-        if let Some(process) = &mut self.seats[seat].process {
-            note(&process.instance.client.name, || format!("hangs for {time:?}"));
-            process.paused = process.paused.max(until);
-        }
-    }
-
-    /// It hangs, and is replaced by a process with the same id. Then it wakes up.
-    fn haunt(&mut self, seat: usize) {
-        if self.seats.len() >= 2 * SEATS {
-            return;
-        }
-        self.pause(seat, true);
-        self.coverage().ghosts += 1;
-        let (now, id) = (self.cluster.now, self.seats[seat].id);
-        let restart = now + self.cluster.random.millis(100, 2_000);
-        self.seats[seat].ghost = true;
-        self.seats.push(Seat { process: None, restart, id, ghost: false });
-    }
-
-    fn join(&mut self) {
-        if self.seats.iter().filter(|seat| !seat.ghost).count() < SEATS {
-            self.coverage().joins += 1;
-            self.add_seat();
-        }
-    }
-
-    fn drain(&mut self, seat: usize) {
-        let now = self.cluster.now;
-        self.coverage().drains += 1;
-        if let Some(process) = &mut self.seats[seat].process {
-            note(&process.instance.client.name, || "is to drain".to_owned());
-            process.instance.drain(now);
-        }
-    }
-
-    fn expel(&mut self, seat: usize) {
-        let member = self.seats[seat].process.as_ref().map_or(0, |process| process.instance.client.member);
-        if self.cluster.broker.group.ids().any(|id| id == member) {
-            note("group", || format!("member {member} is expelled"));
-            self.count_expulsion(member);
-            self.cluster.broker.group.remove(member);
-        }
-    }
-
-    /// A foreign producer takes the id for itself.
-    fn hijack(&mut self, seat: usize) {
-        let id = self.seats[seat].id;
-        let Cluster { now, random, broker, .. } = &mut self.cluster;
-        let epoch = broker.init(id, *now, random);
-        note("stranger", || format!("takes id {id}: {epoch:?}"));
-        self.coverage().hijacks += 1;
-    }
-
-    fn cut(&mut self, seat: usize) {
-        let until = self.cluster.now + self.cluster.random.millis(500, 15_000);
-        self.coverage().cuts += 1;
-        if let Some(process) = &mut self.seats[seat].process {
-            let client = &mut process.instance.client;
-            note(&client.name, || "is cut off".to_owned());
-            client.cut_until = client.cut_until.max(until);
-            client.producer.tainted = true;
-        }
-    }
-
-    fn transactions_down(&mut self) {
-        let time = self.cluster.random.millis(300, 18_000);
-        note("coordinator", || format!("of transactions is away for {time:?}"));
-        self.coverage().coordinator_down += 1;
-        self.cluster.broker.transactions_down = self.cluster.now + time;
-    }
-
-    fn group_down(&mut self) {
-        let until = self.cluster.now + self.cluster.random.millis(300, 18_000);
-        note("coordinator", || "of the group is away".to_owned());
-        self.coverage().coordinator_down += 1;
-        self.cluster.broker.group_down = until;
-        self.cluster.broker.group.forgive(until);
-    }
-
     // ## Rest
 
     /// No more faults; whoever was hit recovers.
-    fn quiet(&mut self) {
+    pub(super) fn quiet(&mut self) {
         note("world", || "no more faults".to_owned());
         let now = self.cluster.now;
         self.cluster.quiet = true;
@@ -410,7 +279,7 @@ impl World {
 
     fn is_at_rest(&self) -> bool {
         let broker = &self.cluster.broker;
-        let done = |(partition, source): (usize, &super::broker::Source)| {
+        let done = |(partition, source): (usize, &super::source::Source)| {
             source.arrived == source.entries.len() && broker.checker.is_finished(partition, source.last_end())
         };
         let idle = |seat: &Seat| seat.process.as_ref().is_none_or(|process| process.instance.is_idle());

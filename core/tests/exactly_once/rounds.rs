@@ -1,0 +1,118 @@
+//! An instance's rounds: carried through their transactions step by step, others take turns in between.
+
+use std::time::Duration;
+
+use watermaster_core::round::{Cause, Kafka, Note, Phase, Round, RoundOutcome, Step, Stop};
+use watermaster_core::units::Time;
+
+use super::client::{Client, Cluster};
+use super::instance::{Instance, STEP, Turn};
+use super::link::Link;
+use super::trace::note;
+
+/// A round that takes longer serves the group.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// A drain gives up after this.
+const DRAIN: Duration = Duration::from_secs(6);
+
+impl Instance {
+    pub(super) fn has_work(&self) -> bool {
+        !self.round.is_empty() || self.throttle.touched().next().is_some()
+    }
+
+    pub(super) fn round_is_due(&self, now: Time) -> bool {
+        let due = self.last_round + self.job.policy.commit_interval <= now;
+        self.round.len() >= self.job.full || due && self.has_work()
+    }
+
+    pub(super) fn begin_round(&mut self, now: Time) {
+        self.in_round = Some(now);
+        while let Some(action) = self.throttle.poll_rejection() {
+            self.enact(action);
+        }
+    }
+
+    pub(super) fn step(&mut self, cluster: &mut Cluster) -> Result<Turn, Stop> {
+        let now = cluster.now;
+        let began = self.in_round.unwrap_or(now);
+        if self.draining.is_some_and(|since| now.since(since) > DRAIN) {
+            cluster.broker.coverage.drains_given_up += 1;
+            note(&self.client.name, || "gives up its round".to_owned());
+            self.abandon(cluster);
+            self.client.leave(cluster);
+            return Ok(Turn::Left);
+        }
+        if self.transactions.phase() == Phase::Begin {
+            self.check_view(cluster);
+        }
+        let mut link = Link { client: &mut self.client, cluster };
+        let step = self.transactions.step(&mut self.round, &mut self.throttle, &mut link, now)?;
+        if self.client.crashed {
+            return Ok(Turn::Died);
+        }
+        let wait = match step {
+            Step::Done => {
+                self.end_round(cluster, began);
+                return Ok(Turn::Sleep(Duration::ZERO));
+            }
+            Step::ServeGroup => {
+                self.serve_group(cluster)?;
+                STEP
+            }
+            Step::Breathe => STEP,
+            Step::Again => Duration::ZERO,
+        };
+        // A rebalance must not meet an open transaction.
+        if now.since(began) > KEEP_ALIVE && !self.client.producer.open {
+            self.serve_group(cluster)?;
+        }
+        Ok(Turn::Sleep(wait))
+    }
+
+    /// What a round leaves open is aborted, or left to the next producer of this id, or to the coordinator's clock.
+    pub(super) fn abandon(&mut self, cluster: &mut Cluster) {
+        let mut link = Link { client: &mut self.client, cluster };
+        if link.in_transaction() && !link.client.producer.committing && link.cluster.random.one_in(2) {
+            let _ = link.abort();
+        }
+    }
+
+    fn end_round(&mut self, cluster: &mut Cluster, began: Time) {
+        cluster.broker.coverage.rejected += self.round.outputs().iter().filter(|one| one.rejected.is_some()).count() as u64;
+        self.round = Round::default();
+        (self.in_round, self.last_round, self.held_back) = (None, began, false);
+    }
+
+    /// The machine's central claim, wherever nothing is under way.
+    fn check_view(&mut self, cluster: &mut Cluster) {
+        for partition in self.assigned_numbers() {
+            let ours = cluster.broker.group.is_owner(self.client.member, partition);
+            if ours && !cluster.broker.is_pending(partition) {
+                cluster.broker.coverage.views += 1;
+                cluster.broker.checker.local_view(partition, &self.throttle, &self.round);
+            }
+        }
+    }
+
+    pub(super) fn take_notes(&mut self, cluster: &mut Cluster) {
+        let Client { id, serial, .. } = self.client;
+        for told in self.transactions.take_notes() {
+            note(&self.client.name, || format!("{told:?}"));
+            let applied = cluster.broker.was_committed(id, serial);
+            let coverage = &mut cluster.broker.coverage;
+            match told {
+                Note::Ended { outcome: RoundOutcome::Unknown, .. } if applied => coverage.unknown_applied += 1,
+                Note::Ended { outcome: RoundOutcome::Unknown, .. } => coverage.unknown_not_applied += 1,
+                Note::Compared { done, .. } => {
+                    coverage.resyncs += 1;
+                    coverage.resyncs_dropped += u64::from(done > 0);
+                }
+                Note::Undeliverable { .. } => coverage.undeliverable += 1,
+                Note::Discarded { .. } => coverage.discarded += 1,
+                Note::Replaced { cause: Cause::Disconnect, .. } => coverage.taints += 1,
+                _ => {}
+            }
+        }
+        cluster.broker.coverage.paused_turns += u64::from(self.paused != 0);
+    }
+}
