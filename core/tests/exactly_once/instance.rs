@@ -205,9 +205,7 @@ impl Instance {
         }
         let first = cluster.random.below(PARTITIONS as u64) as u32;
         for partition in (0..PARTITIONS as u32).map(|n| (first + n) % PARTITIONS as u32) {
-            // What was put aside is decided on before the end of its log is told.
-            let aside = self.stash.iter().any(|record| record.partition == partition);
-            if self.assigned & !self.paused & 1 << partition == 0 || aside {
+            if self.assigned & !self.paused & 1 << partition == 0 {
                 continue;
             }
             let source = &mut cluster.broker.sources[partition as usize];
