@@ -97,7 +97,7 @@ pub const KEYS: &[Key] = &[
     key("kafka", "bootstrap_servers", Kind::Servers, Text("localhost:9092")),
     key("kafka", "group_id", Kind::GroupId, Text("watermaster")),
     key("kafka", "instance_id", Kind::InstanceId, Derived("the host's name")),
-    key("kafka", "delivery", Choice(&["at_least_once", "exactly_once"]), Text("at_least_once")),
+    key("kafka", "delivery", Choice(&["at_least_once", "exactly_once"]), Text("exactly_once")),
     key("kafka", "group_protocol", Choice(&["classic", "consumer"]), Text("classic")),
     key("kafka", "commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
     key("kafka", "start_from", Choice(&["earliest", "latest"]), Text("earliest")),

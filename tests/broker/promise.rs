@@ -127,7 +127,7 @@ fn a_restart_within_a_cycle_remembers_what_was_admitted() {
     let tables = TABLES.replace("burst = 0.01", "burst = 1.0");
     let mut config = rig.config(rig.service(capacity, "20s", "client_from = [\"header:client-id\"]", &tables));
     // The group waits for the dead member for this long: well within a cycle.
-    config.kafka = "[kafka.properties]\n\"session.timeout.ms\" = \"6000\"".to_owned();
+    config.kafka = "delivery = \"at_least_once\"\n[kafka.properties]\n\"session.timeout.ms\" = \"6000\"".to_owned();
     let mut watermaster = Watermaster::start(&config);
     wait_until("a full window to be committed", CYCLE, || {
         let admitted = watermaster.metric("watermaster_records_total", &["decision=\"admitted\""]);

@@ -39,7 +39,7 @@ impl Config {
             group: group.to_owned(),
             instance: "only",
             commit_interval: "50ms",
-            kafka: String::new(),
+            kafka: "delivery = \"at_least_once\"".to_owned(),
             listen: "127.0.0.1:0".to_owned(),
             services,
         }
