@@ -136,6 +136,11 @@ impl GroupMetadata {
     }
 }
 
+// SAFETY: nobody changes what it points to between its creation and its destruction.
+unsafe impl Send for GroupMetadata {}
+// SAFETY: as above.
+unsafe impl Sync for GroupMetadata {}
+
 impl Drop for GroupMetadata {
     fn drop(&mut self) {
         // SAFETY: made by `rd_kafka_consumer_group_metadata`, never null, destroyed only here.
@@ -164,6 +169,12 @@ pub struct TransactionError {
 }
 
 impl TransactionError {
+    /// A call that did not come back: its client is of no use any more.
+    pub(super) fn stuck(what: &str) -> TransactionError {
+        let text = format!("{what} did not come back in time");
+        TransactionError { text, code: Code::OperationTimedOut, class: ErrorClass::Fatal }
+    }
+
     /// # Safety
     /// `error` is null or an error that is ours to destroy.
     unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), TransactionError> {
@@ -210,7 +221,8 @@ pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<
     unsafe { TransactionError::check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
 }
 
-/// Makes offsets part of the transaction, fenced by who the consumer was.
+/// Makes offsets part of the transaction, fenced by who the consumer was. May take far longer than `timeout`, if it ever
+/// ends: librdkafka waits for a connection to the group's coordinator without looking at the clock.
 pub(super) fn send_offsets<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,
