@@ -141,10 +141,13 @@ pub enum CommitError {
 }
 
 /// Offsets that a transaction is to commit.
-pub struct Offsets {
+#[derive(Clone)]
+pub struct Offsets(pub(super) Arc<OffsetsInner>);
+
+pub(super) struct OffsetsInner {
     /// Each as long as a broker takes at once.
-    pub(super) lists: Vec<TopicPartitionList>,
-    pub(super) group: ffi::GroupMetadata,
+    pub lists: Vec<TopicPartitionList>,
+    pub group: ffi::GroupMetadata,
 }
 
 /// The one consumer of a service. Its group is `<group_id>.<service>`.
@@ -278,10 +281,10 @@ impl Consumer {
             .ok_or_else(|| CommitError::Lost("not a member of the group at the moment".to_owned()))?;
         if planted(Fault::OffsetsOutsideTransaction) {
             self.commit(commits, || true)?;
-            return Ok(Offsets { lists: Vec::new(), group });
+            return Ok(Offsets(Arc::new(OffsetsInner { lists: Vec::new(), group })));
         }
         let lists = requests(commits, &self.topics).into_iter().map(|request| self.commit_list(request)).collect();
-        Ok(Offsets { lists, group })
+        Ok(Offsets(Arc::new(OffsetsInner { lists, group })))
     }
 
     fn commit_list(&self, commits: &[PartitionCommit]) -> TopicPartitionList {

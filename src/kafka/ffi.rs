@@ -138,6 +138,11 @@ impl GroupMetadata {
     }
 }
 
+// SAFETY: nobody changes what it points to between its creation and its destruction.
+unsafe impl Send for GroupMetadata {}
+// SAFETY: as above.
+unsafe impl Sync for GroupMetadata {}
+
 impl Drop for GroupMetadata {
     fn drop(&mut self) {
         // SAFETY: made by `rd_kafka_consumer_group_metadata`, never null, destroyed only here.
@@ -216,7 +221,8 @@ pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<
     unsafe { check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
 }
 
-/// Makes offsets part of the transaction, fenced by who the consumer was.
+/// Makes offsets part of the transaction, fenced by who the consumer was. May take far longer than `timeout`, if it ever
+/// ends: librdkafka waits for a connection to the group's coordinator without looking at the clock.
 pub(super) fn send_offsets<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,

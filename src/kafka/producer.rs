@@ -2,8 +2,9 @@
 
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use rdkafka::client::{Client, ClientContext};
@@ -12,7 +13,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
 use watermaster_core::reason::Reason;
-use watermaster_core::round::TransactionError;
+use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 pub use watermaster_core::round::{Failure, SendError};
 
 use super::client::{self, KafkaError};
@@ -66,7 +67,7 @@ pub struct DeadLetter<'a> {
 
 /// The one producer of a service.
 pub struct Producer {
-    inner: ThreadedProducer<Context>,
+    inner: Arc<ThreadedProducer<Context>>,
     names: Names,
     transactions: Option<Transactions>,
 }
@@ -114,6 +115,9 @@ const OWNED: &[(&str, &str)] = &[
 /// What transactions ask for, and the user may change. (`message.timeout.ms` and `socket.timeout.ms` then follow from it.)
 const TRANSACTIONS_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
 
+/// How much later than asked for librdkafka may come back from sending offsets.
+const OFFSETS_GRACE: Duration = Duration::from_secs(1);
+
 impl Producer {
     /// A producer for the target and the dead-letter topic of `service`. Contacts nobody yet.
     pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
@@ -135,7 +139,7 @@ impl Producer {
             dead_letter: service.dead_letter.clone(),
             sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
         };
-        Ok(Producer { inner: config.create_with_context(Context::default())?, names, transactions })
+        Ok(Producer { inner: Arc::new(config.create_with_context(Context::default())?), names, transactions })
     }
 
     // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each
@@ -216,10 +220,26 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes the offsets part of the transaction.
+    /// Makes the offsets part of the transaction. If librdkafka does not come back, this producer has to go: what it still
+    /// wants is void once another has its id.
     pub fn send_offsets(&self, offsets: &Offsets, timeout: Duration) -> Result<(), TransactionError> {
-        let send = |list| ffi::send_offsets(self.client(), list, &offsets.group, timeout);
-        Ok(offsets.lists.iter().try_for_each(send)?)
+        let (inner, offsets) = (Arc::clone(&self.inner), Offsets::clone(offsets));
+        let (done, sent) = mpsc::sync_channel(1);
+        // A thread of its own, which keeps the client alive for as long as it is stuck in it.
+        let sending = thread::Builder::new().name("kafka-offsets".to_owned()).spawn(move || {
+            let Offsets(offsets) = offsets;
+            let mut lists = offsets.lists.iter();
+            let result = lists.try_for_each(|list| ffi::send_offsets(inner.client(), list, &offsets.group, timeout));
+            let _ = done.send(result);
+        });
+        let stuck = || TransactionError {
+            // Not answered; that another producer is needed follows from it.
+            class: ErrorClass::Retriable,
+            kind: ErrorKind::Other,
+            text: "sending offsets to the transaction did not come back in time".to_owned(),
+        };
+        sending.map_err(|_| stuck())?;
+        Ok(sent.recv_timeout(timeout + OFFSETS_GRACE).map_err(|_| stuck())??)
     }
 
     /// Commits. After a retriable error nothing but the same call again.

@@ -15,7 +15,7 @@ use crate::teeth;
 use crate::world::{Site, World};
 
 /// What all instances together may let through, of the average load, in percent: less than it is at times.
-const CAPACITY: u64 = 130;
+const CAPACITY: u64 = 150;
 const CYCLE_MS: u64 = 5_000;
 const COMMIT_INTERVAL_MS: u64 = 200;
 

@@ -21,8 +21,8 @@ use crate::plan::Plan;
 use crate::records::{Made, Maker};
 
 /// Of a load that swings: so long above what the program may let through, so long below, so that delays build up and go.
-const HIGH: (f64, f64) = (12.0, 1.5);
-const LOW: (f64, f64) = (8.0, 0.25);
+const HIGH: (f64, f64) = (10.0, 1.8);
+const LOW: (f64, f64) = (10.0, 0.2);
 const TICK: Duration = Duration::from_millis(5);
 /// A transaction of the generator's own: one in four is aborted.
 const TRANSACTION_EVERY: Duration = Duration::from_millis(1500);

@@ -129,9 +129,11 @@ impl Proxy {
         let (mut client, mut broker) = (&link.client, &link.broker);
         let mut frame = Vec::new();
         loop {
-            frame.resize(4, 0);
-            client.read_exact(&mut frame)?;
-            let length = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize;
+            let mut head = [0; 4];
+            client.read_exact(&mut head)?;
+            let length = u32::from_be_bytes(head) as usize;
+            frame.clear();
+            frame.extend(head);
             frame.resize(4 + length, 0);
             client.read_exact(&mut frame[4..])?;
             self.delay();

@@ -202,7 +202,12 @@ impl World {
         let began = Instant::now();
         std::thread::sleep(SESSION + TRANSACTION + Duration::from_secs(10));
         self.wait_rest();
-        eprintln!("came to rest {:.0} s after the last record", began.elapsed().as_secs_f32());
+        let all = self.fleet.all_metrics();
+        let sum = |name: &str| all.values().map(|metrics| metrics.sum(name, &[])).sum::<f64>();
+        let delayed = sum("watermaster_delayed_total") / sum("watermaster_records_total").max(1.0);
+        let seconds = began.elapsed().as_secs_f32();
+        self.journal
+            .line(&format!("at rest {seconds:.0}s after the last record; {:.0}% were delayed", delayed * 100.0));
         self.check_windows();
         self.watching.store(false, Ordering::Relaxed);
         Ok(())

@@ -89,12 +89,14 @@ pub fn failpoint(world: &World, random: &mut Random, kind: &'static str) -> Infl
     });
     let since = now_ms();
     if !ended {
-        return Inflicted::new(id, since, Err(format!("did not reach {step}:{nth}")));
+        // Else it would die later, of nobody's fault.
+        world.fleet.kill(slot);
     }
     world.fleet.start(slot, &[]);
     let back = wait_ready(world, slot);
     let effect = format!("died at {step}:{nth} with {}", state(&last));
-    Inflicted::new(id, since, if back { Ok(effect) } else { Err(format!("{effect}, but is not back")) })
+    let expected = ended && back;
+    Inflicted::new(id, since, if expected { Ok(effect) } else { Err(format!("{effect}: {ended}, back {back}")) })
 }
 
 /// SIGSTOP for less than a session, for more, or for more than a transaction lasts.
