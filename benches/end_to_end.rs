@@ -37,12 +37,24 @@ fn main() {
     compare(&broker, records, pairs);
 }
 
-/// One run: CPU seconds and wall seconds.
+/// One run: CPU seconds, wall seconds, and how long a round took on average (0 for the loop).
 #[derive(Clone, Copy)]
 struct Cost {
     cpu: f64,
     wall: f64,
+    round: f64,
 }
+
+/// What is compared: the name, the mode and the delivery of the service; the first one is the loop.
+const ROWS: [(&str, &str, &str); 7] = [
+    ("bare loop", "", ""),
+    ("passthrough", "enforce = false", "at_least_once"),
+    ("passthrough, once", "enforce = false", "exactly_once"),
+    ("reject", "mode = \"reject\"", "at_least_once"),
+    ("reject, once", "mode = \"reject\"", "exactly_once"),
+    ("shape", "mode = \"shape\"", "at_least_once"),
+    ("shape, once", "mode = \"shape\"", "exactly_once"),
+];
 
 fn compare(broker: &str, records: u64, pairs: u64) {
     let admin = Topics::new(broker);
@@ -51,9 +63,7 @@ fn compare(broker: &str, records: u64, pairs: u64) {
     admin.create(&source);
     println!("filling {source}: {records} records of {VALUE_BYTES} bytes, {PARTITIONS} partitions, {CLIENTS} clients");
     fill(broker, &source, records);
-    let modes = [("passthrough", "enforce = false"), ("reject", "mode = \"reject\""), ("shape", "mode = \"shape\"")];
-    let mut table: Vec<(String, Vec<Cost>)> = vec![("bare loop".into(), Vec::new())];
-    table.extend(modes.map(|(name, _)| (name.into(), Vec::new())));
+    let mut table: Vec<(&str, Vec<Cost>)> = ROWS.iter().map(|(name, ..)| (*name, Vec::new())).collect();
     for pair in 0..pairs {
         println!("pair {} of {pairs}", pair + 1);
         for step in 0..table.len() {
@@ -63,7 +73,7 @@ fn compare(broker: &str, records: u64, pairs: u64) {
             admin.create(&target);
             let cost = match n {
                 0 => bare(broker, &source, &target, records),
-                _ => watermaster(broker, &source, &target, records, modes[n - 1].1),
+                _ => watermaster(broker, &source, &target, records, ROWS[n].1, ROWS[n].2),
             };
             admin.delete(&target);
             table[n].1.push(cost);
@@ -73,19 +83,34 @@ fn compare(broker: &str, records: u64, pairs: u64) {
     print_table(&table, records);
 }
 
-fn print_table(table: &[(String, Vec<Cost>)], records: u64) {
+fn print_table(table: &[(&str, Vec<Cost>)], records: u64) {
     let bare = &table[0].1;
-    println!("\n{:<12} {:>14} {:>12} {:>10} {:>17}", "", "CPU µs/record", "records/s", "CPU ratio", "(min–max)");
+    println!(
+        "\n{:<18} {:>13} {:>10} {:>10} {:>13} {:>10}",
+        "", "CPU µs/record", "records/s", "CPU ratio", "", "round ms"
+    );
     for (name, costs) in table {
-        let ratios = sorted(costs.iter().zip(bare).map(|(cost, bare)| cost.cpu / bare.cpu));
         println!(
-            "{name:<12} {:>14.2} {:>12.0} {:>10.2} {:>17}",
+            "{name:<18} {:>13.2} {:>10.0} {} {:>10.1}",
             median(&sorted(costs.iter().map(|cost| cost.cpu))) / records as f64 * 1e6,
             records as f64 / median(&sorted(costs.iter().map(|cost| cost.wall))),
-            median(&ratios),
-            format!("({:.2}–{:.2})", ratios[0], ratios[ratios.len() - 1]),
+            ratio(costs, bare, |cost| cost.cpu),
+            median(&sorted(costs.iter().map(|cost| cost.round))) * 1e3,
         );
     }
+    println!("\nexactly_once against at_least_once, the same mode in the same pair:");
+    println!("{:<18} {:>24} {:>24}", "", "CPU", "round time");
+    for rows in table[1..].chunks(2) {
+        let [(name, plain), (_, once)] = rows else { continue };
+        println!("{name:<18} {} {}", ratio(once, plain, |cost| cost.cpu), ratio(once, plain, |cost| cost.round));
+    }
+}
+
+/// The median of the ratios, pair by pair, with the least and the largest.
+fn ratio(costs: &[Cost], against: &[Cost], of: impl Fn(&Cost) -> f64) -> String {
+    let ratios = sorted(costs.iter().zip(against).map(|(cost, against)| of(cost) / of(against)));
+    let spread = format!("({:.2}–{:.2})", ratios[0], ratios[ratios.len() - 1]);
+    format!("{:>10.2} {spread:>13}", median(&ratios))
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -102,15 +127,17 @@ fn bare(broker: &str, source: &str, target: &str, records: u64) -> Cost {
     let program = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(program);
     command.args(["--bare", broker, source, target, &records.to_string()]);
-    measure(command, broker, target, records)
+    measure(command, broker, target, records, None)
 }
 
-fn watermaster(broker: &str, source: &str, target: &str, records: u64, mode: &str) -> Cost {
+fn watermaster(broker: &str, source: &str, target: &str, records: u64, mode: &str, delivery: &str) -> Cost {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("watermaster.toml");
     let dead_letter = target;
+    let port = free_port();
     let config = format!(
-        "[kafka]\nbootstrap_servers = \"{broker}\"\ngroup_id = \"{target}\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+        "[kafka]\nbootstrap_servers = \"{broker}\"\ngroup_id = \"{target}\"\ndelivery = \"{delivery}\"\n\
+         [admin]\nlisten = \"127.0.0.1:{port}\"\n\
          [[service]]\nname = \"bench\"\ntarget = \"{target}\"\ndead_letter = \"{dead_letter}-dead\"\n\
          capacity = 1000000000\ncycle = \"10s\"\n{mode}\nclient_from = [\"header:client-id\"]\n\
          [[service.source]]\ntopic = \"{source}\"\n"
@@ -120,13 +147,26 @@ fn watermaster(broker: &str, source: &str, target: &str, records: u64, mode: &st
     std::fs::write(&file, config).expect("the configuration is written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
     command.args(["run", "--config"]).arg(&file).env("RUST_LOG", "error");
-    let cost = measure(command, broker, target, records);
+    let cost = measure(command, broker, target, records, Some(port));
     admin.delete(&format!("{target}-dead"));
     cost
 }
 
-/// Runs a forwarder until the target holds all records.
-fn measure(mut command: Command, broker: &str, target: &str, records: u64) -> Cost {
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("it is bound").port()
+}
+
+/// The sum of the samples of watermaster's own scrape whose line begins so.
+fn scraped(port: u16, beginning: &str) -> f64 {
+    let scrape = ureq::get(format!("http://127.0.0.1:{port}/metrics")).call().expect("it is watched");
+    let text = scrape.into_body().read_to_string().expect("text");
+    let values = text.lines().filter(|line| line.starts_with(beginning)).filter_map(|line| line.rsplit(' ').next());
+    values.map(|value| value.parse::<f64>().expect("a number")).sum()
+}
+
+/// Runs a forwarder until the target holds all records, and one that is watched at a port says that all are committed.
+fn measure(mut command: Command, broker: &str, target: &str, records: u64, port: Option<u16>) -> Cost {
     let began = Instant::now();
     let mut child = command.stdout(Stdio::null()).spawn().expect("the forwarder starts");
     let probe: BaseConsumer = ClientConfig::new().set("bootstrap.servers", broker).create().expect("a consumer");
@@ -134,10 +174,18 @@ fn measure(mut command: Command, broker: &str, target: &str, records: u64) -> Co
         assert!(began.elapsed() < Duration::from_secs(180), "the forwarder takes too long");
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Markers of transactions count as offsets too, so it may not be over yet.
+    let admitted = |port| scraped(port, "watermaster_records_total") as u64;
+    while port.is_some_and(|port| admitted(port) < records) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let wall = began.elapsed().as_secs_f64();
     let cpu = cpu_seconds(&child);
+    let round =
+        |port| scraped(port, "watermaster_round_seconds_sum") / scraped(port, "watermaster_round_seconds_count");
+    let round = port.map_or(0.0, round);
     end(&mut child);
-    Cost { cpu, wall }
+    Cost { cpu, wall, round }
 }
 
 fn arrived(probe: &BaseConsumer, target: &str) -> u64 {

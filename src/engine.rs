@@ -1,36 +1,39 @@
 //! One service at work: one thread, one consumer, one producer, one core.
 //!
 //! The loop alternates. It polls and decides until a round is due, then sends what was decided, waits until all of it
-//! arrived and commits (`engine/round.rs`). No decision is taken while a round is late (`engine/late.rs`). What it shows
+//! arrived and commits (`engine/round.rs`, `engine/transaction.rs`). No decision is taken while a round is late (`engine/late.rs`). What it shows
 //! of itself is made in `engine/report.rs`; nobody else ever touches the core.
 
 mod gap;
 mod late;
+mod link;
 mod report;
 mod round;
 mod transaction;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
+use watermaster_core::map::DecodeError;
+use watermaster_core::round::{Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
 use crate::client_id::{self, Identity};
 use crate::heartbeat::Heartbeat;
-use crate::kafka::consumer::{Assignment, Consumer, Event, SourcePartition};
+use crate::kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartition};
 use crate::kafka::preflight;
 use crate::kafka::producer::Producer;
 use crate::kafka::record::{HeldRecord, Output, Record, SourceIndex};
-use crate::settings::{Delivery, Kafka, Service};
+use crate::settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 use crate::snapshot::SnapshotCell;
 
+use link::Link;
 use report::Report;
-use round::Round;
 
 /// Decisions between two looks at the clock.
 const RECORDS_PER_LOOK: usize = 64;
@@ -111,38 +114,26 @@ impl Clock {
     }
 }
 
-/// A partition that was ever assigned; its place in the list is its number in the core.
-struct Place {
-    source: SourceIndex,
-    partition: i32,
-    assigned: bool,
-    /// The high watermark when it came.
-    high: i64,
-    /// When a record of it was read, or it came.
-    read_at: Time,
-}
-
 struct Engine<'c> {
     job: &'c Job,
-    consumer: &'c Consumer,
-    producer: Producer,
+    link: Link<'c>,
     clock: Clock,
     throttle: Throttle,
-    places: Vec<Place>,
-    numbers: HashMap<(SourceIndex, i32), u32>,
     /// Payloads of delayed records, by slot.
     held: Vec<Option<HeldRecord>>,
-    round: Round<'c>,
+    /// What was decided since the last commit.
+    round: Round<Output<'c>>,
+    transactions: Transactions<Offsets>,
+    /// When the last round began.
+    last_round: Time,
+    /// The next round is due at once: something must be committed before the first record.
+    hurry: bool,
     /// Records that were polled while a round was late.
     stash: VecDeque<Record<'c>>,
     /// Reading is held back because records had to be put aside.
     held_back: bool,
     /// When the shutdown was seen in a round.
     stopping: Option<Instant>,
-    /// When producers were replaced.
-    replaced: Vec<Instant>,
-    /// When one was last fenced.
-    fenced: Option<Instant>,
     /// When the loop last went round with brokers in reach.
     last_contact: Time,
     brokers_down: bool,
@@ -155,21 +146,25 @@ impl<'c> Engine<'c> {
     fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Engine<'c> {
         let clock = Clock::new();
         let now = clock.now();
+        let replay = job.accept_foreign_offsets || job.kafka.on_foreign_offset == OnForeignOffset::Replay;
+        let rules = Rules {
+            timeout: producer.transaction_timeout(),
+            replay_foreign: replay,
+            discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
+        };
         Engine {
             throttle: Throttle::new(job.service.policy.clone(), now),
             job,
-            consumer,
-            producer,
+            link: Link::new(job, consumer, producer),
             clock,
-            places: Vec::new(),
-            numbers: HashMap::new(),
             held: Vec::new(),
-            round: Round::new(now),
+            round: Round::default(),
+            transactions: Transactions::new(rules),
+            last_round: now,
+            hurry: false,
             stash: VecDeque::new(),
             held_back: false,
             stopping: None,
-            replaced: Vec::new(),
-            fenced: None,
             last_contact: now,
             brokers_down: false,
             broker_lost: None,
@@ -229,7 +224,7 @@ impl<'c> Engine<'c> {
         for n in 0.. {
             let event = match self.stash.pop_front() {
                 Some(record) => Event::Record(record),
-                None => self.consumer.poll(timeout),
+                None => self.link.consumer.poll(timeout),
             };
             if n % RECORDS_PER_LOOK == 0 {
                 now = self.clock.now();
@@ -253,7 +248,7 @@ impl<'c> Engine<'c> {
     }
 
     fn decide(&mut self, now: Time, record: Record<'c>) {
-        let Some(&number) = self.numbers.get(&(record.source(), record.partition())) else {
+        let Some(&number) = self.link.numbers.get(&(record.source(), record.partition())) else {
             return;
         };
         self.notice_silence(now, number);
@@ -273,13 +268,14 @@ impl<'c> Engine<'c> {
                 (Sender::Anonymous, "")
             }
         };
-        let bytes = u32::try_from(record.size()).unwrap_or(u32::MAX);
+        let (place, size) = ((number, record.offset()), record.size());
+        let bytes = u32::try_from(size).unwrap_or(u32::MAX);
         let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
         let verdict = self.throttle.handle_record(now, &arrival);
         let rejected: Option<Arc<str>> = matches!(verdict, Verdict::Reject(_)).then(|| Arc::from(name));
         match verdict {
             Verdict::Skip => {}
-            Verdict::Admit(client) => self.round.admit(Output::Fresh(record), client),
+            Verdict::Admit(client) => self.round.admit(place, Output::Fresh(record), size, client),
             Verdict::Delay(slot) => {
                 let index = slot.0 as usize;
                 if self.held.len() <= index {
@@ -288,7 +284,8 @@ impl<'c> Engine<'c> {
                 self.held[index] = Some(record.detach());
             }
             Verdict::Reject(rejection) => {
-                self.round.reject(Output::Fresh(record), rejection, rejected.unwrap_or_else(|| Arc::from("")));
+                let name = rejected.unwrap_or_else(|| Arc::from(""));
+                self.round.reject(place, Output::Fresh(record), size, rejection, name);
             }
         }
     }
@@ -311,29 +308,30 @@ impl<'c> Engine<'c> {
 
     fn enact(&mut self, action: Action) {
         match action {
-            Action::Admit { slot, client, .. } => {
+            Action::Admit { slot, partition, offset, client, .. } => {
                 let record = self.take_held(slot.0);
-                self.round.admit(Output::Held(record), Some(client));
+                let size = record.size();
+                self.round.admit((partition, offset), Output::Held(record), size, Some(client));
             }
-            Action::Reject { slot, rejection } => {
+            Action::Reject { slot, partition, offset, rejection } => {
                 let record = self.take_held(slot.0);
-                let client = self.client_name(&rejection);
-                self.round.reject(Output::Held(record), rejection, client);
+                let (size, name) = (record.size(), self.client_name(&rejection));
+                self.round.reject((partition, offset), Output::Held(record), size, rejection, name);
             }
-            Action::Pause { partition } => self.pause(&[self.address(partition)]),
-            Action::Resume { partition } => self.resume(&[self.address(partition)]),
+            Action::Pause { partition } => self.pause(&[self.link.address(partition)]),
+            Action::Resume { partition } => self.resume(&[self.link.address(partition)]),
         }
     }
 
     fn pause(&self, partitions: &[SourcePartition]) {
-        if let Err(error) = self.consumer.pause(partitions) {
+        if let Err(error) = self.link.consumer.pause(partitions) {
             // Reading on is harmless: what comes is kept within the same bounds.
             warn!(service = self.job.service.name, "pausing failed: {error}");
         }
     }
 
     fn resume(&self, partitions: &[SourcePartition]) {
-        if let Err(error) = self.consumer.resume(partitions) {
+        if let Err(error) = self.link.consumer.resume(partitions) {
             error!(service = self.job.service.name, "resuming failed: {error}");
         }
     }
@@ -346,9 +344,23 @@ impl<'c> Engine<'c> {
         rejection.client.and_then(|client| self.throttle.client_name(client)).unwrap_or_else(|| Arc::from(""))
     }
 
-    fn address(&self, number: u32) -> (SourceIndex, i32) {
-        let place = &self.places[number as usize];
-        (place.source, place.partition)
+    // ## Why it can't go on
+
+    fn stopped(&self, why: &str) -> Stopped {
+        Stopped(format!("service {}: {why}", self.job.service.name))
+    }
+
+    fn foreign(&self, topic: &str, partition: i32, offset: i64, why: &DecodeError) -> Stopped {
+        self.stopped(&format!(
+            "somebody else committed offset {offset} of {topic}/{partition}: {why}. `watermaster run \
+             --accept-foreign-offsets` takes the committed offsets as they are, once; on_foreign_offset = \"replay\" \
+             always does"
+        ))
+    }
+
+    fn target_refuses(&mut self, why: &str) -> Stopped {
+        self.report.target_refusing = true;
+        self.stopped(&format!("writing is refused: {why}"))
     }
 
     // ## Events
@@ -359,11 +371,7 @@ impl<'c> Engine<'c> {
             Event::Revoked { partitions, lost } => self.revoked(&partitions, lost),
             Event::Record(record) => self.put_aside(record),
             Event::Refused(foreign) => {
-                return Err(self.stopped(&format!(
-                    "somebody else committed offset {} of {}/{}: {}. `watermaster run --accept-foreign-offsets` takes \
-                     the committed offsets as they are, once; on_foreign_offset = \"replay\" always does",
-                    foreign.offset, foreign.topic, foreign.partition, foreign.why
-                )));
+                return Err(self.foreign(&foreign.topic, foreign.partition, foreign.offset, &foreign.why));
             }
             Event::Skipped { source, partition, from, to } => {
                 let topic = &self.job.service.sources[source.index()].topic;
@@ -376,7 +384,7 @@ impl<'c> Engine<'c> {
                 // What was put aside of it is still to be decided on; the first record after the gap tells of it then.
                 let aside =
                     self.stash.iter().any(|record| (record.source(), record.partition()) == (source, partition));
-                if let Some(&number) = self.numbers.get(&(source, partition))
+                if let Some(&number) = self.link.numbers.get(&(source, partition))
                     && !aside
                 {
                     self.throttle.handle_end(number, to);
@@ -415,8 +423,8 @@ impl<'c> Engine<'c> {
             self.pause(&addresses);
         }
         for assignment in assignments {
-            let number = self.number(assignment.source, assignment.partition);
-            let place = &mut self.places[number as usize];
+            let number = self.link.number(assignment.source, assignment.partition);
+            let place = &mut self.link.places[number as usize];
             (place.assigned, place.high, place.read_at) = (true, assignment.high, now);
             self.report.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
@@ -429,7 +437,7 @@ impl<'c> Engine<'c> {
             );
             if assignment.commit_first {
                 self.throttle.touch(number);
-                self.round.hurry();
+                self.hurry = true;
             }
         }
         self.show();
@@ -442,23 +450,14 @@ impl<'c> Engine<'c> {
         // Expelled: not a member until the next assignment, be it of nothing.
         self.report.joined &= !lost;
         for &(source, partition) in partitions {
-            let Some(&number) = self.numbers.get(&(source, partition)) else { continue };
-            self.places[number as usize].assigned = false;
+            let Some(&number) = self.link.numbers.get(&(source, partition)) else { continue };
+            self.link.places[number as usize].assigned = false;
             for slot in self.throttle.handle_revoked(number) {
                 self.held[slot.0 as usize] = None;
             }
-            self.round.forget(source, partition);
+            self.round.forget(number);
             self.stash.retain(|record| (record.source(), record.partition()) != (source, partition));
         }
         self.show();
-    }
-
-    fn number(&mut self, source: SourceIndex, partition: i32) -> u32 {
-        let next = self.places.len() as u32;
-        let number = *self.numbers.entry((source, partition)).or_insert(next);
-        if number == next {
-            self.places.push(Place { source, partition, assigned: false, high: 0, read_at: Time::ZERO });
-        }
-        number
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::RwLock;
 
 use watermaster_core::policy::Mode;
+use watermaster_core::round::{Cause, ErrorClass, Phase};
 
 /// Why the allocator ran, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = &["cycle", "new_client", "recall"];
@@ -15,7 +16,9 @@ pub const PAUSE_REASONS: &[&str] = &["queue_capacity", "queue_bytes", "map", "ro
 /// How a round ended.
 pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
 /// Why a producer was replaced.
-pub const PRODUCER_CAUSES: &[&str] = &["fatal", "fenced", "timeout", "disconnect"];
+pub const PRODUCER_CAUSES: &[&str] = &Cause::NAMES;
+/// What a resync finds out about a record of a round.
+pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
 
 /// One service at one moment. Counts are since the process started.
 #[derive(Debug, Clone, Default)]
@@ -47,10 +50,19 @@ pub struct ServiceSnapshot {
     /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
     pub paused: Vec<(&'static str, u64)>,
     pub map_used_ratio: f64,
+    /// The longest map.
+    pub map_characters: u32,
+    /// How many offsets the widest map covers.
+    pub map_span: u64,
     /// Rounds by outcome (of [`ROUND_OUTCOMES`]).
     pub rounds: Vec<(&'static str, u64)>,
     /// Replaced producers by cause (of [`PRODUCER_CAUSES`]).
     pub producer_recreations: Vec<(&'static str, u64)>,
+    /// Failed calls of transactions by phase and class, in the order of the core's names.
+    pub transaction_errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
+    pub resyncs: u64,
+    /// Records by what a resync found, in the order of [`RESYNCED`].
+    pub resynced: [u64; RESYNCED.len()],
     pub lost_records: u64,
     pub rebalances: u64,
     /// Joined, producer up, not draining.
@@ -66,6 +78,8 @@ pub struct ServiceSnapshot {
     pub delay: HistogramSnapshot,
     pub end_to_end: HistogramSnapshot,
     pub round: HistogramSnapshot,
+    /// Steps of rounds, in the order of the core's phases.
+    pub round_phases: Vec<HistogramSnapshot>,
 }
 
 pub use watermaster_core::registry::Counts;

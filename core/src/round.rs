@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use halves::{Halves, Outcome};
-pub use kafka::{Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError, TransactionError};
+pub use kafka::{
+    Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError, TransactionError,
+};
 pub use transaction::{Cause, Note, Outcome as RoundOutcome, Phase, Rules, Step, Stop, Transactions};
 
 use crate::map;
@@ -75,7 +77,10 @@ impl<P> Default for Round<P> {
 impl<P> Round<P> {
     /// Adds a record that goes to the target.
     pub fn admit(&mut self, (partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<u32>) {
-        self.push(Output { payload, partition, offset, client, rejected: None, orphan: false, discarded: false }, bytes);
+        self.push(
+            Output { payload, partition, offset, client, rejected: None, orphan: false, discarded: false },
+            bytes,
+        );
     }
 
     /// Adds a record that goes to the dead-letter topic; `name` is its client's, empty for anonymous.

@@ -130,6 +130,23 @@ struct Partition {
     paused: Option<PauseReason>,
     /// Something completed since the last commit.
     touched: bool,
+    /// The length of the last map.
+    map_characters: u32,
+}
+
+/// What there is to see of an assigned partition.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PartitionView {
+    /// The committable offset.
+    pub base: i64,
+    /// Delayed records.
+    pub held: u64,
+    /// How many offsets the map covers.
+    pub span: u64,
+    /// The map's share of its budget (0–1).
+    pub map_used: f64,
+    /// The length of the last map that was made.
+    pub map_characters: u32,
 }
 
 /// One service's state machine.
@@ -211,7 +228,7 @@ impl Throttle {
         place.seen_until = place.seen_until.max(place.tracker.next());
         place.catch_up_until = high;
         place.paused = None;
-        place.touched = false;
+        (place.touched, place.map_characters) = (false, 0);
         for slice in &map.admitted {
             let end = Time::from_nanos(u64::try_from(slice.end_ms).unwrap_or(0).saturating_mul(1_000_000));
             if let Some((when, missing)) = place.memory.inherit(now, end, slice.admitted) {
@@ -300,6 +317,7 @@ impl Throttle {
         let place = &mut self.partitions[partition as usize];
         let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
         let text = map::encode(self.policy.map_budget, &place.tracker, self.map_room.slice_ms, &admitted)?;
+        place.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         Ok((place.tracker.base(), text))
     }
 
@@ -371,11 +389,16 @@ impl Throttle {
         &self.delays
     }
 
-    /// An assigned partition's committable offset, delayed records and share of its map's budget (0–1).
-    pub fn partition(&self, partition: u32) -> Option<(i64, u64, f64)> {
+    /// An assigned partition.
+    pub fn partition(&self, partition: u32) -> Option<PartitionView> {
         let place = self.partitions.get(partition as usize).filter(|place| place.assigned)?;
-        let used = place.tracker.bits_bound() as f64 / self.map_room.set_bits.max(1) as f64;
-        Some((place.tracker.base(), place.held.len(), used))
+        Some(PartitionView {
+            base: place.tracker.base(),
+            held: place.held.len(),
+            span: place.tracker.span(),
+            map_used: place.tracker.bits_bound() as f64 / self.map_room.set_bits.max(1) as f64,
+            map_characters: place.map_characters,
+        })
     }
 
     /// Which offsets of an assigned partition are completed.
@@ -400,6 +423,7 @@ impl Partition {
             catch_up_until: 0,
             paused: None,
             touched: false,
+            map_characters: 0,
         }
     }
 }

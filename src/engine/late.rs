@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::{Engine, Stopped};
 use crate::kafka::consumer::Event;
-use crate::kafka::record::{Record, SourceIndex};
+use crate::kafka::record::Record;
 
 /// One step of waiting: between two steps the heartbeat beats and shutdown is seen.
 pub(super) const STEP: Duration = Duration::from_millis(100);
@@ -46,12 +46,12 @@ impl<'c> Engine<'c> {
         let waited = late.began.elapsed();
         if waited > LATE && !late.told {
             late.told = true;
-            warn!(service = self.job.service.name, "a round is late, waiting for the brokers");
+            warn!(service = self.job.service.name, "waiting for the brokers");
             self.report.late = true;
             self.publish_flags();
         }
         // A rebalance must not meet an open transaction; it is ended long before the group would expel us.
-        if waited > KEEP_ALIVE && !self.producer.in_transaction() {
+        if waited > KEEP_ALIVE && !self.link.producer.in_transaction() {
             self.serve_group(Duration::ZERO)?;
         }
         Ok(true)
@@ -73,7 +73,7 @@ impl<'c> Engine<'c> {
     pub(super) fn serve_group(&mut self, time: Duration) -> Result<(), Stopped> {
         let until = Instant::now() + time;
         for _ in 0..EVENTS {
-            match self.consumer.poll(until.saturating_duration_since(Instant::now())) {
+            match self.link.consumer.poll(until.saturating_duration_since(Instant::now())) {
                 Event::Idle if Instant::now() >= until => break,
                 event => self.handle(event)?,
             }
@@ -86,25 +86,21 @@ impl<'c> Engine<'c> {
         self.stash.push_back(record);
         if !self.held_back {
             self.held_back = true;
-            self.pause(&self.assigned_addresses());
+            let assigned: Vec<_> = self.link.assigned().map(|(_, address)| address).collect();
+            self.pause(&assigned);
         }
     }
 
-    pub(super) fn end_lateness(&mut self, late: &Lateness, took: Duration) {
+    /// `what` is over.
+    pub(super) fn end_lateness(&mut self, late: &Lateness, what: &str, took: Duration) {
         if late.told {
-            info!(service = self.job.service.name, seconds = took.as_secs_f64(), "a late round was committed");
+            info!(service = self.job.service.name, seconds = took.as_secs_f64(), "{what} at last");
             self.report.late = false;
         }
         if std::mem::take(&mut self.held_back) {
-            let open = (0u32..)
-                .zip(&self.places)
-                .filter(|(number, place)| place.assigned && self.throttle.paused(*number).is_none());
-            let open: Vec<_> = open.map(|(_, place)| (place.source, place.partition)).collect();
+            let open = self.link.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
+            let open: Vec<_> = open.map(|(_, address)| address).collect();
             self.resume(&open);
         }
-    }
-
-    fn assigned_addresses(&self) -> Vec<(SourceIndex, i32)> {
-        self.places.iter().filter(|place| place.assigned).map(|place| (place.source, place.partition)).collect()
     }
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 use watermaster_core::round::{
     Commit, Committed, Failure, Kafka, OffsetsError, Output, Rejected, SendError, TransactionError,
 };
+use watermaster_core::units::Time;
 
+use super::Job;
 use super::late::STEP;
-use super::{Job, Place};
 use crate::kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
 use crate::kafka::producer::{DeadLetter, Destination, Producer};
-use crate::kafka::record;
+use crate::kafka::record::{self, SourceIndex};
 
 /// One call that can be gone on with; the heart beats between two of them.
 const CALL: Duration = Duration::from_millis(500);
@@ -20,21 +21,65 @@ const SEND_OFFSETS: Duration = Duration::from_secs(5);
 /// One attempt to learn what is committed.
 const COMMITTED: Duration = Duration::from_secs(3);
 
-/// The consumer and the producer of an engine.
-pub(super) struct Link<'a> {
-    pub(super) job: &'a Job,
-    pub(super) consumer: &'a Consumer,
-    pub(super) producer: &'a mut Producer,
-    pub(super) places: &'a [Place],
-    pub(super) numbers: &'a HashMap<SourcePartition, u32>,
+/// The consumer and the producer of an engine, and the numbers of its partitions.
+pub(super) struct Link<'c> {
+    pub(super) job: &'c Job,
+    pub(super) consumer: &'c Consumer,
+    pub(super) producer: Producer,
+    pub(super) places: Vec<Place>,
+    pub(super) numbers: HashMap<SourcePartition, u32>,
+}
+
+/// A partition that was ever assigned; its place in the list is its number in the core.
+pub(super) struct Place {
+    pub(super) source: SourceIndex,
+    pub(super) partition: i32,
+    pub(super) assigned: bool,
+    /// The high watermark when it came.
+    pub(super) high: i64,
+    /// When a record of it was read, or it came.
+    pub(super) read_at: Time,
+}
+
+impl<'c> Link<'c> {
+    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Link<'c> {
+        Link { job, consumer, producer, places: Vec::new(), numbers: HashMap::new() }
+    }
+
+    /// The number of a partition, a new one if it never came before.
+    pub(super) fn number(&mut self, source: SourceIndex, partition: i32) -> u32 {
+        let next = self.places.len() as u32;
+        let number = *self.numbers.entry((source, partition)).or_insert(next);
+        if number == next {
+            self.places.push(Place { source, partition, assigned: false, high: 0, read_at: Time::ZERO });
+        }
+        number
+    }
+
+    /// Where a number's partition is.
+    pub(super) fn address(&self, number: u32) -> SourcePartition {
+        let place = &self.places[number as usize];
+        (place.source, place.partition)
+    }
+
+    /// All assigned partitions with their numbers.
+    pub(super) fn assigned(&self) -> impl Iterator<Item = (u32, SourcePartition)> + '_ {
+        let assigned = (0u32..).zip(&self.places).filter(|(_, place)| place.assigned);
+        assigned.map(|(number, place)| (number, (place.source, place.partition)))
+    }
+
+    /// Commits by source and partition.
+    pub(super) fn by_source(&self, commits: &[Commit]) -> Vec<PartitionCommit> {
+        let by_source = |commit: &Commit| {
+            let (source, partition) = self.address(commit.partition);
+            PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
+        };
+        commits.iter().map(by_source).collect()
+    }
 }
 
 /// Sends an output where it belongs.
-pub(super) fn send(
-    producer: &Producer,
-    output: &Output<record::Output<'_>>,
-    tag: usize,
-) -> Result<(), SendError> {
+pub(super) fn send(producer: &Producer, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
     let to = match &output.rejected {
         None => Destination::Target,
         Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
@@ -46,20 +91,11 @@ pub(super) fn send(
     producer.send(to, &output.payload, tag)
 }
 
-/// Commits by source and partition.
-pub(super) fn by_source(places: &[Place], commits: &[Commit]) -> Vec<PartitionCommit> {
-    let by_source = |commit: &Commit| {
-        let Place { source, partition, .. } = places[commit.partition as usize];
-        PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
-    };
-    commits.iter().map(by_source).collect()
-}
-
 impl Kafka<record::Output<'_>> for Link<'_> {
     type Offsets = Offsets;
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
-        self.consumer.transaction_offsets(&by_source(self.places, commits)).map_err(|error| match error {
+        self.consumer.transaction_offsets(&self.by_source(commits)).map_err(|error| match error {
             CommitError::Fatal(why) => OffsetsError::Never(why),
             CommitError::Lost(why) | CommitError::Retriable(why) => OffsetsError::Moved(why),
         })
@@ -74,7 +110,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn send(&mut self, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
-        send(self.producer, output, tag)
+        send(&self.producer, output, tag)
     }
 
     fn flush(&mut self) -> bool {
@@ -100,13 +136,12 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     fn replace(&mut self) -> Result<(), String> {
         let limits = self.job.facts.limits(&self.job.service);
         let producer = Producer::new(&self.job.kafka, &self.job.service, limits);
-        *self.producer = producer.map_err(|error| error.to_string())?;
+        self.producer = producer.map_err(|error| error.to_string())?;
         Ok(())
     }
 
     fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, String> {
-        let address = |&number: &u32| (self.places[number as usize].source, self.places[number as usize].partition);
-        let addresses: Vec<SourcePartition> = partitions.iter().map(address).collect();
+        let addresses: Vec<SourcePartition> = partitions.iter().map(|&number| self.address(number)).collect();
         let committed = self.consumer.committed(&addresses, COMMITTED).map_err(|error| error.to_string())?;
         let by_number = |(address, committed)| {
             let offset = match committed {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use watermaster_core::delays::{BOUNDS, Histogram};
 use watermaster_core::registry::Client;
+use watermaster_core::round::{ErrorClass, Phase};
 use watermaster_core::throttle::PauseReason;
 use watermaster_core::units::Time;
 
@@ -31,6 +32,10 @@ pub(super) struct Report {
     round_time: Histogram,
     rounds: [u64; ROUND_OUTCOMES.len()],
     recreations: [u64; PRODUCER_CAUSES.len()],
+    phases: [Histogram; Phase::NAMES.len()],
+    errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
+    resyncs: u64,
+    resynced: [u64; 2],
     published: Option<Time>,
     told_anonymous: Option<Time>,
 }
@@ -58,6 +63,20 @@ impl Report {
 
     fn recreations(&self) -> Vec<(&'static str, u64)> {
         PRODUCER_CAUSES.iter().copied().zip(self.recreations).collect()
+    }
+
+    pub(super) fn phase(&mut self, phase: Phase, took: Duration) {
+        self.phases[phase as usize].record(took);
+    }
+
+    pub(super) fn failed(&mut self, phase: Phase, class: ErrorClass) {
+        self.errors[phase as usize][class as usize] += 1;
+    }
+
+    pub(super) fn resynced(&mut self, done: usize, left: usize) {
+        self.resyncs += 1;
+        self.resynced[0] += done as u64;
+        self.resynced[1] += left as u64;
     }
 
     pub(super) fn recreated(&mut self, cause: &str) {
@@ -88,6 +107,8 @@ impl Engine<'_> {
         (last.ready, last.trouble) = (self.ready(), self.trouble());
         last.target_refusing = self.report.target_refusing;
         (last.rounds, last.producer_recreations) = (self.report.rounds(), self.report.recreations());
+        (last.resyncs, last.resynced) = (self.report.resyncs, self.report.resynced);
+        last.transaction_errors = self.report.errors;
         self.job.cell.set(last);
     }
 
@@ -132,18 +153,21 @@ impl Engine<'_> {
         let (unregistered, unregistered_shadow) = throttle.unregistered();
         let mut clients: Vec<ClientSnapshot> = throttle.clients().map(client).collect();
         clients.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let mut map_used_ratio = 0.0_f64;
+        let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));
-        for (number, place) in (0u32..).zip(&self.places) {
-            let Some((base, held, used)) = throttle.partition(number) else { continue };
-            map_used_ratio = map_used_ratio.max(used);
-            let high = self.consumer.cached_high(place.source, place.partition).unwrap_or(place.high).max(place.high);
+        for (number, place) in (0u32..).zip(&self.link.places) {
+            let Some(view) = throttle.partition(number) else { continue };
+            map_used_ratio = map_used_ratio.max(view.map_used);
+            map_characters = map_characters.max(view.map_characters);
+            map_span = map_span.max(view.span);
+            let high =
+                self.link.consumer.cached_high(place.source, place.partition).unwrap_or(place.high).max(place.high);
             partitions.push(PartitionSnapshot {
                 topic: service.sources[place.source.index()].topic.as_str().into(),
                 partition: place.partition,
-                lag: u64::try_from(high - base).unwrap_or(0),
-                held,
+                lag: u64::try_from(high - view.base).unwrap_or(0),
+                held: view.held,
             });
             if let Some(reason) = throttle.paused(number)
                 && let Some(entry) = paused.iter_mut().find(|(name, _)| *name == reason.as_str())
@@ -171,8 +195,13 @@ impl Engine<'_> {
             partitions,
             paused: paused.to_vec(),
             map_used_ratio,
+            map_characters,
+            map_span,
             rounds: self.report.rounds(),
             producer_recreations: self.report.recreations(),
+            transaction_errors: self.report.errors,
+            resyncs: self.report.resyncs,
+            resynced: self.report.resynced,
             lost_records: self.report.lost_records,
             rebalances: self.report.rebalances,
             ready: self.ready(),
@@ -189,6 +218,7 @@ impl Engine<'_> {
             delay: histogram(throttle.delays()),
             end_to_end: histogram(&self.report.end_to_end),
             round: histogram(&self.report.round_time),
+            round_phases: self.report.phases.iter().map(histogram).collect(),
         }
     }
 }

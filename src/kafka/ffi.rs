@@ -207,12 +207,7 @@ pub(super) fn send_offsets<C: ClientContext>(
 ) -> Result<(), TransactionError> {
     // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is ours.
     unsafe {
-        check(sys::rd_kafka_send_offsets_to_transaction(
-            client.native_ptr(),
-            list.ptr(),
-            group.0,
-            millis(timeout),
-        ))
+        check(sys::rd_kafka_send_offsets_to_transaction(client.native_ptr(), list.ptr(), group.0, millis(timeout)))
     }
 }
 
@@ -241,6 +236,17 @@ pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> 
     // SAFETY: the client lives while it is borrowed; flush is thread-safe.
     let error = unsafe { sys::rd_kafka_flush(client.native_ptr(), millis(timeout)) };
     error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+}
+
+/// How many events wait to be served.
+pub(super) fn waiting_events<C: ClientContext>(client: &Client<C>) -> usize {
+    // SAFETY: the client lives while it is borrowed; the reference to its queue is ours to give back.
+    unsafe {
+        let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
+        let length = sys::rd_kafka_queue_length(queue);
+        sys::rd_kafka_queue_destroy(queue);
+        length
+    }
 }
 
 /// How long a new group of an embedded cluster waits for more members.

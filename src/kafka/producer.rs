@@ -12,8 +12,8 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
 use watermaster_core::reason::Reason;
-pub use watermaster_core::round::{Failure, SendError};
 use watermaster_core::round::TransactionError;
+pub use watermaster_core::round::{Failure, SendError};
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
@@ -161,7 +161,12 @@ impl Producer {
 
     /// A connection broke or a request timed out: a copy of a commit may still be on its way, and would end the *next*
     /// transaction (KAFKA-17754). Another producer gets another epoch, which makes that copy void.
+    ///
+    /// What librdkafka has said by now is heard first: the polling thread may not have got to it yet.
     pub fn tainted(&self) -> bool {
+        for _ in 0..ffi::waiting_events(self.client()) {
+            self.inner.poll(Duration::ZERO);
+        }
         self.client().context().tainted.load(Ordering::Acquire)
     }
 

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use super::table::{Metric, TABLE};
-use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, ROUND_OUTCOMES};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 use watermaster_core::reason::Reason;
+use watermaster_core::round::{ErrorClass, Phase};
 
 const HEAD: &str = "\
 # Metrics
@@ -51,6 +52,9 @@ fn push_labels(page: &mut String) {
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
     push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
     push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
+    push_values(page, "`phase` of a round", &Phase::NAMES);
+    push_values(page, "`class` of an error", &ErrorClass::NAMES);
+    push_values(page, "`found` of a record", &RESYNCED);
 }
 
 fn push_values(page: &mut String, label: &str, values: &[&str]) {

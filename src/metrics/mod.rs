@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use metrics::{Recorder, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use watermaster_core::round::Phase;
 
 pub use docs::markdown;
 use series::{Registry, ServiceSeries};
@@ -83,6 +84,7 @@ impl Publisher {
         self.render_histogram(&mut out, &table::DELAY, |snapshot| &snapshot.delay);
         self.render_histogram(&mut out, &table::END_TO_END, |snapshot| &snapshot.end_to_end);
         self.render_histogram(&mut out, &table::ROUND, |snapshot| &snapshot.round);
+        self.render_phases(&mut out);
         self.render_partitions(&mut out, &table::CONSUMER_LAG, |partition| partition.lag);
         self.render_partitions(&mut out, &table::HELD, |partition| partition.held);
         out
@@ -91,7 +93,18 @@ impl Publisher {
     fn render_histogram(&self, out: &mut String, metric: &Metric, of: impl Fn(&ServiceSnapshot) -> &HistogramSnapshot) {
         text::write_head(out, metric);
         for (name, series) in &self.services {
-            text::write_histogram(out, metric, name, of(series.newest()));
+            text::write_histogram(out, metric, &[("service", name)], of(series.newest()));
+        }
+    }
+
+    fn render_phases(&self, out: &mut String) {
+        text::write_head(out, &table::ROUND_PHASE);
+        let none = HistogramSnapshot::default();
+        for (name, series) in &self.services {
+            for (index, phase) in Phase::NAMES.iter().enumerate() {
+                let histogram = series.newest().round_phases.get(index).unwrap_or(&none);
+                text::write_histogram(out, &table::ROUND_PHASE, &[("service", name), ("phase", phase)], histogram);
+            }
         }
     }
 

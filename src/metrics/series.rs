@@ -6,8 +6,9 @@ use std::sync::Arc;
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 use watermaster_core::reason::Reason;
+use watermaster_core::round::{ErrorClass, Phase};
 
-use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, ROUND_OUTCOMES, ServiceSnapshot};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, ServiceSnapshot};
 
 use super::fold::{Fold, Levels, Tally, TallyHalf};
 use super::table::{self, Metric};
@@ -176,6 +177,11 @@ struct Totals {
     allocations: Vec<Counter>,
     lost_records: Counter,
     rebalances: Counter,
+    resyncs: Counter,
+    /// Found committed, found not.
+    resynced: [Counter; 2],
+    /// By phase, then class.
+    transaction_errors: Vec<Counter>,
     paused: BTreeMap<&'static str, Gauge>,
 }
 
@@ -192,6 +198,8 @@ const GAUGES: &[(&Metric, ValueOf)] = &[
     (&table::BACKLOG_LIMIT_BYTES, |s| s.backlog_limit_bytes as f64),
     (&table::OLDEST_HELD_AGE, |s| s.oldest_held_seconds),
     (&table::MAP_USED, |s| s.map_used_ratio),
+    (&table::MAP_CHARACTERS, |s| f64::from(s.map_characters)),
+    (&table::MAP_SPAN, |s| s.map_span as f64),
     (&table::READY, |s| f64::from(s.ready)),
     (&table::SERVICE_UP, |s| f64::from(s.up)),
     (&table::TARGET_REFUSING, |s| f64::from(s.target_refusing)),
@@ -214,6 +222,13 @@ impl Totals {
                 .collect(),
             lost_records: registry.counter(&table::LOST_RECORDS, &[service]),
             rebalances: registry.counter(&table::REBALANCES, &[service]),
+            resyncs: registry.counter(&table::RESYNCS, &[service]),
+            resynced: RESYNCED.map(|found| registry.counter(&table::RESYNCED, &[service, found])),
+            transaction_errors: Phase::NAMES
+                .iter()
+                .flat_map(|phase| ErrorClass::NAMES.map(|class| (*phase, class)))
+                .map(|(phase, class)| registry.counter(&table::TRANSACTION_ERRORS, &[service, phase, class]))
+                .collect(),
             paused: PAUSE_REASONS.iter().map(paused).collect(),
         }
     }
@@ -225,6 +240,11 @@ impl Totals {
         }
         self.lost_records.absolute(snapshot.lost_records);
         self.rebalances.absolute(snapshot.rebalances);
+        self.resyncs.absolute(snapshot.resyncs);
+        self.resynced.iter().zip(snapshot.resynced).for_each(|(counter, count)| counter.absolute(count));
+        for (counter, count) in self.transaction_errors.iter().zip(snapshot.transaction_errors.iter().flatten()) {
+            counter.absolute(*count);
+        }
         for (outcome, count) in &snapshot.rounds {
             registry.counter(&table::ROUNDS, &[service, outcome]).absolute(*count);
         }

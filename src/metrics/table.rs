@@ -155,6 +155,18 @@ metrics! {
         "Rounds (one commit each), by outcome.";
     ROUND "watermaster_round_seconds" Histogram Seconds ["service"] buckets ROUND_BUCKETS
         "How long a round takes, from its first send to the acknowledged commit.";
+    ROUND_PHASE "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"] buckets ROUND_BUCKETS
+        "How long the steps of rounds took under exactly_once, by phase.";
+    TRANSACTION_ERRORS "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
+        "Calls of transactions that failed, by phase and by what the error asks for.";
+    RESYNCS "watermaster_resyncs_total" Counter Count ["service"]
+        "Comparisons of an interrupted round with what is committed.";
+    RESYNCED "watermaster_resynced_records_total" Counter Records ["service" "found"]
+        "Records of interrupted rounds, by whether they were found committed.";
+    MAP_CHARACTERS "watermaster_map_characters" Gauge Count ["service"]
+        "The length of the longest offset map of the assigned partitions.";
+    MAP_SPAN "watermaster_map_span_records" Gauge Records ["service"]
+        "How many offsets the widest offset map covers.";
     MAP_USED "watermaster_map_used_ratio" Gauge Ratio ["service"]
         "The fullest offset map, as a part of its room in the commit metadata.";
     PRODUCER_RECREATIONS "watermaster_producer_recreations_total" Counter Count ["service" "cause"]

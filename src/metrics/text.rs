@@ -27,20 +27,25 @@ pub(super) fn write_sample(out: &mut String, name: &str, labels: &[(&str, &str)]
 }
 
 /// A histogram's buckets, sum and count. One without bounds has counted nothing yet: the table's, all at 0.
-pub(super) fn write_histogram(out: &mut String, metric: &Metric, service: &str, histogram: &HistogramSnapshot) {
+pub(super) fn write_histogram(
+    out: &mut String,
+    metric: &Metric,
+    labels: &[(&str, &str)],
+    histogram: &HistogramSnapshot,
+) {
     let bounds = if histogram.bounds.is_empty() { metric.buckets } else { histogram.bounds };
     let bucket = format!("{}_bucket", metric.name);
     let count_in = |i: usize| histogram.counts.get(i).copied().unwrap_or(0);
     let mut count = 0;
     for (i, bound) in bounds.iter().enumerate() {
         count += count_in(i);
-        write_sample(out, &bucket, &[("service", service), ("le", &bound.to_string())], count);
+        write_sample(out, &bucket, &[labels, &[("le", &bound.to_string())]].concat(), count);
     }
     count += count_in(bounds.len());
-    write_sample(out, &bucket, &[("service", service), ("le", "+Inf")], count);
+    write_sample(out, &bucket, &[labels, &[("le", "+Inf")]].concat(), count);
     let sum: f64 = histogram.sums.iter().sum();
-    write_sample(out, &format!("{}_sum", metric.name), &[("service", service)], sum);
-    write_sample(out, &format!("{}_count", metric.name), &[("service", service)], count);
+    write_sample(out, &format!("{}_sum", metric.name), labels, sum);
+    write_sample(out, &format!("{}_count", metric.name), labels, count);
 }
 
 /// A label's value as the text format wants it.

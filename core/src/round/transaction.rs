@@ -169,13 +169,24 @@ pub struct Transactions<O> {
 enum State<O> {
     Fencing,
     /// `next` is the first tag that was not handed over.
-    Filling { attempt: Attempt<O>, next: usize, emptied: bool },
+    Filling {
+        attempt: Attempt<O>,
+        next: usize,
+        emptied: bool,
+    },
     Landing(Attempt<O>),
     Offsets(Attempt<O>),
-    Committing { since: Time },
-    Aborting { since: Time, then: Then<O> },
+    Committing {
+        since: Time,
+    },
+    Aborting {
+        since: Time,
+        then: Then<O>,
+    },
     /// Whether it was told that what is committed can't be learnt.
-    Resyncing { told: bool },
+    Resyncing {
+        told: bool,
+    },
     Probing(Halves),
 }
 
@@ -366,11 +377,8 @@ impl<O> Transactions<O> {
             }
             (next, emptied) = (next + 1, false);
         }
-        self.state = if next < attempt.tags.len() {
-            State::Filling { attempt, next, emptied }
-        } else {
-            State::Landing(attempt)
-        };
+        self.state =
+            if next < attempt.tags.len() { State::Filling { attempt, next, emptied } } else { State::Landing(attempt) };
         Ok(Step::Again)
     }
 
@@ -535,8 +543,9 @@ impl<O> Transactions<O> {
                 }
             }
         }
+        // The group may have moved on unheard, and would refuse the next attempt too.
         self.state = State::Fencing;
-        Ok(Step::Breathe)
+        Ok(Step::ServeGroup)
     }
 
     fn drop_recorded<P>(
@@ -553,16 +562,16 @@ impl<O> Transactions<O> {
                 Err(_) if self.rules.replay_foreign => Map::default(),
                 Err(why) => return Err(Stop::Foreign(Foreign { partition, offset, why })),
             };
-            if let Some((known, ..)) = throttle.partition(partition).filter(|(known, ..)| offset > *known) {
+            let known = throttle.partition(partition).map(|view| view.base);
+            if let Some(known) = known.filter(|known| offset > *known) {
                 self.notes.push(Note::Overtaken { partition, committed: offset, known });
             }
             recorded.insert(partition, (offset, map));
         }
         let before = round.len();
         round.retain(|partition, offset| {
-            let done = |(base, map): &(i64, Map)| {
-                offset < *base || map.completed.iter().any(|run| run.contains(&offset))
-            };
+            let done =
+                |(base, map): &(i64, Map)| offset < *base || map.completed.iter().any(|run| run.contains(&offset));
             !recorded.get(&partition).is_some_and(done)
         });
         self.notes.push(Note::Compared { done: before - round.len(), left: round.len() });
@@ -603,22 +612,34 @@ impl<O> Transactions<O> {
         }
         attempt.sent.sort();
         let step = if attempt.sent.again.is_empty() { Step::Again } else { Step::Breathe };
-        if let Some((tag, why)) = halves.sort_out(attempt.tags.len(), attempt.sent) {
-            let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
-            match round.refuse(tag, throttle) {
-                Refused::DeadLettered => {
-                    halves.push(tag);
-                    self.notes.push(Note::Undeliverable { partition, offset, why });
-                }
-                Refused::Again if self.rules.discard_undeliverable => {
-                    round.discard(tag);
-                    self.notes.push(Note::Discarded { partition, offset, why });
-                }
-                Refused::Again => return Err(Stop::Undeliverable { partition, offset, why }),
-            }
+        if let Some((tag, why)) = halves.sort_out(attempt.tags.len(), attempt.sent)
+            && self.refuse(round, throttle, tag, why)?
+        {
+            halves.push(tag);
         }
         self.state = State::Probing(halves);
         Ok(step)
+    }
+
+    /// One record that its topic refuses for good. True: it is to be sent to the dead-letter topic instead.
+    pub fn refuse<P>(
+        &mut self,
+        round: &mut Round<P>,
+        throttle: &mut Throttle,
+        tag: usize,
+        why: String,
+    ) -> Result<bool, Stop> {
+        let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
+        match round.refuse(tag, throttle) {
+            Refused::DeadLettered => self.notes.push(Note::Undeliverable { partition, offset, why }),
+            Refused::Again if self.rules.discard_undeliverable => {
+                round.discard(tag);
+                self.notes.push(Note::Discarded { partition, offset, why });
+                return Ok(false);
+            }
+            Refused::Again => return Err(Stop::Undeliverable { partition, offset, why }),
+        }
+        Ok(true)
     }
 
     // ## The producer
@@ -664,8 +685,8 @@ impl<O> Transactions<O> {
         self.replace(kafka, cause, error.to_string(), now)
     }
 
-    /// Gives up after too many that failed.
-    fn replace<P, K: Kafka<P, Offsets = O>>(
+    /// Another producer. Gives up after too many that failed.
+    pub fn replace<P, K: Kafka<P, Offsets = O>>(
         &mut self,
         kafka: &mut K,
         cause: Cause,

@@ -7,7 +7,7 @@ use watermaster_core::backlog::Slot;
 use watermaster_core::map::{self, Map};
 use watermaster_core::policy::{CatchUp, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
-use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, PartitionView, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 use watermaster_core::window::slice_width;
 
@@ -582,7 +582,7 @@ impl World {
         self.wants_are_counted();
         self.backlogs_are_bounded();
         // Encoding may succeed beyond the budget's part, if the window's memory happens to be small.
-        let used = |partition| self.throttle.partition(partition).map_or(0.0, |(_, _, used)| used);
+        let used = |partition| self.throttle.partition(partition).map_or(0.0, |view| view.map_used);
         assert!((0..self.logs.len() as u32).all(|partition| used(partition) <= 1.0), "the map's budget");
     }
 
@@ -630,7 +630,7 @@ impl World {
                 let undecided = record.as_ref().filter(|record| !record.fate.completed());
                 assert!(undecided.is_none(), "({partition}, {offset}) is {undecided:?}, paused {:?}", log.paused);
             }
-            if let Some((base, held, _)) = self.throttle.partition(partition as u32) {
+            if let Some(PartitionView { base, held, .. }) = self.throttle.partition(partition as u32) {
                 assert_eq!(held, 0);
                 assert!(base as usize >= log.records.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
             }
