@@ -201,14 +201,7 @@ impl Broker {
     }
 
     /// EndTxn. The same again is answered as the first time.
-    pub fn end(
-        &mut self,
-        id: usize,
-        epoch: u32,
-        commit: bool,
-        now: Time,
-        random: &mut Random,
-    ) -> Result<(), Refusal> {
+    pub fn end(&mut self, id: usize, epoch: u32, commit: bool, now: Time, random: &mut Random) -> Result<(), Refusal> {
         let known = &self.ids[id];
         if known.epoch != epoch {
             return Err(Refusal::Fenced);
@@ -306,7 +299,11 @@ impl Broker {
                 .collect();
             format!("id {id} {what}: records {records:?}, offsets {bases:?}")
         });
-        if commit { self.coverage.commits += 1 } else { self.coverage.aborts += 1 }
+        if commit {
+            self.coverage.commits += 1
+        } else {
+            self.coverage.aborts += 1
+        }
         for &(log, at) in &outputs {
             let entry = &mut self.logs[log][at];
             entry.open = false;

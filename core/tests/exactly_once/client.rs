@@ -7,11 +7,11 @@ use watermaster_core::round::Failure;
 use watermaster_core::units::Time;
 
 use super::broker::Broker;
-use super::source::Record;
 use super::group::{Beat, Partitions};
 use super::planted::Plant;
 use super::random::Random;
 use super::scenario::Rates;
+use super::source::Record;
 use super::trace::note;
 
 /// Everything outside of the instances.

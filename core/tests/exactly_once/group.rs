@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use watermaster_core::units::Time;
 
-use super::source::PARTITIONS;
 use super::random::Random;
+use super::source::PARTITIONS;
 use super::trace::note;
 
 /// A set of partitions.
@@ -31,7 +31,10 @@ pub enum Beat {
     /// A rebalance: join again.
     Join,
     /// The rebalance is over.
-    Sync { generation: i32, assigned: Partitions },
+    Sync {
+        generation: i32,
+        assigned: Partitions,
+    },
     /// Expelled.
     Unknown,
 }

@@ -8,10 +8,10 @@ use watermaster_core::round::{Round, Rules, Step, Stop, Transactions};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
-use super::source::{PARTITIONS, Record};
 use super::client::{Client, Cluster};
 use super::group::Partitions;
 use super::link::{Link, Offsets};
+use super::source::{PARTITIONS, Record};
 
 /// A moment.
 pub(super) const STEP: Duration = Duration::from_millis(100);
@@ -193,6 +193,9 @@ impl Instance {
             self.decide(now, record);
             any = true;
             // Partitions come and go between two records.
+            if cluster.random.one_in(20) {
+                self.client.background(cluster);
+            }
             self.serve_group(cluster)?;
         }
         Ok(any)

@@ -9,10 +9,10 @@ use watermaster_core::round::{
 };
 
 use super::broker::{DEAD_LETTER, Late};
-use super::source::{Poison, Record};
 use super::client::{Client, Cluster, Producer};
 use super::network::{CALL, error, gone};
 use super::planted::{self, Plant};
+use super::source::{Poison, Record};
 
 /// The longest wait for the offsets of a transaction.
 const SEND_OFFSETS: Duration = Duration::from_secs(5);
@@ -231,7 +231,8 @@ impl Kafka<Record> for Link<'_> {
         self.producer().committing = true;
         self.client.serial = self.cluster.broker.serial(self.client.id);
         let early = self.cluster.random.one_in(2);
-        if early && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal]) {
+        if early && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal])
+        {
             self.producer().committing = error.class == ErrorClass::Retriable;
             return self.answer("commit", Err(error));
         }
@@ -239,7 +240,9 @@ impl Kafka<Record> for Link<'_> {
         if self.dies(true) {
             return Err(gone());
         }
-        if ended.is_ok() && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Fatal]) {
+        if ended.is_ok()
+            && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Fatal])
+        {
             return self.answer("commit", Err(error));
         }
         if ended.is_ok() {
@@ -305,7 +308,8 @@ impl Kafka<Record> for Link<'_> {
             Committed { partition, offset: known.map(|(offset, metadata)| (offset, metadata.into_bytes())) }
         };
         let committed: Vec<Committed> = partitions.iter().map(of).collect();
-        let bases: Vec<_> = committed.iter().map(|one| (one.partition, one.offset.as_ref().map(|(at, _)| *at))).collect();
+        let bases: Vec<_> =
+            committed.iter().map(|one| (one.partition, one.offset.as_ref().map(|(at, _)| *at))).collect();
         self.answer("committed", bases);
         Ok(committed)
     }

@@ -111,7 +111,11 @@ impl Link<'_> {
             Refusal::Fenced => {
                 let timed_out = self.cluster.broker.was_timed_out(id);
                 let coverage = &mut self.cluster.broker.coverage;
-                if timed_out { coverage.fenced_by_timeout += 1 } else { coverage.fenced_by_other += 1 }
+                if timed_out {
+                    coverage.fenced_by_timeout += 1
+                } else {
+                    coverage.fenced_by_other += 1
+                }
                 self.producer().fatal = Some("fenced".to_owned());
                 error(ErrorClass::Fatal, ErrorKind::Fenced, "fenced")
             }
@@ -189,8 +193,10 @@ impl Link<'_> {
         }
         if lost {
             self.cluster.broker.coverage.batches_unknown += 1;
-            self.producer().tainted = true;
-            self.fail(batch, |tag| (tag, Failure::Unknown("disconnected".to_owned())));
+            // A record's own time may be over before anything breaks.
+            let broke = self.cluster.random.one_in(2);
+            self.producer().tainted |= broke;
+            self.fail(batch, |tag| (tag, Failure::Unknown("not answered".to_owned())));
         }
         !lost
     }

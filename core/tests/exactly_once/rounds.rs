@@ -78,7 +78,8 @@ impl Instance {
     }
 
     fn end_round(&mut self, cluster: &mut Cluster, began: Time) {
-        cluster.broker.coverage.rejected += self.round.outputs().iter().filter(|one| one.rejected.is_some()).count() as u64;
+        cluster.broker.coverage.rejected +=
+            self.round.outputs().iter().filter(|one| one.rejected.is_some()).count() as u64;
         self.round = Round::default();
         (self.in_round, self.last_round, self.held_back) = (None, began, false);
     }

@@ -33,7 +33,9 @@ pub fn check(seed: u64) -> Coverage {
             trace::start();
             let again = run(seed, None);
             let lines = trace::stop().join("\n");
-            let Err(Broken(why)) = again else { panic!("seed {seed} broke once and not again: it is not deterministic") };
+            let Err(Broken(why)) = again else {
+                panic!("seed {seed} broke once and not again: it is not deterministic")
+            };
             panic!(
                 "{lines}\n\nseed {seed}: {why}\n\nagain: WATERMASTER_SIM_SEED={seed} cargo test -p watermaster-core \
                  --test exactly_once\n"

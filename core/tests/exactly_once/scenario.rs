@@ -7,10 +7,10 @@ use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window}
 use watermaster_core::round::Rules;
 use watermaster_core::units::{Ratio, Time};
 
-use super::source::{PARTITIONS, Poison, Record, Source};
 use super::instance::Job;
 use super::random::Random;
 use super::sim::{self, START};
+use super::source::{PARTITIONS, Poison, Record, Source};
 
 /// How often calls fail, in ten thousand, and what librdkafka is configured to.
 #[derive(Debug, Clone, Copy)]
@@ -90,14 +90,7 @@ impl Scenario {
     }
 }
 
-fn source(
-    random: &mut Random,
-    partition: u32,
-    records: u64,
-    clients: u64,
-    millis: u64,
-    poisonous: bool,
-) -> Source {
+fn source(random: &mut Random, partition: u32, records: u64, clients: u64, millis: u64, poisonous: bool) -> Source {
     let start = random.pick(&[0, 0, 7]);
     let holes = random.pick(&[0, 10, 25]);
     let mut entries = Vec::new();

@@ -115,7 +115,8 @@ impl World {
 
     fn conclude(mut self) -> Result<Coverage, String> {
         checker::check_rest(&mut self.cluster.broker);
-        let records: usize = self.cluster.broker.sources.iter().map(|source| source.entries.iter().flatten().count()).sum();
+        let records: usize =
+            self.cluster.broker.sources.iter().map(|source| source.entries.iter().flatten().count()).sum();
         self.coverage().records += records as u64;
         match self.cluster.broker.checker.broken.take() {
             Some(broken) => Err(broken),
