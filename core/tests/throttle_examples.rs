@@ -462,3 +462,17 @@ fn a_decision_that_was_not_carried_out_is_not_counted_but_stays_charged() {
     assert_eq!(sim.throttle.unregistered().0.rejected.total(), 0);
     assert_eq!(sim.throttle.window_admitted(sim.now).0, 1);
 }
+
+/// Else an idle partition would keep an offset committed that lies before the end of its log.
+#[test]
+fn an_offset_that_moves_over_holes_alone_is_committed() {
+    let mut throttle = Throttle::new(policy(10, SECOND), sim::START);
+    let mut completed = OffsetRuns::default();
+    completed.push(6..8);
+    throttle.handle_assigned(sim::START, 0, 5, &Map { completed, ..Map::default() }, 8);
+    // Offset 5 turns out to be a hole.
+    let arrival = Arrival { partition: 0, offset: 6, bytes: 100, sender: Sender::Client("a") };
+    assert_eq!(throttle.handle_record(sim::START, &arrival), Verdict::Skip);
+    assert_eq!(throttle.touched().collect::<Vec<_>>(), [0]);
+    assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 8);
+}

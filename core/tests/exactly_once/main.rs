@@ -91,5 +91,5 @@ fn offsets_that_come_late_join_no_other_transaction() {
 /// it had moved.
 #[test]
 fn an_offset_that_moved_over_holes_is_committed() {
-    run::check(1560);
+    run::check(2560);
 }
