@@ -117,20 +117,25 @@ impl Fleet {
     fn configuration(&self, id: &str) -> String {
         let plan = &self.plan;
         let mode = if plan.mode == Mode::Shape { "shape" } else { "reject" };
+        // The new protocol leaves these to the brokers.
+        let session = match plan.group_protocol.as_str() {
+            "classic" => {
+                format!("\"session.timeout.ms\" = \"{}\"\n\"heartbeat.interval.ms\" = \"1500\"\n", SESSION.as_millis())
+            }
+            _ => String::new(),
+        };
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {id:?}\ndelivery = \"exactly_once\"\n\
-             commit_interval = \"{}ms\"\n{}\n[kafka.properties]\n{}\n\"session.timeout.ms\" = \"{}\"\n\
-             \"heartbeat.interval.ms\" = \"1500\"\n\"transaction.timeout.ms\" = \"{}\"\n\
-             \"topic.metadata.refresh.interval.ms\" = \"4000\"\n\"group.protocol\" = {:?}\n\
+             commit_interval = \"{}ms\"\ngroup_protocol = {:?}\n{}\n[kafka.properties]\n{}\n{session}\
+             \"transaction.timeout.ms\" = \"{}\"\n\"topic.metadata.refresh.interval.ms\" = \"4000\"\n\
              [admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
             self.bootstrap,
             plan.group,
             plan.commit_interval_ms,
+            plan.group_protocol,
             plan.more_kafka,
             plan.more_properties,
-            SESSION.as_millis(),
             TRANSACTION.as_millis(),
-            plan.group_protocol
         );
         text += &format!(
             "[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = \"{}ms\"\nmode = {mode:?}\n\
