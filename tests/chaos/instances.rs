@@ -119,19 +119,22 @@ impl Fleet {
         let mode = if plan.mode == Mode::Shape { "shape" } else { "reject" };
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {id:?}\ndelivery = \"exactly_once\"\n\
-             commit_interval = \"{}ms\"\n{}\n[kafka.properties]\n{}\n\"session.timeout.ms\" = \"{}\"\n\
-             \"heartbeat.interval.ms\" = \"1500\"\n\"transaction.timeout.ms\" = \"{}\"\n\
-             \"topic.metadata.refresh.interval.ms\" = \"4000\"\n\"group.protocol\" = {:?}\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
+             commit_interval = \"{}ms\"\n{}\n[kafka.properties]\n{}\"transaction.timeout.ms\" = \"{}\"\n\
+             \"topic.metadata.refresh.interval.ms\" = \"4000\"\n\"group.protocol\" = {:?}\n",
             self.bootstrap,
             plan.group,
             plan.commit_interval_ms,
             plan.more_kafka,
             plan.more_properties,
-            SESSION.as_millis(),
             TRANSACTION.as_millis(),
             plan.group_protocol
         );
+        // With the new protocol these are the brokers' business.
+        if plan.group_protocol == "classic" {
+            let session = SESSION.as_millis();
+            text += &format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"1500\"\n");
+        }
+        text += "[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n";
         text += &format!(
             "[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = \"{}ms\"\nmode = {mode:?}\n\
              client_from = [\"header:client-id\"]\n[service.shape]\nqueue_capacity = 200000\nmax_delay = \"10m\"\n",
