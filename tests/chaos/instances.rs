@@ -117,18 +117,17 @@ impl Fleet {
     fn configuration(&self, id: &str) -> String {
         let plan = &self.plan;
         let mode = if plan.mode == Mode::Shape { "shape" } else { "reject" };
-        // The new protocol leaves these to the brokers.
-        let session = match plan.group_protocol.as_str() {
-            "classic" => {
-                format!("\"session.timeout.ms\" = \"{}\"\n\"heartbeat.interval.ms\" = \"1500\"\n", SESSION.as_millis())
-            }
-            _ => String::new(),
-        };
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {id:?}\ndelivery = \"exactly_once\"\n\
-             commit_interval = \"{}ms\"\ngroup_protocol = {:?}\n{}\n[kafka.properties]\n{}\n{session}\
-             \"transaction.timeout.ms\" = \"{}\"\n\"topic.metadata.refresh.interval.ms\" = \"4000\"\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n",
+             commit_interval = \"{}ms\"
+group_protocol = {:?}
+{}
+[kafka.properties]
+{}
+\
+             \"transaction.timeout.ms\" = \"{}\"
+\"topic.metadata.refresh.interval.ms\" = \"4000\"
+",
             self.bootstrap,
             plan.group,
             plan.commit_interval_ms,
@@ -137,6 +136,12 @@ impl Fleet {
             plan.more_properties,
             TRANSACTION.as_millis(),
         );
+        // With the new protocol these are the brokers' business.
+        if plan.group_protocol == "classic" {
+            let session = SESSION.as_millis();
+            text += &format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"1500\"\n");
+        }
+        text += "[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n";
         text += &format!(
             "[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = \"{}ms\"\nmode = {mode:?}\n\
              client_from = [\"header:client-id\"]\n[service.shape]\nqueue_capacity = 200000\nmax_delay = \"10m\"\n",

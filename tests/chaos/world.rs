@@ -204,10 +204,10 @@ impl World {
         self.wait_rest();
         let all = self.fleet.all_metrics();
         let sum = |name: &str| all.values().map(|metrics| metrics.sum(name, &[])).sum::<f64>();
-        let delayed = sum("watermaster_delayed_total") / sum("watermaster_records_total").max(1.0);
+        let (delayed, decided) = (sum("watermaster_delayed_total"), sum("watermaster_records_total"));
         let seconds = began.elapsed().as_secs_f32();
         self.journal
-            .line(&format!("at rest {seconds:.0}s after the last record; {:.0}% were delayed", delayed * 100.0));
+            .line(&format!("at rest {seconds:.0}s after the last record; {delayed} delays, {decided} decisions"));
         self.check_windows();
         self.watching.store(false, Ordering::Relaxed);
         Ok(())

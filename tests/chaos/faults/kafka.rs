@@ -66,9 +66,15 @@ pub fn add_partitions(world: &World, random: &mut Random, _: &'static str) -> In
     }
     let since = now_ms();
     let more = [NewPartitions::new(name, known as usize + 1)];
-    let created = block_on(admin.create_partitions(&more, &admin_options()));
-    if !matches!(created.as_deref(), Ok([Ok(_)])) {
-        return Inflicted::new(name, since, Err(format!("{created:?}")));
+    let mut answer = String::new();
+    let created = world.wait(SEEN, || {
+        // Refused while a broker is down: it could not be replicated.
+        let created = block_on(admin.create_partitions(&more, &admin_options()));
+        answer = format!("{created:?}");
+        matches!(created.as_deref(), Ok([Ok(_)]))
+    });
+    if !created {
+        return Inflicted::new(name, since, Err(answer));
     }
     world.generator.tell(&format!("partitions {topic} {}", known + 1));
     let place = format!("{topic}/{known}");
