@@ -175,36 +175,6 @@ fn broker_fault(prefix: &str, fault: impl FnOnce(&mut OwnBroker)) {
     assert_eq!(judge(&rig, &[]).admitted, records);
 }
 
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_frozen_own_kafka_repeats_nothing() {
-    broker_fault("eos-frozen", |broker| {
-        broker.freeze();
-        let_the_fault_last(Duration::from_secs(5));
-        broker.thaw();
-    });
-}
-
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_frozen_own_kafka_that_outlasts_the_transaction_repeats_nothing() {
-    broker_fault("eos-frozen-long", |broker| {
-        broker.freeze();
-        let_the_fault_last(Duration::from_secs(16));
-        broker.thaw();
-    });
-}
-
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_dead_own_kafka_repeats_nothing() {
-    broker_fault("eos-dead", |broker| {
-        broker.kill();
-        let_the_fault_last(Duration::from_secs(5));
-        broker.start_again();
-    });
-}
-
 /// Longer than the session and the transaction last: another takes over, and what the first one still wants is void.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
@@ -316,4 +286,39 @@ fn markers_at_the_end_of_a_log_are_committed_past() {
     });
     assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
     assert_eq!(judge(&rig, &[]).admitted, sent);
+}
+
+/// Each starts a broker of its own; `scripts/chaos --short` has faults of this kind in less time.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test --long"]
+    fn a_frozen_own_kafka_repeats_nothing() {
+        broker_fault("eos-frozen", |broker| {
+            broker.freeze();
+            let_the_fault_last(Duration::from_secs(5));
+            broker.thaw();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test --long"]
+    fn a_frozen_own_kafka_that_outlasts_the_transaction_repeats_nothing() {
+        broker_fault("eos-frozen-long", |broker| {
+            broker.freeze();
+            let_the_fault_last(Duration::from_secs(16));
+            broker.thaw();
+        });
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test --long"]
+    fn a_dead_own_kafka_repeats_nothing() {
+        broker_fault("eos-dead", |broker| {
+            broker.kill();
+            let_the_fault_last(Duration::from_secs(5));
+            broker.start_again();
+        });
+    }
 }
