@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Inflicted, between};
 use crate::instances::Metrics;
-use crate::plan::now_ms;
+use crate::plan::{Mode, now_ms};
 use crate::support::generator::Random;
 use crate::support::wait::let_the_fault_last;
 use crate::world::World;
@@ -20,17 +20,19 @@ fn victim(world: &World, random: &mut Random) -> Option<(usize, Metrics)> {
     let mut found = None;
     world.wait(BACKLOG, || {
         let order = (0..world.staff).map(|n| (first + n) % world.staff).filter(|slot| world.fleet.is_ready(*slot));
-        found = order.map(|slot| (slot, world.fleet.metrics(slot))).find(|(_, metrics)| metrics.backlog() > 0.0);
+        // In reject mode hardly anything ever waits.
+        let fits = |metrics: &Metrics| metrics.backlog() > 0.0 || world.plan.mode == Mode::Reject;
+        found = order.map(|slot| (slot, world.fleet.metrics(slot))).find(|(_, metrics)| fits(metrics));
         found.is_some()
     });
     found
 }
 
 /// Keeps the watch off an instance while a fault has it.
-struct Claim<'w>(&'w World, usize);
+pub(super) struct Claim<'w>(&'w World, usize);
 
 impl<'w> Claim<'w> {
-    fn of(world: &'w World, slot: usize) -> Claim<'w> {
+    pub(super) fn of(world: &'w World, slot: usize) -> Claim<'w> {
         world.fleet.slot(slot).claimed = true;
         Claim(world, slot)
     }

@@ -118,8 +118,7 @@ pub fn check_ends(plan: &Plan, last: &Pass, verdict: &mut Verdict) {
             continue;
         };
         for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
-            let end =
-                |consumer: &BaseConsumer| consumer.fetch_watermarks(topic, partition.id(), CALL).map(|(_, end)| end);
+            let end = |consumer: &BaseConsumer| end_of(consumer, topic, partition.id());
             match (end(&stable), end(&all)) {
                 (Ok(stable), Ok(end)) if stable == end => _ = ends.insert((topic.to_owned(), partition.id()), end),
                 (Ok(stable), Ok(end)) => {
@@ -130,6 +129,21 @@ pub fn check_ends(plan: &Plan, last: &Pass, verdict: &mut Verdict) {
         }
     }
     check_committed(plan, &consumer("read_committed", &plan.consumer_group()), &ends, last, verdict);
+}
+
+/// The offset after the last record. A leader that has just changed is asked for again.
+fn end_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64, KafkaError> {
+    let mut tries = 0;
+    loop {
+        match consumer.fetch_watermarks(topic, partition, CALL) {
+            Err(_) if tries < 30 => {
+                tries += 1;
+                let _ = consumer.fetch_metadata(Some(topic), CALL);
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            answer => return answer.map(|(_, end)| end),
+        }
+    }
 }
 
 fn check_committed(
