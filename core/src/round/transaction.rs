@@ -27,6 +27,8 @@ const REPLACED_MAX: usize = 5;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 /// Fenced twice within this: another instance goes by the same name.
 const FENCED_WITHIN: Duration = Duration::from_secs(60);
+/// Fenced again within this: by the same one.
+const FENCING_LASTS: Duration = Duration::from_secs(5);
 /// Outputs handed over in one step.
 const CHUNK: usize = 1024;
 
@@ -694,16 +696,21 @@ impl<O> Transactions<O> {
         now: Time,
     ) -> Result<(), Stop> {
         self.notes.push(Note::Replaced { cause, why: why.clone() });
-        self.replaced.retain(|&at| now.since(at) < REPLACED_WITHIN);
-        if matches!(cause, Cause::Fatal | Cause::Fenced) {
-            self.replaced.push(now);
-        }
-        if self.replaced.len() > REPLACED_MAX {
-            return Err(Stop::Failures { count: self.replaced.len(), why });
-        }
-        let before = if cause == Cause::Fenced { self.fenced.replace(now) } else { None };
-        if before.is_some_and(|at| now.since(at) < FENCED_WITHIN) {
-            return Err(Stop::FencedTwice(why));
+        match cause {
+            Cause::Fatal => {
+                self.replaced.retain(|&at| now.since(at) < REPLACED_WITHIN);
+                self.replaced.push(now);
+                if self.replaced.len() > REPLACED_MAX {
+                    return Err(Stop::Failures { count: self.replaced.len(), why });
+                }
+            }
+            Cause::Fenced => match self.fenced {
+                // One that came and went may fence more than once: its request is repeated until ours are out of its way.
+                Some(at) if now.since(at) < FENCING_LASTS => {}
+                Some(at) if now.since(at) < FENCED_WITHIN => return Err(Stop::FencedTwice(why)),
+                _ => self.fenced = Some(now),
+            },
+            Cause::Timeout | Cause::Disconnect => {}
         }
         kafka.replace().map_err(Stop::NoProducer)
     }
