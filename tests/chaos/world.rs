@@ -19,8 +19,9 @@ use crate::proxy::Proxy;
 
 /// Places for instances that come and go, beyond those that stay.
 const GUESTS: usize = 2;
-/// How long it may take until records of every partition flow again.
-const RECOVERY: Duration = Duration::from_secs(120);
+/// How long it may take until records of every partition flow again: after an outage of all brokers those that are read
+/// last stand behind the backlog of all others.
+const RECOVERY: Duration = Duration::from_secs(240);
 /// Instances whose backlog and lag stay the same for so long are at rest.
 const STILL: Duration = Duration::from_secs(15);
 /// What was in flight when a fault began does not count as flowing again.
