@@ -21,6 +21,7 @@ use crate::settings::Delivery;
 const MAX_RECORDS: usize = 10_000;
 /// … or bytes.
 const MAX_BYTES: usize = 16 << 20;
+
 impl Engine<'_> {
     pub(super) fn round_is_empty(&self) -> bool {
         self.round.is_empty()
