@@ -1,4 +1,4 @@
-//! Ways to die and mistakes to make on demand, for `scripts/chaos`. Without the feature `failpoints` there is nothing here.
+//! Ways to die and mistakes to make on demand, for `scripts/chaos`. Without the feature `failpoints` nothing here does anything.
 
 /// A mistake that the oracle has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 
 /// The longest wait for the brokers at the start.
 const REACH: Duration = Duration::from_secs(10);
-/// An engine that was silent for longer hangs: the longest of its calls, partitions that are settled (3 s), high
+/// An engine that was silent for longer hangs: the longest of its calls, offsets of a transaction (6 s), settled partitions (3 s), high
 /// watermarks (2 s), a replaced producer (1 s) and a group that is left (2 s), come to far less.
 const SILENCE: Duration = Duration::from_secs(60);
 

@@ -33,6 +33,8 @@ pub(super) struct Report {
     rounds: [u64; ROUND_OUTCOMES.len()],
     recreations: [u64; PRODUCER_CAUSES.len()],
     phases: [Histogram; Phase::NAMES.len()],
+    /// Of the round that is under way.
+    spent: [Duration; Phase::NAMES.len()],
     errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
     resyncs: u64,
     resynced: [u64; 2],
@@ -65,8 +67,18 @@ impl Report {
         PRODUCER_CAUSES.iter().copied().zip(self.recreations).collect()
     }
 
+    /// A step of a round took so long.
     pub(super) fn phase(&mut self, phase: Phase, took: Duration) {
-        self.phases[phase as usize].record(took);
+        self.spent[phase as usize] += took;
+    }
+
+    /// The round is over, however it ended.
+    pub(super) fn end_phases(&mut self) {
+        for (phase, spent) in self.phases.iter_mut().zip(std::mem::take(&mut self.spent)) {
+            if !spent.is_zero() {
+                phase.record(spent);
+            }
+        }
     }
 
     pub(super) fn failed(&mut self, phase: Phase, class: ErrorClass) {

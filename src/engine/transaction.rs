@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
-use watermaster_core::round::{Cause, ErrorClass, Foreign, Kafka, Note, RoundOutcome, Step, Stop};
+use watermaster_core::round::{Cause, ErrorClass, Foreign, Kafka, Note, Phase, RoundOutcome, Step, Stop};
 
 use super::late::{Lateness, STEP};
 use super::{Engine, Stopped};
@@ -24,7 +24,9 @@ impl Engine<'_> {
     pub(super) fn prepare_transactions(&mut self) -> Result<bool, Stopped> {
         let mut late = Lateness::new();
         let began = Instant::now();
-        let ready = self.carry_out(Task::Prepare, &mut late)?;
+        let ready = self.carry_out(Task::Prepare, &mut late);
+        self.report.end_phases();
+        let ready = ready?;
         self.end_lateness(&late, "the producer is ready", began.elapsed());
         Ok(ready)
     }
@@ -32,6 +34,7 @@ impl Engine<'_> {
     /// Sends and commits the round, in as many attempts as it takes. False: gave up.
     pub(super) fn transact(&mut self, late: &mut Lateness) -> Result<bool, Stopped> {
         let ended = self.carry_out(Task::Round, late);
+        self.report.end_phases();
         // Gave up or stopped in the middle of one.
         let until = Instant::now() + ABANDON;
         while self.link.in_transaction() && Instant::now() < until {
@@ -46,7 +49,7 @@ impl Engine<'_> {
     fn carry_out(&mut self, task: Task, late: &mut Lateness) -> Result<bool, Stopped> {
         loop {
             let now = self.clock.now();
-            let phase = self.transactions.phase();
+            let phase = if self.link.is_initialised() { self.transactions.phase() } else { Phase::Prepare };
             let step = match task {
                 Task::Prepare => self.transactions.prepare(&mut self.link, now),
                 Task::Round => self.transactions.step(&mut self.round, &mut self.throttle, &mut self.link, now),
@@ -113,11 +116,11 @@ impl Engine<'_> {
             }
             Note::Undeliverable { partition, offset, why } => {
                 let (topic, partition) = self.place_name(*partition);
-                warn!(service, topic, partition, offset, "undeliverable: {why}");
+                warn!(service, "undeliverable: {topic}/{partition} offset {offset}: {why}");
             }
             Note::Discarded { partition, offset, why } => {
                 let (topic, partition) = self.place_name(*partition);
-                error!(service, topic, partition, offset, "discarded, the dead-letter topic refuses it: {why}");
+                error!(service, "discarded: the dead-letter topic refuses {topic}/{partition} offset {offset}: {why}");
             }
         }
     }

@@ -156,7 +156,7 @@ metrics! {
     ROUND "watermaster_round_seconds" Histogram Seconds ["service"] buckets ROUND_BUCKETS
         "How long a round takes, from its first send to the acknowledged commit.";
     ROUND_PHASE "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"] buckets ROUND_BUCKETS
-        "How long the steps of rounds took under exactly_once, by phase.";
+        "How long each phase of a round took under exactly_once, all attempts together.";
     TRANSACTION_ERRORS "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
         "Calls of transactions that failed, by phase and by what the error asks for.";
     RESYNCS "watermaster_resyncs_total" Counter Count ["service"]

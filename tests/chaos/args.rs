@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::faults;
 use crate::plan::Mode;
+use crate::teeth;
 
 pub const USAGE: &str = "\
 Usage: scripts/chaos [OPTION]...
@@ -80,7 +81,12 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
                 }
             }
             "--faults" => args.faults = value()?.split(',').map(str::to_owned).collect(),
-            "--group-protocol" => args.group_protocol = value()?,
+            "--group-protocol" => {
+                args.group_protocol = value()?;
+                if !["classic", "consumer"].contains(&args.group_protocol.as_str()) {
+                    return Err(refuse("a group protocol is classic or consumer"));
+                }
+            }
             "--short" => args.short = true,
             "--teeth" => args.teeth = true,
             "--plants" => args.plants = value()?.split(',').map(str::to_owned).collect(),
@@ -90,6 +96,10 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
     }
     if let Some(unknown) = args.faults.iter().find(|name| faults::find(name).is_none()) {
         return Err(refuse(&format!("no fault is called {unknown:?}; see --list")));
+    }
+    if let Some(unknown) = args.plants.iter().find(|name| !teeth::names().any(|known| known == **name)) {
+        let known: Vec<&str> = teeth::names().collect();
+        return Err(refuse(&format!("no mistake is called {unknown:?}; there are {}", known.join(", "))));
     }
     Ok(args)
 }

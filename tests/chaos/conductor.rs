@@ -96,7 +96,13 @@ fn one_run(
         if args.short {
             let mut random = Random(args.seed);
             let kinds = SHORT.iter().filter_map(|name| crate::faults::find(name));
-            kinds.for_each(|kind| inflict(&world, kind, &mut random));
+            for kind in kinds {
+                inflict(&world, kind, &mut random);
+                // It may have met nothing that it could hit.
+                if world.journal.entries().last().is_some_and(|entry| entry.effect.is_err()) {
+                    inflict(&world, kind, &mut random);
+                }
+            }
         } else {
             let lanes = [Lane::Instances, Lane::Cluster].map(|lane| {
                 let deck = Deck::new(&world.plan, lane, &args.faults);
@@ -113,7 +119,11 @@ fn one_run(
         world.quiet()
     })?;
     let verdict = world.judge()?;
-    let (entries, anomalies) = (world.journal.entries(), world.journal.anomalies());
+    let entries = world.journal.entries();
+    if let Err(why) = faults_were_real(args, &entries) {
+        world.journal.anomaly("ineffective", why);
+    }
+    let anomalies = world.journal.anomalies();
     let (text, good) = summary(&verdict, &anomalies);
     let report = json_report(&verdict, &anomalies, &entries);
     std::fs::write(dir.join("report.json"), format!("{report:#}")).map_err(|error| error.to_string())?;
@@ -121,6 +131,20 @@ fn one_run(
     std::fs::write(dir.join("report.txt"), &text).map_err(|error| error.to_string())?;
     println!("{text}");
     Ok((entries, good))
+}
+
+/// A run without faults proves nothing: each kind of a short run has to take effect, and nearly all faults of a long one.
+fn faults_were_real(args: &Args, entries: &[Entry]) -> Result<(), String> {
+    let took_effect = |kind: &str| entries.iter().any(|entry| entry.kind == kind && entry.effect.is_ok());
+    let missing: Vec<&str> = SHORT.iter().copied().filter(|kind| args.short && !took_effect(kind)).collect();
+    if !missing.is_empty() {
+        return Err(format!("no effect: {}", missing.join(", ")));
+    }
+    let effective = entries.iter().filter(|entry| entry.effect.is_ok()).count();
+    if entries.is_empty() || effective * 5 < entries.len() * 4 {
+        return Err(format!("{effective} of {} faults took effect", entries.len()));
+    }
+    Ok(())
 }
 
 /// Ends the watch, however a scope is left.

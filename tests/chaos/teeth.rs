@@ -51,6 +51,11 @@ const PLANTS: [Plant; 8] = [
     },
 ];
 
+/// The names of all mistakes.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    PLANTS.iter().map(|plant| plant.name)
+}
+
 /// Whether each was found.
 pub fn run(args: &Args, site: &Arc<Site>, dir: &Path) -> Result<bool, String> {
     let mut table = format!("{:<28} {:<8} as\n", "planted", "caught");

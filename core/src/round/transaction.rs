@@ -22,7 +22,7 @@ use crate::units::Time;
 
 /// After this a commit or an abort that is still unanswered is given up, and the producer with it.
 const WATCHDOG: Duration = Duration::from_secs(15);
-/// This many producers replaced within [`REPLACED_WITHIN`]: the next one would fare no better.
+/// More than this many producers that failed within [`REPLACED_WITHIN`]: the next one would fare no better.
 const REPLACED_MAX: usize = 5;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
 /// Fenced twice within this: another instance goes by the same name.
