@@ -38,9 +38,12 @@ impl Engine<'_> {
         // Gave up or stopped in the middle of one.
         let until = Instant::now() + ABANDON;
         while self.link.in_transaction() && Instant::now() < until {
-            match self.link.abort() {
+            // A commit that was begun can only be gone on with.
+            let committing = self.transactions.phase() == Phase::Commit;
+            match if committing { self.link.commit() } else { self.link.abort() } {
                 Err(error) if error.class != ErrorClass::Retriable => break,
-                _ => {}
+                Err(_) => std::thread::sleep(STEP),
+                Ok(()) => {}
             }
         }
         ended

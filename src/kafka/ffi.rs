@@ -256,6 +256,21 @@ pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> 
     error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
+/// How many records and events of a consumer wait to be polled.
+pub(super) fn waiting_records<C: ClientContext>(client: &Client<C>) -> usize {
+    // SAFETY: the client lives while it is borrowed; null says that it is no consumer; the reference to its queue is ours
+    // to give back.
+    unsafe {
+        let queue = sys::rd_kafka_queue_get_consumer(client.native_ptr());
+        if queue.is_null() {
+            return 0;
+        }
+        let length = sys::rd_kafka_queue_length(queue);
+        sys::rd_kafka_queue_destroy(queue);
+        length
+    }
+}
+
 /// How many events wait to be served.
 pub(super) fn waiting_events<C: ClientContext>(client: &Client<C>) -> usize {
     // SAFETY: the client lives while it is borrowed; the reference to its queue is ours to give back.

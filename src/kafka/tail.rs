@@ -19,7 +19,7 @@ use rdkafka::topic_partition_list::Offset;
 use serde::Deserialize;
 
 use super::assign::{SourcePartition, Topics};
-use super::client;
+use super::{client, ffi};
 
 /// The longest look.
 const LOOK: Duration = Duration::from_secs(5);
@@ -87,12 +87,18 @@ fn find(config: &ClientConfig, topics: &Topics, behind: &[(SourcePartition, i64)
     let mut found = Vec::new();
     while !open.is_empty() && Instant::now() < deadline {
         let ends = consumer.context().take();
-        // Whatever came before those ends is in the queue by now.
-        while let Some(event) = consumer.poll(STEP) {
-            if let Ok(record) = event
-                && let Some(source) = topics.find(record.topic())
-            {
-                open.remove(&(source, record.partition()));
+        // Whatever came before those ends is in the queue by now. An empty poll says little: it may have served an event.
+        loop {
+            match consumer.poll(STEP) {
+                Some(Ok(record)) => {
+                    if let Some(source) = topics.find(record.topic()) {
+                        open.remove(&(source, record.partition()));
+                    }
+                }
+                // What could not be read is not known to be nothing.
+                Some(Err(_)) => return found,
+                None if ffi::waiting_records(consumer.client()) == 0 => break,
+                None => {}
             }
             if Instant::now() >= deadline {
                 return found;

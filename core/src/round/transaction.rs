@@ -22,6 +22,8 @@ use crate::units::Time;
 
 /// After this a commit or an abort that is still unanswered is given up, and the producer with it.
 const WATCHDOG: Duration = Duration::from_secs(15);
+/// After this a producer that gets no epoch is given up too: another may fare better.
+const INIT: Duration = Duration::from_secs(60);
 /// More than this many producers that failed within [`REPLACED_WITHIN`]: the next one would fare no better.
 const REPLACED_MAX: usize = 5;
 const REPLACED_WITHIN: Duration = Duration::from_secs(600);
@@ -160,6 +162,8 @@ pub struct Transactions<O> {
     state: State<O>,
     /// When the last transaction began.
     began: Option<Time>,
+    /// Since when the producer has been asking for its epoch.
+    preparing: Option<Time>,
     /// When producers were replaced because they failed.
     replaced: Vec<Time>,
     /// When one was last fenced.
@@ -234,6 +238,7 @@ impl<O> Transactions<O> {
             rules,
             state: State::Fencing,
             began: None,
+            preparing: None,
             replaced: Vec::new(),
             fenced: None,
             notes: Vec::new(),
@@ -501,6 +506,7 @@ impl<O> Transactions<O> {
         then: Then<O>,
     ) -> Result<Step, Stop> {
         let Desk { round, throttle, kafka, now } = desk;
+        let mut replaced = true;
         if kafka.tainted() {
             // It has to go anyway, and brokers that were away may not know the transaction any more.
             self.replace(kafka, Cause::Disconnect, TAINTED.to_owned(), now)?;
@@ -511,11 +517,20 @@ impl<O> Transactions<O> {
                 return Ok(Step::Again);
             }
             self.replace_after(kafka, &error, now)?;
+        } else {
+            replaced = false;
         }
         match then {
             Then::Resync => self.state = State::Resyncing { told: false },
             Then::Probe => self.state = State::Probing(Halves::of((0..round.len()).collect())),
-            Then::Judge(attempt) => return self.judge(Desk { round, throttle, kafka, now }, attempt),
+            Then::Judge(mut attempt) => {
+                if replaced && attempt.tags.len() > 1 {
+                    // What else was refused went with the old producer: one that is known so far may be a neighbour.
+                    attempt.sent = Sent::default();
+                    attempt.landed = false;
+                }
+                return self.judge(Desk { round, throttle, kafka, now }, attempt);
+            }
         }
         Ok(Step::Again)
     }
@@ -531,7 +546,9 @@ impl<O> Transactions<O> {
             return Ok(step);
         }
         round.drop_orphans(throttle);
-        let partitions: BTreeSet<u32> = round.outputs.iter().map(|output| output.partition).collect();
+        // Also of those without outputs: the answer shows that the group's coordinator is there.
+        let outputs = round.outputs.iter().map(|output| output.partition);
+        let partitions: BTreeSet<u32> = outputs.chain(throttle.touched()).collect();
         let partitions: Vec<u32> = partitions.into_iter().collect();
         if !partitions.is_empty() {
             match kafka.committed(&partitions) {
@@ -658,11 +675,16 @@ impl<O> Transactions<O> {
         if kafka.is_initialised() {
             return Ok(None);
         }
-        let Err(error) = kafka.init() else { return Ok(None) };
+        let since = *self.preparing.get_or_insert(now);
+        let Err(error) = kafka.init() else {
+            self.preparing = None;
+            return Ok(None);
+        };
         self.failed(Phase::Prepare, &error);
-        if error.class == ErrorClass::Retriable {
+        if error.class == ErrorClass::Retriable && now.since(since) < INIT {
             return Ok(Some(Step::Again));
         }
+        self.preparing = None;
         deny(&error)?;
         self.replace_after(kafka, &error, now)?;
         Ok(Some(Step::Breathe))

@@ -12,7 +12,7 @@ use crate::world::World;
 /// How long an instance may take until it is ready again.
 const READY: Duration = Duration::from_secs(60);
 /// How long to wait for one that has something to lose.
-const BACKLOG: Duration = Duration::from_secs(20);
+const BACKLOG: Duration = Duration::from_secs(60);
 
 /// An instance of the staff that is ready and has delayed records, with its metrics: its maps are not empty.
 fn victim(world: &World, random: &mut Random) -> Option<(usize, Metrics)> {
