@@ -14,11 +14,11 @@ mod transaction;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use halves::{Halves, Outcome};
+pub use halves::{Halves, Sent};
 pub use kafka::{
     Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError, TransactionError,
 };
-pub use transaction::{Cause, Note, Outcome as RoundOutcome, Phase, Rules, Step, Stop, Transactions};
+pub use transaction::{Cause, Ending, Note, Phase, Rules, Step, Stop, Transactions};
 
 use crate::map;
 use crate::reason::Reason;
@@ -75,31 +75,27 @@ impl<P> Default for Round<P> {
 }
 
 impl<P> Round<P> {
-    /// Adds a record that goes to the target.
-    pub fn admit(&mut self, (partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<u32>) {
-        self.push(
-            Output { payload, partition, offset, client, rejected: None, orphan: false, discarded: false },
-            bytes,
-        );
+    /// Adds a record, by its partition and offset, that goes to the target.
+    pub fn admit(&mut self, place: (u32, i64), payload: P, bytes: usize, client: Option<u32>) {
+        self.push(place, payload, bytes, client, None);
     }
 
     /// Adds a record that goes to the dead-letter topic; `name` is its client's, empty for anonymous.
-    pub fn reject(
+    pub fn reject(&mut self, place: (u32, i64), payload: P, bytes: usize, rejection: Rejection, name: Arc<str>) {
+        let rejected = Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name };
+        self.push(place, payload, bytes, rejection.client, Some(rejected));
+    }
+
+    fn push(
         &mut self,
         (partition, offset): (u32, i64),
         payload: P,
         bytes: usize,
-        rejection: Rejection,
-        name: Arc<str>,
+        client: Option<u32>,
+        rejected: Option<Rejected>,
     ) {
-        let rejected = Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name };
-        let (client, rejected) = (rejection.client, Some(rejected));
-        self.push(Output { payload, partition, offset, client, rejected, orphan: false, discarded: false }, bytes);
-    }
-
-    fn push(&mut self, output: Output<P>, bytes: usize) {
         self.bytes += bytes;
-        self.outputs.push(output);
+        self.outputs.push(Output { payload, partition, offset, client, rejected, orphan: false, discarded: false });
     }
 
     /// A partition was revoked: what is decided of it is its next owner's to send.

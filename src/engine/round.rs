@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use tracing::{info, warn};
-use watermaster_core::round::{Cause, Failure, Halves, Outcome, Round, SendError, Stop, commits};
+use watermaster_core::round::{Cause, Failure, Halves, Round, SendError, Sent, Stop, commits};
 use watermaster_core::units::Time;
 
 use super::late::{Lateness, STEP};
@@ -103,8 +103,8 @@ impl Engine<'_> {
     }
 
     /// Sends and waits until nothing is in flight. `None`: gave up.
-    fn deliver(&mut self, tags: &[usize], late: &mut Lateness) -> Result<Option<Outcome>, Stopped> {
-        let mut outcome = Outcome::default();
+    fn deliver(&mut self, tags: &[usize], late: &mut Lateness) -> Result<Option<Sent>, Stopped> {
+        let mut outcome = Sent::default();
         let mut broken = None;
         for (index, &tag) in tags.iter().enumerate() {
             match self.offer(tag, late)? {
@@ -173,7 +173,7 @@ impl Engine<'_> {
     }
 
     /// What did not land; why the producer is of no use any more, if so.
-    fn sort_failures(&mut self, outcome: &mut Outcome) -> Result<Option<String>, Stopped> {
+    fn sort_failures(&mut self, outcome: &mut Sent) -> Result<Option<String>, Stopped> {
         let (mut broken, mut unknown) = (None, None);
         for (tag, failure) in self.link.producer.take_failures() {
             match failure {

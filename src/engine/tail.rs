@@ -37,8 +37,7 @@ impl Engine<'_> {
             return;
         }
         self.tail.looked = Some(now);
-        let standing: Vec<_> = self.link.assigned().collect();
-        let standing = standing.into_iter().filter_map(|(number, address)| {
+        let standing = self.link.assigned().filter_map(|(number, address)| {
             let at = self.stands_at(number, address)?;
             let high = self.link.consumer.cached_high(address.0, address.1)?;
             (high > at).then_some((number, address, at))

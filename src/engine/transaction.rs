@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use tracing::{error, info, warn};
-use watermaster_core::round::{Cause, ErrorClass, Foreign, Kafka, Note, Phase, RoundOutcome, Step, Stop};
+use watermaster_core::round::{Cause, Ending, ErrorClass, Foreign, Kafka, Note, Phase, Step, Stop};
 
 use super::late::{Lateness, STEP};
 use super::{Engine, Stopped};
@@ -95,11 +95,11 @@ impl Engine<'_> {
         let service = &self.job.service.name;
         match note {
             Note::Failed { phase, class } => self.report.failed(*phase, *class),
-            Note::Ended { outcome: RoundOutcome::Aborted, why } => {
+            Note::Ended { outcome: Ending::Aborted, why } => {
                 warn!(service, "a round is aborted: {why}");
                 self.report.round("aborted", Duration::ZERO);
             }
-            Note::Ended { outcome: RoundOutcome::Unknown, why } => {
+            Note::Ended { outcome: Ending::Unknown, why } => {
                 warn!(service, "a round is committed or not, which is found out now: {why}");
                 self.report.round("unknown", Duration::ZERO);
             }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::children::{guarded, start};
 use crate::plan::{Mode, Plan, SESSION, TRANSACTION};
 use crate::support::process::{Process, Signal};
+use crate::support::watermaster::sample;
 
 /// One place for an instance; most run all the time, the last ones join and leave.
 pub struct Slot {
@@ -63,15 +64,6 @@ impl Metrics {
     pub fn rebalances(&self) -> f64 {
         self.sum("watermaster_rebalances_total", &[])
     }
-}
-
-fn sample(line: &str, name: &str, labels: &[&str]) -> Option<f64> {
-    let rest = line.strip_prefix(name)?;
-    let (found, value) = match rest.strip_prefix('{') {
-        Some(rest) => rest.rsplit_once("} ")?,
-        None => ("", rest.strip_prefix(' ')?),
-    };
-    labels.iter().all(|label| found.contains(label)).then(|| value.trim().parse().ok())?
 }
 
 impl Fleet {

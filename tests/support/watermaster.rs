@@ -174,7 +174,8 @@ impl Drop for Watermaster {
     }
 }
 
-fn sample(line: &str, name: &str, labels: &[&str]) -> Option<f64> {
+/// The value of a sample line of this family with all these labels.
+pub fn sample(line: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let rest = line.strip_prefix(name)?;
     let (found, value) = match rest.strip_prefix('{') {
         Some(rest) => rest.rsplit_once("} ")?,

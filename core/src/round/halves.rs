@@ -2,13 +2,13 @@
 
 /// What did not arrive of what was sent, by tag.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct Sent {
     pub refused: Vec<(usize, String)>,
     /// Not refused, and not known to have arrived.
     pub again: Vec<usize>,
 }
 
-impl Outcome {
+impl Sent {
     /// In the order of the tags, each once.
     pub fn sort(&mut self) {
         self.refused.sort_unstable();
@@ -40,8 +40,8 @@ impl Halves {
     }
 
     /// What became of a group of `sent` tags. Returns the culprit once it stands alone.
-    pub fn sort_out(&mut self, sent: usize, outcome: Outcome) -> Option<(usize, String)> {
-        let Outcome { mut refused, again } = outcome;
+    pub fn sort_out(&mut self, sent: usize, outcome: Sent) -> Option<(usize, String)> {
+        let Sent { mut refused, again } = outcome;
         if !again.is_empty() {
             self.groups.push(again);
         }

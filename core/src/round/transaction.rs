@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::Duration;
 
-use super::halves::{Halves, Outcome as Sent};
+use super::halves::{Halves, Sent};
 use super::kafka::{Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError};
 use super::{Refused, Round, TransactionError, commits};
 use crate::map::{self, Map};
@@ -126,7 +126,7 @@ impl Cause {
 
 /// How an attempt that was not committed ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Ending {
     Aborted,
     /// It may be committed or not: resync tells.
     Unknown,
@@ -138,7 +138,7 @@ pub enum Note {
     /// A call failed.
     Failed { phase: Phase, class: ErrorClass },
     /// A transaction ended without an acknowledged commit.
-    Ended { outcome: Outcome, why: String },
+    Ended { outcome: Ending, why: String },
     /// The producer was replaced.
     Replaced { cause: Cause, why: String },
     /// Not sent yet.
@@ -331,7 +331,7 @@ impl<O> Transactions<O> {
                 Ok(Step::Again)
             }
             Err(error) => match purpose {
-                Purpose::Commit(_) => self.broken(kafka, Phase::Begin, &error, Outcome::Aborted, now),
+                Purpose::Commit(_) => self.broken(kafka, Phase::Begin, &error, Ending::Aborted, now),
                 Purpose::Probe(mut halves) => {
                     self.failed(Phase::Begin, &error);
                     self.replace_after(kafka, &error, now)?;
@@ -406,7 +406,7 @@ impl<O> Transactions<O> {
         if matches!(attempt.purpose, Purpose::Probe(_)) {
             self.state = State::Aborting { since: now, then: Then::Judge(attempt) };
         } else if !attempt.sent.refused.is_empty() {
-            let outcome = Outcome::Aborted;
+            let outcome = Ending::Aborted;
             self.notes.push(Note::Ended { outcome, why: "a record is refused".to_owned() });
             self.state = State::Aborting { since: now, then: Then::Probe };
         } else if !attempt.landed && !kafka.failing() {
@@ -450,7 +450,7 @@ impl<O> Transactions<O> {
                 Ok(Step::Again)
             }
             ErrorClass::Retriable | ErrorClass::Fatal => {
-                self.broken(kafka, Phase::Commit, &error, Outcome::Unknown, now)
+                self.broken(kafka, Phase::Commit, &error, Ending::Unknown, now)
             }
             ErrorClass::Abortable => self.sort_error(kafka, Phase::Commit, &error, now),
         }
@@ -459,7 +459,7 @@ impl<O> Transactions<O> {
     // ## Aborting, or another producer
 
     fn give_up(&mut self, why: String, now: Time) {
-        self.notes.push(Note::Ended { outcome: Outcome::Aborted, why });
+        self.notes.push(Note::Ended { outcome: Ending::Aborted, why });
         self.state = State::Aborting { since: now, then: Then::Resync };
     }
 
@@ -473,7 +473,7 @@ impl<O> Transactions<O> {
         deny(error)?;
         match error.class {
             // What was not answered may still arrive, and would join the next transaction of this epoch.
-            ErrorClass::Fatal | ErrorClass::Retriable => self.broken(kafka, phase, error, Outcome::Aborted, now),
+            ErrorClass::Fatal | ErrorClass::Retriable => self.broken(kafka, phase, error, Ending::Aborted, now),
             // What can't be gone on with is tried again as a whole.
             ErrorClass::Abortable => {
                 self.failed(phase, error);
@@ -489,7 +489,7 @@ impl<O> Transactions<O> {
         kafka: &mut K,
         phase: Phase,
         error: &TransactionError,
-        outcome: Outcome,
+        outcome: Ending,
         now: Time,
     ) -> Result<Step, Stop> {
         self.failed(phase, error);

@@ -12,8 +12,8 @@ use watermaster_core::units::Time;
 use super::checker::Checker;
 use super::coverage::Coverage;
 use super::group::Group;
-use super::random::Random;
 use super::source::{Record, Source};
+use super::support::random::Random;
 use super::trace::note;
 
 /// Two partitions of the target, then the dead-letter topic.
@@ -220,7 +220,7 @@ impl Broker {
     fn decide(&mut self, id: usize, commit: bool, now: Time, random: &mut Random) {
         let known = &mut self.ids[id];
         known.ended = Some((known.serial, commit));
-        let markers = if random.one_in(8) { random.millis(50, 2_000) } else { random.millis(1, 40) };
+        let markers = if random.once_in(8) { random.millis(50, 2_000) } else { random.millis(1, 40) };
         known.state = State::Ending { commit, until: now + markers };
     }
 

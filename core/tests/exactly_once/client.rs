@@ -9,9 +9,9 @@ use watermaster_core::units::Time;
 use super::broker::Broker;
 use super::group::{Beat, Partitions};
 use super::planted::Plant;
-use super::random::Random;
 use super::scenario::Rates;
 use super::source::Record;
+use super::support::random::Random;
 use super::trace::note;
 
 /// Everything outside of the instances.

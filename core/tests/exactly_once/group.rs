@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use watermaster_core::units::Time;
 
-use super::random::Random;
 use super::source::PARTITIONS;
+use super::support::random::Random;
 use super::trace::note;
 
 /// A set of partitions.
@@ -184,7 +184,7 @@ impl Group {
                 member.assigned &= member.assigned - 1;
             }
             // An assignor is not always sticky.
-            if restless && random.one_in(6) {
+            if restless && random.once_in(6) {
                 member.assigned &= !(1 << random.below(u64::from(self.partitions)));
             }
         }

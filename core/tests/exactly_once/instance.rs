@@ -193,7 +193,7 @@ impl Instance {
             self.decide(now, record);
             any = true;
             // Partitions come and go between two records.
-            if cluster.random.one_in(20) {
+            if cluster.random.once_in(20) {
                 self.client.background(cluster);
             }
             self.serve_group(cluster)?;

@@ -73,7 +73,7 @@ impl Kafka<Record> for Link<'_> {
         if self.transactions_away() {
             return Err(self.timed_out(CALL));
         }
-        let early = self.cluster.random.one_in(2);
+        let early = self.cluster.random.once_in(2);
         if early && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Fatal]) {
             return self.answer("init", Err(error));
         }
@@ -189,7 +189,7 @@ impl Kafka<Record> for Link<'_> {
             let (member, generation) = (*member, *generation);
             self.cluster.broker.late.push((at, Late::Offsets { id, epoch, serial, commits, member, generation }));
             // A call that is given up is no broken connection.
-            if self.cluster.random.one_in(2) {
+            if self.cluster.random.once_in(2) {
                 return Err(self.timed_out(SEND_OFFSETS));
             }
             self.producer().tainted = true;
@@ -230,7 +230,7 @@ impl Kafka<Record> for Link<'_> {
         }
         self.producer().committing = true;
         self.client.serial = self.cluster.broker.serial(self.client.id);
-        let early = self.cluster.random.one_in(2);
+        let early = self.cluster.random.once_in(2);
         if early && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal])
         {
             self.producer().committing = error.class == ErrorClass::Retriable;

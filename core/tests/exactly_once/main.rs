@@ -35,7 +35,6 @@ mod instance;
 mod link;
 mod network;
 mod planted;
-mod random;
 mod rounds;
 mod run;
 mod scenario;
@@ -44,6 +43,8 @@ mod serving;
 mod sim;
 mod source;
 mod strikes;
+#[path = "../support/mod.rs"]
+mod support;
 mod trace;
 mod world;
 

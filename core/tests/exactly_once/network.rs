@@ -88,7 +88,7 @@ impl Link<'_> {
         if !self.cluster.strikes(rate) {
             return None;
         }
-        let class = self.cluster.random.pick(classes);
+        let class = self.cluster.random.one_of(classes);
         let coverage = &mut self.cluster.broker.coverage;
         match class {
             ErrorClass::Retriable => coverage.retriable += 1,
@@ -157,7 +157,7 @@ impl Link<'_> {
             let most = self.cluster.random.between(1, self.cluster.rates.batch) as usize;
             let same = self.producer().in_flight.iter().take(most).take_while(|(other, ..)| *other == log).count();
             let batch: Vec<_> = self.producer().in_flight.drain(..same).collect();
-            if !self.send_batch(log, &batch) && self.cluster.random.one_in(2) {
+            if !self.send_batch(log, &batch) && self.cluster.random.once_in(2) {
                 // The rest stays where it is until the abort.
                 return;
             }
@@ -180,7 +180,7 @@ impl Link<'_> {
         }
         let rate = self.cluster.rates.batch_lost;
         let lost = self.cluster.strikes(rate);
-        if !(lost && self.cluster.random.one_in(2)) {
+        if !(lost && self.cluster.random.once_in(2)) {
             let (id, epoch, now) = (self.client.id, self.epoch(), self.cluster.now);
             for &(_, record, _) in batch {
                 if let Err(refusal) = self.cluster.broker.produce(id, epoch, log, record, now) {
@@ -194,7 +194,7 @@ impl Link<'_> {
         if lost {
             self.cluster.broker.coverage.batches_unknown += 1;
             // A record's own time may be over before anything breaks.
-            let broke = self.cluster.random.one_in(2);
+            let broke = self.cluster.random.once_in(2);
             self.producer().tainted |= broke;
             self.fail(batch, |tag| (tag, Failure::Unknown("not answered".to_owned())));
         }
@@ -257,7 +257,7 @@ impl Link<'_> {
 
     /// Now and then a broken connection stays broken for longer than anybody waits.
     fn cut_for_a_while(&mut self) {
-        if self.cluster.random.one_in(2) {
+        if self.cluster.random.once_in(2) {
             let until = self.cluster.now + self.cluster.random.millis(1_000, 25_000);
             self.client.cut_until = self.client.cut_until.max(until);
             self.cluster.broker.coverage.cuts += 1;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watermaster_core::round::{Cause, Kafka, Note, Phase, Round, RoundOutcome, Step, Stop};
+use watermaster_core::round::{Cause, Ending, Kafka, Note, Phase, Round, Step, Stop};
 use watermaster_core::units::Time;
 
 use super::client::{Client, Cluster};
@@ -72,7 +72,7 @@ impl Instance {
     /// What a round leaves open is aborted, or left to the next producer of this id, or to the coordinator's clock.
     pub(super) fn abandon(&mut self, cluster: &mut Cluster) {
         let mut link = Link { client: &mut self.client, cluster };
-        if link.in_transaction() && !link.client.producer.committing && link.cluster.random.one_in(2) {
+        if link.in_transaction() && !link.client.producer.committing && link.cluster.random.once_in(2) {
             let _ = link.abort();
         }
     }
@@ -102,8 +102,8 @@ impl Instance {
             let applied = cluster.broker.was_committed(id, serial);
             let coverage = &mut cluster.broker.coverage;
             match told {
-                Note::Ended { outcome: RoundOutcome::Unknown, .. } if applied => coverage.unknown_applied += 1,
-                Note::Ended { outcome: RoundOutcome::Unknown, .. } => coverage.unknown_not_applied += 1,
+                Note::Ended { outcome: Ending::Unknown, .. } if applied => coverage.unknown_applied += 1,
+                Note::Ended { outcome: Ending::Unknown, .. } => coverage.unknown_not_applied += 1,
                 Note::Compared { done, .. } => {
                     coverage.resyncs += 1;
                     coverage.resyncs_dropped += u64::from(done > 0);

@@ -8,9 +8,9 @@ use watermaster_core::round::Rules;
 use watermaster_core::units::{Ratio, Time};
 
 use super::instance::Job;
-use super::random::Random;
 use super::sim::{self, START};
 use super::source::{PARTITIONS, Poison, Record, Source};
+use super::support::random::Random;
 
 /// How often calls fail, in ten thousand, and what librdkafka is configured to.
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +45,8 @@ impl Scenario {
     pub fn new(random: &mut Random) -> Scenario {
         let seconds = random.between(8, 40);
         let clients = random.between(2, 5);
-        let small_map = random.one_in(5);
-        let poisonous = random.one_in(3);
+        let small_map = random.once_in(5);
+        let poisonous = random.once_in(3);
         let partitions = random.between(1, PARTITIONS as u64);
         let per_partition = random.between(4, 150 / partitions.max(3));
         let sources: Vec<Source> = (0..partitions as u32)
@@ -56,17 +56,17 @@ impl Scenario {
         let rules = Rules {
             timeout: random.millis(2_000, 10_000),
             replay_foreign: false,
-            discard_undeliverable: random.one_in(2),
+            discard_undeliverable: random.once_in(2),
         };
         let job = Job {
             policy: policy(random, records, seconds, small_map),
             rules,
-            full: random.pick(&[3, 10, 30, 100]),
-            reads: random.pick(&[2, 8, 30]),
+            full: random.one_of(&[3, 10, 30, 100]),
+            reads: random.one_of(&[2, 8, 30]),
         };
-        let (calm, wild) = (random.one_in(12), random.one_in(4));
+        let (calm, wild) = (random.once_in(12), random.once_in(4));
         let factor = if calm { 0 } else { 1 + 2 * u32::from(wild) };
-        let mut rate = |most: u64| factor * if random.one_in(3) { 0 } else { random.below(most) as u32 };
+        let mut rate = |most: u64| factor * if random.once_in(3) { 0 } else { random.below(most) as u32 };
         let [crash, error, disconnect, batch_lost, slow] = [60, 200, 1_200, 200, 1_000].map(&mut rate);
         let rates = Rates {
             crash,
@@ -74,8 +74,8 @@ impl Scenario {
             disconnect,
             batch_lost,
             slow,
-            batch: random.pick(&[1, 3, 10]),
-            queue: random.pick(&[2, 8, 1_000, 1_000]),
+            batch: random.one_of(&[1, 3, 10]),
+            queue: random.one_of(&[2, 8, 1_000, 1_000]),
         };
         Scenario {
             instances: random.between(1, 3) as usize,
@@ -83,7 +83,7 @@ impl Scenario {
             session: random.millis(2_000, 8_000),
             sources,
             rates,
-            strikes: if calm { 1_000_000 } else { random.pick(&[1_500, 4_000, 10_000]) },
+            strikes: if calm { 1_000_000 } else { random.one_of(&[1_500, 4_000, 10_000]) },
             quiet_from: START + Duration::from_secs(seconds),
             small_map,
         }
@@ -91,8 +91,8 @@ impl Scenario {
 }
 
 fn source(random: &mut Random, partition: u32, records: u64, clients: u64, millis: u64, poisonous: bool) -> Source {
-    let start = random.pick(&[0, 0, 7]);
-    let holes = random.pick(&[0, 10, 25]);
+    let start = random.one_of(&[0, 0, 7]);
+    let holes = random.one_of(&[0, 10, 25]);
     let mut entries = Vec::new();
     let mut left = records;
     while left > 0 && entries.len() < 120 {
@@ -102,8 +102,8 @@ fn source(random: &mut Random, partition: u32, records: u64, clients: u64, milli
         left -= u64::from(!hole);
     }
     // Markers at the end.
-    entries.extend((0..random.pick(&[0, 0, 1, 2])).map(|_| None));
-    let bursty = random.one_in(2);
+    entries.extend((0..random.one_of(&[0, 0, 1, 2])).map(|_| None));
+    let bursty = random.once_in(2);
     let mut arrivals: Vec<Time> = entries
         .iter()
         .map(|_| if bursty { random.below(4) * millis / 4 } else { random.below(millis) })
@@ -115,8 +115,8 @@ fn source(random: &mut Random, partition: u32, records: u64, clients: u64, milli
 
 fn record(random: &mut Random, partition: u32, offset: i64, clients: u64, poisonous: bool) -> Record {
     // A flood of one, and now and then nobody known.
-    let client = if random.one_in(3) { 0 } else { random.below(clients) as u8 };
-    let client = if random.one_in(60) { 7 } else { client };
+    let client = if random.once_in(3) { 0 } else { random.below(clients) as u8 };
+    let client = if random.once_in(60) { 7 } else { client };
     let poison = match random.below(if poisonous { 60 } else { u64::MAX }) {
         0 | 1 => Poison::Producer,
         2 | 3 => Poison::Broker,
@@ -132,20 +132,20 @@ fn policy(random: &mut Random, records: u64, seconds: u64, small_map: bool) -> P
     let cycles = (seconds * 1_000) / cycle.as_millis() as u64 + 1;
     let fair = records / cycles;
     let mut policy = sim::policy((fair * random.between(30, 200) / 100).max(1), cycle);
-    policy.mode = if random.one_in(3) { Mode::Reject } else { Mode::Shape };
-    policy.window = random.pick(&[Window::Sliding, Window::Fixed]);
-    policy.catch_up = random.pick(&[CatchUp::Delay, CatchUp::Reject]);
-    policy.lending = random.pick(&[Lending::Proportional, Lending::MaxMin]);
-    policy.overflow = random.pick(&[Overflow::DeadLetter, Overflow::Pause]);
-    policy.enforce = !random.one_in(15);
-    policy.queue_capacity = random.pick(&[3, 10, 1_000, 1_000]);
-    policy.queue_bytes = random.pick(&[1_000, 1 << 30, 1 << 30]);
-    policy.max_delay = if random.one_in(4) { cycle * 2 } else { cycle * 1_000 };
-    policy.max_clients = random.pick(&[2, 100, 100]);
-    policy.burst = Ratio::from_millionths(random.pick(&[10_000, 300_000])).unwrap();
+    policy.mode = if random.once_in(3) { Mode::Reject } else { Mode::Shape };
+    policy.window = random.one_of(&[Window::Sliding, Window::Fixed]);
+    policy.catch_up = random.one_of(&[CatchUp::Delay, CatchUp::Reject]);
+    policy.lending = random.one_of(&[Lending::Proportional, Lending::MaxMin]);
+    policy.overflow = random.one_of(&[Overflow::DeadLetter, Overflow::Pause]);
+    policy.enforce = !random.once_in(15);
+    policy.queue_capacity = random.one_of(&[3, 10, 1_000, 1_000]);
+    policy.queue_bytes = random.one_of(&[1_000, 1 << 30, 1 << 30]);
+    policy.max_delay = if random.once_in(4) { cycle * 2 } else { cycle * 1_000 };
+    policy.max_clients = random.one_of(&[2, 100, 100]);
+    policy.burst = Ratio::from_millionths(random.one_of(&[10_000, 300_000])).unwrap();
     policy.commit_interval = random.millis(20, 400).min(cycle / 2);
     if small_map {
-        policy.map_budget = random.pick(&[MapBudget::Chars(16), MapBudget::Chars(24), MapBudget::Bytes(60)]);
+        policy.map_budget = random.one_of(&[MapBudget::Chars(16), MapBudget::Chars(24), MapBudget::Bytes(60)]);
     }
     policy
 }

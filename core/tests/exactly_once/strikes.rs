@@ -24,7 +24,7 @@ impl World {
         if living.is_empty() {
             return;
         }
-        let seat = self.cluster.random.pick(&living);
+        let seat = self.cluster.random.one_of(&living);
         match self.cluster.random.below(16) {
             0..=2 => self.kill(seat),
             3 | 4 => self.pause(seat, false),

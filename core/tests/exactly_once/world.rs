@@ -15,9 +15,9 @@ use super::coverage::Coverage;
 use super::group::Group;
 use super::instance::{Instance, Job, Turn};
 use super::planted::Plant;
-use super::random::Random;
 use super::scenario::Scenario;
 use super::sim::START;
+use super::support::random::Random;
 use super::trace::{self, note};
 
 /// After the last fault everything has to come to rest within this.
@@ -64,7 +64,7 @@ pub struct World {
 
 impl World {
     pub fn new(seed: u64, plant: Option<Plant>) -> World {
-        let mut random = Random::new(seed);
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xD1B5_4A32_D192_ED03);
         let scenario = Scenario::new(&mut random);
         note("seed", || format!("{seed}: {:?}, {:?}, session {:?}", scenario.job, scenario.rates, scenario.session));
         let group = Group::new(scenario.sources.len() as u32, scenario.session);
@@ -247,13 +247,13 @@ impl World {
         if self.seats[seat].ghost {
             return;
         }
-        if self.cluster.random.one_in(4) {
+        if self.cluster.random.once_in(4) {
             self.seats[seat].id = self.cluster.broker.new_id();
             self.coverage().restarts_new_id += 1;
         } else {
             self.coverage().restarts_same_id += 1;
         }
-        let after = if self.cluster.random.one_in(3) { (3_000, 12_000) } else { (10, 1_500) };
+        let after = if self.cluster.random.once_in(3) { (3_000, 12_000) } else { (10, 1_500) };
         self.seats[seat].restart = self.cluster.now + self.cluster.random.millis(after.0, after.1);
     }
 

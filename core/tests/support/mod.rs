@@ -1,4 +1,4 @@
-//! What the tests of maps share.
+//! What tests of the core share.
 
 // Each test crate that includes this module uses a part of it.
 #![allow(dead_code)]

@@ -1,6 +1,9 @@
 //! Seeded numbers.
 
+use std::time::Duration;
+
 /// Splitmix64.
+#[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
 impl Random {
@@ -37,6 +40,21 @@ impl Random {
     /// True once in so many times.
     pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
+    }
+
+    /// `from` to `to`, both included.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.below(to - from + 1)
+    }
+
+    /// True `times` in ten thousand.
+    pub fn strikes(&mut self, times: u32) -> bool {
+        times > 0 && self.below(10_000) < u64::from(times)
+    }
+
+    /// `from` to `to` milliseconds.
+    pub fn millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(self.between(from, to))
     }
 
     /// A number of any magnitude: mostly small ones, below 2^`bits`.
