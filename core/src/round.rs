@@ -3,12 +3,14 @@
 //! - `round.rs`: the outputs of a round
 //! - `round/halves.rs`: who among them is refused
 //! - `round/kafka.rs`: what a round asks of Kafka
+//! - `round/outcome.rs`: what its delivery says
 //! - `round/transaction.rs`: the state machine that carries a round through one transaction, or through as many as it takes
 //!
 //! Payloads belong to the owner: here they are only carried.
 
 mod halves;
 mod kafka;
+mod outcome;
 mod transaction;
 
 use std::sync::Arc;
@@ -18,7 +20,8 @@ pub use halves::{Halves, Sent};
 pub use kafka::{
     Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError, TransactionError,
 };
-pub use transaction::{Cause, Ending, Note, Phase, Rules, Step, Stop, Transactions};
+pub use outcome::{Cause, Ending, Note, Phase, Step, Stop};
+pub use transaction::{Rules, Transactions};
 
 use crate::map;
 use crate::reason::Reason;

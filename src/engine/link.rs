@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use watermaster_core::round::{
-    Commit, Committed, Failure, Kafka, OffsetsError, Output, Rejected, SendError, TransactionError,
+    Commit, Committed, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, Output, Rejected, SendError,
+    TransactionError,
 };
 use watermaster_core::units::Time;
 
@@ -19,6 +20,8 @@ use crate::kafka::record::{self, SourceIndex};
 const CALL: Duration = Duration::from_millis(500);
 /// The longest wait for the offsets of a transaction to be taken; far below the heartbeat's limit.
 const SEND_OFFSETS: Duration = Duration::from_secs(5);
+/// So many producers in a row may lose a connection before they have their epoch; the next one may keep it.
+const TAINTED_STARTS: u32 = 3;
 /// One attempt to learn what is committed.
 const COMMITTED: Duration = Duration::from_secs(3);
 
@@ -29,6 +32,8 @@ pub(super) struct Link<'c> {
     pub(super) producer: Producer,
     pub(super) places: Vec<Place>,
     pub(super) numbers: HashMap<SourcePartition, u32>,
+    /// How many producers lost a connection before they had their epoch, since one did not.
+    tainted_starts: u32,
 }
 
 /// A partition that was ever assigned; its place in the list is its number in the core.
@@ -44,7 +49,7 @@ pub(super) struct Place {
 
 impl<'c> Link<'c> {
     pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Link<'c> {
-        Link { job, consumer, producer, places: Vec::new(), numbers: HashMap::new() }
+        Link { job, consumer, producer, places: Vec::new(), numbers: HashMap::new(), tainted_starts: 0 }
     }
 
     /// The number of a partition, a new one if it never came before.
@@ -100,6 +105,10 @@ fn around<E>(before: &str, after: &str, call: impl FnOnce() -> Result<(), E>) ->
     Ok(())
 }
 
+fn unready(class: ErrorClass, text: String) -> TransactionError {
+    TransactionError { class, kind: ErrorKind::Other, text }
+}
+
 impl Kafka<record::Output<'_>> for Link<'_> {
     type Offsets = Offsets;
 
@@ -111,7 +120,19 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn init(&mut self) -> Result<(), TransactionError> {
-        self.producer.init(CALL)
+        self.producer.init(CALL)?;
+        // Librdkafka tells once in 30 s what happens to a connection time and again: a connection that broke before could hide
+        // one that breaks now. A client of its own starts with a clean slate. Where each one begins so (an address that
+        // nobody answers at as Kafka does), the third has to do.
+        if self.producer.tainted() && self.tainted_starts < TAINTED_STARTS {
+            self.tainted_starts += 1;
+            let text = "a connection broke before the producer was ready".to_owned();
+            self.replace().map_err(|why| unready(ErrorClass::Fatal, why))?;
+            return Err(unready(ErrorClass::Retriable, text));
+        }
+        self.tainted_starts = 0;
+        self.producer.forgive();
+        Ok(())
     }
 
     fn begin(&mut self) -> Result<(), TransactionError> {

@@ -186,9 +186,13 @@ impl Producer {
     /// Fences and aborts whatever went before under the same id. After a retriable error: the same call again.
     pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
         ffi::init_transactions(self.client(), timeout).map_err(|error| self.with_advice(error))?;
-        self.client().context().tainted.store(false, Ordering::Release);
         self.mark(|transactions| transactions.initialised.set(true));
         Ok(())
+    }
+
+    /// What broke before the epoch came can't have carried a commit of this producer.
+    pub fn forgive(&self) {
+        self.client().context().tainted.store(false, Ordering::Release);
     }
 
     /// What people can do about an error of [`init`](Producer::init), where they can.

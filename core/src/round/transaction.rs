@@ -9,28 +9,23 @@
 //! never meets one. What the core counts as completed is always what is committed together with the outputs of the
 //! round, for they are kept until the commit was acknowledged.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod probe;
+mod producers;
+mod resync;
+
 use std::mem;
 use std::time::Duration;
 
 use super::halves::{Halves, Sent};
-use super::kafka::{Commit, Committed, ErrorClass, ErrorKind, Failure, Foreign, Kafka, OffsetsError, SendError};
-use super::{Refused, Round, TransactionError, commits};
-use crate::map::{self, Map};
+use super::kafka::{Commit, ErrorClass, Failure, Kafka, OffsetsError, SendError};
+use super::outcome::{Cause, Ending, Note, Phase, Step, Stop};
+use super::{Round, TransactionError, commits};
 use crate::throttle::Throttle;
 use crate::units::Time;
+use producers::deny;
 
 /// After this a commit or an abort that is still unanswered is given up, and the producer with it.
 const WATCHDOG: Duration = Duration::from_secs(15);
-/// After this a producer that gets no epoch is given up too: another may fare better.
-const INIT: Duration = Duration::from_secs(60);
-/// More than this many producers that failed within [`REPLACED_WITHIN`]: the next one would fare no better.
-const REPLACED_MAX: usize = 5;
-const REPLACED_WITHIN: Duration = Duration::from_secs(600);
-/// Fenced twice within this: another instance goes by the same name.
-const FENCED_WITHIN: Duration = Duration::from_secs(60);
-/// Fenced again within this: by the same one.
-const FENCING_LASTS: Duration = Duration::from_secs(5);
 /// Outputs handed over in one step.
 const CHUNK: usize = 1024;
 
@@ -45,114 +40,6 @@ pub struct Rules {
     pub replay_foreign: bool,
     /// Let go of a record that the dead-letter topic refuses too; otherwise stop.
     pub discard_undeliverable: bool,
-}
-
-/// What to do after a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
-    /// The next step.
-    Again,
-    /// The next step, after a moment: what failed at once would fail at once again.
-    Breathe,
-    /// Serve the group, then the next step.
-    ServeGroup,
-    /// The round is committed, or there was nothing to commit.
-    Done,
-}
-
-/// Why the service can't go on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stop {
-    /// The group refuses what is committed, for good.
-    Commit(String),
-    /// Writing is refused for good.
-    Denied(String),
-    /// The map of a partition outgrew its budget.
-    Map(String),
-    /// The dead-letter topic refuses this record too.
-    Undeliverable { partition: u32, offset: i64, why: String },
-    /// Somebody else committed.
-    Foreign(Foreign),
-    /// No producer lives long.
-    Failures { count: usize, why: String },
-    /// Two instances share an id.
-    FencedTwice(String),
-    /// There is no other producer to be had.
-    NoProducer(String),
-}
-
-/// Where a round is, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// A producer gets its epoch.
-    Prepare,
-    /// Until the transaction has begun.
-    Begin,
-    Send,
-    Offsets,
-    Commit,
-    Abort,
-    Resync,
-}
-
-impl Phase {
-    /// The names of all phases.
-    pub const NAMES: [&'static str; 7] = ["prepare", "begin", "send", "offsets", "commit", "abort", "resync"];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
-/// Why a producer is replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
-    Fatal,
-    Fenced,
-    Timeout,
-    Disconnect,
-}
-
-impl Cause {
-    /// The names of all causes.
-    pub const NAMES: [&'static str; 4] = ["fatal", "fenced", "timeout", "disconnect"];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
-/// How an attempt that was not committed ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    Aborted,
-    /// It may be committed or not: resync tells.
-    Unknown,
-}
-
-/// Something worth telling.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Note {
-    /// A call failed.
-    Failed { phase: Phase, class: ErrorClass },
-    /// A transaction ended without an acknowledged commit.
-    Ended { outcome: Ending, why: String },
-    /// The producer was replaced.
-    Replaced { cause: Cause, why: String },
-    /// Not sent yet.
-    GroupMoves(String),
-    /// What is committed can't be learnt yet.
-    Unlearnt(String),
-    /// The round was compared with what is committed: so many outputs were, so many are left.
-    Compared { done: usize, left: usize },
-    /// More is committed than this owner knows of.
-    Overtaken { partition: u32, committed: i64, known: i64 },
-    /// A record that its topic refuses goes to the dead-letter topic.
-    Undeliverable { partition: u32, offset: i64, why: String },
-    /// A record that both topics refuse is let go.
-    Discarded { partition: u32, offset: i64, why: String },
 }
 
 /// Carries rounds through transactions, one at a time.
@@ -533,221 +420,6 @@ impl<O> Transactions<O> {
             }
         }
         Ok(Step::Again)
-    }
-
-    // ## Resyncing => Fencing
-
-    /// Drops from the round what is recorded as done.
-    fn resync<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>, told: bool) -> Result<Step, Stop> {
-        let Desk { round, throttle, kafka, now } = desk;
-        self.state = State::Resyncing { told };
-        // Before this, a commit of the old producer may still be under way.
-        if let Some(step) = self.ready(kafka, now)? {
-            return Ok(step);
-        }
-        round.drop_orphans(throttle);
-        // Also of those without outputs: the answer shows that the group's coordinator is there.
-        let outputs = round.outputs.iter().map(|output| output.partition);
-        let partitions: BTreeSet<u32> = outputs.chain(throttle.touched()).collect();
-        let partitions: Vec<u32> = partitions.into_iter().collect();
-        if !partitions.is_empty() {
-            match kafka.committed(&partitions) {
-                Ok(committed) => self.drop_recorded(round, throttle, committed)?,
-                Err(why) => {
-                    if !told {
-                        self.notes.push(Note::Unlearnt(why));
-                    }
-                    self.state = State::Resyncing { told: true };
-                    return Ok(Step::Breathe);
-                }
-            }
-        }
-        // The group may have moved on unheard, and would refuse the next attempt too.
-        self.state = State::Fencing;
-        Ok(Step::ServeGroup)
-    }
-
-    fn drop_recorded<P>(
-        &mut self,
-        round: &mut Round<P>,
-        throttle: &Throttle,
-        committed: Vec<Committed>,
-    ) -> Result<(), Stop> {
-        let mut recorded: BTreeMap<u32, (i64, Map)> = BTreeMap::new();
-        for Committed { partition, offset } in committed {
-            let Some((offset, metadata)) = offset else { continue };
-            let map = match map::decode(offset, &metadata) {
-                Ok(map) => map,
-                Err(_) if self.rules.replay_foreign => Map::default(),
-                Err(why) => return Err(Stop::Foreign(Foreign { partition, offset, why })),
-            };
-            let known = throttle.partition(partition).map(|view| view.base);
-            if let Some(known) = known.filter(|known| offset > *known) {
-                self.notes.push(Note::Overtaken { partition, committed: offset, known });
-            }
-            recorded.insert(partition, (offset, map));
-        }
-        let before = round.len();
-        round.retain(|partition, offset| {
-            let done =
-                |(base, map): &(i64, Map)| offset < *base || map.completed.iter().any(|run| run.contains(&offset));
-            !recorded.get(&partition).is_some_and(done)
-        });
-        self.notes.push(Note::Compared { done: before - round.len(), left: round.len() });
-        Ok(())
-    }
-
-    // ## Probing => Fencing
-
-    fn probe<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>, mut halves: Halves) -> Result<Step, Stop> {
-        let Desk { round, throttle, kafka, now } = desk;
-        if let Some(step) = self.ready(kafka, now)? {
-            self.state = State::Probing(halves);
-            return Ok(step);
-        }
-        match halves.next_group() {
-            Some(tags) => self.begin(Desk { round, throttle, kafka, now }, tags, Purpose::Probe(halves)),
-            None => {
-                self.state = State::Fencing;
-                Ok(Step::Again)
-            }
-        }
-    }
-
-    fn judge<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        desk: Desk<'_, P, K>,
-        mut attempt: Attempt<O>,
-    ) -> Result<Step, Stop> {
-        let Desk { round, throttle, kafka, .. } = desk;
-        let Purpose::Probe(mut halves) = attempt.purpose else { unreachable!("only probes are judged") };
-        if !attempt.landed {
-            // What the abort gave up is reported too, unless the producer went.
-            kafka.flush();
-            sort_failures(kafka.failures(), &mut attempt.sent)?;
-            let refused: BTreeSet<usize> = attempt.sent.refused.iter().map(|(tag, _)| *tag).collect();
-            // Whatever was not refused is looked at once more: it may just not have been reached.
-            attempt.sent.again = attempt.tags.iter().copied().filter(|tag| !refused.contains(tag)).collect();
-        }
-        attempt.sent.sort();
-        let step = if attempt.sent.again.is_empty() { Step::Again } else { Step::Breathe };
-        if let Some((tag, why)) = halves.sort_out(attempt.tags.len(), attempt.sent)
-            && self.refuse(round, throttle, tag, why)?
-        {
-            halves.push(tag);
-        }
-        self.state = State::Probing(halves);
-        Ok(step)
-    }
-
-    /// One record that its topic refuses for good. True: it is to be sent to the dead-letter topic instead.
-    pub fn refuse<P>(
-        &mut self,
-        round: &mut Round<P>,
-        throttle: &mut Throttle,
-        tag: usize,
-        why: String,
-    ) -> Result<bool, Stop> {
-        let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
-        match round.refuse(tag, throttle) {
-            Refused::DeadLettered => self.notes.push(Note::Undeliverable { partition, offset, why }),
-            Refused::Again if self.rules.discard_undeliverable => {
-                round.discard(tag);
-                self.notes.push(Note::Discarded { partition, offset, why });
-                return Ok(false);
-            }
-            Refused::Again => return Err(Stop::Undeliverable { partition, offset, why }),
-        }
-        Ok(true)
-    }
-
-    // ## The producer
-
-    /// Sees to it that transactions can begin: `None` when they can. No transaction is open.
-    fn ready<P, K: Kafka<P, Offsets = O>>(&mut self, kafka: &mut K, now: Time) -> Result<Option<Step>, Stop> {
-        if let Some(why) = kafka.fatal() {
-            self.replace(kafka, Cause::Fatal, why, now)?;
-        } else if kafka.in_transaction() {
-            self.replace(kafka, Cause::Timeout, "an abort was not answered".to_owned(), now)?;
-        } else if kafka.is_initialised() && kafka.tainted() {
-            self.replace(kafka, Cause::Disconnect, TAINTED.to_owned(), now)?;
-        }
-        if kafka.is_initialised() {
-            return Ok(None);
-        }
-        let since = *self.preparing.get_or_insert(now);
-        let Err(error) = kafka.init() else {
-            self.preparing = None;
-            return Ok(None);
-        };
-        self.failed(Phase::Prepare, &error);
-        if error.class == ErrorClass::Retriable && now.since(since) < INIT {
-            return Ok(Some(Step::Again));
-        }
-        self.preparing = None;
-        deny(&error)?;
-        self.replace_after(kafka, &error, now)?;
-        Ok(Some(Step::Breathe))
-    }
-
-    fn replace_after<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        error: &TransactionError,
-        now: Time,
-    ) -> Result<(), Stop> {
-        let outlived = self.began.is_some_and(|began| now.since(began) >= self.rules.timeout);
-        let cause = match (error.class, error.kind) {
-            (ErrorClass::Retriable, _) => Cause::Timeout,
-            // librdkafka can't tell a transaction that the coordinator ended for its age from one that another instance ended.
-            (_, ErrorKind::Fenced) if outlived => Cause::Timeout,
-            (_, ErrorKind::Fenced) => Cause::Fenced,
-            // A broker that was away, not a producer that fails by itself.
-            _ if kafka.tainted() => Cause::Disconnect,
-            _ => Cause::Fatal,
-        };
-        self.replace(kafka, cause, error.to_string(), now)
-    }
-
-    /// Another producer. Gives up after too many that failed.
-    pub fn replace<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        cause: Cause,
-        why: String,
-        now: Time,
-    ) -> Result<(), Stop> {
-        self.notes.push(Note::Replaced { cause, why: why.clone() });
-        match cause {
-            Cause::Fatal => {
-                self.replaced.retain(|&at| now.since(at) < REPLACED_WITHIN);
-                self.replaced.push(now);
-                if self.replaced.len() > REPLACED_MAX {
-                    return Err(Stop::Failures { count: self.replaced.len(), why });
-                }
-            }
-            Cause::Fenced => match self.fenced {
-                // One that came and went may fence more than once: its request is repeated until ours are out of its way.
-                Some(at) if now.since(at) < FENCING_LASTS => {}
-                Some(at) if now.since(at) < FENCED_WITHIN => return Err(Stop::FencedTwice(why)),
-                _ => self.fenced = Some(now),
-            },
-            Cause::Timeout | Cause::Disconnect => {}
-        }
-        kafka.replace().map_err(Stop::NoProducer)
-    }
-
-    fn failed(&mut self, phase: Phase, error: &TransactionError) {
-        self.notes.push(Note::Failed { phase, class: error.class });
-    }
-}
-
-/// An error that only people can mend.
-fn deny(error: &TransactionError) -> Result<(), Stop> {
-    match error.kind {
-        ErrorKind::Group => Err(Stop::Commit(error.to_string())),
-        ErrorKind::Denied => Err(Stop::Denied(error.to_string())),
-        ErrorKind::Fenced | ErrorKind::Other => Ok(()),
     }
 }
 
