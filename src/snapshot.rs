@@ -45,7 +45,7 @@ pub struct ServiceSnapshot {
     pub backlog_limit_bytes: u64,
     pub oldest_held_seconds: f64,
     /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
-    pub allocations: [u64; 3],
+    pub allocations: [u64; Cause::NAMES.len()],
     pub partitions: Vec<PartitionSnapshot>,
     /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
     pub paused: Vec<(&'static str, u64)>,

@@ -1,6 +1,7 @@
 //! The clients of a service: who is known, what each weighs, what was decided for each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 
@@ -8,7 +9,7 @@ use crate::allocator::{self, Credit, Fixed, Grant};
 use crate::backlog::Lane;
 use crate::delays::DelayHistogram;
 use crate::limit::OwnLimit;
-use crate::policy::{Mode, Policy};
+use crate::policy::{ClientPolicy, Mode, Policy};
 use crate::reason::ReasonCounts;
 use crate::units::{Time, Weight};
 use crate::window::SlidingCount;
@@ -91,6 +92,14 @@ impl Client {
         }
     }
 
+    /// Counts an admission.
+    pub fn count_admitted(&mut self, waited: Duration) {
+        self.counts.admitted += 1;
+        if let Some(delays) = &mut self.delays {
+            if waited.is_zero() { delays.record_none() } else { delays.record(waited) }
+        }
+    }
+
     /// The weight in fair queueing: the larger of grant and default share, unrounded.
     pub fn reweigh(&mut self) {
         self.lane.set_weight(self.grant.exact.max(self.grant.default_share).to_bits());
@@ -139,6 +148,35 @@ impl Registry {
             registry.insert(&client.name, client.weight, limit, true, None, policy, now);
         }
         registry
+    }
+
+    /// The configured clients of another policy. Who is not configured any more is as any other; what was decided for it, and
+    /// what waits, stays. A limit that is the same goes on as it was.
+    pub fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
+        self.listed_weight = policy.clients.iter().map(|client| client.weight.thousandths()).sum();
+        self.listed = policy.clients.len() as u64;
+        (self.unlisted_weight, self.max_clients) = (policy.unlisted_weight, policy.max_clients);
+        let mut limits: HashMap<Arc<str>, OwnLimit> = HashMap::new();
+        for client in self.iter_mut() {
+            limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
+            (client.configured, client.weight) = (false, Weight::ONE);
+            client.used.change(policy, now, cycle);
+        }
+        let before: HashMap<&str, &ClientPolicy> = old.clients.iter().map(|client| (&*client.name, client)).collect();
+        for wanted in &policy.clients {
+            let same = before.get(&*wanted.name).is_some_and(|before| before.limit == wanted.limit);
+            let kept = limits.remove(&*wanted.name).filter(|_| same);
+            let limit = kept.or_else(|| wanted.limit.as_ref().map(|limit| OwnLimit::new(limit, now)));
+            match self.find(&wanted.name) {
+                Some(index) => {
+                    let client = self.get_mut(index);
+                    (client.configured, client.weight, client.limit) = (true, wanted.weight, limit);
+                }
+                None => {
+                    self.insert(&wanted.name, wanted.weight, limit, true, Some(cycle), policy, now);
+                }
+            }
+        }
     }
 
     /// How many are known.
@@ -282,6 +320,20 @@ impl Used {
             (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(SlidingCount::new(policy.cycle)),
             (Mode::Reject, crate::policy::Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
         }
+    }
+
+    /// Counts as another policy wants it. Where it is not known when something was admitted, it counts from now on.
+    fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
+        let lately = self.count(now, cycle);
+        *self = match (Used::new(policy), &mut *self) {
+            (Used::Sliding(_), Used::Sliding(window)) => Used::Sliding(window.over(now, policy.cycle)),
+            (Used::Sliding(mut window), _) => {
+                window.add(now, lately);
+                Used::Sliding(window)
+            }
+            (Used::Fixed { .. }, _) => Used::Fixed { cycle, admitted: lately },
+            (Used::Uncounted, _) => Used::Uncounted,
+        };
     }
 
     /// What counts against the grant now.

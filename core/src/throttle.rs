@@ -6,8 +6,10 @@
 //! - `throttle.rs`: what it holds, what happens to partitions, what it shows
 //! - `throttle/decide.rs`: the decision on a record that was just read
 //! - `throttle/queue.rs`: delayed records that go, overflow, expire; paused partitions
+//! - `throttle/change.rs`: another policy
 //! - `throttle/share.rs`: cycles, wants and when the allocator runs
 
+mod change;
 mod decide;
 mod queue;
 mod share;
@@ -362,7 +364,7 @@ impl Throttle {
     }
 
     /// Allocations so far, by [`Cause`].
-    pub fn allocations(&self) -> [u64; 3] {
+    pub fn allocations(&self) -> [u64; Cause::NAMES.len()] {
         self.share.allocations
     }
 

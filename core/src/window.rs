@@ -101,6 +101,16 @@ impl SlidingCount {
         }
     }
 
+    /// The same over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window begins with
+    /// what the shorter one remembers.
+    pub fn over(&mut self, now: Time, cycle: Duration) -> SlidingCount {
+        let mut other = SlidingCount::new(cycle);
+        for (end, n) in self.slices(now) {
+            other.add_at(now, Time::from_nanos(end.as_nanos() - 1).min(now), n);
+        }
+        other
+    }
+
     /// The slices that hold something, oldest first: their ends and counts.
     pub fn slices(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
         self.expire(now);

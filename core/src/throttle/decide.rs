@@ -66,22 +66,21 @@ impl Throttle {
             (_, Sender::Client(name)) => self.registry.find(name),
             _ => None,
         };
-        match client {
-            Some(client) => {
-                let client = self.registry.get_mut(client);
-                client.counts.admitted += 1;
-                if let Some(delays) = &mut client.delays {
-                    delays.record_none();
-                }
-            }
-            None => self.unregistered.admitted += 1,
-        }
-        self.delays.record(Duration::ZERO);
-        self.actual.add(now, 1);
-        self.window_max = self.window_max.max(self.actual.count(now));
-        self.partitions[arrival.partition as usize].memory.add(now, 1);
+        self.passed(now, client, arrival.partition, Duration::ZERO);
         self.complete(arrival.partition, arrival.offset);
         Verdict::Admit(client)
+    }
+
+    /// Counts what passthrough lets pass.
+    pub(super) fn passed(&mut self, now: Time, client: Option<u32>, partition: u32, waited: Duration) {
+        match client {
+            Some(client) => self.registry.get_mut(client).count_admitted(waited),
+            None => self.unregistered.admitted += 1,
+        }
+        self.delays.record(waited);
+        self.actual.add(now, 1);
+        self.window_max = self.window_max.max(self.actual.count(now));
+        self.partitions[partition as usize].memory.add(now, 1);
     }
 
     fn known_client(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
@@ -222,10 +221,7 @@ impl Throttle {
             client.shadow.admitted += 1;
             return;
         }
-        client.counts.admitted += 1;
-        if let Some(delays) = &mut client.delays {
-            if waited.is_zero() { delays.record_none() } else { delays.record(waited) }
-        }
+        client.count_admitted(waited);
         self.delays.record(waited);
         self.partitions[partition as usize].memory.add(now, 1);
         self.window_max = self.window_max.max(self.window.count(now));

@@ -18,7 +18,13 @@ impl Throttle {
             if let Some(action) = self.say(0) {
                 return Some(action);
             }
-            if self.reject_doomed() || self.expire_oldest(now) {
+            if self.reject_doomed() {
+                continue;
+            }
+            if let Some(action) = self.let_go(now) {
+                return Some(action);
+            }
+            if self.expire_oldest(now) {
                 continue;
             }
             match self.serve_next(now) {
@@ -121,6 +127,21 @@ impl Throttle {
         }
         self.complete(held.partition, held.offset);
         Served::Real(Action::Admit { slot, partition: held.partition, offset: held.offset, client, waited })
+    }
+
+    /// Passthrough: what still waits from before goes, in the order in which it was read. (The first one of all is the first
+    /// one of its partition too, so it fits in the map.)
+    fn let_go(&mut self, now: Time) -> Option<Action> {
+        let slot = self.backlog.oldest().filter(|_| !self.policy.enforce)?;
+        let Held { client, partition, offset, .. } = *self.backlog.get(slot);
+        if partition == VIRTUAL || client == NOBODY {
+            return None;
+        }
+        let waited = now.since(self.take_out(slot, true).since);
+        self.backlog.release(slot);
+        self.passed(now, Some(client), partition, waited);
+        self.complete(partition, offset);
+        Some(Action::Admit { slot, partition, offset, client, waited })
     }
 
     /// The record itself, if its completion fits in its partition's map; else the one that holds this partition's
@@ -237,15 +258,12 @@ impl Throttle {
     /// Keeps the backlogs within their bounds after a record of this client was put in line.
     pub(super) fn bound_backlog(&mut self, client: u32, partition: u32) {
         let full = self.registry.get(client).lane.records.len() > self.policy.queue_capacity;
-        let heavy = self.backlog.bytes() > self.policy.queue_bytes;
         // Passthrough can't pause anything: its imagined backlogs are bounded as if it could not.
         if self.overflow() == Overflow::DeadLetter || partition == VIRTUAL {
-            if full && let Some(oldest) = self.registry.get(client).lane.records.head() {
-                self.turn_away_fitting(oldest, Reason::QueueFull);
+            if full {
+                self.shed_records(client);
             }
-            if heavy {
-                self.shed_bytes();
-            }
+            self.shed_bytes();
             return;
         }
         if self.registry.get(client).lane.records.len() >= self.policy.queue_capacity {
@@ -261,9 +279,21 @@ impl Throttle {
         }
     }
 
+    /// Turns away the oldest records of a client until it has no more than `queue_capacity`.
+    pub(super) fn shed_records(&mut self, client: u32) {
+        while self.registry.get(client).lane.records.len() > self.policy.queue_capacity
+            && let Some(oldest) = self.registry.get(client).lane.records.head()
+        {
+            self.turn_away_fitting(oldest, Reason::QueueFull);
+        }
+    }
+
     /// Turns away the oldest records of whoever is furthest above its default share of `queue_bytes`, and a little
     /// more than is needed: finding that client looks at all of them.
-    fn shed_bytes(&mut self) {
+    pub(super) fn shed_bytes(&mut self) {
+        if self.backlog.bytes() <= self.policy.queue_bytes {
+            return;
+        }
         let bound = self.policy.queue_bytes - self.policy.queue_bytes / 64;
         while self.backlog.bytes() > bound {
             let bytes = self.registry.iter().map(|(index, client)| (index, client.lane.bytes));
@@ -331,11 +361,16 @@ impl Throttle {
         while !self.map_has_room(partition, offset) {
             let list = &self.partitions[partition as usize].held;
             let mut held: HashMap<u32, u64> = HashMap::new();
-            for slot in self.backlog.of_partition(list) {
-                *held.entry(self.backlog.get(slot).client).or_default() += 1;
+            let clients = self.backlog.of_partition(list).map(|slot| self.backlog.get(slot).client);
+            for client in clients.filter(|&client| client != NOBODY) {
+                *held.entry(client).or_default() += 1;
             }
             let total = list.len();
             let Some(client) = self.furthest_above_share(held.iter().map(|(&c, &n)| (c, n)), total) else {
+                // Nobody's are rejected already, from when nobody could be turned away.
+                if self.reject_doomed() {
+                    continue;
+                }
                 return;
             };
             // A sixteenth at a time: each look costs a walk over all that the partition holds.

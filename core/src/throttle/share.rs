@@ -13,11 +13,13 @@ pub enum Cause {
     Cycle,
     NewClient,
     Recall,
+    /// Another policy.
+    Reload,
 }
 
 impl Cause {
     /// The names of all causes, in the order of the enum.
-    pub const NAMES: [&'static str; 3] = ["cycle", "new_client", "recall"];
+    pub const NAMES: [&'static str; 4] = ["cycle", "new_client", "recall", "reload"];
 }
 
 /// Where the cycle stands and whether an early allocation is due.
@@ -27,12 +29,12 @@ pub(super) struct Share {
     start: Time,
     early: Option<(Time, Cause)>,
     last_early: Option<Time>,
-    pub(super) allocations: [u64; 3],
+    pub(super) allocations: [u64; Cause::NAMES.len()],
 }
 
 impl Share {
     pub(super) fn new(now: Time) -> Share {
-        Share { cycle: 0, start: now, early: None, last_early: None, allocations: [0; 3] }
+        Share { cycle: 0, start: now, early: None, last_early: None, allocations: [0; Cause::NAMES.len()] }
     }
 }
 
@@ -79,6 +81,20 @@ impl Throttle {
         // Before, not after: what is granted to the forgotten would be nobody's for a cycle.
         self.registry.forget_idle(now - self.policy.client_idle_timeout);
         self.allocate(Cause::Cycle);
+    }
+
+    /// The cycle has another length from now on: a new one begins. What was wanted lately is taken to be wanted at the same
+    /// rate.
+    pub(super) fn begin_cycle(&mut self, now: Time, old: Duration) {
+        let (old, new) = (u128::from(nanos(old)), u128::from(nanos(self.policy.cycle)));
+        for client in self.registry.iter_mut() {
+            let wants = u128::from(client.last_wants.max(client.wants()));
+            end_cycle(client);
+            client.last_wants = u64::try_from((wants * new).div_ceil(old)).unwrap_or(u64::MAX);
+        }
+        self.share.cycle += 1;
+        self.share.start = now;
+        self.share.early = None;
     }
 
     /// Asks for an early allocation. They coalesce: at most one per max(cycle / 100, N · 2 µs), so that a flood of

@@ -5,6 +5,7 @@
 //! - one file for each law that needs a world of its own
 
 mod case;
+mod change;
 mod fairness;
 mod limits;
 mod pace;
@@ -22,7 +23,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Cases of each law in each class, for the test that counts them.
-const CASES: [(&str, u32); 10] = [
+const CASES: [(&str, u32); 11] = [
     ("scripts", 1_800),
     ("tight", 400),
     ("busy", 200),
@@ -33,6 +34,7 @@ const CASES: [(&str, u32); 10] = [
     ("limit_shape", 200),
     ("passthrough", 300),
     ("retry", 500),
+    ("change", 120),
 ];
 
 /// Runs a law over random cases of every class.

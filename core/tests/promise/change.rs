@@ -1,0 +1,212 @@
+//! Policies that change while records flow: nothing is lost, decided twice or overtaken, and no window holds more than the
+//! largest capacity in force in it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::{Strategy, any, prop_oneof};
+use watermaster_core::map::MapBudget;
+use watermaster_core::policy::Policy;
+use watermaster_core::units::Time;
+
+use crate::case::{Class, name, own_limits, policies};
+use crate::check;
+use crate::sim::{Fate, Sim};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send {
+        client: usize,
+        partition: u32,
+        records: u32,
+    },
+    /// Time passes, in thousandths of a cycle.
+    Wait {
+        cycles: u32,
+    },
+    Change(Box<Policy>),
+    /// A partition was not fetched for a while: so many more records are catching up.
+    FetchGap {
+        partition: u32,
+        records: i64,
+    },
+}
+
+#[derive(Debug, Clone)]
+struct Case {
+    policy: Policy,
+    script: Vec<Step>,
+}
+
+const PARTITIONS: u32 = 3;
+const IN_FLIGHT: u32 = 2;
+
+fn cases(class: Class) -> impl Strategy<Value = Case> {
+    changing(class).prop_flat_map(move |policy| {
+        let budget = policy.map_budget;
+        let change = changing(class).prop_map(move |other| {
+            // The maps that were written must fit on.
+            Step::Change(Box::new(Policy { map_budget: budget, ..other }))
+        });
+        let send = (0_usize..12, 0..PARTITIONS, prop_oneof![1_u32..8, 1_u32..80])
+            .prop_map(|(client, partition, records)| Step::Send { client, partition, records });
+        let wait = prop_oneof![1_u32..60, 1_u32..1_500].prop_map(|cycles| Step::Wait { cycles });
+        let gap = (0..PARTITIONS, 1_i64..9).prop_map(|(partition, records)| Step::FetchGap { partition, records });
+        vec(prop_oneof![8 => send, 4 => wait, 2 => change, 1 => gap], 1..60)
+            .prop_map(move |script| Case { policy: policy.clone(), script })
+    })
+}
+
+fn changing(class: Class) -> impl Strategy<Value = Policy> {
+    (policies(class), proptest::option::weighted(0.3, own_limits()), any::<u8>()).prop_map(
+        |(mut policy, limit, rare)| {
+            policy.clients[0].limit = limit;
+            policy.enforce = rare % 4 != 0;
+            if rare % 8 == 1 {
+                policy.max_delay = policy.cycle * 3 / 2;
+            }
+            policy
+        },
+    )
+}
+
+/// A throttle whose policy changes, and what was in force when.
+struct World {
+    sim: Sim,
+    /// Each policy with the moment from which on it was in force.
+    history: Vec<(Time, Policy)>,
+}
+
+impl World {
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Send { client, partition, records } => {
+                for n in 0..records {
+                    // What was in flight when it was paused still comes.
+                    if n < IN_FLIGHT || !self.sim.paused[partition as usize] {
+                        self.sim.read(&name(client), partition);
+                    }
+                }
+            }
+            Step::Wait { cycles } => self.sim.run_for(self.policy().cycle * cycles / 1_000),
+            Step::Change(policy) => self.change(*policy),
+            Step::FetchGap { partition, records } => {
+                let end = self.sim.lives.range((partition, 0)..(partition + 1, 0)).count() as i64;
+                self.sim.throttle.handle_fetch_gap(partition, end + records);
+            }
+        }
+        for partition in 0..PARTITIONS {
+            self.sim.throttle.commit_of(self.sim.now, partition).expect("the map fits in its budget");
+        }
+    }
+
+    fn policy(&self) -> &Policy {
+        &self.history.last().expect("there is always one").1
+    }
+
+    fn change(&mut self, policy: Policy) {
+        // So that it is clear which policy a decision was taken by.
+        self.sim.run_for(Duration::from_nanos(1));
+        self.sim.throttle.handle_policy(self.sim.now, policy.clone());
+        let granted: u64 = self.sim.throttle.clients().map(|client| client.grant.records).sum();
+        assert_eq!(granted, policy.capacity, "what is granted");
+        for client in &policy.clients {
+            assert!(self.sim.throttle.client(&client.name).is_some_and(|known| known.configured), "{}", client.name);
+        }
+        self.sim.act();
+        let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
+        if !policy.enforce {
+            assert_eq!(held, 0, "passthrough holds nothing back");
+        }
+        self.history.push((self.sim.now, policy));
+    }
+
+    /// The policies in force somewhere in (from, until].
+    fn in_force(&self, from: Time, until: Time) -> impl Iterator<Item = &Policy> {
+        let ends = self.history.iter().skip(1).map(|(at, _)| *at).chain([Time::NEVER]);
+        let within = move |(begin, end): (Time, Time)| begin <= until && end > from;
+        self.history
+            .iter()
+            .zip(ends)
+            .filter(move |((begin, _), end)| within((*begin, *end)))
+            .map(|((_, policy), _)| policy)
+    }
+
+    /// The longest window that ends here and is as long as the shortest cycle in force in it.
+    fn window(&self, until: Time) -> Duration {
+        let mut length = self.in_force(until, until).map(|policy| policy.cycle).min().expect("one is in force");
+        loop {
+            let shortest = self.in_force(earlier(until, length), until).map(|policy| policy.cycle).min();
+            match shortest.filter(|shortest| *shortest < length) {
+                Some(shortest) => length = shortest,
+                None => return length,
+            }
+        }
+    }
+
+    fn no_window_holds_too_much(&self) {
+        let times = self.sim.admissions();
+        for (last, &until) in times.iter().enumerate() {
+            let from = earlier(until, self.window(until));
+            // What passthrough let pass counts against those that come after it.
+            if self.in_force(until, until).any(|policy| !policy.enforce) {
+                continue;
+            }
+            let capacity = self.in_force(from, until).map(|policy| policy.capacity).max().expect("one is in force");
+            let first = times.partition_point(|at| *at <= from);
+            assert!((last + 1 - first) as u64 <= capacity, "{} of {capacity} in a window", last + 1 - first);
+        }
+    }
+
+    fn nobody_is_overtaken(&self) {
+        let mut turns: BTreeMap<(&str, u32), usize> = BTreeMap::new();
+        for ((partition, offset), life) in &self.sim.lives {
+            if matches!(life.fate, Fate::Admitted { .. }) {
+                let before = turns.insert((&life.client, *partition), life.turn);
+                assert!(before.is_none_or(|before| before < life.turn), "{partition}/{offset} of {}", life.client);
+            }
+        }
+    }
+
+    /// Everything is decided in the end, and counted once.
+    fn finish(&mut self) {
+        let (records, policy) = (self.sim.lives.len() as u64, self.policy().clone());
+        if records / policy.capacity < 150 {
+            let cycles = u32::try_from(records / policy.capacity + 3).expect("few");
+            let slowest = policy.clients.iter().filter_map(|client| client.limit).map(|limit| limit.per).max();
+            self.sim.run_for(policy.cycle * cycles * 21 / 20 + slowest.unwrap_or_default() * records as u32);
+            let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
+            assert_eq!(held, 0, "everything is decided in the end");
+        }
+        let (mut admitted, mut rejected) = (0, 0);
+        let unregistered = self.sim.throttle.unregistered().0;
+        for counts in self.sim.throttle.clients().map(|client| client.counts).chain([unregistered]) {
+            admitted += counts.admitted;
+            rejected += counts.rejected.total();
+        }
+        assert_eq!(admitted, self.sim.admissions().len() as u64, "admitted");
+        let turned_away = self.sim.lives.values().filter(|life| matches!(life.fate, Fate::Rejected(_))).count();
+        assert_eq!(rejected, turned_away as u64, "rejected");
+    }
+}
+
+fn earlier(time: Time, by: Duration) -> Time {
+    Time::from_nanos(time.as_nanos() - u64::try_from(by.as_nanos()).expect("a cycle"))
+}
+
+fn run(case: Case) {
+    let sim = Sim::new(case.policy.clone(), PARTITIONS);
+    let mut world = World { history: vec![(sim.now, case.policy)], sim };
+    for step in case.script {
+        world.step(step);
+    }
+    world.finish();
+    world.no_window_holds_too_much();
+    world.nobody_is_overtaken();
+}
+
+#[test]
+fn policies_change_while_records_flow() {
+    check("change", cases, run);
+}
