@@ -51,7 +51,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the throttler until SIGTERM or SIGINT, then drain and leave
+    /// Run the throttler until SIGTERM or SIGINT, then drain and leave; SIGHUP reloads the configuration
     #[command(after_help = Exit::table())]
     Run(Run),
     /// Show everything at work on an embedded broker: a campaign's burst, a live table, a summary
@@ -245,7 +245,11 @@ fn run(args: &Run) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    crate::run::run(config, crate::run::RunOptions { accept_foreign_offsets: args.accept_foreign_offsets })
+    crate::run::run(
+        args.file.path.clone(),
+        config,
+        crate::run::RunOptions { accept_foreign_offsets: args.accept_foreign_offsets },
+    )
 }
 
 fn demo(args: &Demo) -> Exit {

@@ -6,6 +6,7 @@
 //! figment merges the layers and remembers where each value came from. The values are then read one by one rather
 //! than through serde, which would stop at the first error.
 
+mod change;
 mod effective;
 mod error;
 mod kafka;
@@ -20,6 +21,7 @@ mod values;
 use std::ffi::OsString;
 use std::path::Path;
 
+pub use self::change::RELOADED;
 pub use self::effective::{Effective, Entry};
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::schema::{Fallback, KEYS, Key, REFUSED_PROPERTIES};

@@ -24,6 +24,7 @@ use watermaster_core::round::{Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
+use crate::admin::mode_name;
 use crate::client_id::{self, Identity};
 use crate::failpoint;
 use crate::heartbeat::Heartbeat;
@@ -31,6 +32,7 @@ use crate::kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartiti
 use crate::kafka::preflight;
 use crate::kafka::producer::Producer;
 use crate::kafka::record::{HeldRecord, Output, Record, SourceIndex};
+use crate::reload::Inbox;
 use crate::settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 use crate::snapshot::SnapshotCell;
 
@@ -56,6 +58,8 @@ pub struct Job {
     pub facts: preflight::Report,
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
+    /// Where its next policy comes from.
+    pub policies: Arc<Inbox>,
     /// Set from outside: finish the round and leave.
     pub shutdown: Arc<AtomicBool>,
 }
@@ -187,6 +191,7 @@ impl<'c> Engine<'c> {
             self.job.heartbeat.beat(Instant::now());
             self.notice_gap(now);
             self.notice_tails(now);
+            self.notice_policy(now);
             self.throttle.handle_timeout(now);
             self.act(now);
             if self.round_due(now) {
@@ -210,6 +215,16 @@ impl<'c> Engine<'c> {
             self.publish(self.clock.now());
         }
         Ok(())
+    }
+
+    /// Takes over another policy, if one was left.
+    fn notice_policy(&mut self, now: Time) {
+        let Some(policy) = self.job.policies.take() else { return };
+        let service = &self.job.service.name;
+        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, mode_name(policy.mode));
+        info!(service, capacity, cycle_seconds = cycle.as_secs_f64(), mode, policy.enforce, "another policy");
+        self.throttle.handle_policy(now, policy);
+        self.publish(now);
     }
 
     /// How long nothing will happen by itself.

@@ -11,6 +11,7 @@ pub mod failpoint;
 pub mod heartbeat;
 pub mod kafka;
 pub mod metrics;
+pub mod reload;
 pub mod run;
 pub mod settings;
 pub mod snapshot;

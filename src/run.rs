@@ -1,5 +1,6 @@
 //! `watermaster run`: one thread per service, and beside them HTTP and signals on tokio.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminState, ServiceHandle, Token};
+use crate::admin::{self, AdminState, ServiceHandle, Shown, Token};
 use crate::config::Config;
 use crate::demo::{EngineStart, StopEngine};
 use crate::engine::{self, Job, Stopped};
@@ -19,6 +20,7 @@ use crate::heartbeat::Heartbeat;
 use crate::kafka;
 use crate::kafka::preflight::{self, Severity};
 use crate::metrics::Publisher;
+use crate::reload::{Configuration, Inbox};
 use crate::settings::{Service, Settings};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 
@@ -40,8 +42,8 @@ pub struct RunOptions {
     pub accept_foreign_offsets: bool,
 }
 
-/// Runs the throttler until it is told to stop or no service is left running.
-pub fn run(config: Config, options: RunOptions) -> Exit {
+/// Runs the throttler with the configuration at `path` until it is told to stop or no service is left running.
+pub fn run(path: PathBuf, config: Config, options: RunOptions) -> Exit {
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(why) => {
@@ -49,13 +51,13 @@ pub fn run(config: Config, options: RunOptions) -> Exit {
             return Exit::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(config, options));
+    let exit = runtime.block_on(supervise(path, config, options));
     // A look at the topics that nobody waits for any more ends with the process.
     runtime.shutdown_background();
     exit
 }
 
-async fn supervise(config: Config, options: RunOptions) -> Exit {
+async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Exit {
     let settings = &config.settings;
     let (listener, token) = match (bind(settings).await, read_token(settings)) {
         (Ok(listener), Ok(token)) => (listener, token),
@@ -65,12 +67,15 @@ async fn supervise(config: Config, options: RunOptions) -> Exit {
         }
     };
     let stop = Arc::new(AtomicBool::new(false));
-    let engines: Vec<Prepared> = settings.services.iter().map(Prepared::new).collect();
+    let configuration = Arc::new(Configuration::new(path, config.clone()));
+    let services = settings.services.iter().zip(configuration.inboxes());
+    let engines: Vec<Prepared> = services.map(|(service, inbox)| Prepared::new(service, inbox)).collect();
     tell_start(&config);
     let (end_http, http_ends) = tokio::sync::oneshot::channel::<()>();
-    let state = admin_state(&config, &engines, token, Arc::clone(&stop));
+    let state = admin_state(settings, &configuration, &engines, token, Arc::clone(&stop));
     let http = tokio::spawn(admin::serve(listener, state, async { drop(http_ends.await) }));
 
+    reload_on_hangup(&configuration);
     let mut signals = Signals::new(&stop);
     let exit = tokio::select! {
         exit = work(settings, engines, options, &stop) => exit,
@@ -155,11 +160,12 @@ pub struct Prepared {
     pub name: String,
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
+    pub policies: Arc<Inbox>,
 }
 
 impl Prepared {
-    /// For the engine of this service.
-    pub fn new(service: &Service) -> Prepared {
+    /// For the engine of this service, which finds its later policies in `policies`.
+    pub fn new(service: &Service, policies: &Arc<Inbox>) -> Prepared {
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), SILENCE));
         let cell = SnapshotCell::default();
         cell.set(ServiceSnapshot {
@@ -171,7 +177,7 @@ impl Prepared {
             trouble: Some("starting".to_owned()),
             ..ServiceSnapshot::default()
         });
-        Prepared { name: service.name.clone(), cell, heartbeat }
+        Prepared { name: service.name.clone(), cell, heartbeat, policies: Arc::clone(policies) }
     }
 
     /// Its service can't even start.
@@ -213,6 +219,7 @@ impl Fleet {
                 facts: report.clone(),
                 cell: prepared.cell.clone(),
                 heartbeat: Arc::clone(&prepared.heartbeat),
+                policies: Arc::clone(&prepared.policies),
                 shutdown: Arc::clone(stop),
             };
             let thread = thread::Builder::new().name(format!("engine-{}", service.name));
@@ -258,6 +265,7 @@ pub fn start_one(start: EngineStart) -> Result<StopEngine, String> {
         facts: preflight::Report::default(),
         cell: start.cell,
         heartbeat: start.heartbeat,
+        policies: Arc::default(),
         shutdown: Arc::clone(&stop),
     };
     let engine = thread::Builder::new().name(format!("engine-{name}")).spawn(|| engine::run(job));
@@ -311,9 +319,15 @@ fn read_token(settings: &Settings) -> Result<Option<Token>, String> {
 }
 
 /// The HTTP side of these engines.
-fn admin_state(config: &Config, engines: &[Prepared], token: Option<Token>, stop: Arc<AtomicBool>) -> Arc<AdminState> {
-    let mut publisher = Publisher::new(&kafka::client_version(), config.settings.admin.metrics_clients);
-    config.settings.services.iter().for_each(|service| publisher.declare(service));
+fn admin_state(
+    settings: &Settings,
+    configuration: &Arc<Configuration>,
+    engines: &[Prepared],
+    token: Option<Token>,
+    stop: Arc<AtomicBool>,
+) -> Arc<AdminState> {
+    let mut publisher = Publisher::new(&kafka::client_version(), settings.admin.metrics_clients);
+    settings.services.iter().for_each(|service| publisher.declare(service));
     let handle = |engine: &Prepared| ServiceHandle {
         name: engine.name.clone(),
         cell: engine.cell.clone(),
@@ -322,11 +336,26 @@ fn admin_state(config: &Config, engines: &[Prepared], token: Option<Token>, stop
     Arc::new(AdminState {
         services: engines.iter().map(handle).collect(),
         publisher: Mutex::new(publisher),
-        config: config.effective.to_json(),
-        config_hash: config.effective.hash(),
+        configuration: Shown::Loaded(Arc::clone(configuration)),
         token,
         draining: stop,
     })
+}
+
+/// SIGHUP: the configuration is read again.
+fn reload_on_hangup(configuration: &Arc<Configuration>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let configuration = Arc::clone(configuration);
+    match signal(SignalKind::hangup()) {
+        Ok(mut hangups) => drop(tokio::spawn(async move {
+            while hangups.recv().await.is_some() {
+                let configuration = Arc::clone(&configuration);
+                // It says itself how that ended.
+                let _ = tokio::task::spawn_blocking(move || configuration.reload()).await;
+            }
+        })),
+        Err(why) => warn!("SIGHUP can't be listened to: {why}"),
+    }
 }
 
 /// SIGTERM and SIGINT. The first one drains, a second one is in a hurry.

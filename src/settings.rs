@@ -10,7 +10,7 @@ use std::time::Duration;
 use watermaster_core::policy::Policy;
 
 /// Everything that the program was told.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub kafka: Kafka,
     pub admin: Admin,
@@ -19,7 +19,7 @@ pub struct Settings {
 }
 
 /// How to reach Kafka and how to treat it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Kafka {
     pub bootstrap_servers: String,
     pub group_id: String,
@@ -79,7 +79,7 @@ pub enum OnUndeliverable {
 }
 
 /// The HTTP side.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
     pub token_file: Option<PathBuf>,
@@ -97,7 +97,7 @@ pub enum LogFormat {
 }
 
 /// One protected service.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     pub name: String,
     pub target: String,
@@ -124,7 +124,7 @@ pub enum ClientFrom {
 }
 
 /// One source topic.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     pub topic: String,
     /// What `client_from = ["topic"]` yields.

@@ -131,6 +131,7 @@ impl Bench {
             facts: preflight::Report::default(),
             cell: cell.clone(),
             heartbeat: Arc::new(Heartbeat::new(Instant::now(), PATIENCE)),
+            policies: Arc::default(),
             shutdown: Arc::clone(&shutdown),
         };
         Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }

@@ -16,7 +16,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -26,6 +26,7 @@ pub use view::{ClientView, ServiceView, mode_name, rejections};
 
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
+use crate::reload::Configuration;
 use crate::snapshot::SnapshotCell;
 
 /// How long open requests may take once the shutdown began.
@@ -37,14 +38,20 @@ pub struct AdminState {
     /// One for each service, in the order of the configuration.
     pub services: Vec<ServiceHandle>,
     pub publisher: Mutex<Publisher>,
-    /// The effective configuration, secrets redacted.
-    pub config: Value,
-    /// Names the configuration: the same for the same effective settings.
-    pub config_hash: String,
+    pub configuration: Shown,
     /// Needed for `/v1` beyond loopback, and to change anything.
     pub token: Option<Token>,
     /// Set when the program begins to stop; `/readyz` says so.
     pub draining: Arc<AtomicBool>,
+}
+
+/// The effective configuration, secrets redacted, and its hash: the same for the same effective settings.
+#[derive(Debug)]
+pub enum Shown {
+    /// It is what it is.
+    Fixed { config: Value, hash: String },
+    /// It comes from a file, and can be reloaded.
+    Loaded(Arc<Configuration>),
 }
 
 /// What the HTTP side needs of one service's engine.
@@ -84,6 +91,7 @@ pub fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let guard = Guard { state: Arc::clone(&state), on_loopback };
     let v1 = Router::new()
         .route("/config", get(config))
+        .route("/reload", post(reload))
         .route("/services", get(services))
         .route("/services/{name}", get(service))
         .fallback(not_found)
@@ -177,11 +185,38 @@ async fn metrics_text(State(state): State<Arc<AdminState>>) -> Response {
     for service in &state.services {
         publisher.publish(&service.name, &service.cell.get());
     }
+    if let Shown::Loaded(configuration) = &state.configuration {
+        publisher.publish_reload(configuration.last());
+    }
     ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], publisher.render()).into_response()
 }
 
 async fn config(State(state): State<Arc<AdminState>>) -> Json<Value> {
-    Json(json!({ "hash": state.config_hash, "config": state.config }))
+    let (config, hash) = match &state.configuration {
+        Shown::Fixed { config, hash } => (config.clone(), hash.clone()),
+        Shown::Loaded(configuration) => configuration.shown(),
+    };
+    Json(json!({ "hash": hash, "config": config }))
+}
+
+async fn reload(State(state): State<Arc<AdminState>>) -> Response {
+    let Shown::Loaded(configuration) = &state.configuration else {
+        let error = json!({ "error": "there is no configuration file to reload" });
+        return (StatusCode::CONFLICT, Json(error)).into_response();
+    };
+    let configuration = Arc::clone(configuration);
+    match tokio::task::spawn_blocking(move || configuration.reload()).await {
+        Ok(Ok(reloaded)) => Json(json!({ "hash": reloaded.hash, "changed": reloaded.changed })).into_response(),
+        Ok(Err(errors)) => {
+            let error = "the configuration is not reloaded: all stays as it was";
+            let body = json!({ "error": error, "errors": errors.to_json() });
+            (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
+        }
+        Err(why) => {
+            let body = json!({ "error": format!("reloading failed: {why}") });
+            (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
+        }
+    }
 }
 
 async fn services(State(state): State<Arc<AdminState>>) -> Json<Value> {

@@ -30,8 +30,10 @@ impl Server {
                 heartbeat: Arc::new(heartbeat),
             }],
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-            config: json!({ "kafka": { "group_id": "watermaster" } }),
-            config_hash: "abc".to_owned(),
+            configuration: Shown::Fixed {
+                config: json!({ "kafka": { "group_id": "watermaster" } }),
+                hash: "abc".to_owned(),
+            },
             token: Token::new("s3cret"),
             draining: Arc::new(AtomicBool::new(false)),
         });
@@ -118,6 +120,15 @@ fn a_service_is_shown_as_the_contract_says() {
     });
     assert_eq!(server.json("/v1/services/kyc"), (200, expected.clone()));
     assert_eq!(server.json("/v1/services"), (200, json!({ "services": [expected] })));
+}
+
+#[test]
+fn a_reload_needs_the_token_and_a_file() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    assert_eq!(server.request("POST", "/v1/reload", None).0, 401);
+    assert_eq!(server.request("GET", "/v1/reload", None).0, 405);
+    let (status, body) = server.request("POST", "/v1/reload", Some("s3cret"));
+    assert_eq!((status, body.contains("no configuration file")), (409, true), "{body}");
 }
 
 #[test]

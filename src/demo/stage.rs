@@ -15,7 +15,7 @@ use super::scenario::Schedule;
 use super::setup::{CYCLE, PARTITIONS};
 use super::traffic::{self, Sent};
 use super::window::WindowMaximum;
-use crate::admin::{self, AdminState, ServiceHandle, mode_name};
+use crate::admin::{self, AdminState, ServiceHandle, Shown, mode_name};
 use crate::heartbeat::Heartbeat;
 use crate::kafka::embedded::Embedded;
 use crate::kafka::probe::{TargetReader, TestProducer};
@@ -135,8 +135,7 @@ fn state(
             heartbeat: Arc::clone(heartbeat),
         }],
         publisher: Mutex::new(publisher),
-        config,
-        config_hash: "demo".to_owned(),
+        configuration: Shown::Fixed { config, hash: "demo".to_owned() },
         token: None,
         draining: Arc::clone(draining),
     }

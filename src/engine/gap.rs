@@ -25,7 +25,7 @@ impl Engine<'_> {
     pub(super) fn gap_ends(&mut self, now: Time) {
         let gap = now.since(self.last_contact);
         self.last_contact = now;
-        if !self.catches_up() || gap <= self.job.service.policy.cycle + SLEEP {
+        if !self.catches_up() || gap <= self.throttle.policy().cycle + SLEEP {
             return;
         }
         info!(
@@ -53,7 +53,7 @@ impl Engine<'_> {
         let place = &mut self.link.places[number as usize];
         let before = std::mem::replace(&mut place.read_at, now);
         let suspect = self.broker_lost.is_some_and(|lost| before <= lost);
-        if !suspect || now.since(before) <= self.job.service.policy.cycle {
+        if !suspect || now.since(before) <= self.throttle.policy().cycle {
             return;
         }
         let (source, partition) = (place.source, place.partition);
@@ -65,7 +65,7 @@ impl Engine<'_> {
     }
 
     fn catches_up(&self) -> bool {
-        let policy = &self.job.service.policy;
+        let policy = self.throttle.policy();
         policy.mode == Mode::Reject && policy.catch_up == CatchUp::Delay
     }
 }

@@ -21,6 +21,7 @@ pub use docs::markdown;
 use series::{Registry, ServiceSeries};
 use table::{Kind, Metric, TABLE};
 
+use crate::reload::LastReload;
 use crate::settings::Service;
 use crate::snapshot::{HistogramSnapshot, PartitionSnapshot, ServiceSnapshot};
 
@@ -46,13 +47,15 @@ impl Publisher {
         let recorder = PrometheusBuilder::new().build_recorder();
         TABLE.iter().for_each(|metric| describe(&recorder, metric));
         Registry(&recorder).gauge(&table::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), librdkafka]).set(1.0);
-        Publisher {
+        let publisher = Publisher {
             handle: recorder.handle(),
             recorder,
             process: metrics_process::Collector::default(),
             metrics_clients,
             services: BTreeMap::new(),
-        }
+        };
+        publisher.publish_reload(LastReload::at_start());
+        publisher
     }
 
     /// Makes every series of a service exist, at 0, before its engine has shown anything.
@@ -75,6 +78,13 @@ impl Publisher {
         if let Some(series) = self.services.get_mut(service) {
             series.publish(registry, service, snapshot);
         }
+    }
+
+    /// Takes over how the last reload of the configuration ended; the start is one.
+    pub fn publish_reload(&self, last: LastReload) {
+        let registry = Registry(&self.recorder);
+        registry.gauge(&table::CONFIG_RELOADED, &[]).set(f64::from(last.successful));
+        registry.gauge(&table::CONFIG_RELOADED_AT, &[]).set(last.success_at.as_secs_f64());
     }
 
     /// Everything in Prometheus' text format.

@@ -187,6 +187,10 @@ metrics! {
         "1 while the target or the dead-letter topic refuses writes.";
     BUILD_INFO "watermaster_build_info" Gauge Bool ["version" "librdkafka"]
         "Always 1; the labels tell what runs.";
+    CONFIG_RELOADED "watermaster_config_last_reload_successful" Gauge Bool []
+        "1 if the last attempt to take over the configuration (the start, SIGHUP or POST /v1/reload) succeeded.";
+    CONFIG_RELOADED_AT "watermaster_config_last_reload_success_timestamp_seconds" Gauge Seconds []
+        "When the configuration in force was taken over, since the Unix epoch.";
 
     // ## Process
     PROCESS_CPU "process_cpu_seconds_total" Counter Seconds []
@@ -253,7 +257,9 @@ mod tests {
     #[test]
     fn service_is_the_first_label_of_all_but_the_process_wide_ones() {
         for metric in TABLE {
-            let process_wide = metric.name.starts_with("process_") || metric.name.ends_with("build_info");
+            let process_wide = ["process_", "watermaster_build_info", "watermaster_config_"]
+                .iter()
+                .any(|start| metric.name.starts_with(start));
             assert_eq!(metric.labels.first() == Some(&"service"), !process_wide, "{}", metric.name);
             let unique: BTreeSet<_> = metric.labels.iter().collect();
             assert_eq!(unique.len(), metric.labels.len(), "{}", metric.name);

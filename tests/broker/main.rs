@@ -15,5 +15,6 @@ mod outage;
 mod poison;
 mod preflight;
 mod promise;
+mod reload;
 mod restart;
 mod rig;

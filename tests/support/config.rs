@@ -13,6 +13,8 @@ pub struct Config {
     pub kafka: String,
     /// The admin address; port 0 takes a free one.
     pub listen: String,
+    /// More lines of `[admin]`.
+    pub admin: String,
     pub services: Vec<Service>,
 }
 
@@ -41,6 +43,7 @@ impl Config {
             commit_interval: "50ms",
             kafka: "delivery = \"at_least_once\"".to_owned(),
             listen: "127.0.0.1:0".to_owned(),
+            admin: String::new(),
             services,
         }
     }
@@ -49,8 +52,8 @@ impl Config {
     pub fn to_toml(&self) -> String {
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {:?}\ncommit_interval = {:?}\n{}\n\
-             [admin]\nlisten = {:?}\n\n[log]\nformat = \"text\"\n",
-            self.bootstrap, self.group, self.instance, self.commit_interval, self.kafka, self.listen
+             [admin]\nlisten = {:?}\n{}\n[log]\nformat = \"text\"\n",
+            self.bootstrap, self.group, self.instance, self.commit_interval, self.kafka, self.listen, self.admin
         );
         for service in &self.services {
             service.write(&mut text);

@@ -11,6 +11,9 @@ use super::config::Config;
 use super::process::{Process, Signal};
 use super::wait::{wait_for, wait_until};
 
+/// The configuration, in a folder of its own.
+const FILE: &str = "watermaster.toml";
+
 /// How long it may take from its start until it is ready.
 pub const START: Duration = Duration::from_secs(30);
 
@@ -22,9 +25,20 @@ pub fn check(config: &Config) -> (Option<i32>, String) {
     (output.status.code(), said.concat())
 }
 
+fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder().http_status_as_error(false);
+    config.timeout_global(Some(Duration::from_secs(5))).build().new_agent()
+}
+
+fn answer(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Option<(u16, String)> {
+    let mut response = response.ok()?;
+    let body = response.body_mut().read_to_string().ok()?;
+    Some((response.status().as_u16(), body))
+}
+
 /// A subcommand with this configuration, whatever the environment says.
 fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
-    let file = dir.path().join("watermaster.toml");
+    let file = dir.path().join(FILE);
     std::fs::write(&file, config.to_toml()).expect("the configuration can be written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
     command.arg(subcommand).arg("--config").arg(&file);
@@ -38,7 +52,7 @@ fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
 pub struct Watermaster {
     process: Process,
     log: Arc<Mutex<String>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Watermaster {
@@ -58,7 +72,7 @@ impl Watermaster {
                 log.push('\n');
             }
         });
-        Watermaster { process, log, _dir: dir }
+        Watermaster { process, log, dir }
     }
 
     /// Starts it and waits until it is ready.
@@ -88,12 +102,15 @@ impl Watermaster {
 
     /// Status and body of a GET; `None` when nobody answers.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
-        let url = format!("{}{path}", self.url()?);
-        let config = ureq::Agent::config_builder().http_status_as_error(false);
-        let agent = config.timeout_global(Some(Duration::from_secs(5))).build().new_agent();
-        let mut response = agent.get(&url).call().ok()?;
-        let body = response.body_mut().read_to_string().ok()?;
-        Some((response.status().as_u16(), body))
+        answer(agent().get(format!("{}{path}", self.url()?)).call())
+    }
+
+    /// Gives it another configuration and asks it to take it over: status and body.
+    pub fn reload(&self, toml: &str, token: &str) -> (u16, String) {
+        std::fs::write(self.dir.path().join(FILE), toml).expect("the configuration can be written");
+        let url = format!("{}/v1/reload", self.url().expect("it listens"));
+        let request = agent().post(url).header("authorization", format!("Bearer {token}"));
+        answer(request.send_empty()).expect("the admin API answers")
     }
 
     /// What it says about a service.

@@ -1,0 +1,179 @@
+//! A configuration is reloaded as a whole or not at all; what a running program can't change is refused by key.
+
+use std::path::{Path, PathBuf};
+
+use watermaster::config::{Config, KEYS, RELOADED};
+use watermaster::reload::Configuration;
+
+const SECRET: &str = "sasl-password";
+
+/// A configuration that says everything a reload may change, and something that it may not.
+fn text(change: impl Fn(String) -> String) -> String {
+    change(
+        r#"[kafka]
+bootstrap_servers = "localhost:9092"
+[kafka.properties]
+"sasl.password" = "sasl-password"
+[[service]]
+name = "kyc"
+target = "kyc.requests"
+dead_letter = "kyc.dead-letter"
+capacity = 2000
+cycle = "10s"
+reservation = 0.1
+lending = "proportional"
+mode = "shape"
+enforce = true
+window = "sliding"
+catch_up = "delay"
+max_clients = 1000
+unlisted_weight = 1.0
+client_idle_timeout = "10m"
+[service.shape]
+queue_capacity = 10000
+max_delay = "60s"
+overflow = "dead_letter"
+[[service.source]]
+topic = "home-loan.kyc"
+client = "home-loan"
+[service.client.home-loan]
+weight = 2.0
+limit = { rate = 50 }
+"#
+        .to_owned(),
+    )
+}
+
+struct File {
+    path: PathBuf,
+    configuration: Configuration,
+    _dir: tempfile::TempDir,
+}
+
+impl File {
+    fn new() -> File {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("watermaster.toml");
+        std::fs::write(&path, text(|text| text)).expect("the file is written");
+        let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
+        File { configuration: Configuration::new(path.clone(), config), path, _dir: dir }
+    }
+
+    /// Writes the file anew and reloads it: the keys that changed, or the errors as text.
+    fn reload(&self, from: &str, to: &str) -> Result<Vec<String>, String> {
+        self.reload_all(&[(from, to)])
+    }
+
+    fn reload_all(&self, changes: &[(&str, &str)]) -> Result<Vec<String>, String> {
+        let changed = |text: String, (from, to): &(&str, &str)| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        };
+        let text = text(|text| changes.iter().fold(text, changed));
+        std::fs::write(&self.path, text).expect("the file is written");
+        self.configuration.reload().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
+    }
+
+    fn policy_arrived(&self) -> bool {
+        self.configuration.inboxes()[0].take().is_some()
+    }
+}
+
+#[test]
+fn every_key_of_a_policy_takes_effect() {
+    let changes = [
+        ("capacity = 2000", "capacity = 4000", "capacity"),
+        ("cycle = \"10s\"", "cycle = \"5s\"", "cycle"),
+        ("reservation = 0.1", "reservation = 0.2", "reservation"),
+        ("lending = \"proportional\"", "lending = \"max_min\"", "lending"),
+        ("mode = \"shape\"", "mode = \"reject\"", "mode"),
+        ("enforce = true", "enforce = false", "enforce"),
+        ("window = \"sliding\"", "window = \"fixed\"", "window"),
+        ("catch_up = \"delay\"", "catch_up = \"reject\"", "catch_up"),
+        ("max_clients = 1000", "max_clients = 999", "max_clients"),
+        ("unlisted_weight = 1.0", "unlisted_weight = 0.5", "unlisted_weight"),
+        ("client_idle_timeout = \"10m\"", "client_idle_timeout = \"20m\"", "client_idle_timeout"),
+        ("queue_capacity = 10000", "queue_capacity = 10", "shape.queue_capacity"),
+        ("max_delay = \"60s\"", "max_delay = \"30s\"", "shape.max_delay"),
+        ("overflow = \"dead_letter\"", "overflow = \"pause\"", "shape.overflow"),
+        ("weight = 2.0\n", "weight = 3.0\n", "client.home-loan.weight"),
+        ("rate = 50 ", "rate = 60, burst = 50 ", "client.home-loan.limit.rate"),
+    ];
+    for key in RELOADED {
+        assert!(KEYS.iter().any(|known| known.section == "service" && known.name == *key), "{key} is a key");
+        assert!(changes.iter().any(|(.., changed)| changed == key), "{key} is tried here");
+    }
+    for (from, to, key) in changes {
+        let file = File::new();
+        assert_eq!(file.reload(from, to), Ok(vec![format!("service[0].{key}")]));
+        assert!(file.policy_arrived(), "{key}");
+        assert!(file.configuration.last().successful);
+        assert_eq!(file.reload(from, from), Ok(vec![format!("service[0].{key}")]), "and back");
+    }
+}
+
+#[test]
+fn clients_come_and_go() {
+    let file = File::new();
+    let with_another = "weight = 2.0\n[service.client.car-loan]\nweight = 0.5\n[service.client.home-loan.more]\n";
+    let changed = file.reload("weight = 2.0\nlimit = { rate = 50 }\n", "[service.client.car-loan]\nweight = 0.5\n");
+    let changed = changed.unwrap();
+    assert!(changed.contains(&"service[0].client.car-loan.weight".to_owned()), "{changed:?}");
+    let policy = file.configuration.inboxes()[0].take().unwrap();
+    assert!(policy.clients.iter().any(|client| client.name == "car-loan"));
+    assert!(file.reload("weight = 2.0\n", with_another).is_err(), "an unknown key");
+}
+
+#[test]
+fn what_takes_a_restart_is_refused_by_key_and_nothing_changes() {
+    let changes = [
+        ("localhost:9092", "elsewhere:9092", "kafka.bootstrap_servers"),
+        (SECRET, "another", "kafka.properties"),
+        ("name = \"kyc\"", "name = \"scoring\"", "service[0].name"),
+        ("kyc.requests", "kyc.other", "service[0].target"),
+        ("home-loan.kyc\"", "car-loan.kyc\"", "service[0].source[0].topic"),
+        ("[kafka]\n", "[kafka]\nmap_budget = \"1024 chars\"\n", "kafka.map_budget"),
+        ("[kafka]\n", "[admin]\nlisten = \"127.0.0.1:9465\"\n[kafka]\n", "admin.listen"),
+    ];
+    for (from, to, key) in changes {
+        let file = File::new();
+        let before = file.configuration.shown();
+        let error = file.reload_all(&[("capacity = 2000", "capacity = 4000"), (from, to)]).expect_err(key);
+        assert!(error.contains(key) && error.contains("restart"), "{key}: {error}");
+        assert!(!error.contains(SECRET) && !error.contains("another"), "{error}");
+        assert!(!file.policy_arrived(), "{key}");
+        assert_eq!(file.configuration.shown(), before);
+        assert!(!file.configuration.last().successful);
+        assert_eq!(file.reload("capacity = 2000", "capacity = 2001").map(|changed| changed.len()), Ok(1));
+        assert!(file.configuration.last().successful);
+    }
+}
+
+#[test]
+fn a_broken_file_is_refused_with_the_error_that_check_gives() {
+    let broken = [
+        ("capacity = 2000", "capacity = 0"),
+        ("capacity = 2000", "capacity = \"many\"\ncapacitance = 3"),
+        ("[[service]]", "[[service]"),
+        ("client_idle_timeout = \"10m\"", "client_idle_timeout = \"10s\""),
+    ];
+    for (from, to) in broken {
+        let file = File::new();
+        let error = file.reload(from, to).expect_err(to);
+        let check = Config::load(&file.path, []).expect_err(to).to_string();
+        assert_eq!(error, check);
+        assert!(!file.policy_arrived() && !file.configuration.last().successful);
+    }
+    let file = File::new();
+    std::fs::remove_file(&file.path).unwrap();
+    assert!(file.configuration.reload().unwrap_err().to_string().contains("can't be read"));
+}
+
+#[test]
+fn nothing_changed_is_fine() {
+    let file = File::new();
+    assert_eq!(file.reload("capacity = 2000", "capacity = 2000"), Ok(vec![]));
+    let (before, after) = (Path::new("a"), Path::new("b"));
+    let parse = |path| Config::parse(&text(|text| text), path, []).unwrap();
+    assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "where it stands is no difference");
+}
