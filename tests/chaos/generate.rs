@@ -20,9 +20,10 @@ use crate::origin::Fate;
 use crate::plan::Plan;
 use crate::records::{Made, Maker};
 
-/// Of a load that swings: so long above what the program may let through, so long below, so that delays build up and go.
-const HIGH: (f64, f64) = (10.0, 1.8);
-const LOW: (f64, f64) = (10.0, 0.2);
+/// Of a load that swings: so long above what the program may let through, so long below, so that delays build up and go, and
+/// nobody waits long for an instance with a backlog.
+const HIGH: (f64, f64) = (5.0, 2.2);
+const LOW: (f64, f64) = (7.5, 0.2);
 const TICK: Duration = Duration::from_millis(5);
 /// A transaction of the generator's own: one in four is aborted.
 const TRANSACTION_EVERY: Duration = Duration::from_millis(1500);
@@ -136,6 +137,7 @@ fn tell([plain, upstream]: [&Arc<Tally>; 2], done: serde_json::Value) {
     let mut news = json!({
         "sent": get(&plain.sent), "acknowledged": get(&plain.acknowledged), "failed": get(&plain.failed),
         "transactions_committed": get(&upstream.committed), "transactions_aborted": get(&upstream.aborted),
+        "committed_records": get(&upstream.committed) * TRANSACTION_RECORDS,
     });
     if !done.is_null() {
         news["done"] = done;
