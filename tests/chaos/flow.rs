@@ -46,19 +46,21 @@ impl Flow {
         Ok(seen.values().filter_map(|times| first(times)).max().unwrap_or(time))
     }
 
-    /// The first output of any of these after this time.
-    pub fn of_any_after(&self, time: u64, places: &[Place]) -> Option<u64> {
+    /// When the first of these partitions came out again after its longest silence since this time: before that, what was in
+    /// flight may have come.
+    pub fn first_again(&self, from: u64, places: &[Place]) -> Option<u64> {
         let seen = self.seen();
-        let first = |times: &Vec<u64>| times.get(times.partition_point(|at| *at <= time)).copied();
-        places.iter().filter_map(|place| seen.get(place).and_then(first)).min()
+        places.iter().filter_map(|place| longest(seen.get(place)?, from)).map(|(_, end)| end).min()
     }
 
     /// For how long, in ms, no output of some partition was seen, at most; counted from this time on.
     pub fn longest_silence(&self, from: u64) -> u64 {
-        let longest = |times: &Vec<u64>| {
-            let after = times[times.partition_point(|at| *at <= from)..].iter();
-            after.scan(from, |before, at| Some(at - std::mem::replace(before, *at))).max().unwrap_or(0)
-        };
-        self.seen().values().map(longest).max().unwrap_or(0)
+        self.seen().values().filter_map(|times| longest(times, from)).map(|(length, _)| length).max().unwrap_or(0)
     }
+}
+
+/// The longest time without an output since `from`, and when it ended.
+fn longest(times: &[u64], from: u64) -> Option<(u64, u64)> {
+    let after = times[times.partition_point(|at| *at <= from)..].iter();
+    after.scan(from, |before, at| Some((at - std::mem::replace(before, *at), *at))).max()
 }

@@ -27,7 +27,7 @@ const RECOVERY: Duration = Duration::from_secs(240);
 /// Instances whose backlog and lag stay the same for so long are at rest.
 const STILL: Duration = Duration::from_secs(15);
 /// What was in flight when a fault began does not count as flowing again.
-const IN_FLIGHT: u64 = 500;
+const IN_FLIGHT: u64 = 1_000;
 
 /// The cluster and its proxies, which outlive a run.
 pub struct Site {
@@ -161,7 +161,7 @@ impl World {
         let committed = fault.began + IN_FLIGHT;
         let flows = self.wait_flow(fault.ended.max(committed), self.patience)?;
         Ok(Recovery {
-            first: self.flow.of_any_after(committed, &fault.partitions).map(|at| at - fault.began),
+            first: self.flow.first_again(fault.began, &fault.partitions).map(|at| at - fault.began),
             silence: self.flow.longest_silence(fault.began),
             after_end: flows - fault.ended,
         })
