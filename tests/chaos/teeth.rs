@@ -44,8 +44,7 @@ fn trial(fault: Fault) -> Trial {
         Fault::UnfencedGroupMetadata => (&["pause_session"; 5], &["duplicated", "in_both", "lost"]),
         Fault::ReadUncommitted => (&["failpoint_before_commit", "kill_new_id"], &["alien", "duplicated", "in_both"]),
         // What is kept of a partition that went is in every later round, and no round with a partition of somebody else's is
-        // begun: the program asks its own list of partitions before it asks the brokers. So it stands still, and its debug
-        // assertions end it when the partition comes back.
+        // begun: the program asks its own list of partitions before it asks the brokers. So it stands still, each time.
         Fault::NoPurgeOnRevoke => (&["join", "leave"], &["duplicated", "silent", "died", "reordered"]),
         Fault::IgnoredSendError => (&["slow"], &["lost"]),
         Fault::OffsetsOutsideTransaction => {
