@@ -60,13 +60,13 @@ impl Deck {
     fn draw(&self, lane: Lane, plan: &Plan) -> Turn {
         let mut cards = self.cards();
         let is_for = |kind: &Kind| lane == Lane::Either || kind.lane == Lane::Either || kind.lane == lane;
-        if !cards.kinds.iter().any(|kind| is_for(kind) && kind.is_possible(plan)) {
+        if !cards.kinds.iter().any(|kind| is_for(kind) && kind.is_possible(plan.append_time)) {
             return Turn::Rest;
         }
-        if !cards.left.iter().any(|kind| kind.is_possible(plan)) {
+        if !cards.left.iter().any(|kind| kind.is_possible(plan.append_time)) {
             cards.deal();
         }
-        match cards.left.iter().rposition(|kind| is_for(kind) && kind.is_possible(plan)) {
+        match cards.left.iter().rposition(|kind| is_for(kind) && kind.is_possible(plan.append_time)) {
             Some(place) => Turn::Inflict(cards.left.remove(place)),
             None => Turn::Wait,
         }

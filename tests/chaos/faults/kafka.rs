@@ -1,5 +1,6 @@
 //! What other clients do to the topics, the group and the transactional ids of the program.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, NewPartitions};
@@ -38,6 +39,9 @@ pub fn hijack(world: &World, random: &mut Random, _: &'static str) -> Inflicted 
 /// A record that the target refuses for good; it comes as the only one, or in the midst of others.
 pub fn poison(world: &World, _: &mut Random, kind: &'static str) -> Inflicted {
     let kind = kind.strip_prefix("poison_").expect("they are called so");
+    // Another lane's would count as this one.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let undeliverable = || world.oracle.number("/reasons/undeliverable");
     let before = undeliverable();
     let began = now_ms();

@@ -8,7 +8,7 @@ mod network;
 mod replay;
 
 use crate::flow::Place;
-use crate::plan::{Plan, now_ms};
+use crate::plan::now_ms;
 use crate::support::generator::Random;
 use crate::world::World;
 
@@ -100,10 +100,10 @@ pub const KINDS: &[Kind] = &[
 ];
 
 impl Kind {
-    /// Whether there is anything in such a run that it could be done to.
-    pub fn is_possible(&self, plan: &Plan) -> bool {
+    /// Whether there is anything that it could be done to, with such a target.
+    pub fn is_possible(&self, append_time: bool) -> bool {
         // A target that sets times itself, and is not compacted, takes these.
-        !(plan.append_time && ["poison_future", "poison_null_key"].contains(&self.name))
+        !(append_time && ["poison_future", "poison_null_key"].contains(&self.name))
     }
 }
 
