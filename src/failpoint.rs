@@ -1,24 +1,45 @@
 //! Ways to die and mistakes to make on demand, for `scripts/chaos`. Without the feature `failpoints` nothing here does anything.
 
-/// A mistake that the oracle has to find.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+/// The one list of mistakes, each with the name by which it is asked for.
+macro_rules! faults {
+    ($($(#[$doc:meta])* $fault:ident = $name:literal,)*) => {
+        /// A mistake that the oracle has to find.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Fault {
+            $($(#[$doc])* $fault,)*
+        }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &[Fault] = &[$(Fault::$fault),*];
+
+            /// What `WATERMASTER_PLANT` and `scripts/chaos --plants` call it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Fault::$fault => $name,)*
+                }
+            }
+        }
+    };
+}
+
+faults! {
     /// The map of what is completed out of order is not committed.
-    EmptyMap,
+    EmptyMap = "empty_map",
     /// Offsets are committed by nobody in particular.
-    UnfencedGroupMetadata,
+    UnfencedGroupMetadata = "unfenced_group_metadata",
     /// Open transactions are not waited for.
-    ReadUncommitted,
+    ReadUncommitted = "read_uncommitted",
     /// What belonged to a revoked partition is kept.
-    NoPurgeOnRevoke,
+    NoPurgeOnRevoke = "no_purge_on_revoke",
     /// A record that did not arrive counts as sent.
-    IgnoredSendError,
+    IgnoredSendError = "ignored_send_error",
     /// Offsets are committed by themselves, before the outputs.
-    OffsetsOutsideTransaction,
+    OffsetsOutsideTransaction = "offsets_outside_transaction",
     /// One offset too many is committed.
-    OffsetOffByOne,
+    OffsetOffByOne = "offset_off_by_one",
     /// A producer whose connection broke is used on.
-    NoTaint,
+    NoTaint = "no_taint",
 }
 
 #[cfg(not(feature = "failpoints"))]
@@ -38,23 +59,18 @@ mod imp {
 
 #[cfg(feature = "failpoints")]
 mod imp {
+    use std::path::PathBuf;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::Fault;
 
-    /// Ends the process, as a power cut would, when `WATERMASTER_FAILPOINT=<step>:<n>` names the step for the n-th time.
+    /// Ends the process, as a power cut would, once the file that `WATERMASTER_FAILPOINT` names holds the name of this step.
+    /// A round reaches each step once, so a look at a file costs nothing that matters here.
     pub fn reach(step: &str) {
-        static WANTED: OnceLock<Option<(String, u64)>> = OnceLock::new();
-        static REACHED: AtomicU64 = AtomicU64::new(0);
-        let wanted = WANTED.get_or_init(|| {
-            let text = std::env::var("WATERMASTER_FAILPOINT").ok()?;
-            let (name, nth) = text.split_once(':')?;
-            Some((name.to_owned(), nth.parse().ok()?))
-        });
-        if let Some((name, nth)) = wanted
-            && name == step
-            && REACHED.fetch_add(1, Ordering::Relaxed) + 1 == *nth
+        static ORDERS: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let orders = ORDERS.get_or_init(|| std::env::var_os("WATERMASTER_FAILPOINT").map(PathBuf::from));
+        if let Some(orders) = orders
+            && std::fs::read_to_string(orders).is_ok_and(|wanted| wanted == step)
         {
             std::process::abort();
         }
@@ -64,21 +80,6 @@ mod imp {
     pub fn planted(fault: Fault) -> bool {
         static PLANTED: OnceLock<Option<String>> = OnceLock::new();
         PLANTED.get_or_init(|| std::env::var("WATERMASTER_PLANT").ok()).as_deref() == Some(fault.name())
-    }
-
-    impl Fault {
-        fn name(self) -> &'static str {
-            match self {
-                Fault::EmptyMap => "empty_map",
-                Fault::UnfencedGroupMetadata => "unfenced_group_metadata",
-                Fault::ReadUncommitted => "read_uncommitted",
-                Fault::NoPurgeOnRevoke => "no_purge_on_revoke",
-                Fault::IgnoredSendError => "ignored_send_error",
-                Fault::OffsetsOutsideTransaction => "offsets_outside_transaction",
-                Fault::OffsetOffByOne => "offset_off_by_one",
-                Fault::NoTaint => "no_taint",
-            }
-        }
     }
 }
 

@@ -14,13 +14,15 @@ oracle of its own process judge what came out. The exit code is 0 if nothing was
 
   --minutes N              how long faults go on (default 5); start, quiet phase and judging come on top
   --seed S                 which faults, on whom, when (default: the time)
-  --mode shape|reject|both default shape; both: one after the other, half the time each
+  --mode shape|reject|both default shape; both: one after the other, half the time each, with the other kind of target in the
+                           second half (odd seeds begin with append time, even ones with a compacted target)
   --records-per-second R   of the generator, on average (default 1200)
   --instances N            that run all the time (default 3)
   --faults A,B,C           only these kinds
+  --one-at-a-time          no fault before everything has got over the one before: for measuring how long that takes
   --group-protocol P       classic (default) or consumer (KIP-848)
   --short                  a fixed list of a few faults, at most 4 minutes in all
-  --teeth                  plants each known mistake in the program; the oracle must find it
+  --teeth                  plants each known mistake in the program: the oracle must find it, and nothing without any
   --plants A,B             with --teeth: only these
   --list                   print the kinds of faults
   --keep DIR               where logs and reports go, and stay; else they go when nothing was wrong
@@ -37,6 +39,7 @@ pub struct Args {
     pub instances: usize,
     pub faults: Vec<String>,
     pub group_protocol: String,
+    pub one_at_a_time: bool,
     pub short: bool,
     pub teeth: bool,
     /// Only these mistakes.
@@ -54,6 +57,7 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
         instances: 3,
         faults: Vec::new(),
         group_protocol: "classic".to_owned(),
+        one_at_a_time: false,
         short: false,
         teeth: false,
         plants: Vec::new(),
@@ -87,6 +91,7 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
                     return Err(refuse("a group protocol is classic or consumer"));
                 }
             }
+            "--one-at-a-time" => args.one_at_a_time = true,
             "--short" => args.short = true,
             "--teeth" => args.teeth = true,
             "--plants" => args.plants = value()?.split(',').map(str::to_owned).collect(),

@@ -51,8 +51,8 @@ pub struct Role {
 }
 
 impl Role {
-    /// Starts the role on a plan; its stderr goes to `<dir>/<role>.log`.
-    pub fn start(role: &str, plan: &Path, dir: &Path) -> Role {
+    /// Starts the role on a plan; its stderr goes to `<dir>/<role>.log`. All news go to `hear`, in order.
+    pub fn start(role: &str, plan: &Path, dir: &Path, hear: impl Fn(&Value) + Send + 'static) -> Role {
         let mut command = guarded(std::env::current_exe().expect("this executable has a path"));
         let log = dir.join(format!("{role}.log"));
         command.arg(role).arg(plan).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -65,6 +65,7 @@ impl Role {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Ok(value) = serde_json::from_str(&line) {
+                    hear(&value);
                     *latest.lock().expect("no holder panics") = value;
                 }
             }

@@ -36,6 +36,7 @@ const PROPERTIES: &[&str] = &[
     "leader.imbalance.per.broker.percentage=1",
     "log.cleaner.backoff.ms=2000",
     "log.cleaner.dedupe.buffer.size=16777216",
+    "group.min.session.timeout.ms=3000",
     // The new group protocol has its sessions here; as short as the classic one's.
     "group.consumer.min.session.timeout.ms=3000",
     "group.consumer.session.timeout.ms=6000",
@@ -182,10 +183,14 @@ impl Cluster {
         let Ok(metadata) = consumer.fetch_metadata(None, Duration::from_secs(3)) else { return false };
         let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
         // One that was just started counts as there until the session of the one that was killed has ended.
-        let answers = |node: usize| self.is_up(node) && wire::answers(self.ports[node].plain);
-        (0..NODES).all(answers)
+        self.all_answer()
             && metadata.brokers().len() == NODES
             && partitions.into_iter().all(|p| p.leader() > 0 && p.isr().len() == NODES)
+    }
+
+    /// Whether every node answers a client.
+    pub fn all_answer(&self) -> bool {
+        (0..NODES).all(|node| self.is_up(node) && wire::answers(self.ports[node].plain))
     }
 
     /// Waits until it is whole; how long that took.

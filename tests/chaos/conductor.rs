@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::args::Args;
 use crate::cluster::NODES;
-use crate::faults::Lane;
-use crate::journal::{Entry, json_report, summary, table};
+use crate::faults::{Lane, find};
+use crate::journal::{Entry, json_report, rows, summary, table};
 use crate::plan::{Mode, Plan, Source};
 use crate::schedule::{Deck, inflict, run_lane};
 use crate::support::generator::Random;
@@ -63,28 +63,60 @@ fn conduct(args: &Args, dir: &Path) -> Result<bool, String> {
     if args.teeth {
         return teeth::run(args, &site, dir);
     }
+    let deck = Deck::new(args.seed, &args.faults);
     let mut good = true;
     let mut all = Vec::new();
-    for &mode in &args.modes {
+    for (number, &mode) in args.modes.iter().enumerate() {
         let time = Duration::from_secs_f64(args.minutes * 60.0 / args.modes.len() as f64);
-        let (entries, right) = one_run(args, &site, dir, mode, time)?;
+        let plan = plan(args, &site, mode, append_time(args, number as u64));
+        let (entries, right) = one_run(args, plan, &site, dir, &deck, time)?;
         all.extend(entries);
         good &= right;
+    }
+    if !args.short {
+        let (again, missing) = deck.coverage();
+        if !missing.is_empty() {
+            println!(
+                "never with effect: {}{}",
+                missing.join(", "),
+                if again { "" } else { " (the time was too short)" }
+            );
+        }
+        good &= !again || missing.iter().all(|name| !is_possible(args, name));
     }
     if args.modes.len() > 1 {
         println!("all runs, seed {}\n{}", args.seed, table(&all));
     }
+    let faults = serde_json::json!({
+        "seed": args.seed, "minutes": args.minutes, "modes": args.modes, "instances": args.instances, "rate": args.rate,
+        "group_protocol": args.group_protocol, "one_at_a_time": args.one_at_a_time, "good": good,
+        "session_ms": timeouts_ms(args).0, "transaction_ms": timeouts_ms(args).1, "commit_interval_ms": COMMIT_INTERVAL_MS,
+        "times": "ms; see the legend of report.txt", "kinds": rows(&all),
+    });
+    std::fs::write(dir.join("faults.json"), format!("{faults:#}")).map_err(|error| error.to_string())?;
     Ok(good)
+}
+
+/// Whether the target of this run sets the times; the second half has the other kind, so that each kind of poison comes.
+fn append_time(args: &Args, run: u64) -> bool {
+    (args.seed + run) % 2 == 1
+}
+
+/// Whether a kind can be had in any of the runs that were asked for.
+fn is_possible(args: &Args, kind: &str) -> bool {
+    let runs = 0..args.modes.len() as u64;
+    find(kind).is_some_and(|kind| runs.into_iter().any(|run| kind.is_possible(append_time(args, run))))
 }
 
 fn one_run(
     args: &Args,
+    plan: Plan,
     site: &Arc<Site>,
     dir: &Path,
-    mode: Mode,
+    deck: &Deck,
     time: Duration,
 ) -> Result<(Vec<Entry>, bool), String> {
-    let plan = plan(args, site, mode);
+    let mode = plan.mode;
     let dir: PathBuf = dir.join(&plan.group);
     let world = World::start(plan, Arc::clone(site), &dir, args.instances, None)?;
     let began = Instant::now();
@@ -95,20 +127,18 @@ fn one_run(
         let _stop = StopWatching(&world);
         if args.short {
             let mut random = Random(args.seed);
-            let kinds = SHORT.iter().filter_map(|name| crate::faults::find(name));
+            let kinds = SHORT.iter().filter_map(|name| find(name));
             for kind in kinds {
-                inflict(&world, kind, &mut random);
                 // It may have met nothing that it could hit.
-                if world.journal.entries().last().is_some_and(|entry| entry.effect.is_err()) {
-                    inflict(&world, kind, &mut random);
-                }
+                let _ = inflict(&world, kind, &mut random) || inflict(&world, kind, &mut random);
             }
         } else {
-            let lanes = [Lane::Instances, Lane::Cluster].map(|lane| {
-                let deck = Deck::new(&world.plan, lane, &args.faults);
+            let lanes = if args.one_at_a_time { &[Lane::Either][..] } else { &[Lane::Instances, Lane::Cluster] };
+            let run = |lane: Lane| {
                 let world = &world;
-                scope.spawn(move || run_lane(world, deck, began + time))
-            });
+                scope.spawn(move || run_lane(world, deck, lane, began + time))
+            };
+            let lanes: Vec<_> = lanes.iter().map(|lane| run(*lane)).collect();
             lanes.into_iter().for_each(|lane| {
                 if lane.join().is_err() {
                     world.journal.anomaly("rig", "a lane panicked: see above".to_owned());
@@ -127,7 +157,9 @@ fn one_run(
     let (text, good) = summary(&verdict, &anomalies);
     let report = json_report(&verdict, &anomalies, &entries);
     std::fs::write(dir.join("report.json"), format!("{report:#}")).map_err(|error| error.to_string())?;
-    let text = format!("seed {} mode {mode:?} {:.0}s\n{}{text}", args.seed, world.journal.seconds(), table(&entries));
+    let target = if world.plan.append_time { "append time" } else { "compacted" };
+    let head = format!("seed {} mode {mode:?} target {target} {:.0}s", args.seed, world.journal.seconds());
+    let text = format!("{head}\n{}{text}", table(&entries));
     std::fs::write(dir.join("report.txt"), &text).map_err(|error| error.to_string())?;
     println!("{text}");
     Ok((entries, good))
@@ -156,7 +188,12 @@ impl Drop for StopWatching<'_> {
     }
 }
 
-pub fn plan(args: &Args, site: &Site, mode: Mode) -> Plan {
+/// Of a session and of a transaction. A short run has no time for long ones.
+fn timeouts_ms(args: &Args) -> (u64, u64) {
+    if args.short { (4_000, 6_000) } else { (6_000, 8_000) }
+}
+
+pub fn plan(args: &Args, site: &Site, mode: Mode, append_time: bool) -> Plan {
     let group = format!("chaos-{}-{}", args.seed, if mode == Mode::Shape { "shape" } else { "reject" });
     let source = |n: usize, compacted| Source { name: format!("{group}.source-{n}"), partitions: 4, compacted };
     Plan {
@@ -167,11 +204,14 @@ pub fn plan(args: &Args, site: &Site, mode: Mode) -> Plan {
         sources: vec![source(0, false), source(1, false), source(2, true)],
         target: format!("{group}.target"),
         dead_letter: format!("{group}.dead-letter"),
-        append_time: args.seed % 2 == 1,
+        append_time,
         rate: args.rate,
         capacity: args.rate * CAPACITY * CYCLE_MS / 1000 / 100 / args.instances as u64,
         cycle_ms: CYCLE_MS,
         commit_interval_ms: COMMIT_INTERVAL_MS,
+        session_ms: timeouts_ms(args).0,
+        transaction_ms: timeouts_ms(args).1,
+        compaction_lag_ms: if args.short { 15_000 } else { 30_000 },
         group_protocol: args.group_protocol.clone(),
         more_kafka: String::new(),
         more_properties: String::new(),

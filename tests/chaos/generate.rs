@@ -20,9 +20,10 @@ use crate::origin::Fate;
 use crate::plan::Plan;
 use crate::records::{Made, Maker};
 
-/// Of a load that swings: so long above what the program may let through, so long below, so that delays build up and go.
-const HIGH: (f64, f64) = (10.0, 1.8);
-const LOW: (f64, f64) = (10.0, 0.2);
+/// Of a load that swings: so long above what the program may let through, so long below, so that delays build up and go, and
+/// nobody waits long for an instance with a backlog.
+const HIGH: (f64, f64) = (5.0, 2.2);
+const LOW: (f64, f64) = (7.5, 0.2);
 const TICK: Duration = Duration::from_millis(5);
 /// A transaction of the generator's own: one in four is aborted.
 const TRANSACTION_EVERY: Duration = Duration::from_millis(1500);
@@ -36,6 +37,8 @@ struct Tally {
     acknowledged: AtomicU64,
     failed: AtomicU64,
     committed: AtomicU64,
+    /// Records of these.
+    committed_records: AtomicU64,
     aborted: AtomicU64,
 }
 
@@ -136,6 +139,7 @@ fn tell([plain, upstream]: [&Arc<Tally>; 2], done: serde_json::Value) {
     let mut news = json!({
         "sent": get(&plain.sent), "acknowledged": get(&plain.acknowledged), "failed": get(&plain.failed),
         "transactions_committed": get(&upstream.committed), "transactions_aborted": get(&upstream.aborted),
+        "committed_records": get(&upstream.committed_records),
     });
     if !done.is_null() {
         news["done"] = done;
@@ -153,7 +157,8 @@ fn producer(plan: &Plan, transactional_id: Option<&str>, tally: &Arc<Tally>) -> 
     config.create_with_context(Deliveries(Arc::clone(tally))).expect("a producer")
 }
 
-fn send(producer: &Sender, made: &Made, tally: &Tally) {
+/// False: it was refused, as by a client that does not know a new partition yet.
+fn send(producer: &Sender, made: &Made, tally: &Tally) -> bool {
     let headers = made
         .headers
         .iter()
@@ -164,10 +169,13 @@ fn send(producer: &Sender, made: &Made, tally: &Tally) {
     tally.sent.fetch_add(1, Ordering::Relaxed);
     loop {
         record = match producer.send(record) {
-            Ok(()) => return,
+            Ok(()) => return true,
             Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), back)) => back,
             // It does not count as acknowledged; the source topics are the truth.
-            Err((error, _)) => return eprintln!("not sent: {error}"),
+            Err((error, _)) => {
+                eprintln!("not sent: {error}");
+                return false;
+            }
         };
         std::thread::sleep(TICK);
     }
@@ -211,9 +219,10 @@ fn transaction(
     tally: &Tally,
 ) -> Result<(), KafkaError> {
     producer.begin_transaction()?;
+    let mut sent = 0;
     for _ in 0..TRANSACTION_RECORDS {
         let made = maker.lock().expect("no holder panics").next(partitions, fate);
-        send(producer, &made, tally);
+        sent += u64::from(send(producer, &made, tally));
     }
     if fate == Fate::Aborted {
         producer.flush(CALL)?;
@@ -222,6 +231,7 @@ fn transaction(
     } else {
         producer.commit_transaction(CALL)?;
         tally.committed.fetch_add(1, Ordering::Relaxed);
+        tally.committed_records.fetch_add(sent, Ordering::Relaxed);
     }
     Ok(())
 }

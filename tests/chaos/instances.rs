@@ -8,9 +8,12 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::children::{guarded, start};
-use crate::plan::{Mode, Plan, SESSION, TRANSACTION};
+use crate::flow::Place;
+use crate::plan::{Mode, Plan};
 use crate::support::process::{Process, Signal};
 use crate::support::watermaster::sample;
+
+const TEMPLATE: &str = include_str!("instance.toml");
 
 /// One place for an instance; most run all the time, the last ones join and leave.
 pub struct Slot {
@@ -46,6 +49,20 @@ impl Metrics {
     /// The sum over all label sets that contain each of these `name="value"` pairs; 0 if there are none.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         self.0.lines().filter_map(|line| sample(line, name, labels)).sum()
+    }
+
+    /// The source partitions that it has: those whose lag it knows.
+    pub fn partitions(&self, plan: &Plan) -> Vec<Place> {
+        let lines = self.0.lines().filter(|line| line.starts_with("watermaster_consumer_lag_records{"));
+        let label = |line: &str, name: &str| -> Option<String> {
+            Some(line.split_once(&format!("{name}=\""))?.1.split('"').next()?.to_owned())
+        };
+        let place = |line: &str| {
+            let topic = label(line, "topic")?;
+            let source = plan.sources.iter().position(|source| source.name == topic)?;
+            Some((u8::try_from(source).ok()?, label(line, "partition")?.parse().ok()?))
+        };
+        lines.filter_map(place).collect()
     }
 
     pub fn backlog(&self) -> f64 {
@@ -86,8 +103,8 @@ impl Fleet {
         self.slots[slot].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Starts an instance under the id of its slot, with more environment.
-    pub fn start(&self, number: usize, environment: &[(&str, &str)]) {
+    /// Starts an instance under the id of its slot.
+    pub fn start(&self, number: usize) {
         let mut slot = self.slot(number);
         slot.starts += 1;
         let name = format!("instance-{number}-{:02}", slot.starts);
@@ -101,48 +118,56 @@ impl Fleet {
             command.env_remove(name);
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.envs(environment.iter().copied());
+        let orders = self.failpoint(number);
+        // What its predecessor died of.
+        let _ = fs::remove_file(&orders);
+        command.env("WATERMASTER_FAILPOINT", orders);
         slot.process = Some(start(command));
         (slot.frozen, slot.seen) = (false, Metrics::default());
     }
 
     fn configuration(&self, id: &str) -> String {
         let plan = &self.plan;
-        let mode = if plan.mode == Mode::Shape { "shape" } else { "reject" };
-        let mut text = format!(
-            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {id:?}\ndelivery = \"exactly_once\"\n\
-             commit_interval = \"{}ms\"
-group_protocol = {:?}
-{}
-[kafka.properties]
-{}
-\
-             \"transaction.timeout.ms\" = \"{}\"
-\"topic.metadata.refresh.interval.ms\" = \"4000\"
-",
-            self.bootstrap,
-            plan.group,
-            plan.commit_interval_ms,
-            plan.group_protocol,
-            plan.more_kafka,
-            plan.more_properties,
-            TRANSACTION.as_millis(),
-        );
+        let mut more_properties = plan.more_properties.clone();
         // With the new protocol these are the brokers' business.
         if plan.group_protocol == "classic" {
-            let session = SESSION.as_millis();
-            text += &format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"1500\"\n");
+            let (session, beat) = (plan.session_ms, plan.session_ms / 4);
+            more_properties +=
+                &format!("\"session.timeout.ms\" = \"{session}\"\n\"heartbeat.interval.ms\" = \"{beat}\"");
         }
-        text += "[admin]\nlisten = \"127.0.0.1:0\"\n[log]\nformat = \"text\"\n";
-        text += &format!(
-            "[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = \"{}ms\"\nmode = {mode:?}\n\
-             client_from = [\"header:client-id\"]\n[service.shape]\nqueue_capacity = 200000\nmax_delay = \"10m\"\n",
-            plan.service, plan.target, plan.dead_letter, plan.capacity, plan.cycle_ms
+        let mut text = fill(
+            TEMPLATE,
+            &[
+                ("bootstrap", &self.bootstrap),
+                ("group", &plan.group),
+                ("id", id),
+                ("commit_interval_ms", &plan.commit_interval_ms.to_string()),
+                ("group_protocol", &plan.group_protocol),
+                ("more_kafka", &plan.more_kafka),
+                ("transaction_ms", &plan.transaction_ms.to_string()),
+                ("more_properties", &more_properties),
+                ("service", &plan.service),
+                ("target", &plan.target),
+                ("dead_letter", &plan.dead_letter),
+                ("capacity", &plan.capacity.to_string()),
+                ("cycle_ms", &plan.cycle_ms.to_string()),
+                ("mode", if plan.mode == Mode::Shape { "shape" } else { "reject" }),
+            ],
         );
         for source in &plan.sources {
-            text += &format!("[[service.source]]\ntopic = {:?}\n", source.name);
+            text += &format!("[[service.source]]\ntopic = \"{}\"\n", source.name);
         }
         text
+    }
+
+    /// Where an instance finds out that it is to die.
+    fn failpoint(&self, number: usize) -> PathBuf {
+        self.dir.join(format!("instance-{number}.failpoint"))
+    }
+
+    /// Lets it die when it comes to this step of a round.
+    pub fn die_at(&self, number: usize, step: &str) {
+        fs::write(self.failpoint(number), step).expect("the run's directory can be written");
     }
 
     /// Gives the slot an id that nobody had before.
@@ -264,6 +289,15 @@ group_protocol = {:?}
     pub fn said(&self, number: usize, what: &str) -> bool {
         fs::read_to_string(&self.slot(number).log).is_ok_and(|log| log.contains(what))
     }
+}
+
+/// A template with a value for each of its names.
+fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    values.iter().fold(template.to_owned(), |text, (name, value)| {
+        let name = format!("{{{name}}}");
+        assert!(text.contains(&name), "the template has no {name}");
+        text.replace(&name, value)
+    })
 }
 
 fn wait(process: &mut Process, patience: Duration) -> Option<ExitStatus> {

@@ -5,8 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 /// One fault, as it went.
@@ -16,9 +17,29 @@ pub struct Entry {
     pub target: String,
     /// What shows that it took effect, or why it did not.
     pub effect: Result<String, String>,
-    /// Until records of every partition flowed again, in ms.
-    pub recovery: Option<u64>,
+    /// From when it was decided until it was over, with all waiting for what it could hit.
+    pub lasted: Duration,
+    /// `None`: not within the time that is allowed.
+    pub recovery: Option<Recovery>,
 }
+
+/// For how long a fault was felt, in ms, as a `read_committed` reader sees it; to about 0.2 s.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Recovery {
+    /// From its beginning to the first record out of a partition that somebody had to take over.
+    pub first: Option<u64>,
+    /// The longest time for which nothing came out of some partition, from its beginning on.
+    pub silence: u64,
+    /// From its end until something had come out of every partition.
+    pub after_end: u64,
+}
+
+/// What the columns of [`table`] mean.
+const LEGEND: &str = "\
+seconds, median and maximum, of those with effect. first: from the fault's beginning to the first record committed by whoever takes
+over. silent: the longest time without a record of some partition, from the fault's beginning on. after: from the fault's
+end (what was down is started, what was held let go; all brokers down: when they answer) until every partition flows.
+";
 
 /// All faults and anomalies of a run, also in `<dir>/journal.txt`.
 pub struct Journal {
@@ -47,13 +68,18 @@ impl Journal {
     }
 
     pub fn fault(&self, entry: Entry) {
-        let Entry { kind, target, effect, recovery } = &entry;
+        let Entry { kind, target, effect, lasted, recovery } = &entry;
         let effect = match effect {
             Ok(effect) => effect.clone(),
             Err(why) => format!("NONE ({why})"),
         };
-        let recovery = recovery.map_or("-".to_owned(), |ms| format!("{:.1}s", ms as f32 / 1000.0));
-        self.line(&format!("kind={kind} target={target} effect={effect} recovery={recovery}"));
+        let seconds = |ms: u64| ms as f32 / 1000.0;
+        let recovery = recovery.map_or("recovery=-".to_owned(), |Recovery { first, silence, after_end }| {
+            let first = first.map_or("-".to_owned(), |ms| format!("{:.1}s", seconds(ms)));
+            format!("first={first} silent={:.1}s after={:.1}s", seconds(silence), seconds(after_end))
+        });
+        let lasted = lasted.as_secs_f32();
+        self.line(&format!("kind={kind} target={target} effect={effect} took={lasted:.1}s {recovery}"));
         self.entries.lock().expect("no holder panics").push(entry);
     }
 
@@ -76,22 +102,67 @@ impl Journal {
     }
 }
 
-/// How each kind of fault went, over all these.
-pub fn table(entries: &[Entry]) -> String {
+/// How a kind of fault went.
+#[derive(Debug, Default, Serialize)]
+pub struct KindRow {
+    pub inflicted: usize,
+    pub with_effect: usize,
+    pub first: Option<Spread>,
+    pub silence: Option<Spread>,
+    pub after_end: Option<Spread>,
+}
+
+/// In ms.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Spread {
+    pub median: u64,
+    pub max: u64,
+}
+
+impl Spread {
+    fn of(times: impl Iterator<Item = u64>) -> Option<Spread> {
+        let mut times: Vec<u64> = times.collect();
+        times.sort_unstable();
+        Some(Spread { median: *times.get(times.len() / 2)?, max: *times.last()? })
+    }
+}
+
+/// Each kind that came.
+pub fn rows(entries: &[Entry]) -> BTreeMap<&'static str, KindRow> {
     let mut kinds: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
     entries.iter().for_each(|entry| kinds.entry(entry.kind).or_default().push(entry));
-    let mut text = format!("{:<28} {:>6} {:>6} {:>10} {:>10}\n", "fault", "count", "effect", "median s", "max s");
-    let (mut count, mut effective) = (0, 0);
-    for (kind, entries) in kinds {
-        let mut times: Vec<u64> = entries.iter().filter_map(|entry| entry.recovery).collect();
-        times.sort_unstable();
-        let seconds = |ms: Option<&u64>| ms.map_or("-".to_owned(), |ms| format!("{:.1}", *ms as f32 / 1000.0));
-        let with_effect = entries.iter().filter(|entry| entry.effect.is_ok()).count();
-        (count, effective) = (count + entries.len(), effective + with_effect);
-        let (median, max) = (seconds(times.get(times.len() / 2)), seconds(times.last()));
-        text += &format!("{kind:<28} {:>6} {with_effect:>6} {median:>10} {max:>10}\n", entries.len());
+    let row = |entries: &[&Entry]| {
+        let effective = || entries.iter().filter(|entry| entry.effect.is_ok());
+        let recoveries = || effective().filter_map(|entry| entry.recovery);
+        KindRow {
+            inflicted: entries.len(),
+            with_effect: effective().count(),
+            first: Spread::of(recoveries().filter_map(|recovery| recovery.first)),
+            silence: Spread::of(recoveries().map(|recovery| recovery.silence)),
+            after_end: Spread::of(recoveries().map(|recovery| recovery.after_end)),
+        }
+    };
+    kinds.into_iter().map(|(kind, entries)| (kind, row(&entries))).collect()
+}
+
+/// The rows as a text.
+pub fn table(entries: &[Entry]) -> String {
+    let mut text = format!(
+        "{LEGEND}{:<24} {:>5} {:>6} {:>7}{:>7} {:>7}{:>7} {:>7}{:>7}\n",
+        "fault", "count", "effect", "first", "max", "silent", "max", "after", "max"
+    );
+    let spread = |spread: Option<Spread>| {
+        let seconds = |ms: u64| format!("{:.1}", ms as f32 / 1000.0);
+        let [median, max] = spread.map_or(["-".to_owned(), "-".to_owned()], |s| [seconds(s.median), seconds(s.max)]);
+        format!("{median:>7}{max:>7}")
+    };
+    let rows = rows(entries);
+    for (kind, row) in &rows {
+        let [first, silence, after] = [row.first, row.silence, row.after_end].map(spread);
+        text += &format!("{kind:<24} {:>5} {:>6} {first} {silence} {after}\n", row.inflicted, row.with_effect);
     }
-    text + &format!("{:<28} {count:>6} {effective:>6}\n", "all")
+    let (count, effective) = (entries.len(), entries.iter().filter(|entry| entry.effect.is_ok()).count());
+    text + &format!("{:<24} {count:>5} {effective:>6}   ({} kinds)\n", "all", rows.len())
 }
 
 /// The verdict in words, and whether it is good.
@@ -117,10 +188,11 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
     let good = all.values().all(|count| *count == 0);
     let counts: Vec<String> = all.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let mut text = format!(
-        "{} source records ({} upstream in transactions, {} compacted away), {} in the target, {} dead letters {}\n",
+        "{} source records ({} upstream in transactions, {} compacted away, {} of them before they came out), {} in the target, {} dead letters {}\n",
         verdict["sources"],
         verdict["upstream"],
         verdict["compacted"],
+        verdict["compacted_unseen"],
         verdict["target"],
         verdict["dead_letter"],
         verdict["reasons"]
@@ -148,7 +220,7 @@ pub fn json_report(verdict: &Value, anomalies: &BTreeMap<String, u64>, entries: 
                 Err(why) => (why, false),
             };
             json!({ "kind": entry.kind, "target": entry.target, "took_effect": took, "effect": effect,
-                "recovery_ms": entry.recovery })
+                "lasted_ms": entry.lasted.as_millis() as u64, "recovery_ms": entry.recovery })
         })
         .collect();
     json!({ "verdict": verdict, "anomalies": anomalies, "faults": faults })

@@ -1,8 +1,8 @@
 //! Chaos for `delivery = "exactly_once"`: three brokers, several instances, faults from a seed, and an oracle. See `scripts/chaos`.
 //!
 //! One executable in three roles, each a process of its own: this one conducts, `generate` fills the source topics, and
-//! `oracle` reads everything and judges. Nothing here uses Watermaster's library: what judges the program must not share its
-//! mistakes.
+//! `oracle` reads everything and judges. Nothing here uses Watermaster's library, but for the names of
+//! the mistakes that can be planted: what judges the program must not share its own.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,6 +12,7 @@ mod children;
 mod cluster;
 mod conductor;
 mod faults;
+mod flow;
 mod generate;
 mod instances;
 mod journal;

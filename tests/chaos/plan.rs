@@ -43,6 +43,11 @@ pub struct Plan {
     pub capacity: u64,
     pub cycle_ms: u64,
     pub commit_interval_ms: u64,
+    /// `session.timeout.ms` and `transaction.timeout.ms` of the instances: there are faults that last less and more.
+    pub session_ms: u64,
+    pub transaction_ms: u64,
+    /// How old a record has to be before the cleaner may take it.
+    pub compaction_lag_ms: u64,
     pub group_protocol: String,
     /// More lines of `[kafka]` and of `[kafka.properties]`.
     pub more_kafka: String,
@@ -54,10 +59,6 @@ pub const TARGET_MAX_BYTES: usize = 200_000;
 /// Partitions of the target: not those of the sources, so that a copied partition number shows.
 pub const TARGET_PARTITIONS: i32 = 6;
 pub const DEAD_LETTER_PARTITIONS: i32 = 3;
-/// What instances are given, so that faults can be shorter and longer.
-pub const SESSION: Duration = Duration::from_secs(6);
-pub const TRANSACTION: Duration = Duration::from_secs(8);
-
 impl Plan {
     pub fn read(path: &Path) -> Plan {
         let text = std::fs::read_to_string(path).expect("the conductor wrote the plan");
@@ -67,6 +68,11 @@ impl Plan {
     pub fn write(&self, path: &Path) {
         let text = serde_json::to_string_pretty(self).expect("a plan is plain data");
         std::fs::write(path, text).expect("the run's directory can be written");
+    }
+
+    /// By then everything is settled that a broken session or transaction left behind.
+    pub fn settling(&self) -> Duration {
+        Duration::from_millis(self.session_ms + self.transaction_ms) + Duration::from_secs(10)
     }
 
     /// The consumer group of the service.

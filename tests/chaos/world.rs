@@ -12,9 +12,11 @@ use serde_json::Value;
 
 use crate::children::Role;
 use crate::cluster::Cluster;
+use crate::faults::Inflicted;
+use crate::flow::Flow;
 use crate::instances::{Fleet, Metrics};
-use crate::journal::Journal;
-use crate::plan::{DEAD_LETTER_PARTITIONS, Plan, SESSION, TARGET_MAX_BYTES, TARGET_PARTITIONS, TRANSACTION, now_ms};
+use crate::journal::{Journal, Recovery};
+use crate::plan::{DEAD_LETTER_PARTITIONS, Plan, TARGET_MAX_BYTES, TARGET_PARTITIONS, now_ms};
 use crate::proxy::Proxy;
 
 /// Places for instances that come and go, beyond those that stay.
@@ -22,10 +24,12 @@ const GUESTS: usize = 2;
 /// How long it may take until records of every partition flow again: after an outage of all brokers those that are read
 /// last stand behind the backlog of all others.
 const RECOVERY: Duration = Duration::from_secs(240);
+/// How long it may take until a backlog is worked off, before a fault that is to be alone.
+const CALM: Duration = Duration::from_secs(45);
 /// Instances whose backlog and lag stay the same for so long are at rest.
 const STILL: Duration = Duration::from_secs(15);
 /// What was in flight when a fault began does not count as flowing again.
-const IN_FLIGHT: u64 = 500;
+const IN_FLIGHT: u64 = 1_000;
 
 /// The cluster and its proxies, which outlive a run.
 pub struct Site {
@@ -41,6 +45,8 @@ pub struct World {
     pub oracle: Role,
     pub generator: Role,
     pub journal: Journal,
+    /// What the oracle sees while the run lasts.
+    pub flow: Arc<Flow>,
     /// Instances that run all the time.
     pub staff: usize,
     /// Held for writing by faults that must be alone.
@@ -91,11 +97,14 @@ impl World {
         let file = dir.join("plan.json");
         plan.write(&file);
         let environment = plant.map(|name| ("WATERMASTER_PLANT".to_owned(), name.to_owned())).into_iter().collect();
+        let flow = Arc::new(Flow::default());
+        let hears = Arc::clone(&flow);
         let world = World {
             fleet: Fleet::new(&plan, dir, &site.proxied(), staff + GUESTS, environment),
-            oracle: Role::start("oracle", &file, dir),
-            generator: Role::start("generate", &file, dir),
+            oracle: Role::start("oracle", &file, dir, move |news| hears.hear(news)),
+            generator: Role::start("generate", &file, dir, |_| {}),
             journal: Journal::new(dir),
+            flow,
             watching: AtomicBool::new(true),
             alone: RwLock::new(()),
             dir: dir.to_owned(),
@@ -105,7 +114,7 @@ impl World {
             staff,
         };
         world.oracle.tell(&format!("instances {staff}"));
-        (0..staff).for_each(|slot| world.fleet.start(slot, &[]));
+        (0..staff).for_each(|slot| world.fleet.start(slot));
         world.wait_ready(Duration::from_secs(60))?;
         match world.wait_flow(now_ms(), Duration::from_secs(60)) {
             // With a mistake in it, that is what there is to be found out.
@@ -138,22 +147,36 @@ impl World {
         true
     }
 
-    /// Waits until an output of every source partition was seen after this time (ms); how long after it, in ms.
+    /// Waits until an output of every source partition was seen after this time (ms since 1970); when that was.
     pub fn wait_flow(&self, since: u64, timeout: Duration) -> Result<u64, String> {
-        let mut silent = Vec::new();
-        let mut first = std::collections::BTreeMap::new();
-        let flows = self.wait(timeout, || {
-            let news = self.oracle.news();
-            let flow = news.get("flow").and_then(Value::as_object).cloned().unwrap_or_default();
-            for (place, at) in &flow {
-                if let Some(at) = at.as_u64().filter(|at| *at > since + IN_FLIGHT) {
-                    first.entry(place.clone()).or_insert(at);
-                }
-            }
-            silent = flow.keys().filter(|place| !first.contains_key(*place)).cloned().collect();
-            silent.is_empty() && flow.len() >= self.plan.sources.iter().map(|s| s.partitions as usize).sum()
+        let partitions = self.plan.sources.iter().map(|source| source.partitions as usize).sum();
+        let mut found = Err(Vec::new());
+        self.wait(timeout, || {
+            found = self.flow.of_all_after(since, partitions);
+            found.is_ok()
         });
-        if flows { Ok(first.values().max().map_or(0, |at| at - since)) } else { Err(format!("silent: {silent:?}")) }
+        found.map_err(|silent| format!("silent: {silent:?}"))
+    }
+
+    /// Waits until everything flows after a fault, and tells for how long it was felt.
+    pub fn wait_recovery(&self, fault: &Inflicted) -> Result<Recovery, String> {
+        let committed = fault.began + IN_FLIGHT;
+        let flows = self.wait_flow(fault.ended.max(committed), self.patience)?;
+        Ok(Recovery {
+            first: self.flow.first_again(fault.began, &fault.partitions).map(|at| at - fault.began),
+            silence: self.flow.longest_silence(fault.began),
+            after_end: flows - fault.ended,
+        })
+    }
+
+    /// Waits until nothing is left of the faults before: all are ready, and hold no more than what comes within a cycle. On a
+    /// machine that is too slow for the load that never comes.
+    pub fn wait_calm(&self) {
+        let backlog = || self.fleet.all_metrics().values().map(Metrics::backlog).sum::<f64>();
+        let usual = (self.plan.rate * self.plan.cycle_ms / 1000) as f64;
+        self.wait(CALM, || {
+            (0..self.staff).all(|slot| self.fleet.is_ready(slot)) && backlog() <= usual && self.site.cluster.is_whole()
+        });
     }
 
     /// Watches over the instances until told to stop: one that ends by itself is an anomaly, and is started again.
@@ -172,7 +195,7 @@ impl World {
                 if let Some(status) = self.fleet.ended(slot) {
                     let words = self.fleet.last_words(slot, 6);
                     self.journal.anomaly("died", format!("instance {slot} ended by itself ({status}):\n{words}"));
-                    self.fleet.start(slot, &[]);
+                    self.fleet.start(slot);
                 }
             }
         }
@@ -201,7 +224,7 @@ impl World {
         let sent = self.generator.last_word("done", Duration::from_secs(150))?;
         eprintln!("generator: {sent}");
         let began = Instant::now();
-        std::thread::sleep(SESSION + TRANSACTION + Duration::from_secs(10));
+        std::thread::sleep(self.plan.settling());
         self.wait_rest();
         let all = self.fleet.all_metrics();
         let sum = |name: &str| all.values().map(|metrics| metrics.sum(name, &[])).sum::<f64>();
@@ -242,7 +265,9 @@ impl World {
                 self.journal.anomaly("died", format!("instance {slot} ended with {status:?} when asked to:\n{words}"));
             }
         }
-        self.oracle.tell("judge");
+        // What brokers acknowledged was there to be read: it must not be for the oracle's want of looking that nothing is wrong.
+        let acknowledged = self.generator.number("/acknowledged") + self.generator.number("/committed_records");
+        self.oracle.tell(&format!("judge {acknowledged}"));
         let news = self.oracle.last_word("verdict", Duration::from_secs(300))?;
         Ok(news["verdict"].clone())
     }
@@ -257,6 +282,7 @@ pub fn create_topics(plan: &Plan) -> Result<(), String> {
     let target_max = TARGET_MAX_BYTES.to_string();
     let any_time = ("message.timestamp.after.max.ms", "9223372036854775807");
     let large = ("max.message.bytes", "4194304");
+    let (compaction_lag, latest) = (plan.compaction_lag_ms.to_string(), (2 * plan.compaction_lag_ms).to_string());
     let mut topics = Vec::new();
     for source in &plan.sources {
         let topic = NewTopic::new(&source.name, source.partitions, TopicReplication::Fixed(3))
@@ -269,8 +295,8 @@ pub fn create_topics(plan: &Plan) -> Result<(), String> {
                 .set("segment.ms", "8000")
                 .set("min.cleanable.dirty.ratio", "0.05")
                 .set("delete.retention.ms", "2000")
-                .set("min.compaction.lag.ms", "15000")
-                .set("max.compaction.lag.ms", "30000")
+                .set("min.compaction.lag.ms", &compaction_lag)
+                .set("max.compaction.lag.ms", &latest)
         } else {
             topic
         });

@@ -45,11 +45,12 @@ pub fn kill_coordinator(world: &World, random: &mut Random, kind: &'static str) 
 fn kill_node(world: &World, random: &mut Random, node: usize, what: &str) -> Inflicted {
     let lost = || world.site.proxies[node].counts.lost_upstream.load(Ordering::Relaxed);
     let before = lost();
-    let since = now_ms();
+    let began = now_ms();
     let died = world.site.cluster.kill(node);
     let_the_fault_last(between(random, 1_000, 7_000));
     let lost = lost() - before;
     world.site.cluster.start_node(node);
+    let ended = now_ms();
     let effect = match world.site.cluster.wait_whole(WHOLE) {
         Ok(took) if died && lost > 0 => {
             Ok(format!("{what}: {lost} connections lost, whole after {:.0}s", took.as_secs_f32()))
@@ -57,7 +58,7 @@ fn kill_node(world: &World, random: &mut Random, node: usize, what: &str) -> Inf
         Ok(_) => Err(format!("{what}: died {died}, {lost} connections lost")),
         Err(why) => Err(why),
     };
-    Inflicted::new(format!("node {}", node + 1), since, effect)
+    Inflicted::new(format!("node {}", node + 1), (began, ended), effect)
 }
 
 /// SIGSTOP: its connections stay open, and others lead after its session.
@@ -68,12 +69,13 @@ pub fn pause(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
         all.values().map(|metrics| metrics.troubled_rounds() + metrics.recreations()).sum()
     };
     let before = troubled(world);
-    let since = now_ms();
+    let began = now_ms();
     world.site.cluster.freeze(node);
     let time = between(random, 2_000, 9_000);
     let_the_fault_last(time);
     let leads = world.site.cluster.busiest(&[&world.plan.target]).is_some_and(|(busiest, _)| busiest != node);
     world.site.cluster.thaw(node);
+    let ended = now_ms();
     let effect = match world.site.cluster.wait_whole(WHOLE) {
         Ok(took) => Ok(format!(
             "stopped {:.1}s, others lead {leads}, troubled rounds +{}, whole after {:.0}s",
@@ -83,39 +85,43 @@ pub fn pause(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
         )),
         Err(why) => Err(why),
     };
-    Inflicted::new(format!("node {}", node + 1), since, effect)
+    Inflicted::new(format!("node {}", node + 1), (began, ended), effect)
 }
 
 /// Each node in turn, politely, as for an upgrade.
 pub fn rolling_restart(world: &World, _: &mut Random, _: &'static str) -> Inflicted {
-    let since = now_ms();
-    let mut polite = 0;
+    let began = now_ms();
+    let (mut polite, mut ended) = (0, began);
     for node in 0..NODES {
         polite += usize::from(world.site.cluster.stop(node, Duration::from_secs(25)));
         world.site.cluster.start_node(node);
+        ended = now_ms();
         if let Err(why) = world.site.cluster.wait_whole(WHOLE) {
-            return Inflicted::new("all nodes", since, Err(why));
+            return Inflicted::new("all nodes", (began, ended), Err(why));
         }
     }
-    Inflicted::new("all nodes", since, Ok(format!("{polite} of {NODES} ended by themselves")))
+    let effect = format!("{polite} of {NODES} ended by themselves");
+    Inflicted::new("all nodes", (began, ended), if polite == NODES { Ok(effect) } else { Err(effect) })
 }
 
-/// All nodes at once, for some seconds.
+/// All nodes at once, for some seconds. It is over when they answer again.
 pub fn all_down(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
+    let began = now_ms();
     let died = (0..NODES).filter(|node| world.site.cluster.kill(*node)).count();
     let time = between(random, 3_000, 9_000);
     let_the_fault_last(time);
     let flowing = world.oracle.number("/target");
     std::thread::sleep(Duration::from_millis(500));
     let silent = flowing == world.oracle.number("/target");
-    let since = now_ms();
     world.site.cluster.heal();
+    let answer = world.wait(WHOLE, || world.site.cluster.all_answer());
+    let ended = now_ms();
     let effect = match world.site.cluster.wait_whole(WHOLE) {
-        Ok(took) if died == NODES && silent => {
+        Ok(took) if answer && died == NODES && silent => {
             Ok(format!("nothing flowed for {:.1}s, whole after {:.0}s", time.as_secs_f32(), took.as_secs_f32()))
         }
         Ok(_) => Err(format!("{died} died, silent {silent}")),
         Err(why) => Err(why),
     };
-    Inflicted::new("all nodes", since, effect)
+    Inflicted::new("all nodes", (began, ended), effect)
 }

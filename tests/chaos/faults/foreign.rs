@@ -17,15 +17,16 @@ const CALL: Duration = Duration::from_secs(10);
 pub fn stop(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let staff: Vec<usize> = (0..world.staff).collect();
     staff.iter().for_each(|slot| world.fleet.slot(*slot).claimed = true);
+    let began = now_ms();
     let effect = refused(world, random);
-    let since = now_ms();
+    let ended = now_ms();
     for &slot in &staff {
         if !world.fleet.is_running(slot) {
-            world.fleet.start(slot, &[]);
+            world.fleet.start(slot);
         }
         world.fleet.slot(slot).claimed = false;
     }
-    Inflicted::new(world.plan.consumer_group(), since, effect)
+    Inflicted::new(world.plan.consumer_group(), (began, ended), effect)
 }
 
 fn refused(world: &World, random: &mut Random) -> Result<String, String> {
@@ -48,7 +49,7 @@ fn refused(world: &World, random: &mut Random) -> Result<String, String> {
     let mut foreign = TopicPartitionList::new();
     foreign.add_partition_offset(one.topic(), one.partition(), one.offset()).map_err(|error| error.to_string())?;
     commit(world, &consumer, &foreign)?;
-    world.fleet.start(0, &[]);
+    world.fleet.start(0);
     let status = world.fleet.wait_end(0, Duration::from_secs(40));
     let said = world.fleet.said(0, "somebody else committed");
     if status.is_none() {

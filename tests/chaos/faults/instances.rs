@@ -58,47 +58,40 @@ fn wait_ready(world: &World, slot: usize) -> bool {
 pub fn kill(world: &World, random: &mut Random, kind: &'static str) -> Inflicted {
     let Some((slot, metrics)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
-    let id = world.fleet.slot(slot).id.clone();
-    let since = now_ms();
+    let began = now_ms();
     let died = world.fleet.kill(slot);
     let_the_fault_last(between(random, 0, 1_500));
+    let id = world.fleet.slot(slot).id.clone();
     if kind == "kill_new_id" {
         world.fleet.rename(slot);
     }
-    world.fleet.start(slot, &[]);
+    world.fleet.start(slot);
+    let ended = now_ms();
     let back = wait_ready(world, slot);
-    let effect = if died && back {
-        Ok(format!("died with {}", state(&metrics)))
-    } else {
-        Err(format!("died {died}, back {back}"))
-    };
-    Inflicted::new(id, since, effect)
+    let effect = format!("died {died} with {}, back {back}", state(&metrics));
+    let effect = if died && back { Ok(effect) } else { Err(effect) };
+    Inflicted::new(id, (began, ended), effect).of(metrics.partitions(&world.plan))
 }
 
 /// A process that ends itself in the middle of a round, then another with the same id.
 pub fn failpoint(world: &World, random: &mut Random, kind: &'static str) -> Inflicted {
     let step = kind.strip_prefix("failpoint_").expect("they are called so");
-    let Some((slot, _)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
+    let Some((slot, metrics)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
     let id = world.fleet.slot(slot).id.clone();
-    world.fleet.terminate(slot, Duration::from_secs(15));
-    let nth = 15 + random.below(40);
-    world.fleet.start(slot, &[("WATERMASTER_FAILPOINT", &format!("{step}:{nth}"))]);
-    let mut last = Metrics::default();
-    let ended = world.wait(Duration::from_secs(45), || {
-        last = world.fleet.metrics(slot);
-        world.fleet.wait_end(slot, Duration::from_millis(200)).is_some()
-    });
-    let since = now_ms();
-    if !ended {
+    world.fleet.die_at(slot, step);
+    let died = world.fleet.wait_end(slot, Duration::from_secs(30)).is_some();
+    let began = now_ms();
+    if !died {
         // Else it would die later, of nobody's fault.
         world.fleet.kill(slot);
     }
-    world.fleet.start(slot, &[]);
+    world.fleet.start(slot);
+    let ended = now_ms();
     let back = wait_ready(world, slot);
-    let effect = format!("died at {step}:{nth} with {}", state(&last));
-    let expected = ended && back;
-    Inflicted::new(id, since, if expected { Ok(effect) } else { Err(format!("{effect}: {ended}, back {back}")) })
+    let effect = format!("died {died} at {step} with {}, back {back}", state(&metrics));
+    let effect = if died && back { Ok(effect) } else { Err(effect) };
+    Inflicted::new(id, (began, ended), effect).of(metrics.partitions(&world.plan))
 }
 
 /// SIGSTOP for less than a session, for more, or for more than a transaction lasts.
@@ -112,27 +105,35 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Inflicte
     let rebalances = others(Metrics::rebalances);
     // Now and then exactly while a round is on its way.
     let_the_fault_last(between(random, 0, 300));
-    let since = now_ms();
+    let began = now_ms();
     world.fleet.freeze(slot);
+    let (session, transaction) = (world.plan.session_ms, world.plan.transaction_ms);
     let time = match kind {
-        "pause_short" => between(random, 800, 4_000),
-        "pause_session" => between(random, 7_500, 9_500),
-        _ => between(random, 15_000, 18_000),
+        "pause_short" => between(random, session / 8, session * 2 / 3),
+        "pause_session" => between(random, session + 1_500, session + 3_500),
+        _ => between(random, session + transaction + 1_000, session + transaction + 4_000),
     };
     let_the_fault_last(time);
     let stopped = world.fleet.is_stopped(slot);
+    let taken_over = || others(Metrics::rebalances) > rebalances;
+    // On a busy machine the others hear of it later.
+    if kind != "pause_short" {
+        world.wait(Duration::from_secs(20), taken_over);
+    }
     let rebalanced = others(Metrics::rebalances) - rebalances;
     world.fleet.thaw(slot);
+    let ended = now_ms();
     let back = wait_ready(world, slot);
     let after = world.fleet.metrics(slot);
     let replaced = after.recreations() - before.recreations();
     let effect = format!(
-        "stopped {:.1}s with {}, others' rebalances +{rebalanced}, its producers +{replaced}",
-        time.as_secs_f32(),
+        "stopped {:.1}s with {}, others' rebalances +{rebalanced}, its producers +{replaced}, back {back}",
+        (ended - began) as f32 / 1000.0,
         state(&before)
     );
     let expected = stopped && back && (kind == "pause_short" || rebalanced > 0.0);
-    Inflicted::new(id, since, if expected { Ok(effect) } else { Err(format!("{effect}, back {back}")) })
+    let inflicted = Inflicted::new(id, (began, ended), if expected { Ok(effect) } else { Err(effect) });
+    if kind == "pause_short" { inflicted } else { inflicted.of(before.partitions(&world.plan)) }
 }
 
 /// One more instance comes, stays a while, and leaves.
@@ -143,33 +144,33 @@ pub fn join(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let _claim = Claim::of(world, slot);
     let rebalances = |world: &World| world.fleet.all_metrics().values().map(Metrics::rebalances).sum::<f64>();
     let before = rebalances(world);
-    let since = now_ms();
+    let began = now_ms();
     world.fleet.rename(slot);
-    world.fleet.start(slot, &[]);
+    world.fleet.start(slot);
     let ready = wait_ready(world, slot);
-    let_the_fault_last(between(random, 4_000, 8_000));
-    let rebalanced = rebalances(world) - before;
-    let took = world.fleet.metrics(slot).sum("watermaster_records_total", &[]);
+    let took = |world: &World| world.fleet.metrics(slot).sum("watermaster_records_total", &[]);
+    // It has work of its own before it goes.
+    world.wait(READY, || took(world) > 0.0);
+    let_the_fault_last(between(random, 1_000, 5_000));
+    let (rebalanced, took) = (rebalances(world) - before, took(world));
     let status = world.fleet.terminate(slot, Duration::from_secs(20)).and_then(|status| status.code());
     let effect = format!("ready {ready}, rebalances +{rebalanced}, took {took} records, left with {status:?}");
-    let expected = ready && rebalanced > 0.0 && status == Some(0);
-    Inflicted::new(format!("guest {slot}"), since, if expected { Ok(effect) } else { Err(effect) })
+    let expected = ready && rebalanced > 0.0 && took > 0.0 && status == Some(0);
+    Inflicted::new(format!("guest {slot}"), (began, now_ms()), if expected { Ok(effect) } else { Err(effect) })
 }
 
-/// SIGTERM, and back a little later under the same id.
+/// SIGTERM, and back a little later under the same id. It begins when the process has ended: until then it works.
 pub fn leave(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let Some((slot, metrics)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
     let id = world.fleet.slot(slot).id.clone();
-    let since = now_ms();
     let status = world.fleet.terminate(slot, Duration::from_secs(20)).and_then(|status| status.code());
+    let began = now_ms();
     let_the_fault_last(between(random, 1_000, 4_000));
-    world.fleet.start(slot, &[]);
+    world.fleet.start(slot);
+    let ended = now_ms();
     let back = wait_ready(world, slot);
-    let effect = format!("left with {status:?} and {}", state(&metrics));
-    Inflicted::new(
-        id,
-        since,
-        if back && status == Some(0) { Ok(effect) } else { Err(format!("{effect}, back {back}")) },
-    )
+    let effect = format!("left with {status:?} and {}, back {back}", state(&metrics));
+    let effect = if back && status == Some(0) { Ok(effect) } else { Err(effect) };
+    Inflicted::new(id, (began, ended), effect).of(metrics.partitions(&world.plan))
 }

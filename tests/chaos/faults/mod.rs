@@ -7,6 +7,7 @@ mod kafka;
 mod network;
 mod replay;
 
+use crate::flow::Place;
 use crate::plan::now_ms;
 use crate::support::generator::Random;
 use crate::world::World;
@@ -16,6 +17,8 @@ use crate::world::World;
 pub enum Lane {
     Instances,
     Cluster,
+    /// Whichever has time.
+    Either,
 }
 
 /// A kind of fault.
@@ -32,18 +35,27 @@ pub struct Inflicted {
     pub target: String,
     /// What shows that it took effect, or why it did not.
     pub effect: Result<String, String>,
-    /// When it began (ms since 1970); where nothing can flow while it lasts, when it ended.
-    pub since: u64,
+    /// When it began and when it was over, in ms since 1970: what was down had been started, what was held was let go.
+    pub began: u64,
+    pub ended: u64,
+    /// The partitions that somebody else has to take over.
+    pub partitions: Vec<Place>,
 }
 
 impl Inflicted {
-    fn new(target: impl Into<String>, since: u64, effect: Result<String, String>) -> Inflicted {
-        Inflicted { target: target.into(), effect, since }
+    /// `span`: when it began and when it was over.
+    fn new(target: impl Into<String>, span: (u64, u64), effect: Result<String, String>) -> Inflicted {
+        Inflicted { target: target.into(), effect, began: span.0, ended: span.1, partitions: Vec::new() }
+    }
+
+    /// With partitions that somebody else has to take over.
+    fn of(self, partitions: Vec<Place>) -> Inflicted {
+        Inflicted { partitions, ..self }
     }
 
     /// There was nothing to do it to.
     fn none(why: &str) -> Inflicted {
-        Inflicted::new("-", now_ms(), Err(why.to_owned()))
+        Inflicted::new("-", (now_ms(), now_ms()), Err(why.to_owned()))
     }
 }
 
@@ -68,12 +80,12 @@ pub const KINDS: &[Kind] = &[
     kind("join", Lane::Instances, instances::join),
     kind("leave", Lane::Instances, instances::leave),
     kind("hijack", Lane::Instances, kafka::hijack),
-    kind("poison_too_large", Lane::Instances, kafka::poison),
-    kind("poison_future", Lane::Instances, kafka::poison),
-    kind("poison_null_key", Lane::Instances, kafka::poison),
-    kind("add_partitions", Lane::Instances, kafka::add_partitions),
+    kind("poison_too_large", Lane::Either, kafka::poison),
+    kind("poison_future", Lane::Either, kafka::poison),
+    kind("poison_null_key", Lane::Either, kafka::poison),
+    kind("add_partitions", Lane::Either, kafka::add_partitions),
     Kind { name: "foreign_commit_stop", lane: Lane::Instances, alone: true, inflict: foreign::stop },
-    Kind { name: "foreign_commit_replay", lane: Lane::Instances, alone: true, inflict: replay::replay },
+    Kind { name: "foreign_commit_replay", lane: Lane::Either, alone: true, inflict: replay::replay },
     kind("broker_kill", Lane::Cluster, brokers::kill),
     kind("broker_pause", Lane::Cluster, brokers::pause),
     kind("group_coordinator_kill", Lane::Cluster, brokers::kill_coordinator),
@@ -86,6 +98,14 @@ pub const KINDS: &[Kind] = &[
     kind("blackhole", Lane::Cluster, network::blackhole),
     kind("hold_end_txn", Lane::Cluster, network::hold_end_txn),
 ];
+
+impl Kind {
+    /// Whether there is anything that it could be done to, with such a target.
+    pub fn is_possible(&self, append_time: bool) -> bool {
+        // A target that sets times itself, and is not compacted, takes these.
+        !(append_time && ["poison_future", "poison_null_key"].contains(&self.name))
+    }
+}
 
 pub fn find(name: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name == name)

@@ -51,7 +51,7 @@ fn told(count: u64, what: &str, time: Duration) -> Result<String, String> {
 /// Every connection is reset, several times in a row.
 pub fn cut(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let (nodes, target) = some(world, random);
-    let since = now_ms();
+    let began = now_ms();
     let before = sum(world, |counts| &counts.cut);
     let times = 1 + random.below(4);
     for _ in 0..times {
@@ -59,7 +59,8 @@ pub fn cut(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
         let_the_fault_last(between(random, 50, 700));
     }
     let cut = sum(world, |counts| &counts.cut) - before;
-    Inflicted::new(target, since, told(cut, "connections cut", Duration::from_millis(now_ms() - since)))
+    let ended = now_ms();
+    Inflicted::new(target, (began, ended), told(cut, "connections cut", Duration::from_millis(ended - began)))
 }
 
 /// Connections are reset, and new ones are for a while.
@@ -73,18 +74,21 @@ pub fn reset(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     });
     let rules = Rules { refuse: true, ..Rules::default() };
     let refused = rule(world, &nodes, rules, time, |counts| &counts.refused);
-    let since = if nodes.len() == NODES { now_ms() } else { began };
-    Inflicted::new(target, since, told(refused, "connections refused", time))
+    Inflicted::new(target, (began, now_ms()), told(refused, "connections refused", time))
 }
 
 /// Every request takes longer.
 pub fn slow(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let (nodes, target) = some(world, random);
     let time = between(random, 4_000, 9_000);
-    let since = now_ms();
+    let began = now_ms();
     let rules = Rules { latency: between(random, 40, 350), ..Rules::default() };
     let delayed = rule(world, &nodes, rules, time, |counts| &counts.delayed);
-    Inflicted::new(target, since, told(delayed, &format!("requests, {:?} later each,", rules.latency), time))
+    Inflicted::new(
+        target,
+        (began, now_ms()),
+        told(delayed, &format!("requests, {:?} later each,", rules.latency), time),
+    )
 }
 
 /// Nothing passes for a while, then everything that waited; connections stay open.
@@ -93,21 +97,25 @@ pub fn blackhole(world: &World, random: &mut Random, _: &'static str) -> Inflict
     let time = between(random, 1_500, 11_000);
     let began = now_ms();
     let held = rule(world, &nodes, Rules { blackhole: true, ..Rules::default() }, time, |counts| &counts.delayed);
-    let since = if nodes.len() == NODES { now_ms() } else { began };
-    Inflicted::new(target, since, told(held, "requests swallowed", time))
+    Inflicted::new(target, (began, now_ms()), told(held, "requests swallowed", time))
 }
 
 /// Commits are held back while their senders are cut off and commit again, and arrive in the middle of what comes next.
 pub fn hold_end_txn(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let all: Vec<usize> = (0..NODES).collect();
-    let since = now_ms();
+    let began = now_ms();
     let time = between(random, 200, 3_500);
-    let (held, late) = (sum(world, |counts| &counts.held), sum(world, |counts| &counts.delivered_late));
+    let counts = |world: &World| (sum(world, |counts| &counts.held), sum(world, |counts| &counts.delivered_late));
+    let (held, late) = counts(world);
     each(world, &all, |proxy| proxy.rules().hold_end_txn = Some(time));
-    let_the_fault_last(Duration::from_secs(3));
+    let_the_fault_last(Duration::from_secs(2));
     each(world, &all, |proxy| proxy.rules().hold_end_txn = None);
-    let_the_fault_last(time);
-    let (held, late) = (sum(world, |c| &c.held) - held, sum(world, |c| &c.delivered_late) - late);
+    let all_late = || {
+        let (held_now, late_now) = counts(world);
+        late_now - late >= held_now - held
+    };
+    world.wait(time + Duration::from_secs(1), all_late);
+    let (held, late) = (counts(world).0 - held, counts(world).1 - late);
     let effect = format!("{held} EndTxn held for {:.1}s, {late} answered late", time.as_secs_f32());
-    Inflicted::new("all proxies", since, if held > 0 && late > 0 { Ok(effect) } else { Err(effect) })
+    Inflicted::new("all proxies", (began, now_ms()), if held > 0 && late > 0 { Ok(effect) } else { Err(effect) })
 }

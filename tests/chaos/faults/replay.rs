@@ -27,7 +27,7 @@ type Place = (i32, i64);
 pub fn replay(world: &World, _: &mut Random, _: &'static str) -> Inflicted {
     let plan = plan(world);
     let effect = run(world, &plan);
-    Inflicted::new(plan.consumer_group(), now_ms(), effect)
+    Inflicted::new(plan.consumer_group(), (now_ms(), now_ms()), effect)
 }
 
 fn plan(world: &World) -> Plan {
@@ -57,7 +57,7 @@ fn run(world: &World, plan: &Plan) -> Result<String, String> {
         .and_then(|()| std::fs::copy(world.dir.join("watermaster"), folder.join("watermaster")))
         .map_err(|error| error.to_string())?;
     let fleet = Fleet::new(plan, &folder, &world.site.proxied(), 1, Vec::new());
-    fleet.start(0, &[]);
+    fleet.start(0);
     let admitted = |metrics: &Metrics| metrics.sum("watermaster_records_total", &["decision=\"admitted\""]);
     let enough = |metrics: Metrics| admitted(&metrics) >= 1_200.0 && metrics.backlog() > 1_000.0;
     let delayed = world.wait(DRAIN, || enough(fleet.metrics(0)));
@@ -71,7 +71,7 @@ fn run(world: &World, plan: &Plan) -> Result<String, String> {
     let recorded: BTreeSet<Place> = before.keys().filter(|(p, offset)| *offset >= bases[p]).copied().collect();
     let faster = Plan { capacity: 1_000_000, ..plan.clone() };
     let fleet = Fleet::new(&faster, &folder, &world.site.proxied(), 1, Vec::new());
-    fleet.start(0, &[]);
+    fleet.start(0);
     let drained = world.wait(DRAIN, || {
         let metrics = fleet.metrics(0);
         admitted(&metrics) > 0.0 && metrics.backlog() + metrics.sum("watermaster_consumer_lag_records", &[]) == 0.0

@@ -22,6 +22,8 @@ pub struct Verdict {
     pub target: u64,
     pub dead_letter: u64,
     pub compacted: u64,
+    /// Of those, what never came out, because the cleaner may have been faster than the program.
+    pub compacted_unseen: u64,
     /// Records of transactions that were aborted upstream would be `alien`; so many were committed.
     pub upstream: u64,
     pub reasons: BTreeMap<&'static str, u64>,
@@ -50,8 +52,8 @@ struct Truth<'p> {
 
 type Truths<'p> = HashMap<u64, Truth<'p>>;
 
-/// Compares; both passes are over by now.
-pub fn judge(plan: &Plan, live: &Pass, last: &Pass) -> Verdict {
+/// Compares; both passes are over by now. `acknowledged`: records that the generator knows to be in the sources.
+pub fn judge(plan: &Plan, live: &Pass, last: &Pass, acknowledged: u64) -> Verdict {
     let mut verdict = Verdict::default();
     compare_passes(plan, live, last, &mut verdict);
     let mut truths = Truths::new();
@@ -70,7 +72,13 @@ pub fn judge(plan: &Plan, live: &Pass, last: &Pass) -> Verdict {
         }
         judge_output(plan, (place, partition, found), &mut truths, &mut vanished, &mut verdict);
     }
-    judge_counts(plan, &truths, &vanished, &mut verdict);
+    judge_counts(plan, live, &truths, &vanished, &mut verdict);
+    let seen =
+        truths.values().filter(|truth| truth.found.origin.is_some_and(|origin| origin.fate != Fate::Aborted)).count();
+    if ((seen + vanished.len()) as u64) < acknowledged {
+        let why = format!("{acknowledged} records were acknowledged, {seen} were read and {} came out", vanished.len());
+        verdict.wrong("unreadable", format!("source topics: {why} without having been read"));
+    }
     judge_order(last, &truths, &mut verdict);
     verdict.reasons = last.reasons.clone();
     verdict
@@ -152,7 +160,15 @@ fn judge_output<'p>(
     truth.outputs.push(output);
 }
 
-fn judge_counts(plan: &Plan, truths: &Truths<'_>, vanished: &HashMap<u64, u32>, verdict: &mut Verdict) {
+/// A record that the cleaner took, and that never came out, was there to be read until it was old enough to be taken. If one
+/// of its client that came after it in its partition came out before that, it had been read, and was lost.
+fn was_read(plan: &Plan, live: &Pass, truth: &Truth<'_>) -> bool {
+    let origin = truth.found.origin.filter(|origin| origin.fate == Fate::Plain);
+    let taken_from = u64::try_from(truth.found.timestamp).unwrap_or(0) + plan.compaction_lag_ms;
+    origin.and_then(|origin| live.overtaken(origin)).is_some_and(|seen| seen < taken_from)
+}
+
+fn judge_counts(plan: &Plan, live: &Pass, truths: &Truths<'_>, vanished: &HashMap<u64, u32>, verdict: &mut Verdict) {
     for truth in truths.values() {
         let origin = truth.found.origin.expect("only records with one are taken");
         let told = || {
@@ -166,7 +182,8 @@ fn judge_counts(plan: &Plan, truths: &Truths<'_>, vanished: &HashMap<u64, u32>, 
         };
         let count = |wanted| truth.outputs.iter().filter(|(place, ..)| *place == wanted).count();
         match (count(Where::Target), count(Where::DeadLetter)) {
-            (0, 0) if truth.remains => verdict.wrong("lost", told()),
+            (0, 0) if truth.remains || was_read(plan, live, truth) => verdict.wrong("lost", told()),
+            (0, 0) => verdict.compacted_unseen += 1,
             (1.., 1..) => verdict.wrong("in_both", told()),
             (2.., 0) | (0, 2..) => verdict.wrong("duplicated", told()),
             _ => {}

@@ -94,7 +94,16 @@ impl Reader {
 /// Reads everything that is there.
 pub fn read_all(plan: &Plan, pass: &mut Pass, patience: Duration) -> Result<(), String> {
     let deadline = Instant::now() + patience;
-    let read = |topic: String| Reader::of(plan, vec![topic], true).read_to_the_end(pass, deadline);
+    let read = |topic: String| {
+        let mut reader = Reader::of(plan, vec![topic], true);
+        while reader.next.is_empty() {
+            if Instant::now() > deadline {
+                return Err(format!("{:?}: nobody tells its partitions", reader.topics));
+            }
+            reader.look_for_partitions();
+        }
+        reader.read_to_the_end(pass, deadline)
+    };
     topics(plan).into_iter().try_for_each(read)
 }
 

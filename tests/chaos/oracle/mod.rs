@@ -1,7 +1,8 @@
 //! The oracle's process: reads sources, target and dead-letter topic while the run lasts, then once more from the beginning.
 //!
 //! It shares nothing with the program and reads past the proxies. Orders come by lines: `instances N` (so many may have
-//! admitted something from now on), `judge`. Twice a second it tells how far it is; its last word has the field `verdict`.
+//! admitted something from now on), `judge N` (so many records are known to be in the sources). Five times a second it tells how
+//! far it is; its last word has the field `verdict`.
 
 mod judge;
 mod kafka;
@@ -20,7 +21,7 @@ use judge::judge;
 use kafka::Reader;
 use pass::Pass;
 
-const NEWS: Duration = Duration::from_millis(400);
+const NEWS: Duration = Duration::from_millis(200);
 const LOOK_FOR_PARTITIONS: Duration = Duration::from_secs(3);
 
 pub fn run(plan: &Path) {
@@ -37,7 +38,7 @@ pub fn run(plan: &Path) {
     let mut reader = Reader::new(&plan);
     let mut instances: Vec<(u64, u64)> = Vec::new();
     let (mut told, mut looked) = (Instant::now(), Instant::now());
-    loop {
+    let acknowledged = loop {
         reader.read(&mut live, Duration::from_millis(100));
         if told.elapsed() > NEWS {
             told = Instant::now();
@@ -48,11 +49,11 @@ pub fn run(plan: &Path) {
             reader.look_for_partitions();
         }
         match orders.try_recv().as_deref() {
-            Ok("judge") => break,
+            Ok(order) if order.starts_with("judge ") => break order["judge ".len()..].parse().expect("a count"),
             Ok(order) => instances.extend(order.strip_prefix("instances ").map(|n| (now_ms(), n.parse().unwrap_or(0)))),
             Err(_) => {}
         }
-    }
+    };
     let mut last = Pass::new(&plan);
     let ended = kafka::read_all(&plan, &mut last, Duration::from_secs(180));
     // What came to light since the last look.
@@ -60,7 +61,7 @@ pub fn run(plan: &Path) {
     while live.records() < last.records() && caught_up.elapsed() < Duration::from_secs(20) {
         reader.read(&mut live, Duration::from_millis(100));
     }
-    let mut verdict = judge(&plan, &live, &last);
+    let mut verdict = judge(&plan, &live, &last, acknowledged);
     if let Err(why) = ended {
         verdict.wrong("unreadable", why);
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use serde_json::{Value, json};
 
+use crate::flow::Place;
 use crate::origin::{Fate, HEADER, Origin, content, value_is_whole};
 use crate::plan::{Plan, now_ms};
 use crate::support::judge::THROTTLE_HEADERS;
@@ -59,10 +60,15 @@ pub struct Pass {
     plan: Plan,
     pub found: BTreeMap<(Where, i32), Vec<Found>>,
     pub reasons: BTreeMap<&'static str, u64>,
-    /// By source partition: when an output of it was last seen, in ms since 1970.
-    flow: BTreeMap<(u8, i32), u64>,
+    /// By source partition: when outputs of it were seen since the last news, in ms since 1970.
+    flow: BTreeMap<Place, Vec<u64>>,
+    /// By source partition and client: the highest sequence of a plain record that was seen in the target by a time.
+    progress: BTreeMap<(Place, u16), Vec<(u64, u64)>>,
     counts: [u64; 3],
 }
+
+/// Times are told this far apart, in ms.
+const GRAIN: u64 = 50;
 
 impl Pass {
     pub fn new(plan: &Plan) -> Pass {
@@ -71,6 +77,7 @@ impl Pass {
             found: BTreeMap::new(),
             reasons: BTreeMap::new(),
             flow: BTreeMap::new(),
+            progress: BTreeMap::new(),
             counts: [0; 3],
         }
     }
@@ -85,10 +92,34 @@ impl Pass {
         lists.flat_map(|((place, partition), list)| list.iter().map(|found| (*place, *partition, found)))
     }
 
-    pub fn news(&self) -> Value {
-        let flow: BTreeMap<String, u64> = self.flow.iter().map(|((t, p), at)| (format!("{t}/{p}"), *at)).collect();
+    /// What there is to tell, and when outputs were seen since this was last asked.
+    pub fn news(&mut self) -> Value {
+        let flow = std::mem::take(&mut self.flow);
+        let flow: BTreeMap<String, Vec<u64>> = flow.into_iter().map(|((t, p), at)| (format!("{t}/{p}"), at)).collect();
         let [sources, target, dead_letter] = self.counts;
         json!({ "sources": sources, "target": target, "dead_letter": dead_letter, "reasons": self.reasons, "flow": flow })
+    }
+
+    fn saw_output(&mut self, place: Where, origin: Origin) {
+        let (source, now) = ((origin.topic, origin.partition), now_ms());
+        let times = self.flow.entry(source).or_default();
+        if times.last().is_none_or(|last| now >= last + GRAIN) {
+            times.push(now);
+        }
+        if place != Where::Target || origin.fate != Fate::Plain {
+            return;
+        }
+        let progress = self.progress.entry((source, origin.client)).or_default();
+        if progress.last().is_none_or(|(_, highest)| origin.sequence > *highest) {
+            progress.push((now, origin.sequence));
+        }
+    }
+
+    /// When a plain record was first seen in the target that came after this plain one, from its client and partition.
+    pub fn overtaken(&self, origin: Origin) -> Option<u64> {
+        let progress = self.progress.get(&((origin.topic, origin.partition), origin.client))?;
+        let later = progress.partition_point(|(_, sequence)| *sequence <= origin.sequence);
+        progress.get(later).map(|(seen, _)| *seen)
     }
 
     fn place(&self, topic: &str) -> Option<Where> {
@@ -141,7 +172,7 @@ impl Pass {
         };
         self.counts[kind] += 1;
         if let (1.., Some(origin)) = (kind, origin) {
-            self.flow.insert((origin.topic, origin.partition), now_ms());
+            self.saw_output(place, origin);
         }
         self.found.entry((place, message.partition())).or_default().push(found);
     }
