@@ -348,12 +348,15 @@ impl Asker {
         let entries = |config: ConfigResource| {
             config.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
         };
-        let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
+        let log = metadata.topics().first();
+        let partitions = log.map_or(&[][..], |topic| topic.partitions());
+        let error = log.and_then(|topic| topic.error()).map(Code::from);
         BrokerFacts {
             cluster_id,
             brokers: metadata.brokers().len(),
             config: config.map(entries),
             transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
+            transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),
         }
     }
 }

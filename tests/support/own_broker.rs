@@ -59,6 +59,12 @@ impl OwnBroker {
         });
     }
 
+    /// As [`start_again`](OwnBroker::start_again), with one more `key=value` property.
+    pub fn start_again_with(&mut self, property: &str) {
+        self.properties.push(property.to_owned());
+        self.start_again();
+    }
+
     /// Ends it as a power cut would.
     pub fn kill(&mut self) {
         self.running().signal(Signal::Kill);
