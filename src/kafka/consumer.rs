@@ -60,6 +60,8 @@ const OWNED: &[(&str, &str)] = &[
     // Where to start is decided here, never by a default.
     ("auto.offset.reset", "error"),
     ("allow.auto.create.topics", "false"),
+    // It would be an error each time that a partition is read to its end.
+    ("enable.partition.eof", "false"),
 ];
 
 /// What happened.

@@ -16,6 +16,7 @@ use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
 use super::client;
 use super::consumer::{Assignment, Event, ForeignOffset};
 use super::ffi;
+use super::trouble::{self, Trouble};
 use crate::settings::OnDataLoss;
 
 /// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
@@ -52,9 +53,18 @@ struct State {
     down: bool,
     /// A position fell out of what the broker keeps.
     out_of_range: bool,
+    /// Why something can't be read; the service has to stop before it reads on.
+    unreadable: Option<String>,
     /// Since when a source topic seems not to exist.
     missing_since: Option<Instant>,
     next_probe: Option<Instant>,
+}
+
+impl State {
+    fn has_chores(&self) -> bool {
+        let broken = self.down || self.out_of_range || self.unreadable.is_some();
+        broken || self.unsettled.is_some() || self.missing_since.is_some()
+    }
 }
 
 impl Membership {
@@ -85,8 +95,7 @@ impl Membership {
         }
         let mut state = self.state();
         let event = state.events.pop_front();
-        let chores = state.unsettled.is_some() || state.down || state.out_of_range || state.missing_since.is_some();
-        self.busy.store(chores || !state.events.is_empty(), Ordering::Release);
+        self.busy.store(state.has_chores() || !state.events.is_empty(), Ordering::Release);
         event
     }
 
@@ -104,6 +113,11 @@ impl Membership {
 
     /// Does what waits to be done: an assignment to settle, a position out of range, brokers to look for.
     pub fn tend(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
+        let unreadable = self.state().unreadable.take();
+        if let Some(reason) = unreadable {
+            self.tell_unreadable(consumer, &reason);
+            return;
+        }
         if self.may_attempt() {
             let unsettled = self.state().unsettled.take();
             if let Some(partitions) = unsettled {
@@ -138,6 +152,13 @@ impl Membership {
         if !std::mem::replace(&mut self.state().down, true) {
             self.tell(Event::Down(why));
         }
+    }
+
+    fn tell_unreadable(&self, consumer: &BaseConsumer<Membership>, reason: &str) {
+        let positions = self.positions(consumer).unwrap_or_else(|_| self.state().starts.clone());
+        let name = |(source, partition)| format!("{}-{partition}", self.topics.name(source));
+        let positions: Vec<_> = positions.into_iter().map(|(partition, at)| (name(partition), at)).collect();
+        self.tell(Event::Fatal(trouble::unreadable(&self.service, &self.group, reason, &positions)));
     }
 
     // ## Rebalances
@@ -229,7 +250,9 @@ impl Membership {
                     Refusal::Foreign { offset, why } => {
                         Event::Refused(ForeignOffset { topic: topic.to_owned(), partition, offset, why })
                     }
-                    Refusal::OutOfRange { offset } => Event::Fatal(data_loss(topic, partition, offset, low, high)),
+                    Refusal::OutOfRange { offset } => {
+                        Event::Fatal(trouble::data_loss(topic, partition, offset, low, high))
+                    }
                 })
             })?;
             assignments.push(Assignment {
@@ -255,6 +278,20 @@ impl Membership {
 
     // ## Positions out of range
 
+    /// What is read next of each partition.
+    fn positions(&self, consumer: &BaseConsumer<Membership>) -> Result<BTreeMap<SourcePartition, i64>, ClientError> {
+        let mut positions = self.state().starts.clone();
+        for entry in ffi::entries(&consumer.position()?) {
+            if let Some(source) = self.topics.find(&entry.topic)
+                && let Some(position) = positions.get_mut(&(source, entry.partition))
+                && entry.offset >= 0
+            {
+                *position = entry.offset;
+            }
+        }
+        Ok(positions)
+    }
+
     /// Starts all partitions anew where they are, those out of range at the first record that is left: librdkafka
     /// has stopped reading one of them and does not say which.
     fn restart(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
@@ -274,15 +311,7 @@ impl Membership {
         consumer: &BaseConsumer<Membership>,
         paused: &BTreeSet<SourcePartition>,
     ) -> Result<(), ClientError> {
-        let mut positions = self.state().starts.clone();
-        for entry in ffi::entries(&consumer.position()?) {
-            if let Some(source) = self.topics.find(&entry.topic)
-                && let Some(position) = positions.get_mut(&(source, entry.partition))
-                && entry.offset >= 0
-            {
-                *position = entry.offset;
-            }
-        }
+        let mut positions = self.positions(consumer)?;
         let partitions: Vec<_> = positions.keys().copied().collect();
         let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + SETTLE_TIMEOUT)?;
         for (&(source, partition), position) in &mut positions {
@@ -293,7 +322,7 @@ impl Membership {
                 continue;
             }
             if self.rules.on_data_loss == OnDataLoss::Stop {
-                self.tell(Event::Fatal(data_loss(self.topics.name(source), partition, *position, low, high)));
+                self.tell(Event::Fatal(trouble::data_loss(self.topics.name(source), partition, *position, low, high)));
                 return Ok(());
             }
             self.tell(Event::Skipped { source, partition, from: *position, to: low });
@@ -340,20 +369,8 @@ impl Membership {
         }
     }
 
-    /// What to do about an error that only people can mend.
     fn denied(&self, code: Code) -> Option<String> {
-        let (service, group) = (&self.service, &self.group);
-        match code {
-            Code::GroupAuthorizationFailed => {
-                Some(format!("service {service}: not allowed to use the consumer group {group}: grant READ on it"))
-            }
-            Code::TopicAuthorizationFailed => Some(format!(
-                "service {service}: not allowed to read its source topics ({}): grant READ and DESCRIBE on them",
-                self.topics.names().join(", ")
-            )),
-            Code::InvalidGroupId => Some(format!("service {service}: the brokers refuse the group id {group}")),
-            _ => None,
-        }
+        trouble::denied(code, &self.service, &self.group, &self.topics.names())
     }
 }
 
@@ -363,13 +380,6 @@ enum Unsettled {
     Later(String),
     /// The service has to stop.
     Never(Event<'static>),
-}
-
-fn data_loss(topic: &str, partition: i32, offset: i64, low: i64, high: i64) -> String {
-    format!(
-        "{topic}-{partition}: offset {offset} is to be read next, but the topic holds {low} to {high}: records were deleted before they were read \
-         (kafka.on_data_loss = \"continue\" goes on at {low} and counts what is lost)"
-    )
 }
 
 /// The first source topic that does not exist, as far as one broker knows.
@@ -391,35 +401,27 @@ impl ClientContext for Membership {
 
     fn error(&self, error: ClientError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-        match code {
-            Code::AllBrokersDown | Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
-                self.tell_down(reason.to_owned())
-            }
-            Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::NetworkException => {
-                // While all are lost, each attempt to reach one is an error.
-                if !self.state().down {
-                    self.tell(Event::BrokerLost(reason.to_owned()));
-                }
-            }
-            Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
+        match Trouble::of(code) {
+            Trouble::Down => self.tell_down(reason.to_owned()),
+            // While all are lost, each attempt to reach one is an error.
+            Trouble::BrokerLost if self.state().down => {}
+            Trouble::BrokerLost => self.tell(Event::BrokerLost(reason.to_owned())),
+            Trouble::OutOfRange => {
                 tracing::warn!(service = self.service, "{reason}");
                 self.state().out_of_range = true;
             }
-            Code::UnknownTopicOrPartition | Code::UnknownTopic => {
+            Trouble::MissingTopic => {
                 self.state().missing_since.get_or_insert_with(Instant::now);
             }
-            Code::Fatal | Code::FencedInstanceId => {
-                let advice = if reason.contains("ConsumerGroupHeartbeat") {
-                    " (if the brokers do not know kafka.group_protocol = \"consumer\": set it to \"classic\")"
-                } else {
-                    ""
-                };
-                self.tell(Event::Fatal(format!("service {}: the consumer failed: {reason}{advice}", self.service)))
+            Trouble::Unreadable => {
+                self.state().unreadable.get_or_insert_with(|| format!("{reason} ({code})"));
             }
-            code => match self.denied(code) {
-                Some(text) => self.tell(Event::Fatal(text)),
-                None => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
-            },
+            Trouble::Denied => {
+                self.denied(code).into_iter().for_each(|text| self.tell(Event::Fatal(text)));
+            }
+            Trouble::Failed => self.tell(Event::Fatal(trouble::failed(&self.service, reason))),
+            Trouble::Nothing => return,
+            Trouble::Passing => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
         }
         self.busy.store(true, Ordering::Release);
     }

@@ -93,6 +93,11 @@ impl OwnBroker {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// The first file of a partition's records.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        self.dir.path().join(format!("data/{topic}-{partition}/00000000000000000000.log"))
+    }
+
     fn running(&mut self) -> &mut Process {
         self.process.as_mut().expect("it was started")
     }
