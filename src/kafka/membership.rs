@@ -16,7 +16,7 @@ use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
 use super::client;
 use super::consumer::{Assignment, Event, ForeignOffset};
 use super::ffi;
-use super::trouble::{self, Trouble};
+use super::trouble::{self, Missing, Trouble};
 use crate::settings::OnDataLoss;
 
 /// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
@@ -26,8 +26,6 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(500);
 /// How often brokers are asked whether they are back.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A broker that has just started may not know all topics yet.
-const MISSING_TOPIC_GRACE: Duration = Duration::from_secs(30);
 
 /// The consumer's context. rdkafka calls it inside of `poll`, on the polling thread, and shares it, hence the lock
 /// that nobody ever waits for.
@@ -55,15 +53,14 @@ struct State {
     out_of_range: bool,
     /// Why something can't be read; the service has to stop before it reads on.
     unreadable: Option<String>,
-    /// Since when a source topic seems not to exist.
-    missing_since: Option<Instant>,
+    missing: Missing,
     next_probe: Option<Instant>,
 }
 
 impl State {
     fn has_chores(&self) -> bool {
         let broken = self.down || self.out_of_range || self.unreadable.is_some();
-        broken || self.unsettled.is_some() || self.missing_since.is_some()
+        broken || self.unsettled.is_some() || self.missing.is_suspected()
     }
 }
 
@@ -270,7 +267,11 @@ impl Membership {
     }
 
     fn unsettled(&self, what: &str, error: &ClientError) -> Unsettled {
-        match error.rdkafka_error_code().and_then(|code| self.denied(code)) {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+        if Trouble::of(code) == Trouble::MissingTopic {
+            self.state().missing.suspect(Instant::now());
+        }
+        match self.denied(code) {
             Some(text) => Unsettled::Never(Event::Fatal(text)),
             None => Unsettled::Later(format!("{what} of group {}: {error}", self.group)),
         }
@@ -344,28 +345,20 @@ impl Membership {
     fn probe(&self, consumer: &BaseConsumer<Membership>) {
         let now = Instant::now();
         let mut state = self.state();
-        let (down, missing_since) = (state.down, state.missing_since);
-        if !down && missing_since.is_none() || state.next_probe.is_some_and(|next| now < next) {
+        if !state.down && !state.missing.is_suspected() || state.next_probe.is_some_and(|next| now < next) {
             return;
         }
         state.next_probe = Some(now + PROBE_INTERVAL);
         drop(state);
-        match missing_topic(consumer, &self.topics) {
-            Err(_) => {}
-            Ok(None) => {
-                self.state().missing_since = None;
-                // Not enough for partitions that are still to be settled: they say themselves when it is.
-                if !self.is_unsettled() {
-                    self.reached();
-                }
-            }
-            Ok(Some(topic)) => {
-                self.reached();
-                if missing_since.is_some_and(|since| now - since > MISSING_TOPIC_GRACE) {
-                    self.state().missing_since = None;
-                    self.tell(Event::Fatal(format!("service {}: source topic {topic} does not exist (any more): create it, or take it out of the configuration", self.service)));
-                }
-            }
+        let answer = missing_topic(consumer, &self.topics);
+        // Not enough for partitions that are still to be settled: they say themselves when it is.
+        if answer.is_ok() && !self.is_unsettled() {
+            self.reached();
+        }
+        let missing = answer.as_ref().ok().map(Option::is_some);
+        let really = self.state().missing.learn(Instant::now(), missing);
+        if let (true, Ok(Some(topic))) = (really, answer) {
+            self.tell(Event::Fatal(format!("service {}: source topic {topic} does not exist (any more): create it, or take it out of the configuration", self.service)));
         }
     }
 
@@ -411,7 +404,8 @@ impl ClientContext for Membership {
                 self.state().out_of_range = true;
             }
             Trouble::MissingTopic => {
-                self.state().missing_since.get_or_insert_with(Instant::now);
+                tracing::warn!(service = self.service, "{reason}");
+                self.state().missing.suspect(Instant::now());
             }
             Trouble::Unreadable => {
                 self.state().unreadable.get_or_insert_with(|| format!("{reason} ({code})"));

@@ -2,7 +2,12 @@
 //!
 //! All come through the client's error callback: what concerns a partition too, in order with its records.
 
+use std::time::{Duration, Instant};
+
 use rdkafka::error::RDKafkaErrorCode as Code;
+
+/// A broker that has just started, or a topic that has just been created: not all brokers know all topics yet.
+const MISSING_GRACE: Duration = Duration::from_secs(30);
 
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +18,7 @@ pub(super) enum Trouble {
     BrokerLost,
     /// A partition's position is not in what the broker keeps; librdkafka has stopped reading it.
     OutOfRange,
-    /// A source topic seems not to exist.
+    /// A source topic seems not to exist: see [`Missing`].
     MissingTopic,
     /// Something that is there can't be read. librdkafka tries again, or goes on *behind* it, even at an offset that it made
     /// up: what it leaves out looks like offsets that hold no record, so nothing may be read after this.
@@ -52,6 +57,38 @@ impl Trouble {
             // `MessageSizeTooLarge`, which is also said of compacted batches that are empty.
             _ => Trouble::Passing,
         }
+    }
+}
+
+/// Whether a source topic is missing. One answer is not enough to stop for: brokers have to say so, each time that they are
+/// asked, for a while.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    since: Option<Instant>,
+}
+
+impl Missing {
+    /// Brokers ought to be asked.
+    pub fn is_suspected(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// An error says so.
+    pub fn suspect(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+    }
+
+    /// A broker was asked: whether a topic is missing, or `None` if it did not answer. True, once, if it really is.
+    pub fn learn(&mut self, now: Instant, missing: Option<bool>) -> bool {
+        let Some(since) = self.since else { return false };
+        let really = missing == Some(true) && now.saturating_duration_since(since) > MISSING_GRACE;
+        self.since = match missing {
+            Some(true) if !really => Some(since),
+            Some(_) => None,
+            // Whoever comes back has its grace from then on.
+            None => Some(now),
+        };
+        really
     }
 }
 
@@ -137,6 +174,35 @@ mod tests {
             assert!(denied(code, "kyc", "wm.kyc", &["loans"]).is_some(), "{code:?}");
         }
         assert_eq!(denied(Code::UnknownTopic, "kyc", "wm.kyc", &["loans"]), None);
+    }
+
+    #[test]
+    fn a_topic_is_missing_when_all_answers_say_so_for_long() {
+        let start = Instant::now();
+        // Each case: what brokers answered at which second after the first error, and when it was believed.
+        let gone = (0..=40).map(|second| (second, Some(true))).collect::<Vec<_>>();
+        let with = |at: usize, answer| {
+            let mut answers = gone.clone();
+            answers[at].1 = answer;
+            answers
+        };
+        let cases = [
+            (gone.clone(), Some(31)),
+            (with(20, Some(false)), None),
+            // Nobody answered, then one that has just started.
+            (with(35, None), Some(31)),
+            (with(20, None), None),
+            (vec![(300, None), (301, Some(true))], None),
+            (vec![(300, None), (331, Some(true))], Some(331)),
+        ];
+        for (answers, expected) in cases {
+            let mut missing = Missing::default();
+            missing.suspect(start);
+            let believed =
+                answers.iter().find(|(second, answer)| missing.learn(start + Duration::from_secs(*second), *answer));
+            assert_eq!(believed.map(|(second, _)| *second), expected, "{answers:?}");
+            assert!(expected.is_none() || !missing.is_suspected());
+        }
     }
 
     #[test]
