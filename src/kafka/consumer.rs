@@ -365,6 +365,11 @@ impl Consumer {
         self.tails.borrow_mut().found()
     }
 
+    /// Nothing is left to be read before this offset, though no record says so: only holes came last.
+    pub fn passed(&self, partition: SourcePartition, offset: i64) {
+        self.base.context().move_to(partition, offset);
+    }
+
     /// Stops reading these. What was fetched of them is fetched again later: not for frequent use.
     pub fn pause(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
         self.paused.borrow_mut().extend(partitions);
@@ -385,7 +390,10 @@ impl Consumer {
         let list = self.base.seek_partitions(list, timeout)?;
         match ffi::entries(&list).first() {
             Some(entry) if entry.error != Code::NoError => Err(ClientError::OffsetFetch(entry.error).into()),
-            _ => Ok(()),
+            _ => {
+                self.base.context().move_to((source, partition), offset);
+                Ok(())
+            }
         }
     }
 
@@ -462,21 +470,4 @@ fn commit_error(code: Code, what: &str) -> CommitError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commits_are_split_by_what_a_broker_takes_at_once() {
-        let topics = Topics::new(["loans"]).expect("no NUL");
-        let commit =
-            |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
-        let sizes = |bytes: &[usize]| {
-            let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
-            requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(&[]), [0; 0]);
-        assert_eq!(sizes(&[10, 10]), [2]);
-        assert_eq!(sizes(&[12_288; 130]), [63, 63, 4]);
-        assert_eq!(sizes(&[COMMIT_BYTES, 1, COMMIT_BYTES]), [1, 1, 1]);
-    }
-}
+mod tests;

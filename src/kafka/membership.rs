@@ -1,5 +1,7 @@
 //! What the consumer group and the brokers tell us while we poll: rebalances, errors, connectivity.
 
+mod restart;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,9 +17,7 @@ use rdkafka::types::RDKafkaRespErr;
 use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
 use super::client;
 use super::consumer::{Assignment, Event, ForeignOffset};
-use super::ffi;
 use super::trouble::{self, Missing, Trouble};
-use crate::settings::OnDataLoss;
 
 /// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ pub(super) struct Membership {
 #[derive(Default)]
 struct State {
     events: VecDeque<Event<'static>>,
-    /// Where each partition that is ours started.
+    /// Where each partition that is ours started, or went on without a record that would tell.
     starts: BTreeMap<SourcePartition, i64>,
     /// Assigned, but where they start could not be found out yet. The group waits for us.
     unsettled: Option<Vec<SourcePartition>>,
@@ -120,7 +120,7 @@ impl Membership {
             if let Some(partitions) = unsettled {
                 self.settle(consumer, partitions);
             }
-            if std::mem::take(&mut self.state().out_of_range) {
+            if self.may_restart(consumer) {
                 self.restart(consumer, paused);
             }
         }
@@ -210,7 +210,12 @@ impl Membership {
         let (partitions, lost) = (self.topics.partitions(list), consumer.assignment_lost());
         let done = match consumer.rebalance_protocol() {
             RebalanceProtocol::Eager => consumer.unassign(),
-            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
+            RebalanceProtocol::None | RebalanceProtocol::Cooperative => {
+                // A restart that failed half-way has given some back already. The group waits for an answer all the same.
+                consumer
+                    .incremental_unassign(list)
+                    .or_else(|_| consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?))
+            }
         };
         if let Err(error) = done {
             tracing::warn!(service = self.service, "giving partitions back: {error}");
@@ -275,68 +280,6 @@ impl Membership {
             Some(text) => Unsettled::Never(Event::Fatal(text)),
             None => Unsettled::Later(format!("{what} of group {}: {error}", self.group)),
         }
-    }
-
-    // ## Positions out of range
-
-    /// What is read next of each partition.
-    fn positions(&self, consumer: &BaseConsumer<Membership>) -> Result<BTreeMap<SourcePartition, i64>, ClientError> {
-        let mut positions = self.state().starts.clone();
-        for entry in ffi::entries(&consumer.position()?) {
-            if let Some(source) = self.topics.find(&entry.topic)
-                && let Some(position) = positions.get_mut(&(source, entry.partition))
-                && entry.offset >= 0
-            {
-                *position = entry.offset;
-            }
-        }
-        Ok(positions)
-    }
-
-    /// Starts all partitions anew where they are, those out of range at the first record that is left: librdkafka
-    /// has stopped reading one of them and does not say which.
-    fn restart(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
-        let restarted = self.try_restart(consumer, paused);
-        if restarted.is_ok() {
-            self.reached();
-        }
-        if let Err(error) = restarted {
-            self.state().out_of_range = true;
-            self.attempt_later();
-            self.tell_down(format!("positions of group {}: {error}", self.group));
-        }
-    }
-
-    fn try_restart(
-        &self,
-        consumer: &BaseConsumer<Membership>,
-        paused: &BTreeSet<SourcePartition>,
-    ) -> Result<(), ClientError> {
-        let mut positions = self.positions(consumer)?;
-        let partitions: Vec<_> = positions.keys().copied().collect();
-        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + SETTLE_TIMEOUT)?;
-        for (&(source, partition), position) in &mut positions {
-            let Some(&(low, high)) = edges.get(&(source, partition)) else {
-                continue;
-            };
-            if (low..=high).contains(position) {
-                continue;
-            }
-            if self.rules.on_data_loss == OnDataLoss::Stop {
-                self.tell(Event::Fatal(trouble::data_loss(self.topics.name(source), partition, *position, low, high)));
-                return Ok(());
-            }
-            self.tell(Event::Skipped { source, partition, from: *position, to: low });
-            *position = low;
-        }
-        let list =
-            self.topics.list(positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position))));
-        consumer.incremental_unassign(&list)?;
-        consumer.incremental_assign(&list)?;
-        let still_paused = positions.keys().filter(|partition| paused.contains(partition));
-        consumer.pause(&self.topics.list(still_paused.map(|partition| (*partition, Offset::Invalid))))?;
-        self.state().starts = positions;
-        Ok(())
     }
 
     // ## Connectivity

@@ -117,9 +117,10 @@ pub(super) fn failed(service: &str, reason: &str) -> String {
 }
 
 pub(super) fn data_loss(topic: &str, partition: i32, offset: i64, low: i64, high: i64) -> String {
+    let why = if offset > high { "the topic is not what it was" } else { "records were deleted before they were read" };
     format!(
-        "{topic}-{partition}: offset {offset} is to be read next, but the topic holds {low} to {high}: records were deleted before they were read \
-         (kafka.on_data_loss = \"continue\" goes on at {low} and counts what is lost)"
+        "{topic}-{partition}: offset {offset} is to be read next, but the topic holds {low} to {high}: {why} \
+         (started with kafka.on_data_loss = \"continue\", it goes on at {low} and counts what is lost)"
     )
 }
 
