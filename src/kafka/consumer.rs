@@ -360,9 +360,14 @@ impl Consumer {
         self.tails.borrow_mut().look(offsets);
     }
 
-    /// Offsets that hold no record, as far as was found out since the last call.
+    /// Offsets that hold no record, as far as was found out since the last call. What was found out of range is dealt with
+    /// by [`poll`](Consumer::poll).
     pub fn holes(&self) -> Vec<Holes> {
-        self.tails.borrow_mut().found()
+        let found = self.tails.borrow_mut().found();
+        if found.out_of_range {
+            self.base.context().suspect_positions();
+        }
+        found.holes
     }
 
     /// Nothing is left to be read before this offset, though no record says so: only holes came last.

@@ -108,6 +108,40 @@ fn give_all_back(consumer: &Consumer) {
 }
 
 #[test]
+fn what_a_pause_threw_away_is_found_by_looking() {
+    let bench = Bench::new(1, OnDataLoss::Continue);
+    bench.feed(2, 1);
+    let consumer = bench.consumer();
+    wait_for_assignment(&consumer);
+    assert_eq!([next_offset(&consumer), next_offset(&consumer)], [0, 1]);
+    consumer.pause(&[FIRST]).unwrap();
+    // The embedded broker keeps 5 MiB of a partition.
+    bench.feed(8, 1 << 20);
+    consumer.resume(&[FIRST]).unwrap();
+    // What it says once, and a pause at this moment would throw away.
+    let deadline = Instant::now() + PATIENCE;
+    while !consumer.base.context().forget_out_of_range() {
+        assert!(Instant::now() < deadline, "waited in vain");
+        assert!(!matches!(consumer.base.poll(TICK), Some(Ok(_))));
+    }
+    let silent_until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < silent_until {
+        let event = consumer.poll(TICK);
+        assert!(matches!(event, Event::Idle), "there is nothing to find, then: {event:?}");
+    }
+    consumer.look_behind(vec![(FIRST, 2)]);
+    let to = until(&consumer, |event| {
+        assert_eq!(consumer.holes(), []);
+        match event {
+            Event::Skipped { source: SourceIndex(0), partition: 0, from: 2, to } => Some(to),
+            Event::Idle => None,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(next_offset(&consumer), to);
+}
+
+#[test]
 fn a_restart_that_failed_half_way_is_finished() {
     let bench = Bench::new(1, OnDataLoss::Stop);
     bench.feed(2, 1);
