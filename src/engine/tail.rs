@@ -9,14 +9,14 @@ use watermaster_core::units::Time;
 use super::Engine;
 use crate::kafka::consumer::SourcePartition;
 
-/// A partition is looked at this often; if nothing of it was read between two looks, it may have come to its end.
+/// A partition that does not stand at its end (nor beyond it, where nothing is any more) is looked at this often; if nothing of it was read between two looks, it may have come to its end.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What was seen of the ends of partitions.
 #[derive(Default)]
 pub(super) struct Tail {
     looked: Option<Time>,
-    /// Where the partitions stood at the last look that had nothing waiting and yet more offsets, by number.
+    /// Where the partitions stood at the last look that had nothing waiting and yet another end, by number.
     stood: HashMap<u32, i64>,
 }
 
@@ -32,6 +32,7 @@ impl Engine<'_> {
             let topic = &self.job.service.sources[holes.partition.0.index()].topic;
             debug!(topic, partition = holes.partition.1, holes.from, holes.to, "no record is left up to its end");
             self.throttle.handle_end(number, holes.to);
+            self.link.consumer.passed(holes.partition, holes.to);
         }
         if self.tail.looked.is_some_and(|at| now.since(at) < LOOK_EVERY) {
             return;
@@ -40,7 +41,7 @@ impl Engine<'_> {
         let standing = self.link.assigned().filter_map(|(number, address)| {
             let at = self.stands_at(number, address)?;
             let high = self.link.consumer.cached_high(address.0, address.1)?;
-            (high > at).then_some((number, address, at))
+            (high != at).then_some((number, address, at))
         });
         let standing: Vec<_> = standing.collect();
         let idle = standing.iter().filter(|(number, _, at)| self.tail.stood.get(number) == Some(at));

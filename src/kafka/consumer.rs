@@ -60,6 +60,8 @@ const OWNED: &[(&str, &str)] = &[
     // Where to start is decided here, never by a default.
     ("auto.offset.reset", "error"),
     ("allow.auto.create.topics", "false"),
+    // It would be an error each time that a partition is read to its end.
+    ("enable.partition.eof", "false"),
 ];
 
 /// What happened.
@@ -360,9 +362,19 @@ impl Consumer {
         self.tails.borrow_mut().look(offsets);
     }
 
-    /// Offsets that hold no record, as far as was found out since the last call.
+    /// Offsets that hold no record, as far as was found out since the last call. What was found out of range is dealt with
+    /// by [`poll`](Consumer::poll).
     pub fn holes(&self) -> Vec<Holes> {
-        self.tails.borrow_mut().found()
+        let found = self.tails.borrow_mut().found();
+        if found.out_of_range {
+            self.base.context().suspect_positions();
+        }
+        found.holes
+    }
+
+    /// Nothing is left to be read before this offset, though no record says so: only holes came last.
+    pub fn passed(&self, partition: SourcePartition, offset: i64) {
+        self.base.context().move_to(partition, offset);
     }
 
     /// Stops reading these. What was fetched of them is fetched again later: not for frequent use.
@@ -385,7 +397,10 @@ impl Consumer {
         let list = self.base.seek_partitions(list, timeout)?;
         match ffi::entries(&list).first() {
             Some(entry) if entry.error != Code::NoError => Err(ClientError::OffsetFetch(entry.error).into()),
-            _ => Ok(()),
+            _ => {
+                self.base.context().move_to((source, partition), offset);
+                Ok(())
+            }
         }
     }
 
@@ -462,21 +477,4 @@ fn commit_error(code: Code, what: &str) -> CommitError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commits_are_split_by_what_a_broker_takes_at_once() {
-        let topics = Topics::new(["loans"]).expect("no NUL");
-        let commit =
-            |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
-        let sizes = |bytes: &[usize]| {
-            let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
-            requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(&[]), [0; 0]);
-        assert_eq!(sizes(&[10, 10]), [2]);
-        assert_eq!(sizes(&[12_288; 130]), [63, 63, 4]);
-        assert_eq!(sizes(&[COMMIT_BYTES, 1, COMMIT_BYTES]), [1, 1, 1]);
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! What the consumer group and the brokers tell us while we poll: rebalances, errors, connectivity.
 
+mod restart;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,8 +17,7 @@ use rdkafka::types::RDKafkaRespErr;
 use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
 use super::client;
 use super::consumer::{Assignment, Event, ForeignOffset};
-use super::ffi;
-use crate::settings::OnDataLoss;
+use super::trouble::{self, Missing, Trouble};
 
 /// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -25,8 +26,6 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(500);
 /// How often brokers are asked whether they are back.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A broker that has just started may not know all topics yet.
-const MISSING_TOPIC_GRACE: Duration = Duration::from_secs(30);
 
 /// The consumer's context. rdkafka calls it inside of `poll`, on the polling thread, and shares it, hence the lock
 /// that nobody ever waits for.
@@ -43,7 +42,7 @@ pub(super) struct Membership {
 #[derive(Default)]
 struct State {
     events: VecDeque<Event<'static>>,
-    /// Where each partition that is ours started.
+    /// Where each partition that is ours started, or went on without a record that would tell.
     starts: BTreeMap<SourcePartition, i64>,
     /// Assigned, but where they start could not be found out yet. The group waits for us.
     unsettled: Option<Vec<SourcePartition>>,
@@ -52,9 +51,17 @@ struct State {
     down: bool,
     /// A position fell out of what the broker keeps.
     out_of_range: bool,
-    /// Since when a source topic seems not to exist.
-    missing_since: Option<Instant>,
+    /// Why something can't be read; the service has to stop before it reads on.
+    unreadable: Option<String>,
+    missing: Missing,
     next_probe: Option<Instant>,
+}
+
+impl State {
+    fn has_chores(&self) -> bool {
+        let broken = self.down || self.out_of_range || self.unreadable.is_some();
+        broken || self.unsettled.is_some() || self.missing.is_suspected()
+    }
 }
 
 impl Membership {
@@ -85,8 +92,7 @@ impl Membership {
         }
         let mut state = self.state();
         let event = state.events.pop_front();
-        let chores = state.unsettled.is_some() || state.down || state.out_of_range || state.missing_since.is_some();
-        self.busy.store(chores || !state.events.is_empty(), Ordering::Release);
+        self.busy.store(state.has_chores() || !state.events.is_empty(), Ordering::Release);
         event
     }
 
@@ -104,12 +110,17 @@ impl Membership {
 
     /// Does what waits to be done: an assignment to settle, a position out of range, brokers to look for.
     pub fn tend(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
+        let unreadable = self.state().unreadable.take();
+        if let Some(reason) = unreadable {
+            self.tell_unreadable(consumer, &reason);
+            return;
+        }
         if self.may_attempt() {
             let unsettled = self.state().unsettled.take();
             if let Some(partitions) = unsettled {
                 self.settle(consumer, partitions);
             }
-            if std::mem::take(&mut self.state().out_of_range) {
+            if self.may_restart(consumer) {
                 self.restart(consumer, paused);
             }
         }
@@ -138,6 +149,13 @@ impl Membership {
         if !std::mem::replace(&mut self.state().down, true) {
             self.tell(Event::Down(why));
         }
+    }
+
+    fn tell_unreadable(&self, consumer: &BaseConsumer<Membership>, reason: &str) {
+        let positions = self.positions(consumer).unwrap_or_else(|_| self.state().starts.clone());
+        let name = |(source, partition)| format!("{}-{partition}", self.topics.name(source));
+        let positions: Vec<_> = positions.into_iter().map(|(partition, at)| (name(partition), at)).collect();
+        self.tell(Event::Fatal(trouble::unreadable(&self.service, &self.group, reason, &positions)));
     }
 
     // ## Rebalances
@@ -192,7 +210,12 @@ impl Membership {
         let (partitions, lost) = (self.topics.partitions(list), consumer.assignment_lost());
         let done = match consumer.rebalance_protocol() {
             RebalanceProtocol::Eager => consumer.unassign(),
-            RebalanceProtocol::None | RebalanceProtocol::Cooperative => consumer.incremental_unassign(list),
+            RebalanceProtocol::None | RebalanceProtocol::Cooperative => {
+                // A restart that failed half-way has given some back already. The group waits for an answer all the same.
+                consumer
+                    .incremental_unassign(list)
+                    .or_else(|_| consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?))
+            }
         };
         if let Err(error) = done {
             tracing::warn!(service = self.service, "giving partitions back: {error}");
@@ -229,7 +252,9 @@ impl Membership {
                     Refusal::Foreign { offset, why } => {
                         Event::Refused(ForeignOffset { topic: topic.to_owned(), partition, offset, why })
                     }
-                    Refusal::OutOfRange { offset } => Event::Fatal(data_loss(topic, partition, offset, low, high)),
+                    Refusal::OutOfRange { offset } => {
+                        Event::Fatal(trouble::data_loss(topic, partition, offset, low, high))
+                    }
                 })
             })?;
             assignments.push(Assignment {
@@ -247,66 +272,14 @@ impl Membership {
     }
 
     fn unsettled(&self, what: &str, error: &ClientError) -> Unsettled {
-        match error.rdkafka_error_code().and_then(|code| self.denied(code)) {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+        if Trouble::of(code) == Trouble::MissingTopic {
+            self.state().missing.suspect(Instant::now());
+        }
+        match self.denied(code) {
             Some(text) => Unsettled::Never(Event::Fatal(text)),
             None => Unsettled::Later(format!("{what} of group {}: {error}", self.group)),
         }
-    }
-
-    // ## Positions out of range
-
-    /// Starts all partitions anew where they are, those out of range at the first record that is left: librdkafka
-    /// has stopped reading one of them and does not say which.
-    fn restart(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
-        let restarted = self.try_restart(consumer, paused);
-        if restarted.is_ok() {
-            self.reached();
-        }
-        if let Err(error) = restarted {
-            self.state().out_of_range = true;
-            self.attempt_later();
-            self.tell_down(format!("positions of group {}: {error}", self.group));
-        }
-    }
-
-    fn try_restart(
-        &self,
-        consumer: &BaseConsumer<Membership>,
-        paused: &BTreeSet<SourcePartition>,
-    ) -> Result<(), ClientError> {
-        let mut positions = self.state().starts.clone();
-        for entry in ffi::entries(&consumer.position()?) {
-            if let Some(source) = self.topics.find(&entry.topic)
-                && let Some(position) = positions.get_mut(&(source, entry.partition))
-                && entry.offset >= 0
-            {
-                *position = entry.offset;
-            }
-        }
-        let partitions: Vec<_> = positions.keys().copied().collect();
-        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + SETTLE_TIMEOUT)?;
-        for (&(source, partition), position) in &mut positions {
-            let Some(&(low, high)) = edges.get(&(source, partition)) else {
-                continue;
-            };
-            if (low..=high).contains(position) {
-                continue;
-            }
-            if self.rules.on_data_loss == OnDataLoss::Stop {
-                self.tell(Event::Fatal(data_loss(self.topics.name(source), partition, *position, low, high)));
-                return Ok(());
-            }
-            self.tell(Event::Skipped { source, partition, from: *position, to: low });
-            *position = low;
-        }
-        let list =
-            self.topics.list(positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position))));
-        consumer.incremental_unassign(&list)?;
-        consumer.incremental_assign(&list)?;
-        let still_paused = positions.keys().filter(|partition| paused.contains(partition));
-        consumer.pause(&self.topics.list(still_paused.map(|partition| (*partition, Offset::Invalid))))?;
-        self.state().starts = positions;
-        Ok(())
     }
 
     // ## Connectivity
@@ -315,45 +288,25 @@ impl Membership {
     fn probe(&self, consumer: &BaseConsumer<Membership>) {
         let now = Instant::now();
         let mut state = self.state();
-        let (down, missing_since) = (state.down, state.missing_since);
-        if !down && missing_since.is_none() || state.next_probe.is_some_and(|next| now < next) {
+        if !state.down && !state.missing.is_suspected() || state.next_probe.is_some_and(|next| now < next) {
             return;
         }
         state.next_probe = Some(now + PROBE_INTERVAL);
         drop(state);
-        match missing_topic(consumer, &self.topics) {
-            Err(_) => {}
-            Ok(None) => {
-                self.state().missing_since = None;
-                // Not enough for partitions that are still to be settled: they say themselves when it is.
-                if !self.is_unsettled() {
-                    self.reached();
-                }
-            }
-            Ok(Some(topic)) => {
-                self.reached();
-                if missing_since.is_some_and(|since| now - since > MISSING_TOPIC_GRACE) {
-                    self.state().missing_since = None;
-                    self.tell(Event::Fatal(format!("service {}: source topic {topic} does not exist (any more): create it, or take it out of the configuration", self.service)));
-                }
-            }
+        let answer = missing_topic(consumer, &self.topics);
+        // Not enough for partitions that are still to be settled: they say themselves when it is.
+        if answer.is_ok() && !self.is_unsettled() {
+            self.reached();
+        }
+        let missing = answer.as_ref().ok().map(Option::is_some);
+        let really = self.state().missing.learn(Instant::now(), missing);
+        if let (true, Ok(Some(topic))) = (really, answer) {
+            self.tell(Event::Fatal(format!("service {}: source topic {topic} does not exist (any more): create it, or take it out of the configuration", self.service)));
         }
     }
 
-    /// What to do about an error that only people can mend.
     fn denied(&self, code: Code) -> Option<String> {
-        let (service, group) = (&self.service, &self.group);
-        match code {
-            Code::GroupAuthorizationFailed => {
-                Some(format!("service {service}: not allowed to use the consumer group {group}: grant READ on it"))
-            }
-            Code::TopicAuthorizationFailed => Some(format!(
-                "service {service}: not allowed to read its source topics ({}): grant READ and DESCRIBE on them",
-                self.topics.names().join(", ")
-            )),
-            Code::InvalidGroupId => Some(format!("service {service}: the brokers refuse the group id {group}")),
-            _ => None,
-        }
+        trouble::denied(code, &self.service, &self.group, &self.topics.names())
     }
 }
 
@@ -363,13 +316,6 @@ enum Unsettled {
     Later(String),
     /// The service has to stop.
     Never(Event<'static>),
-}
-
-fn data_loss(topic: &str, partition: i32, offset: i64, low: i64, high: i64) -> String {
-    format!(
-        "{topic}-{partition}: offset {offset} is to be read next, but the topic holds {low} to {high}: records were deleted before they were read \
-         (kafka.on_data_loss = \"continue\" goes on at {low} and counts what is lost)"
-    )
 }
 
 /// The first source topic that does not exist, as far as one broker knows.
@@ -391,35 +337,28 @@ impl ClientContext for Membership {
 
     fn error(&self, error: ClientError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-        match code {
-            Code::AllBrokersDown | Code::Authentication | Code::SaslAuthenticationFailed | Code::SSL => {
-                self.tell_down(reason.to_owned())
-            }
-            Code::BrokerTransportFailure | Code::Resolve | Code::OperationTimedOut | Code::NetworkException => {
-                // While all are lost, each attempt to reach one is an error.
-                if !self.state().down {
-                    self.tell(Event::BrokerLost(reason.to_owned()));
-                }
-            }
-            Code::AutoOffsetReset | Code::OffsetOutOfRange | Code::LogTruncation => {
+        match Trouble::of(code) {
+            Trouble::Down => self.tell_down(reason.to_owned()),
+            // While all are lost, each attempt to reach one is an error.
+            Trouble::BrokerLost if self.state().down => {}
+            Trouble::BrokerLost => self.tell(Event::BrokerLost(reason.to_owned())),
+            Trouble::OutOfRange => {
                 tracing::warn!(service = self.service, "{reason}");
                 self.state().out_of_range = true;
             }
-            Code::UnknownTopicOrPartition | Code::UnknownTopic => {
-                self.state().missing_since.get_or_insert_with(Instant::now);
+            Trouble::MissingTopic => {
+                tracing::warn!(service = self.service, "{reason}");
+                self.state().missing.suspect(Instant::now());
             }
-            Code::Fatal | Code::FencedInstanceId => {
-                let advice = if reason.contains("ConsumerGroupHeartbeat") {
-                    " (if the brokers do not know kafka.group_protocol = \"consumer\": set it to \"classic\")"
-                } else {
-                    ""
-                };
-                self.tell(Event::Fatal(format!("service {}: the consumer failed: {reason}{advice}", self.service)))
+            Trouble::Unreadable => {
+                self.state().unreadable.get_or_insert_with(|| format!("{reason} ({code})"));
             }
-            code => match self.denied(code) {
-                Some(text) => self.tell(Event::Fatal(text)),
-                None => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
-            },
+            Trouble::Denied => {
+                self.denied(code).into_iter().for_each(|text| self.tell(Event::Fatal(text)));
+            }
+            Trouble::Failed => self.tell(Event::Fatal(trouble::failed(&self.service, reason))),
+            Trouble::Nothing => return,
+            Trouble::Passing => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
         }
         self.busy.store(true, Ordering::Release);
     }

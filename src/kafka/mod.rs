@@ -21,6 +21,7 @@ pub mod probe;
 pub mod producer;
 pub mod record;
 mod tail;
+mod trouble;
 
 pub use client::{KafkaError, accepts_property};
 

@@ -31,6 +31,11 @@ const HEADER_ROOM: u64 = 2048;
 /// Where Kafka keeps its transactions; it does not exist before the first one.
 const TRANSACTION_LOG: &str = "__transaction_state";
 
+/// A topic that was created just now, or a broker that has just started: so long it is asked for again.
+const MISSING_GRACE: Duration = Duration::from_secs(3);
+const MISSING_STEP: Duration = Duration::from_millis(300);
+const MISSING: &str = "does not exist: create it";
+
 /// What was found out.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
@@ -210,6 +215,7 @@ fn compare(service: &Service, report: &mut Report) {
 struct Asker {
     consumer: BaseConsumer<LastError>,
     config: rdkafka::ClientConfig,
+    began: Instant,
 }
 
 /// Remembers what went wrong last.
@@ -242,7 +248,7 @@ impl Asker {
         let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
         let consumer: BaseConsumer<LastError> =
             config.create_with_context(LastError::default()).map_err(|error| unreachable(error.to_string()))?;
-        let asker = Asker { consumer, config };
+        let asker = Asker { consumer, config, began: Instant::now() };
         match asker.connect(timeout) {
             Ok(()) => Ok(asker),
             Err(error) => {
@@ -270,15 +276,26 @@ impl Asker {
     }
 
     fn topic(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, String> {
+        loop {
+            let found = self.look_up(topic, timeout);
+            let missing = found.as_ref().is_err_and(|text| text == MISSING);
+            if !missing || self.began.elapsed() >= MISSING_GRACE {
+                return found;
+            }
+            thread::sleep(MISSING_STEP);
+        }
+    }
+
+    fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, String> {
         let metadata = self
             .consumer
             .fetch_metadata(Some(topic), timeout)
             .map_err(|error| format!("can't be looked up: {error}"))?;
         let Some(found) = metadata.topics().first() else {
-            return Err("does not exist: create it".to_owned());
+            return Err(MISSING.to_owned());
         };
         match found.error().map(Code::from) {
-            None if found.partitions().is_empty() => Err("does not exist: create it".to_owned()),
+            None if found.partitions().is_empty() => Err(MISSING.to_owned()),
             None => {
                 let replication = found.partitions().iter().map(|partition| partition.replicas().len()).min();
                 Ok(TopicFacts {
@@ -287,7 +304,7 @@ impl Asker {
                     ..TopicFacts::default()
                 })
             }
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err("does not exist: create it".to_owned()),
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(MISSING.to_owned()),
             Some(Code::TopicAuthorizationFailed) => {
                 Err("is not ours to see: grant DESCRIBE, and READ on sources or WRITE on target and dead-letter topics"
                     .to_owned())
@@ -348,12 +365,15 @@ impl Asker {
         let entries = |config: ConfigResource| {
             config.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
         };
-        let partitions = metadata.topics().first().map_or(&[][..], |topic| topic.partitions());
+        let log = metadata.topics().first();
+        let partitions = log.map_or(&[][..], |topic| topic.partitions());
+        let error = log.and_then(|topic| topic.error()).map(Code::from);
         BrokerFacts {
             cluster_id,
             brokers: metadata.brokers().len(),
             config: config.map(entries),
             transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
+            transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),
         }
     }
 }

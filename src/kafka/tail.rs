@@ -4,6 +4,8 @@
 //! A client of its own reads on from there. Librdkafka's statistics say where it came to the end of what is stable; if no
 //! record came before that, there is none. (The statistics of the engine's own consumer would do, but they may speak of an earlier
 //! assignment.)
+//!
+//! It also learns what the engine's own consumer may never tell: that there is nothing to read at such an offset any more.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver};
@@ -19,6 +21,7 @@ use rdkafka::topic_partition_list::Offset;
 use serde::Deserialize;
 
 use super::assign::{SourcePartition, Topics};
+use super::trouble::Trouble;
 use super::{client, ffi};
 
 /// The longest look.
@@ -34,11 +37,19 @@ pub struct Holes {
     pub to: i64,
 }
 
+/// What a look found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub holes: Vec<Holes>,
+    /// One of the offsets is not in what its broker keeps.
+    pub out_of_range: bool,
+}
+
 /// Looks for holes at the ends of partitions, in a thread of its own, one look at a time.
 pub(super) struct Tails {
     config: ClientConfig,
     topics: Arc<Topics>,
-    looking: Option<Receiver<Vec<Holes>>>,
+    looking: Option<Receiver<Found>>,
 }
 
 impl Tails {
@@ -64,9 +75,9 @@ impl Tails {
     }
 
     /// What the last look found, once.
-    pub fn found(&mut self) -> Vec<Holes> {
+    pub fn found(&mut self) -> Found {
         match self.looking.as_ref().map(Receiver::try_recv) {
-            None | Some(Err(mpsc::TryRecvError::Empty)) => Vec::new(),
+            None | Some(Err(mpsc::TryRecvError::Empty)) => Found::default(),
             Some(result) => {
                 self.looking = None;
                 result.unwrap_or_default()
@@ -76,15 +87,15 @@ impl Tails {
 }
 
 /// Reads behind these offsets. What can't be learnt in time is asked again some other time.
-fn find(config: &ClientConfig, topics: &Topics, behind: &[(SourcePartition, i64)]) -> Vec<Holes> {
+fn find(config: &ClientConfig, topics: &Topics, behind: &[(SourcePartition, i64)]) -> Found {
     let deadline = Instant::now() + LOOK;
-    let Ok(consumer) = config.create_with_context::<_, BaseConsumer<Ends>>(Ends::default()) else { return Vec::new() };
+    let mut found = Found::default();
+    let Ok(consumer) = config.create_with_context::<_, BaseConsumer<Ends>>(Ends::default()) else { return found };
     let assignment = topics.list(behind.iter().map(|(partition, from)| (*partition, Offset::Offset(*from))));
     if consumer.assign(&assignment).is_err() {
-        return Vec::new();
+        return found;
     }
     let mut open: HashMap<SourcePartition, i64> = behind.iter().copied().collect();
-    let mut found = Vec::new();
     while !open.is_empty() && Instant::now() < deadline {
         let ends = consumer.context().take();
         // Whatever came before those ends is in the queue by now. An empty poll says little: it may have served an event.
@@ -96,7 +107,11 @@ fn find(config: &ClientConfig, topics: &Topics, behind: &[(SourcePartition, i64)
                     }
                 }
                 // What could not be read is not known to be nothing.
-                Some(Err(_)) => return found,
+                Some(Err(error)) => {
+                    let code = error.rdkafka_error_code();
+                    found.out_of_range = code.is_some_and(|code| Trouble::of(code) == Trouble::OutOfRange);
+                    return found;
+                }
                 None if ffi::waiting_records(consumer.client()) == 0 => break,
                 None => {}
             }
@@ -109,7 +124,7 @@ fn find(config: &ClientConfig, topics: &Topics, behind: &[(SourcePartition, i64)
             if let Some(from) = open.get(&place).copied().filter(|_| to >= 0) {
                 open.remove(&place);
                 if to > from {
-                    found.push(Holes { partition: place, from, to });
+                    found.holes.push(Holes { partition: place, from, to });
                 }
             }
         }

@@ -5,6 +5,7 @@
 mod support;
 
 mod bad_input;
+mod damaged;
 mod exactly_once;
 mod fidelity;
 mod group_protocol;

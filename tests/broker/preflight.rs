@@ -12,6 +12,12 @@ fn config(rig: &Rig, kafka: &str) -> Config {
     config
 }
 
+/// A broker that keeps secrets from those who are not told them.
+const WITH_ACLS: [&str; 2] = [
+    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found=true",
+];
+
 /// `check` says all of this, and `run` gives up with the same words.
 fn refused(config: &Config, texts: &[&str]) {
     let (code, said) = check(config);
@@ -45,12 +51,8 @@ fn a_broker_that_can_is_found_to() {
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
 fn an_own_kafka_that_can_not_is_found_out() {
-    let broker = OwnBroker::with(&[
-        "group.coordinator.rebalance.protocols=classic",
-        "transaction.max.timeout.ms=5000",
-        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "allow.everyone.if.no.acl.found=true",
-    ]);
+    let own = ["group.coordinator.rebalance.protocols=classic", "transaction.max.timeout.ms=5000"];
+    let broker = OwnBroker::with(&[&own[..], &WITH_ACLS].concat());
     let rig = Rig::new(&broker, "preflight-not", 1, 1, TargetTime::Create);
     refused(
         &config(&rig, "delivery = \"at_least_once\"\ngroup_protocol = \"consumer\""),
@@ -75,4 +77,25 @@ fn an_own_kafka_that_can_not_is_found_out() {
     let log = watermaster.log();
     assert_ne!(status.code(), Some(0), "{log}");
     assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn a_transaction_log_that_may_not_be_seen_prevents_nothing() {
+    let mut broker = OwnBroker::with(&WITH_ACLS);
+    let rig = Rig::new(&broker, "preflight-hidden", 1, 1, TargetTime::Create);
+    let config = config(&rig, "delivery = \"exactly_once\"");
+    let (code, said) = check(&config);
+    assert_eq!(code, Some(0), "{said}");
+    // That made it, with the one replica that there can be. By now the broker would want three.
+    let hide =
+        ["--add", "--deny-principal", "User:ANONYMOUS", "--operation", "Describe", "--topic", "__transaction_state"];
+    broker.tool("org.apache.kafka.tools.AclCommand", &hide);
+    broker.kill();
+    broker.start_again_with("transaction.state.log.replication.factor=3");
+    let (code, said) = check(&config);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("want 3 replicas") && said.contains("DESCRIBE on __transaction_state"), "{said}");
+    let mut watermaster = Watermaster::start(&config);
+    assert_eq!(watermaster.terminate(DRAIN).code(), Some(0), "{}", watermaster.log());
 }

@@ -59,6 +59,12 @@ impl OwnBroker {
         });
     }
 
+    /// As [`start_again`](OwnBroker::start_again), with one more `key=value` property.
+    pub fn start_again_with(&mut self, property: &str) {
+        self.properties.push(property.to_owned());
+        self.start_again();
+    }
+
     /// Ends it as a power cut would.
     pub fn kill(&mut self) {
         self.running().signal(Signal::Kill);
@@ -85,6 +91,11 @@ impl OwnBroker {
         command.args(["--bootstrap-server", &self.bootstrap]).args(arguments);
         let output = command.output().expect("java runs");
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The first file of a partition's records.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        self.dir.path().join(format!("data/{topic}-{partition}/00000000000000000000.log"))
     }
 
     fn running(&mut self) -> &mut Process {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::{BaseProducer, Producer as _};
 
-use super::{Finding, Quiet, Report, Severity};
+use super::{Finding, Quiet, Report, Severity, TRANSACTION_LOG};
 use crate::kafka::producer;
 use crate::kafka::{client, ffi};
 use crate::settings::{Delivery, GroupProtocol, Kafka, Service, Settings};
@@ -21,8 +21,10 @@ pub(super) struct BrokerFacts {
     pub brokers: usize,
     /// One broker's configuration; `None` if it may not be seen.
     pub config: Option<BTreeMap<String, String>>,
-    /// Replicas of the topic that holds the transactions; `None` before the first one.
+    /// Replicas of the topic that holds the transactions; `None` before the first one, or if it may not be seen.
     pub transaction_log_replicas: Option<usize>,
+    /// The topic that holds the transactions may not be seen.
+    pub transaction_log_hidden: bool,
 }
 
 impl BrokerFacts {
@@ -78,6 +80,20 @@ fn compare_transactions(kafka: &Kafka, facts: &BrokerFacts, find: &mut impl FnMu
         facts.number("transaction.state.log.min.isr").unwrap_or(0),
     );
     match (facts.transaction_log_replicas, wanted) {
+        // It may exist with fewer, or be made when it is needed: not to be told from a topic that is only hidden.
+        (None, Some(wanted)) if facts.transaction_log_hidden && wanted > facts.brokers as u64 => find(
+            Severity::Warning,
+            format!(
+                "the transactions' log may not be seen; if it does not exist yet, transactions can't begin: the brokers want \
+                 {wanted} replicas of it (transaction.state.log.replication.factor) and are only {}. Grant DESCRIBE on \
+                 {TRANSACTION_LOG} to have this checked, or ignore it if transactions work in this cluster",
+                facts.brokers
+            ),
+        ),
+        (None, _) if facts.transaction_log_hidden => find(
+            Severity::Info,
+            format!("the transactions' log was not checked: grant DESCRIBE on {TRANSACTION_LOG}, or ignore this"),
+        ),
         (None, Some(wanted)) if wanted > facts.brokers as u64 => find(
             Severity::Error,
             format!(
@@ -216,6 +232,22 @@ mod tests {
         let exists = BrokerFacts { transaction_log_replicas: Some(1), ..lacking };
         assert_eq!(found(EXACTLY_ONCE, &exists).len(), 1);
         assert_eq!(found(EXACTLY_ONCE, &BrokerFacts::default()), []);
+    }
+
+    #[test]
+    fn a_hidden_transaction_log_prevents_nothing() {
+        let lacking = facts(&[("transaction.state.log.replication.factor", "3")]);
+        let hidden = BrokerFacts { transaction_log_hidden: true, ..lacking };
+        let texts = found(EXACTLY_ONCE, &hidden);
+        assert!(
+            matches!(texts.as_slice(), [(Severity::Warning, text)]
+                if text.contains("3 replicas") && text.contains("DESCRIBE on __transaction_state")),
+            "{texts:?}"
+        );
+        let enough = BrokerFacts { brokers: 3, ..hidden.clone() };
+        let texts = found(EXACTLY_ONCE, &enough);
+        assert!(matches!(texts.as_slice(), [(Severity::Info, text)] if text.contains("not checked")), "{texts:?}");
+        assert_eq!(found("delivery = \"at_least_once\"", &hidden), []);
     }
 
     #[test]

@@ -1,0 +1,188 @@
+use std::path::Path;
+
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+
+use super::*;
+use crate::config::Config;
+use crate::kafka::embedded::Embedded;
+use crate::settings::{OnDataLoss, Settings};
+
+#[test]
+fn commits_are_split_by_what_a_broker_takes_at_once() {
+    let topics = Topics::new(["loans"]).expect("no NUL");
+    let commit =
+        |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
+    let sizes = |bytes: &[usize]| {
+        let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
+        requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&[]), [0; 0]);
+    assert_eq!(sizes(&[10, 10]), [2]);
+    assert_eq!(sizes(&[12_288; 130]), [63, 63, 4]);
+    assert_eq!(sizes(&[COMMIT_BYTES, 1, COMMIT_BYTES]), [1, 1, 1]);
+}
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+const TICK: Duration = Duration::from_millis(50);
+const TOPIC: &str = "loans.kyc";
+const FIRST: SourcePartition = (SourceIndex(0), 0);
+
+/// An embedded broker with one source topic.
+struct Bench {
+    broker: Embedded,
+    settings: Settings,
+}
+
+impl Bench {
+    fn new(partitions: i32, on_data_loss: OnDataLoss) -> Bench {
+        let broker = Embedded::start(1).unwrap();
+        broker.create_topic(TOPIC, partitions).unwrap();
+        let text = include_str!("../../../config/watermaster.minimal.toml");
+        let mut settings = Config::parse(text, Path::new("test.toml"), []).expect("it is valid").settings;
+        let kafka = &mut settings.kafka;
+        (kafka.bootstrap_servers, kafka.on_data_loss) = (broker.bootstrap_servers(), on_data_loss);
+        // The embedded broker waits for a session less a second for members to come back.
+        kafka.properties.extend(
+            [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
+                .map(|(property, value)| (property.to_owned(), value.to_owned())),
+        );
+        Bench { broker, settings }
+    }
+
+    fn consumer(&self) -> Consumer {
+        Consumer::new(&self.settings.kafka, &self.settings.services[0], false).unwrap()
+    }
+
+    /// Sends records of so many bytes each to the first partition.
+    fn feed(&self, records: usize, bytes: usize) {
+        let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
+            .set("bootstrap.servers", self.broker.bootstrap_servers())
+            .set("message.max.bytes", "10000000")
+            .create()
+            .unwrap();
+        let value = vec![b'v'; bytes];
+        for _ in 0..records {
+            let record: BaseRecord<'_, (), [u8]> = BaseRecord::to(TOPIC).partition(0).payload(&value);
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+            producer.flush(PATIENCE).unwrap();
+        }
+    }
+}
+
+/// Polls until this says what was waited for.
+fn until<T>(consumer: &Consumer, mut wanted: impl FnMut(Event<'_>) -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(found) = wanted(consumer.poll(TICK)) {
+            return found;
+        }
+    }
+    panic!("waited in vain");
+}
+
+fn wait_for_assignment(consumer: &Consumer) -> usize {
+    until(consumer, |event| match event {
+        Event::Assigned(assignments) => Some(assignments.len()),
+        _ => None,
+    })
+}
+
+/// The offset of the next record; anything else of weight is a mistake.
+fn next_offset(consumer: &Consumer) -> i64 {
+    until(consumer, |event| match event {
+        Event::Record(record) => Some(record.offset()),
+        Event::Idle | Event::Up => None,
+        other => panic!("{other:?}"),
+    })
+}
+
+fn wait_for_empty_queue(consumer: &Consumer) {
+    until(consumer, |_| (ffi::waiting_records(consumer.base.client()) == 0).then_some(()));
+}
+
+/// As a restart does before it fails.
+fn give_all_back(consumer: &Consumer) {
+    consumer.base.incremental_unassign(&consumer.base.assignment().unwrap()).unwrap();
+}
+
+#[test]
+fn what_a_pause_threw_away_is_found_by_looking() {
+    let bench = Bench::new(1, OnDataLoss::Continue);
+    bench.feed(2, 1);
+    let consumer = bench.consumer();
+    wait_for_assignment(&consumer);
+    assert_eq!([next_offset(&consumer), next_offset(&consumer)], [0, 1]);
+    consumer.pause(&[FIRST]).unwrap();
+    // The embedded broker keeps 5 MiB of a partition.
+    bench.feed(8, 1 << 20);
+    consumer.resume(&[FIRST]).unwrap();
+    // What it says once, and a pause at this moment would throw away.
+    let deadline = Instant::now() + PATIENCE;
+    while !consumer.base.context().forget_out_of_range() {
+        assert!(Instant::now() < deadline, "waited in vain");
+        assert!(!matches!(consumer.base.poll(TICK), Some(Ok(_))));
+    }
+    let silent_until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < silent_until {
+        let event = consumer.poll(TICK);
+        assert!(matches!(event, Event::Idle), "there is nothing to find, then: {event:?}");
+    }
+    consumer.look_behind(vec![(FIRST, 2)]);
+    let to = until(&consumer, |event| {
+        assert_eq!(consumer.holes(), []);
+        match event {
+            Event::Skipped { source: SourceIndex(0), partition: 0, from: 2, to } => Some(to),
+            Event::Idle => None,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert_eq!(next_offset(&consumer), to);
+}
+
+#[test]
+fn a_restart_that_failed_half_way_is_finished() {
+    let bench = Bench::new(1, OnDataLoss::Stop);
+    bench.feed(2, 1);
+    let consumer = bench.consumer();
+    wait_for_assignment(&consumer);
+    assert_eq!([next_offset(&consumer), next_offset(&consumer)], [0, 1]);
+    give_all_back(&consumer);
+    consumer.passed(FIRST, 2);
+    bench.feed(1, 1);
+    consumer.base.context().suspect_positions();
+    assert_eq!(next_offset(&consumer), 2);
+}
+
+#[test]
+fn nothing_is_restarted_while_the_group_waits_for_us() {
+    let bench = Bench::new(1, OnDataLoss::Stop);
+    let consumer = bench.consumer();
+    wait_for_assignment(&consumer);
+    let membership = consumer.base.context();
+    wait_for_empty_queue(&consumer);
+    assert!(!membership.may_restart(&consumer.base), "nothing is wrong");
+    membership.suspect_positions();
+    assert!(membership.may_restart(&consumer.base));
+    membership.leave_unsettled(vec![FIRST]);
+    assert!(!membership.may_restart(&consumer.base));
+}
+
+#[test]
+fn a_rebalance_is_answered_after_half_a_restart() {
+    let bench = Bench::new(2, OnDataLoss::Stop);
+    let first = bench.consumer();
+    assert_eq!(wait_for_assignment(&first), 2);
+    give_all_back(&first);
+    let second = bench.consumer();
+    let deadline = Instant::now() + PATIENCE;
+    let (mut revoked, mut assigned) = (false, 0);
+    while !(revoked && assigned == 1) {
+        assert!(Instant::now() < deadline, "revoked: {revoked}, assigned to the other: {assigned}");
+        revoked |= matches!(first.poll(TICK), Event::Revoked { .. });
+        if let Event::Assigned(assignments) = second.poll(TICK) {
+            assigned += assignments.len();
+        }
+    }
+}
