@@ -59,16 +59,19 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 }
 
 fn changing(class: Class) -> impl Strategy<Value = Policy> {
-    (policies(class), proptest::option::weighted(0.3, own_limits()), any::<u8>()).prop_map(
-        |(mut policy, limit, rare)| {
-            policy.clients[0].limit = limit;
-            policy.enforce = rare % 4 != 0;
-            if rare % 8 == 1 {
-                policy.max_delay = policy.cycle * 3 / 2;
-            }
-            policy
-        },
-    )
+    let rest = (proptest::option::weighted(0.3, own_limits()), any::<u8>(), 24_usize..44);
+    (policies(class), rest).prop_map(|(mut policy, (limit, rare, chars))| {
+        policy.clients[0].limit = limit;
+        policy.enforce = rare % 4 != 0;
+        if rare < 80 {
+            // Full now and then.
+            policy.map_budget = MapBudget::Chars(chars);
+        }
+        if rare % 8 == 1 {
+            policy.max_delay = policy.cycle * 3 / 2;
+        }
+        policy
+    })
 }
 
 /// A throttle whose policy changes, and what was in force when.
