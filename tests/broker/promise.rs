@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{DRAIN, Rig, TargetTime};
 use crate::support::broker::Broker;
-use crate::support::own_broker::OwnBroker;
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::promise::Promise;
 use crate::support::reader::Follower;
 use crate::support::record::Identity;
-use crate::support::wait::{let_the_fault_last, wait_until};
+use crate::support::wait::wait_until;
 use crate::support::watermaster::Watermaster;
 
 const PROMISE: Promise = Promise {
@@ -90,30 +89,6 @@ fn holds_across_kills() {
     flood.finish(2, 2);
 }
 
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn holds_while_a_broker_is_dead_for_5_s() {
-    let mut broker = OwnBroker::start();
-    let mut flood = Flood::start(&broker, 6);
-    flood.wait_for_cycles(2);
-    broker.kill();
-    let_the_fault_last(Duration::from_secs(5));
-    broker.start_again();
-    flood.finish(0, 1);
-}
-
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn holds_while_a_broker_is_frozen_for_5_s() {
-    let mut broker = OwnBroker::start();
-    let mut flood = Flood::start(&broker, 6);
-    flood.wait_for_cycles(2);
-    broker.freeze();
-    let_the_fault_last(Duration::from_secs(5));
-    broker.thaw();
-    flood.finish(0, 1);
-}
-
 /// With a burst as large as the capacity all of it goes out at once; who forgets that sends as much again.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
@@ -154,4 +129,35 @@ fn a_restart_within_a_cycle_remembers_what_was_admitted() {
     let most = promise.most_in_any_window(&target);
     assert_eq!(most, capacity, "the window held {most} records, of which {capacity} were admitted before the kill");
     assert_eq!(target.len() as u64, 2 * capacity, "lost or repeated");
+}
+
+/// Scripts/chaos has these faults too, with instances that die beside them.
+mod long {
+    use super::*;
+    use crate::support::own_broker::OwnBroker;
+    use crate::support::wait::let_the_fault_last;
+
+    #[test]
+    #[ignore = "takes a Kafka of its own: scripts/test --long"]
+    fn holds_while_a_broker_is_dead_for_5_s() {
+        let mut broker = OwnBroker::start();
+        let mut flood = Flood::start(&broker, 6);
+        flood.wait_for_cycles(2);
+        broker.kill();
+        let_the_fault_last(Duration::from_secs(5));
+        broker.start_again();
+        flood.finish(0, 1);
+    }
+
+    #[test]
+    #[ignore = "takes a Kafka of its own: scripts/test --long"]
+    fn holds_while_a_broker_is_frozen_for_5_s() {
+        let mut broker = OwnBroker::start();
+        let mut flood = Flood::start(&broker, 6);
+        flood.wait_for_cycles(2);
+        broker.freeze();
+        let_the_fault_last(Duration::from_secs(5));
+        broker.thaw();
+        flood.finish(0, 1);
+    }
 }
