@@ -5,8 +5,8 @@ mod sim;
 use std::time::Duration;
 
 use sim::{Fate, Sim, client, policy};
-use watermaster_core::map::{Map, MapBudget};
-use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Window};
+use watermaster_core::map::{MAX_SPAN, Map, MapBudget};
+use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::tracker::OffsetRuns;
@@ -475,4 +475,22 @@ fn an_offset_that_moves_over_holes_alone_is_committed() {
     assert_eq!(throttle.handle_record(sim::START, &arrival), Verdict::Skip);
     assert_eq!(throttle.touched().collect::<Vec<_>>(), [0]);
     assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 8);
+}
+
+/// A rejection that waits for room in the map belongs to nobody. Where shaping takes over from reject mode, room is made by
+/// turning away what clients have waiting, not what nobody has.
+#[test]
+fn a_rejection_that_waits_survives_a_change_to_shape() {
+    let reject = Policy { mode: Mode::Reject, ..policy(1, SECOND) };
+    let mut sim = Sim::new(reject.clone(), 1);
+    assert_eq!(sim.read("a", 0), AT_ONCE);
+    sim.throttle.handle_fetch_gap(0, 2);
+    assert_eq!(sim.read("a", 0), Fate::Held, "it catches up, and the window is full");
+    let far = 10 + MAX_SPAN as i64;
+    assert_eq!(sim.reread(Sender::Client("b"), 0, far, 1), Fate::Held, "rejected, but further away than a map reaches");
+    sim.throttle.handle_policy(sim.now, Policy { mode: Mode::Shape, ..reject });
+    assert_eq!(sim.reread(Sender::Anonymous, 0, far + 1, 1), Fate::Rejected(Reason::Anonymous));
+    assert_eq!(sim.lives[&(0, 1)].fate, Fate::Rejected(Reason::QueueFull));
+    assert_eq!(sim.lives[&(0, far)].fate, Fate::Rejected(Reason::OverAllocation));
+    assert!(sim.throttle.commit_of(sim.now, 0).is_ok());
 }
