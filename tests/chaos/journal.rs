@@ -188,11 +188,12 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
     let good = all.values().all(|count| *count == 0);
     let counts: Vec<String> = all.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let mut text = format!(
-        "{} source records ({} upstream in transactions, {} compacted away, {} of them before they came out), {} in the target, {} dead letters {}\n",
+        "{} source records ({} upstream in transactions, {} compacted away, {} of them before they came out), {} of them written again by their producer, {} in the target, {} dead letters {}\n",
         verdict["sources"],
         verdict["upstream"],
         verdict["compacted"],
         verdict["compacted_unseen"],
+        verdict["written_again"],
         verdict["target"],
         verdict["dead_letter"],
         verdict["reasons"]
