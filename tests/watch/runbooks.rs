@@ -30,7 +30,7 @@ fn panels_exist() {
     named.remove(&("Board", "Panel"));
     assert!(named.len() > 20, "the runbooks name panels as *Board › Panel*: {named:?}");
     let exists = |board: &str, panel: &str| boards.get(board).is_some_and(|titles| titles.contains(panel));
-    let missing = named.iter().filter(|(board, panel)| !exists(board, panel));
+    let missing = named.iter().filter(|named| !exists(named.0, named.1));
     assert_none(missing.map(|(board, panel)| format!("{board} › {panel}")).collect());
 }
 
