@@ -46,7 +46,8 @@ pub fn render(snapshot: &ServiceSnapshot) -> String {
 }
 
 fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
-    let counts = if enforce { &client.counts } else { &client.shadow };
+    let (counts, backlog) =
+        if enforce { (&client.counts, client.backlog) } else { (&client.shadow, client.shadow_backlog) };
     [
         client.name.to_string(),
         client.wants.to_string(),
@@ -55,7 +56,7 @@ fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
         counts.admitted.to_string(),
         counts.delayed.to_string(),
         counts.rejected.total().to_string(),
-        client.backlog.to_string(),
+        backlog.to_string(),
         seconds(client.delay_p99_seconds),
     ]
 }
@@ -64,10 +65,10 @@ fn row(client: &ClientSnapshot, enforce: bool) -> [String; HEADER.len()] {
 pub fn one_line(snapshot: &ServiceSnapshot) -> String {
     let products = PRODUCTS.map(|name| {
         let client = client_of(snapshot, name);
-        let waiting = match client.backlog {
-            0 => String::new(),
-            backlog if snapshot.enforce => format!(", {backlog} wait"),
-            backlog => format!(", {backlog} would wait"),
+        let waiting = match (client.backlog, client.shadow_backlog) {
+            (0, 0) => String::new(),
+            (0, imagined) => format!(", {imagined} would wait"),
+            (backlog, _) => format!(", {backlog} wait"),
         };
         format!("{name} wants {} granted {}{waiting}", client.wants, client.granted)
     });
@@ -161,7 +162,10 @@ credit-card     300      90 borrows 40      300     390        1      99 7.5 s";
             "180/200 in the window; home-loan wants 10 granted 10; personal-loan wants 20 granted 50; \
              car-loan wants 30 granted 50; credit-card wants 300 granted 90, 99 wait"
         );
-        let observed = ServiceSnapshot { enforce: false, ..snapshot() };
+        let mut observed = ServiceSnapshot { enforce: false, ..snapshot() };
+        for client in &mut observed.clients {
+            client.shadow_backlog = std::mem::take(&mut client.backlog);
+        }
         assert!(one_line(&observed).ends_with("99 would wait"));
     }
 

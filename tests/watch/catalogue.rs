@@ -42,6 +42,7 @@ impl Series {
     pub fn values(self, label: &str) -> Option<Vec<&'static str>> {
         let name = self.metric.name;
         Some(match label {
+            "mode" => vec!["shape", "reject"],
             "decision" => vec!["admitted", "rejected"],
             "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS.to_vec(),
             "reason" => Reason::ALL.map(Reason::as_str).to_vec(),
