@@ -16,3 +16,5 @@ pub mod run;
 pub mod settings;
 pub mod snapshot;
 pub mod telemetry;
+pub mod top;
+pub mod words;
