@@ -13,6 +13,7 @@ pub mod kafka;
 pub mod metrics;
 pub mod reload;
 pub mod run;
+pub mod seldom;
 pub mod settings;
 pub mod snapshot;
 pub mod telemetry;

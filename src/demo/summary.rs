@@ -11,6 +11,7 @@ use super::table::client_of;
 use super::traffic::Sent;
 use crate::admin::rejections;
 use crate::snapshot::ServiceSnapshot;
+use crate::words::seconds;
 
 /// What `--output json` prints: fixed, scripts rely on it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

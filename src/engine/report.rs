@@ -2,23 +2,22 @@
 
 use std::time::Duration;
 
+use tracing::debug;
 use watermaster_core::delays::Histogram;
 use watermaster_core::policy::Policy;
 use watermaster_core::registry::Client;
 use watermaster_core::round::{ErrorClass, Phase};
-use watermaster_core::throttle::PauseReason;
+use watermaster_core::throttle::{Cause, PauseReason};
 use watermaster_core::units::Time;
 
 use super::Engine;
+use crate::seldom::Seldom;
 use crate::snapshot::{
     ClientSnapshot, HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot,
 };
 
 /// A snapshot is renewed at least this often.
 const RENEW: Duration = Duration::from_millis(500);
-
-/// Warnings that every record could cause are given this far apart.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// What only the shell knows.
 #[derive(Default)]
@@ -40,19 +39,13 @@ pub(super) struct Report {
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
-    told_anonymous: Option<Time>,
+    /// Lines of the log that could repeat with each record or attempt.
+    pub(super) seldom: Seldom,
+    /// Allocations that were logged.
+    allocations: [u64; Cause::NAMES.len()],
 }
 
 impl Report {
-    /// Whether to log an anonymous record: not each of a flood.
-    pub(super) fn may_tell_anonymous(&mut self, now: Time) -> bool {
-        let may = self.told_anonymous.is_none_or(|at| now.since(at) >= TELL_AGAIN);
-        if may {
-            self.told_anonymous = Some(now);
-        }
-        may
-    }
-
     pub(super) fn round(&mut self, outcome: &str, took: Duration) {
         count(&mut self.rounds, ROUND_OUTCOMES, outcome);
         if outcome == "committed" {
@@ -103,6 +96,21 @@ fn count(counts: &mut [u64], names: &[&str], name: &str) {
 }
 
 impl Engine<'_> {
+    /// Logs what the allocator ran for since the last time.
+    pub(super) fn tell_allocations(&mut self) {
+        let allocations = self.throttle.allocations();
+        let before = std::mem::replace(&mut self.report.allocations, allocations);
+        if before == allocations {
+            return;
+        }
+        let (service, cycle) = (&self.job.service.name, self.throttle.cycle());
+        for (cause, runs) in Cause::NAMES.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before)) {
+            if runs > 0 {
+                debug!(service, cause, runs, cycle, clients = self.throttle.clients().count(), "allocated");
+            }
+        }
+    }
+
     pub(super) fn publish_if_old(&mut self, now: Time) {
         if self.report.published.is_none_or(|at| now.since(at) >= RENEW) {
             self.publish(now);
