@@ -39,7 +39,7 @@ fn once(options: &Options, output: Output) -> Exit {
             eprintln!("{}: {why}", options.url);
             return Exit::Unreachable;
         }
-        (Ok(services), Output::Text) => say(top::plain(&services).trim_end()),
+        (Ok(services), Output::Text) => say(top::plain(&services)),
         (Ok(services), Output::Json) => say(format_args!("{:#}", json!({ "services": services }))),
     }
     Exit::Done

@@ -14,7 +14,6 @@ mod rates;
 mod table;
 mod view;
 
-use std::fmt::Write;
 use std::io;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -101,10 +100,9 @@ pub fn once(options: &Options) -> Result<Vec<Service<Row>>, String> {
 
 /// The services as plain text, a table for each.
 pub fn plain(services: &[Service<Row>]) -> String {
-    let mut text = String::new();
-    for service in services {
+    let of = |service: &Service<Row>| {
         let table = table::fitted(service, &table::rows(service, app::Sort::Name), usize::MAX);
-        let _ = writeln!(text, "{}\n{}", view::headline(service).join("; "), table.join("\n"));
-    }
-    text
+        format!("{}\n{}", view::headline(service).join("; "), table.join("\n"))
+    };
+    services.iter().map(of).collect::<Vec<_>>().join("\n\n")
 }

@@ -144,12 +144,12 @@ personal-loan    43      43    lends 7      43       0        0       0";
     #[test]
     fn where_there_is_no_room_the_least_goes_first() {
         let expected = "\
-client        granted admit/s backlog
-credit-card        72      72    6334
-home-loan          50      50       0
-personal-loan      43      43       0
-car-loan           35      35       0";
-        assert_eq!(text(&moment(), Sort::Granted, 38), expected);
+client        wants granted admit/s backlog
+credit-card    6350      72      72    6334
+home-loan        52      50      50       0
+personal-loan    43      43      43       0
+car-loan         35      35      35       0";
+        assert_eq!(text(&moment(), Sort::Granted, 44), expected);
         let expected = "\
 client   backlog
 car-loan       0

@@ -232,13 +232,42 @@ mod tests {
 
     #[test]
     fn a_moment_in_a_campaign() {
-        let expected = "TODO";
-        assert_eq!(text(&app(&["kyc"], false), Instant::now(), 80, 14), expected);
+        let expected = "\
+watermaster top  http://127.0.0.1:9464
+kyc takes 200 in any 1 s; 180 admitted in the last one; shape; ready
+granted  ############==========================++++++++++++++++++ooooooooooooooo
+admitted ################################################################·······
+
+  client        wants granted      share admit/s delay/s reject/s backlog
+# car-loan         35      35   lends 15      20       0        0       0
+= credit-card    6350      72 borrows 22      20       0        0    6334
++ home-loan        52      50          -      20       0        0       0
+o personal-loan    43      43    lends 7      20       0        0       0
+
+
+q quit  s sort: client  tab service  ↑↓ scroll  ? help";
+        assert_eq!(text(&app(&["kyc"], false), Instant::now(), 80, 13), expected);
     }
 
     #[test]
     fn a_narrow_terminal_shows_what_matters_most() {
-        let expected = "TODO";
+        let expected = "\
+watermaster top  http://127.0.0.1:
+[bureau] kyc
+bureau takes 200 in any 1 s
+180 admitted in the last one
+shape; ready
+granted  ####=========+++++++ooooo
+admitted #######################··
+
+  client   granted admit/s backlog
+# car-loan      35      20       0
+= credit-…      72      20    6334
++ home-lo…      50      20       0
+o persona…      43      20       0
+
+
+q quit  s sort: client  tab servic";
         assert_eq!(text(&app(&["bureau", "kyc"], false), Instant::now(), 34, 16), expected);
     }
 
@@ -258,7 +287,7 @@ mod tests {
         let service = &mut app.services[0];
         (service.ready, service.enforce) = (false, false);
         service.trouble = Some("no broker can be reached".to_owned());
-        let shown = text(&app, Instant::now(), 100, 14);
+        let shown = text(&app, Instant::now(), 160, 14);
         assert!(shown.contains("passthrough (shape); NOT READY: no broker can be reached"), "{shown}");
         assert!(shown.contains("backlog: what would be"), "{shown}");
     }
