@@ -3,6 +3,7 @@
 mod allocate;
 mod check;
 mod show;
+mod top;
 
 use std::fmt::Display;
 use std::io::Write;
@@ -34,6 +35,7 @@ Examples:
   watermaster run --config watermaster.toml      run the throttler
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
                                                  explain how one cycle is shared out
+  watermaster top                                look at a running instance, live
 
 A key of the configuration outside [[service]] can be set by the environment:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
@@ -66,6 +68,9 @@ enum Command {
     /// Explain how one cycle's capacity is shared out
     #[command(after_help = ALLOCATE_EXAMPLES)]
     Allocate(Allocate),
+    /// Look at a running instance, live: what each client wants, is granted, sends and has waiting
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(Top),
 }
 
 const DEMO_EXAMPLES: &str = "\
@@ -102,6 +107,18 @@ The default share is capacity x weight / sum of weights. A client that wants les
 leaves, except for the reserved part. Those that want more borrow it: in proportion to how much more
 they want (proportional), or all equally until each has enough (max_min: a flood gains nothing by
 asking for more). All grants add up to the capacity.";
+
+const TOP_EXAMPLES: &str = "\
+Examples:
+  watermaster top                                 the instance on this machine
+  watermaster top --url http://10.0.0.7:9464 --token-file token
+  watermaster top --url https://ops.example/watermaster --service kyc
+  watermaster top --once                          one table; so it is too where stdout is no terminal
+  watermaster top --output json | jq '.services[].clients[] | select(.backlog > 0) | .name'
+
+Rates are those of the second between two answers. Beyond loopback the instance wants its token (admin.token_file).
+NO_COLOR is respected. Keys: s sorts, tab changes the service, ? explains the columns, q quits. --once exits with 69 if
+the instance does not answer.";
 
 #[derive(Debug, Args)]
 struct Run {
@@ -163,6 +180,24 @@ struct Allocate {
     /// How lent records are shared out
     #[arg(long, value_enum, default_value = "proportional")]
     lending: LendingArg,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+#[derive(Debug, Args)]
+struct Top {
+    /// Where the instance listens (admin.listen), or the ingress before it
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464", value_parser = crate::top::url)]
+    url: String,
+    /// Only this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// A file that holds the instance's token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print one table and leave
+    #[arg(long)]
+    once: bool,
     #[command(flatten)]
     output: OutputArg,
 }
@@ -233,6 +268,7 @@ pub fn main() -> Exit {
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::allocate(&args),
+        Command::Top(args) => top::top(&args),
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 use watermaster_core::map::DecodeError;
 use watermaster_core::round::{Round, Rules, Transactions};
-use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
 use crate::admin::mode_name;
@@ -193,6 +193,7 @@ impl<'c> Engine<'c> {
             self.notice_tails(now);
             self.notice_policy(now);
             self.throttle.handle_timeout(now);
+            self.tell_allocations();
             self.act(now);
             if self.round_due(now) {
                 if !self.run_round()? {
@@ -222,7 +223,8 @@ impl<'c> Engine<'c> {
         let Some(policy) = self.job.policies.take() else { return };
         let service = &self.job.service.name;
         let (capacity, cycle, mode) = (policy.capacity, policy.cycle, mode_name(policy.mode));
-        info!(service, capacity, cycle_seconds = cycle.as_secs_f64(), mode, policy.enforce, "another policy");
+        let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
+        info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
         self.throttle.handle_policy(now, policy);
         self.publish(now);
     }
@@ -281,11 +283,11 @@ impl<'c> Engine<'c> {
                 _ => (Sender::Client(name), &**name),
             },
             Identity::Anonymous(why) => {
-                if self.report.may_tell_anonymous(now) {
-                    let (topic, partition, offset) = (&source.topic, record.partition(), record.offset());
-                    let service = &self.job.service.name;
-                    warn!(service, topic, partition, offset, "a record names no client: {why} (told once a minute)");
-                }
+                let (topic, partition, offset) = (&source.topic, record.partition(), record.offset());
+                let service = &self.job.service.name;
+                self.report.seldom.tell("anonymous", Instant::now(), |left_out| {
+                    warn!(service, topic, partition, offset, left_out, "a record names no client: {why}");
+                });
                 (Sender::Anonymous, "")
             }
         };
@@ -339,21 +341,34 @@ impl<'c> Engine<'c> {
                 let (size, name) = (record.size(), self.client_name(&rejection));
                 self.round.reject((partition, offset), Output::Held(record), size, rejection, name);
             }
-            Action::Pause { partition } => self.pause(&[self.link.address(partition)]),
-            Action::Resume { partition } => self.resume(&[self.link.address(partition)]),
+            Action::Pause { partition: number } => {
+                let (topic, partition) = self.place_name(number);
+                let reason = self.throttle.paused(number).map(PauseReason::as_str);
+                debug!(service = self.job.service.name, topic, partition, reason, "paused");
+                self.pause(&[self.link.address(number)]);
+            }
+            Action::Resume { partition: number } => {
+                let (topic, partition) = self.place_name(number);
+                debug!(service = self.job.service.name, topic, partition, "resumed");
+                self.resume(&[self.link.address(number)]);
+            }
         }
     }
 
-    fn pause(&self, partitions: &[SourcePartition]) {
+    fn pause(&mut self, partitions: &[SourcePartition]) {
         if let Err(error) = self.link.consumer.pause(partitions) {
             // Reading on is harmless: what comes is kept within the same bounds.
-            warn!(service = self.job.service.name, "pausing failed: {error}");
+            let service = &self.job.service.name;
+            let tell = |left_out| warn!(service, left_out, "pausing failed: {error}");
+            self.report.seldom.tell("pausing", Instant::now(), tell);
         }
     }
 
-    fn resume(&self, partitions: &[SourcePartition]) {
+    fn resume(&mut self, partitions: &[SourcePartition]) {
         if let Err(error) = self.link.consumer.resume(partitions) {
-            error!(service = self.job.service.name, "resuming failed: {error}");
+            let service = &self.job.service.name;
+            let tell = |left_out| error!(service, left_out, "resuming failed: {error}");
+            self.report.seldom.tell("resuming", Instant::now(), tell);
         }
     }
 

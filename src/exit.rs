@@ -10,7 +10,7 @@ pub enum Exit {
     Done = 0,
     /// The command line makes no sense.
     Usage = 2,
-    /// No broker answered at the start.
+    /// No broker answered at the start, or no instance (`top --once`).
     Unreachable = 69,
     /// No service is left running.
     Stopped = 70,
@@ -32,7 +32,7 @@ impl Exit {
         match self {
             Exit::Done => "done; also after SIGTERM or SIGINT, once everything is drained",
             Exit::Usage => "the command line makes no sense",
-            Exit::Unreachable => "no broker could be reached at the start",
+            Exit::Unreachable => "no broker could be reached at the start; top --once: the instance did not answer",
             Exit::Stopped => "no service is left running: each met a fatal error",
             Exit::Config => "the configuration is wrong, or its file is missing",
         }

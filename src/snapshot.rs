@@ -7,12 +7,12 @@ use std::sync::RwLock;
 
 use watermaster_core::policy::Mode;
 use watermaster_core::round::{Cause, ErrorClass, Phase};
+use watermaster_core::throttle::{self, PauseReason};
 
 /// Why the allocator ran, in the order of [`ServiceSnapshot::allocations`].
-pub const ALLOCATION_CAUSES: &[&str] = &["cycle", "new_client", "recall"];
-/// Why a partition is not being fetched: a backlog bound of a client, one of the service, the map's room, or what is
-/// to be sent in the next round.
-pub const PAUSE_REASONS: &[&str] = &["queue_capacity", "queue_bytes", "map", "round"];
+pub const ALLOCATION_CAUSES: &[&str] = &throttle::Cause::NAMES;
+/// Why a partition is not being fetched: a backlog bound of a client, one of the service, or the map's room.
+pub const PAUSE_REASONS: &[&str] = &PauseReason::NAMES;
 /// How a round ended.
 pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
 /// Why a producer was replaced.
@@ -45,7 +45,7 @@ pub struct ServiceSnapshot {
     pub backlog_limit_bytes: u64,
     pub oldest_held_seconds: f64,
     /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
-    pub allocations: [u64; Cause::NAMES.len()],
+    pub allocations: [u64; throttle::Cause::NAMES.len()],
     pub partitions: Vec<PartitionSnapshot>,
     /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
     pub paused: Vec<(&'static str, u64)>,
@@ -93,7 +93,12 @@ pub struct ClientSnapshot {
     /// Unrounded, for people and charts.
     pub default_share: f64,
     pub granted: u64,
+    /// The most that its own limit lets go in one cycle; `None`: it has none.
+    pub limit: Option<u64>,
+    /// Records that wait now.
     pub backlog: u64,
+    /// Records that would wait now (passthrough only).
+    pub shadow_backlog: u64,
     /// What was really done.
     pub counts: Counts,
     /// What would have been done (passthrough only).
@@ -111,11 +116,11 @@ pub struct PartitionSnapshot {
     pub held: u64,
 }
 
-/// A histogram since start: `counts[i]` values lie above `bounds[i - 1]` and up to `bounds[i]`, the last one (there is
-/// one more than bounds) counts those above all. `sums[i]` is the sum of the values in bucket `i`.
+/// A histogram since start, over the core's [`BOUNDS`](watermaster_core::delays::BOUNDS): `counts[i]` values lie above
+/// `BOUNDS[i - 1]` and up to `BOUNDS[i]`, the last one (there is one more than bounds) counts those above all. `sums[i]` is
+/// the sum of the values in bucket `i`. Both are empty before the first value.
 #[derive(Debug, Clone, Default)]
 pub struct HistogramSnapshot {
-    pub bounds: &'static [f64],
     pub counts: Vec<u64>,
     pub sums: Vec<f64>,
 }

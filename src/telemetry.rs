@@ -2,8 +2,9 @@
 
 use std::io::IsTerminal;
 
-use tracing::Level;
+use tracing::{Level, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::TryInitError;
 
 use crate::settings::LogFormat;
@@ -15,9 +16,17 @@ pub fn init(format: LogFormat, default: Level) -> Result<(), TryInitError> {
     use tracing_subscriber::util::SubscriberInitExt;
 
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default.as_str()));
-    let terminal = std::io::stderr().is_terminal();
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal);
-    if is_json(format, terminal) { lines.json().finish().try_init() } else { lines.finish().try_init() }
+    lines(format, std::io::stderr().is_terminal(), filter, std::io::stderr).try_init()
+}
+
+/// One line for each event. JSON keeps an event's own fields apart, in `fields`, `message` among them: a field may be called
+/// `target`, or `level`.
+fn lines<W>(format: LogFormat, terminal: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscriber + Send + Sync>
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(terminal);
+    if is_json(format, terminal) { Box::new(lines.json().finish()) } else { Box::new(lines.finish()) }
 }
 
 fn is_json(format: LogFormat, terminal: bool) -> bool {
@@ -25,5 +34,82 @@ fn is_json(format: LogFormat, terminal: bool) -> bool {
         LogFormat::Auto => !terminal,
         LogFormat::Text => false,
         LogFormat::Json => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn written(format: LogFormat, say: impl FnOnce()) -> String {
+        let memory = Memory::default();
+        let writer = memory.clone();
+        let subscriber = lines(format, false, EnvFilter::new("debug"), move || writer.clone());
+        tracing::subscriber::with_default(subscriber, say);
+        String::from_utf8(std::mem::take(&mut memory.0.lock().unwrap())).unwrap()
+    }
+
+    /// What the program says, in the ways in which it says it, broken and hostile text included.
+    fn say() {
+        let (service, left_out) = ("kyc", [None, Some(12_u64)]);
+        tracing::info!(service, target = "kyc.requests", capacity = 400_u64, cycle_seconds = 10.0, enforce = true, "a");
+        for left_out in left_out {
+            tracing::warn!(service, left_out, "a record names no client: {}", "\"a\nb\u{1b}[2J\\");
+        }
+        tracing::error!("no service is left running");
+        tracing::debug!(target: "librdkafka", "{}: {}", "FAIL", "[thrd:x]: é");
+    }
+
+    #[test]
+    fn each_line_of_json_tells_time_level_target_and_message() {
+        let text = written(LogFormat::Json, say);
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 5, "{text}");
+        for line in &lines {
+            let time = line["timestamp"].as_str().unwrap();
+            assert!(humantime::parse_rfc3339(time).is_ok(), "{time}");
+            assert!(["DEBUG", "INFO", "WARN", "ERROR"].contains(&line["level"].as_str().unwrap()));
+            assert!(line["target"].as_str().is_some_and(|target| !target.is_empty()), "{line}");
+            assert!(line["fields"]["message"].as_str().is_some_and(|message| !message.is_empty()), "{line}");
+        }
+        let fields = &lines[0]["fields"];
+        assert_eq!((&fields["capacity"], &fields["cycle_seconds"]), (&Value::from(400), &Value::from(10.0)));
+        assert_eq!((&fields["enforce"], &fields["target"]), (&Value::from(true), &Value::from("kyc.requests")));
+        assert_eq!(lines[0]["target"], module_path!());
+        assert_eq!((lines[1]["fields"].get("left_out"), &lines[2]["fields"]["left_out"]), (None, &Value::from(12)));
+        assert_eq!(lines[1]["fields"]["message"], "a record names no client: \"a\nb\u{1b}[2J\\");
+        assert_eq!(lines[4]["target"], "librdkafka");
+    }
+
+    #[test]
+    fn text_is_a_line_for_each_event() {
+        let text = written(LogFormat::Text, || tracing::warn!(service = "kyc", "waiting for the brokers"));
+        assert!(text.ends_with("waiting for the brokers service=\"kyc\"\n") && text.contains(" WARN "), "{text}");
+    }
+
+    #[test]
+    fn json_is_for_programs_unless_somebody_asks() {
+        let json = [LogFormat::Auto, LogFormat::Text, LogFormat::Json]
+            .map(|format| [is_json(format, true), is_json(format, false)]);
+        assert_eq!(json, [[false, true], [false, false], [true, true]]);
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ops::Add;
 use std::rc::Rc;
+use std::time::Duration;
 
 use governor::clock::{Clock, Reference};
 use governor::middleware::NoOpMiddleware;
@@ -21,6 +22,7 @@ pub struct OwnLimit {
     /// One token's time, and that of all others in a full bucket.
     period: u64,
     depth: u64,
+    burst: u64,
     /// When the bucket will be full again: governor has no way to look at its own without taking a token.
     full_at: Cell<u64>,
 }
@@ -31,15 +33,16 @@ impl OwnLimit {
         let clock = HandedClock(Rc::new(Cell::new(Moment(now.as_nanos()))));
         let period = limit.per / limit.rate.get();
         let quota = Quota::with_period(period)
-            .or(Quota::with_period(std::time::Duration::from_nanos(1)))
+            .or(Quota::with_period(Duration::from_nanos(1)))
             .expect("a nanosecond is not zero")
             .allow_burst(limit.burst);
-        let period = nanos(period).max(1);
+        let (period, burst) = (nanos(period).max(1), u64::from(limit.burst.get()));
         OwnLimit {
             limiter: RateLimiter::direct_with_clock(quota, clock.clone()),
             clock,
             period,
-            depth: period.saturating_mul(u64::from(limit.burst.get()) - 1),
+            depth: period.saturating_mul(burst - 1),
+            burst,
             full_at: Cell::new(now.as_nanos()),
         }
     }
@@ -55,6 +58,11 @@ impl OwnLimit {
     /// When a token is or was there; takes nothing.
     pub fn open_at(&self) -> Time {
         Time::from_nanos(self.full_at.get().saturating_sub(self.depth))
+    }
+
+    /// The most records that go in any window (t − `time`, t]: a full bucket, and what flows in meanwhile.
+    pub fn most_in(&self, time: Duration) -> u64 {
+        self.burst.saturating_add(nanos(time) / self.period)
     }
 }
 
@@ -88,5 +96,42 @@ impl Reference for Moment {
 
     fn saturating_sub(&self, duration: Nanos) -> Moment {
         Moment(self.0.checked_sub(duration.as_u64()).unwrap_or(self.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Somebody who takes a token whenever there is one gets as many in a window as is said, or one less: the window is
+        /// open at its start.
+        #[test]
+        fn the_most_in_a_window_is_what_a_greedy_client_gets(
+            rate in 1..200_u32,
+            per_ms in 1..2_000_u64,
+            burst in 1..50_u32,
+            window_ms in 1..3_000_u64,
+        ) {
+            let (rate, burst) = (NonZeroU32::new(rate).unwrap(), NonZeroU32::new(burst).unwrap());
+            let start = Time::ZERO + Duration::from_secs(1_000);
+            let limit = OwnLimit::new(&Limit { rate, per: Duration::from_millis(per_ms), burst }, start);
+            let window = Duration::from_millis(window_ms);
+            let (mut now, mut taken) = (start, 0_u64);
+            while now < start + window && taken < 5_000 {
+                match limit.take(now) {
+                    Ok(()) => taken += 1,
+                    Err(until) => now = until,
+                }
+            }
+            if taken < 5_000 {
+                let most = limit.most_in(window);
+                prop_assert!(taken <= most && taken + 1 >= most, "{taken} of {most}");
+            }
+        }
     }
 }

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 pub use token::Token;
-pub use view::{ClientView, ServiceView, mode_name, rejections};
+pub use view::{ClientView, ServiceView, ShadowView, mode_name, rejections};
 
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};

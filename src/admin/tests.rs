@@ -84,6 +84,8 @@ fn snapshot() -> ServiceSnapshot {
         granted,
         backlog: 3,
         counts: Counts { admitted: 11, delayed: 4, rejected },
+        shadow: Counts { admitted: 5, delayed: 2, ..Default::default() },
+        shadow_backlog: 1,
         ..Default::default()
     };
     ServiceSnapshot {
@@ -94,6 +96,8 @@ fn snapshot() -> ServiceSnapshot {
         cycle_seconds: 10.0,
         cycle: 42,
         clients: vec![client("car-loan", 30), client("home-loan", 70)],
+        window_admitted: 90,
+        window_admitted_max: 99,
         ready: true,
         up: true,
         ..Default::default()
@@ -108,14 +112,17 @@ fn a_service_is_shown_as_the_contract_says() {
         .into_iter()
         .map(|r| (r.as_str().to_owned(), json!(u64::from(r == Reason::OverAllocation))))
         .collect();
+    let none: serde_json::Map<_, _> = Reason::ALL.into_iter().map(|r| (r.as_str().to_owned(), json!(0))).collect();
     let client = |name: &str, granted: u64, lent: f64, borrowed: f64| {
         json!({
             "name": name, "wants": 7, "default_share": 50.0, "granted": granted, "admitted": 11, "delayed": 4,
             "rejected": reasons, "backlog": 3, "lent": lent, "borrowed": borrowed,
+            "shadow": { "admitted": 5, "delayed": 2, "rejected": none, "backlog": 1 },
         })
     };
     let expected = json!({
         "name": "kyc", "mode": "reject", "enforce": true, "capacity": 100, "cycle_seconds": 10.0, "cycle": 42,
+        "window_admitted": 90, "window_admitted_max": 99, "ready": true, "trouble": null,
         "clients": [client("car-loan", 30, 20.0, 0.0), client("home-loan", 70, 0.0, 20.0)],
     });
     assert_eq!(server.json("/v1/services/kyc"), (200, expected.clone()));

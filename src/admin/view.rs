@@ -17,6 +17,12 @@ pub struct ServiceView {
     pub capacity: u64,
     pub cycle_seconds: f64,
     pub cycle: u64,
+    /// Admitted in the last window of one cycle, and the most in any since start.
+    pub window_admitted: u64,
+    pub window_admitted_max: u64,
+    pub ready: bool,
+    /// Why it is not ready, or stopped.
+    pub trouble: Option<String>,
     pub clients: Vec<ClientView>,
 }
 
@@ -33,6 +39,16 @@ pub struct ClientView {
     pub backlog: u64,
     pub lent: f64,
     pub borrowed: f64,
+    pub shadow: ShadowView,
+}
+
+/// What would have become of a client's records; all 0 while decisions are enforced.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShadowView {
+    pub admitted: u64,
+    pub delayed: u64,
+    pub rejected: BTreeMap<&'static str, u64>,
+    pub backlog: u64,
 }
 
 impl ServiceView {
@@ -47,6 +63,10 @@ impl ServiceView {
             capacity: snapshot.capacity,
             cycle_seconds: snapshot.cycle_seconds,
             cycle: snapshot.cycle,
+            window_admitted: snapshot.window_admitted,
+            window_admitted_max: snapshot.window_admitted_max,
+            ready: snapshot.ready,
+            trouble: snapshot.trouble.clone(),
             clients,
         }
     }
@@ -66,6 +86,12 @@ impl ClientView {
             backlog: client.backlog,
             lent: (client.default_share - granted).max(0.0),
             borrowed: (granted - client.default_share).max(0.0),
+            shadow: ShadowView {
+                admitted: client.shadow.admitted,
+                delayed: client.shadow.delayed,
+                rejected: rejections(&client.shadow.rejected),
+                backlog: client.shadow_backlog,
+            },
         }
     }
 }

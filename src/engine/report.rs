@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use watermaster_core::delays::{BOUNDS, Histogram};
+use tracing::debug;
+use watermaster_core::delays::Histogram;
+use watermaster_core::policy::Policy;
 use watermaster_core::registry::Client;
 use watermaster_core::round::{ErrorClass, Phase};
-use watermaster_core::throttle::PauseReason;
+use watermaster_core::throttle::{Cause, PauseReason};
 use watermaster_core::units::Time;
 
 use super::Engine;
+use crate::seldom::Seldom;
 use crate::snapshot::{
     ClientSnapshot, HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot,
 };
 
 /// A snapshot is renewed at least this often.
 const RENEW: Duration = Duration::from_millis(500);
-
-/// Warnings that every record could cause are given this far apart.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// What only the shell knows.
 #[derive(Default)]
@@ -39,19 +39,13 @@ pub(super) struct Report {
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
-    told_anonymous: Option<Time>,
+    /// Lines of the log that could repeat with each record or attempt.
+    pub(super) seldom: Seldom,
+    /// Allocations that were logged.
+    allocations: [u64; Cause::NAMES.len()],
 }
 
 impl Report {
-    /// Whether to log an anonymous record: not each of a flood.
-    pub(super) fn may_tell_anonymous(&mut self, now: Time) -> bool {
-        let may = self.told_anonymous.is_none_or(|at| now.since(at) >= TELL_AGAIN);
-        if may {
-            self.told_anonymous = Some(now);
-        }
-        may
-    }
-
     pub(super) fn round(&mut self, outcome: &str, took: Duration) {
         count(&mut self.rounds, ROUND_OUTCOMES, outcome);
         if outcome == "committed" {
@@ -102,6 +96,21 @@ fn count(counts: &mut [u64], names: &[&str], name: &str) {
 }
 
 impl Engine<'_> {
+    /// Logs what the allocator ran for since the last time.
+    pub(super) fn tell_allocations(&mut self) {
+        let allocations = self.throttle.allocations();
+        let before = std::mem::replace(&mut self.report.allocations, allocations);
+        if before == allocations {
+            return;
+        }
+        let (service, cycle) = (&self.job.service.name, self.throttle.cycle());
+        for (cause, runs) in Cause::NAMES.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before)) {
+            if runs > 0 {
+                debug!(service, cause, runs, cycle, clients = self.throttle.clients().count(), "allocated");
+            }
+        }
+    }
+
     pub(super) fn publish_if_old(&mut self, now: Time) {
         if self.report.published.is_none_or(|at| now.since(at) >= RENEW) {
             self.publish(now);
@@ -163,7 +172,7 @@ impl Engine<'_> {
         let throttle = &self.throttle;
         let policy = throttle.policy();
         let (unregistered, unregistered_shadow) = throttle.unregistered();
-        let mut clients: Vec<ClientSnapshot> = throttle.clients().map(client).collect();
+        let mut clients: Vec<ClientSnapshot> = throttle.clients().map(|one| client(one, policy)).collect();
         clients.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
@@ -235,14 +244,18 @@ impl Engine<'_> {
     }
 }
 
-fn client(client: &Client) -> ClientSnapshot {
+fn client(client: &Client, policy: &Policy) -> ClientSnapshot {
+    let waiting = client.lane.records.len();
+    let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
     ClientSnapshot {
         name: client.name.clone(),
         configured: client.configured,
         wants: client.wants().max(client.last_wants),
         default_share: client.grant.default_share.as_f64(),
         granted: client.grant.records,
-        backlog: client.lane.records.len(),
+        limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
+        backlog,
+        shadow_backlog,
         counts: client.counts,
         shadow: client.shadow,
         delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
@@ -250,5 +263,36 @@ fn client(client: &Client) -> ClientSnapshot {
 }
 
 fn histogram(histogram: &Histogram) -> HistogramSnapshot {
-    HistogramSnapshot { bounds: &BOUNDS, counts: histogram.counts.to_vec(), sums: histogram.sums.to_vec() }
+    HistogramSnapshot { counts: histogram.counts.to_vec(), sums: histogram.sums.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use watermaster_core::map::Map;
+    use watermaster_core::policy::Mode;
+    use watermaster_core::throttle::{Arrival, Sender, Throttle};
+
+    use super::*;
+
+    /// A client of the demo that sent five times the capacity at once.
+    fn flooding(enforce: bool) -> ClientSnapshot {
+        let now = Time::ZERO + Duration::from_secs(1_000);
+        let policy = crate::demo::setup::service(Mode::Shape, enforce).policy;
+        let sent = i64::try_from(policy.capacity * 5).unwrap();
+        let mut throttle = Throttle::new(policy, now);
+        throttle.handle_assigned(now, 0, 0, &Map::default(), sent);
+        for offset in 0..sent {
+            let sender = Sender::Client("home-loan");
+            throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });
+        }
+        client(throttle.client("home-loan").unwrap(), throttle.policy())
+    }
+
+    #[test]
+    fn nothing_waits_in_passthrough_but_it_is_shown_what_would() {
+        let (enforced, observed) = (flooding(true), flooding(false));
+        assert!(enforced.backlog > 0 && enforced.shadow_backlog == 0, "{enforced:?}");
+        assert!(observed.backlog == 0 && observed.shadow_backlog == enforced.backlog, "{observed:?}");
+        assert!(enforced.counts.delayed > 0 && observed.shadow.delayed == enforced.counts.delayed);
+    }
 }

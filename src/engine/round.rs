@@ -5,7 +5,7 @@
 //!
 //! `Deciding => Sending => Committing => Deciding`; from `Sending`, a refused record goes `=> Bisecting => Sending`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 use watermaster_core::round::{Cause, Failure, Halves, Round, SendError, Sent, Stop, commits};
@@ -190,8 +190,10 @@ impl Engine<'_> {
             }
         }
         if let Some(why) = unknown {
-            let records = outcome.again.len();
-            warn!(service = self.job.service.name, records, "sending again what may have arrived: {why}");
+            let (service, records) = (&self.job.service.name, outcome.again.len());
+            self.report.seldom.tell("sending again", Instant::now(), |left_out| {
+                warn!(service, records, left_out, "sending again what may have arrived: {why}");
+            });
         }
         Ok(broken)
     }
@@ -217,10 +219,14 @@ impl Engine<'_> {
                 // A rebalance is under way. What was sent stays sent; if the partitions stay here, the next
                 // commit covers it; if they go, their next owner repeats this round.
                 Err(CommitError::Lost(why)) => {
-                    info!(service = self.job.service.name, "not committed, the group changes: {why}");
+                    let service = &self.job.service.name;
+                    let tell = |left_out| info!(service, left_out, "not committed, the group changes: {why}");
+                    self.report.seldom.tell("group changes", Instant::now(), tell);
                 }
                 Err(CommitError::Retriable(why)) => {
-                    warn!(service = self.job.service.name, "committing again: {why}");
+                    let service = &self.job.service.name;
+                    let tell = |left_out| warn!(service, left_out, "committing again: {why}");
+                    self.report.seldom.tell("committing again", Instant::now(), tell);
                 }
             }
             self.serve_group(STEP)?;

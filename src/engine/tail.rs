@@ -30,7 +30,8 @@ impl Engine<'_> {
                 continue;
             }
             let topic = &self.job.service.sources[holes.partition.0.index()].topic;
-            debug!(topic, partition = holes.partition.1, holes.from, holes.to, "no record is left up to its end");
+            let (from, to) = (holes.from, holes.to);
+            debug!(topic, partition = holes.partition.1, from, to, "no record is left up to its end");
             self.throttle.handle_end(number, holes.to);
             self.link.consumer.passed(holes.partition, holes.to);
         }

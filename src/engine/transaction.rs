@@ -19,7 +19,7 @@ enum Task {
     Round,
 }
 
-impl Engine<'_> {
+impl<'c> Engine<'c> {
     /// Before the first record: aborts at once what a dead predecessor left open. False: gave up.
     pub(super) fn prepare_transactions(&mut self) -> Result<bool, Stopped> {
         let mut late = Lateness::new();
@@ -92,43 +92,77 @@ impl Engine<'_> {
     }
 
     fn tell(&mut self, note: &Note) {
-        let service = &self.job.service.name;
+        self.count_note(note);
+        let (service, now) = (&self.job.service.name, Instant::now());
+        let (topic, partition) = match note {
+            Note::Overtaken { partition, .. }
+            | Note::Undeliverable { partition, .. }
+            | Note::Discarded { partition, .. } => self.place_name(*partition),
+            _ => ("", 0),
+        };
+        let seldom = &mut self.report.seldom;
         match note {
-            Note::Failed { phase, class } => self.report.failed(*phase, *class),
+            Note::Failed { .. } => {}
             Note::Ended { outcome: Ending::Aborted, why } => {
-                warn!(service, "a round is aborted: {why}");
-                self.report.round("aborted", Duration::ZERO);
+                seldom.tell("aborted", now, |left_out| warn!(service, left_out, "a round is aborted: {why}"));
             }
-            Note::Ended { outcome: Ending::Unknown, why } => {
-                warn!(service, "a round is committed or not, which is found out now: {why}");
-                self.report.round("unknown", Duration::ZERO);
-            }
-            Note::Replaced { cause, why } => {
-                warn!(service, cause = cause.as_str(), "replacing the producer: {why}");
-                self.report.recreated(cause.as_str());
-            }
-            Note::GroupMoves(why) => info!(service, "not sent yet, the group changes: {why}"),
-            Note::Unlearnt(why) => warn!(service, "can't learn what is committed yet: {why}"),
-            Note::Compared { done, left } => {
-                info!(service, done, left, "compared the round with what is committed");
-                self.report.resynced(*done, *left);
-            }
-            Note::Overtaken { partition, committed, known } => {
-                let (topic, partition) = self.place_name(*partition);
-                warn!(service, topic, partition, committed, known, "more is committed than this instance knows of");
-            }
-            Note::Undeliverable { partition, offset, why } => {
-                let (topic, partition) = self.place_name(*partition);
-                warn!(service, "undeliverable: {topic}/{partition} offset {offset}: {why}");
-            }
-            Note::Discarded { partition, offset, why } => {
-                let (topic, partition) = self.place_name(*partition);
-                error!(service, "discarded: the dead-letter topic refuses {topic}/{partition} offset {offset}: {why}");
+            Note::Ended { outcome: Ending::Unknown, why } => seldom.tell("unknown", now, |left_out| {
+                warn!(service, left_out, "a round is committed or not, which is found out now: {why}");
+            }),
+            Note::Replaced { cause, why } => seldom.tell("replaced", now, |left_out| {
+                warn!(service, cause = cause.as_str(), left_out, "replacing the producer: {why}");
+            }),
+            Note::GroupMoves(why) => seldom.tell("group changes", now, |left_out| {
+                info!(service, left_out, "not sent yet, the group changes: {why}");
+            }),
+            Note::Unlearnt(why) => seldom.tell("unlearnt", now, |left_out| {
+                warn!(service, left_out, "can't learn what is committed yet: {why}");
+            }),
+            Note::Compared { done, left } => seldom.tell("compared", now, |left_out| {
+                info!(service, done, left, left_out, "compared the round with what is committed");
+            }),
+            Note::Overtaken { committed, known, .. } => seldom.tell("overtaken", now, |left_out| {
+                warn!(
+                    service,
+                    topic, partition, committed, known, left_out, "more is committed than this instance knows of"
+                );
+            }),
+            Note::Undeliverable { offset, why, .. } => seldom.tell("undeliverable", now, |left_out| {
+                warn!(
+                    service,
+                    topic, partition, offset, left_out, "undeliverable: {topic}/{partition} offset {offset}: {why}"
+                );
+            }),
+            // Each of them: nothing else says which record is gone.
+            Note::Discarded { offset, why, .. } => {
+                error!(
+                    service,
+                    topic,
+                    partition,
+                    offset,
+                    "discarded: the dead-letter topic refuses {topic}/{partition} offset {offset}: {why}"
+                );
             }
         }
     }
 
-    fn place_name(&self, number: u32) -> (&str, i32) {
+    fn count_note(&mut self, note: &Note) {
+        match note {
+            Note::Failed { phase, class } => self.report.failed(*phase, *class),
+            Note::Ended { outcome: Ending::Aborted, .. } => self.report.round("aborted", Duration::ZERO),
+            Note::Ended { outcome: Ending::Unknown, .. } => self.report.round("unknown", Duration::ZERO),
+            Note::Replaced { cause, .. } => self.report.recreated(cause.as_str()),
+            Note::Compared { done, left } => self.report.resynced(*done, *left),
+            Note::GroupMoves(_)
+            | Note::Unlearnt(_)
+            | Note::Overtaken { .. }
+            | Note::Undeliverable { .. }
+            | Note::Discarded { .. } => {}
+        }
+    }
+
+    /// The topic and number of a partition.
+    pub(super) fn place_name(&self, number: u32) -> (&'c str, i32) {
         let (source, partition) = self.link.address(number);
         (&self.job.service.sources[source.index()].topic, partition)
     }

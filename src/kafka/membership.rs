@@ -18,6 +18,7 @@ use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
 use super::client;
 use super::consumer::{Assignment, Event, ForeignOffset};
 use super::trouble::{self, Missing, Trouble};
+use crate::seldom::Seldom;
 
 /// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -55,6 +56,8 @@ struct State {
     unreadable: Option<String>,
     missing: Missing,
     next_probe: Option<Instant>,
+    /// librdkafka and its brokers may repeat themselves with each attempt.
+    seldom: Seldom,
 }
 
 impl State {
@@ -138,6 +141,11 @@ impl Membership {
 
     fn attempt_later(&self) {
         self.state().next_attempt = Some(Instant::now() + SETTLE_INTERVAL);
+    }
+
+    fn warn_seldom(&self, what: &'static str, text: &str) {
+        let tell = |left_out| tracing::warn!(service = self.service, left_out, "{text}");
+        self.state().seldom.tell(what, Instant::now(), tell);
     }
 
     fn tell(&self, event: Event<'static>) {
@@ -343,11 +351,11 @@ impl ClientContext for Membership {
             Trouble::BrokerLost if self.state().down => {}
             Trouble::BrokerLost => self.tell(Event::BrokerLost(reason.to_owned())),
             Trouble::OutOfRange => {
-                tracing::warn!(service = self.service, "{reason}");
+                self.warn_seldom("out of range", reason);
                 self.state().out_of_range = true;
             }
             Trouble::MissingTopic => {
-                tracing::warn!(service = self.service, "{reason}");
+                self.warn_seldom("missing topic", reason);
                 self.state().missing.suspect(Instant::now());
             }
             Trouble::Unreadable => {
@@ -358,7 +366,7 @@ impl ClientContext for Membership {
             }
             Trouble::Failed => self.tell(Event::Fatal(trouble::failed(&self.service, reason))),
             Trouble::Nothing => return,
-            Trouble::Passing => tracing::warn!(service = self.service, "consumer: {reason} ({code})"),
+            Trouble::Passing => self.warn_seldom("passing", &format!("consumer: {reason} ({code})")),
         }
         self.busy.store(true, Ordering::Release);
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::table::{Metric, TABLE};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use watermaster_core::delays::BOUNDS;
 use watermaster_core::reason::Reason;
 use watermaster_core::round::{ErrorClass, Phase};
 
@@ -44,6 +45,7 @@ fn push_labels(page: &mut String) {
 | `client` | configured clients and the first ids to come, up to `admin.metrics_clients` for each service; `_other`: all others and records of no client |
 | `topic`, `partition` | of a source; those of a partition vanish when it is revoked |
 | `decision` | `admitted`, `rejected` |
+| `mode` | `shape`, `reject` |
 ",
     );
     let reasons = Reason::ALL.map(Reason::as_str);
@@ -62,11 +64,8 @@ fn push_values(page: &mut String, label: &str, values: &[&str]) {
 }
 
 fn push_buckets(page: &mut String) {
-    page.push_str("\n## Buckets\n\n");
-    for metric in TABLE.iter().filter(|metric| !metric.buckets.is_empty()) {
-        let bounds: Vec<_> = metric.buckets.iter().map(f64::to_string).collect();
-        let _ = writeln!(page, "- `{}`: {}", metric.name, bounds.join(", "));
-    }
+    let bounds: Vec<_> = BOUNDS.iter().map(f64::to_string).collect();
+    let _ = writeln!(page, "\n## Buckets\n\nOf every histogram, in seconds: {}.", bounds.join(", "));
 }
 
 #[cfg(test)]

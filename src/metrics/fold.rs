@@ -84,21 +84,31 @@ impl TallyHalf<'_> {
     }
 }
 
-/// What a label's gauges show; all 0 while its client is not registered.
+/// What a label's gauges show; all 0, and without a limit, while its client is not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Levels {
     pub(super) wants: u64,
     pub(super) granted: u64,
     pub(super) default_share: f64,
+    /// Its own; nobody's of those that share a label.
+    pub(super) limit: Option<u64>,
     pub(super) backlog: u64,
+    pub(super) shadow_backlog: u64,
 }
 
 impl Levels {
+    fn of(client: &ClientSnapshot) -> Levels {
+        let mut levels = Levels { limit: client.limit, ..Levels::default() };
+        levels.add(client);
+        levels
+    }
+
     fn add(&mut self, client: &ClientSnapshot) {
         self.wants = self.wants.saturating_add(client.wants);
         self.granted = self.granted.saturating_add(client.granted);
         self.default_share += client.default_share;
         self.backlog = self.backlog.saturating_add(client.backlog);
+        self.shadow_backlog = self.shadow_backlog.saturating_add(client.shadow_backlog);
     }
 }
 
@@ -156,7 +166,7 @@ impl Fold {
             total = total.plus(&tally);
             if let Some(label) = self.label_for(client, &tally) {
                 label.advance(tally);
-                label.levels.add(client);
+                label.levels = Levels::of(client);
                 present.push(Arc::clone(&client.name));
             } else {
                 self.other.levels.add(client);

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
+use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
 use watermaster_core::round::{ErrorClass, Phase};
 
+use crate::admin::mode_name;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, ServiceSnapshot};
 
 use super::fold::{Fold, Levels, Tally, TallyHalf};
@@ -108,10 +110,13 @@ struct ClientSeries {
     done: DecisionSeries,
     shadow: DecisionSeries,
     delayed: Counter,
+    shadow_delayed: Counter,
     wants: Gauge,
     granted: Gauge,
     default_share: Gauge,
+    limit: Gauge,
     backlog: Gauge,
+    shadow_backlog: Gauge,
 }
 
 #[derive(Debug)]
@@ -145,14 +150,19 @@ impl ClientSeries {
     fn new(registry: Registry<'_>, service: &str, client: &str) -> ClientSeries {
         let decisions = |records, rejected| DecisionSeries::new(registry, records, rejected, service, client);
         let gauge = |metric| registry.gauge(metric, &[service, client]);
+        let limit = gauge(&table::CLIENT_LIMIT);
+        limit.set(f64::INFINITY);
         ClientSeries {
             done: decisions(&table::RECORDS, &table::REJECTED),
             shadow: decisions(&table::SHADOW_RECORDS, &table::SHADOW_REJECTED),
             delayed: registry.counter(&table::DELAYED, &[service, client]),
+            shadow_delayed: registry.counter(&table::SHADOW_DELAYED, &[service, client]),
             wants: gauge(&table::WANTS),
             granted: gauge(&table::GRANTED),
             default_share: gauge(&table::DEFAULT_SHARE),
+            limit,
             backlog: gauge(&table::BACKLOG_RECORDS),
+            shadow_backlog: gauge(&table::SHADOW_BACKLOG),
         }
     }
 
@@ -160,12 +170,17 @@ impl ClientSeries {
         self.done.set(tally.done());
         self.shadow.set(tally.shadow());
         self.delayed.absolute(tally.done().delayed());
+        self.shadow_delayed.absolute(tally.shadow().delayed());
         self.wants.set(levels.wants as f64);
         self.granted.set(levels.granted as f64);
         self.default_share.set(levels.default_share);
+        self.limit.set(levels.limit.map_or(f64::INFINITY, |limit| limit as f64));
         self.backlog.set(levels.backlog as f64);
+        self.shadow_backlog.set(levels.shadow_backlog as f64);
     }
 }
+
+const MODES: [Mode; 2] = [Mode::Shape, Mode::Reject];
 
 /// Where a gauge's value is found.
 type ValueOf = fn(&ServiceSnapshot) -> f64;
@@ -174,6 +189,7 @@ type ValueOf = fn(&ServiceSnapshot) -> f64;
 #[derive(Debug)]
 struct Totals {
     gauges: Vec<(Gauge, ValueOf)>,
+    modes: [(Mode, Gauge); 2],
     allocations: Vec<Counter>,
     lost_records: Counter,
     rebalances: Counter,
@@ -216,6 +232,7 @@ impl Totals {
         let paused = |reason: &&'static str| (*reason, registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]));
         Totals {
             gauges: GAUGES.iter().map(|(metric, of)| (registry.gauge(metric, &[service]), *of)).collect(),
+            modes: MODES.map(|mode| (mode, registry.gauge(&table::MODE, &[service, mode_name(mode)]))),
             allocations: ALLOCATION_CAUSES
                 .iter()
                 .map(|cause| registry.counter(&table::ALLOCATIONS, &[service, cause]))
@@ -235,6 +252,7 @@ impl Totals {
 
     fn set(&mut self, registry: Registry<'_>, service: &str, snapshot: &ServiceSnapshot) {
         self.gauges.iter().for_each(|(gauge, of)| gauge.set(of(snapshot)));
+        self.modes.iter().for_each(|(mode, gauge)| gauge.set(f64::from(*mode == snapshot.mode)));
         for (counter, count) in self.allocations.iter().zip(snapshot.allocations) {
             counter.absolute(count);
         }

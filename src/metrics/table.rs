@@ -1,5 +1,7 @@
 //! Every metric, in one table: the publisher, `docs/metrics.md`, dashboards and alert rules are tested against it.
 
+use watermaster_core::delays::BOUNDS;
+
 /// How a metric behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -66,15 +68,13 @@ pub struct Metric {
     pub buckets: &'static [f64],
 }
 
-/// Buckets for times that a record spends waiting: from below a round to beyond the default `max_delay`.
-pub const WAITING_BUCKETS: &[f64] =
-    &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0];
-
-/// Buckets for how long a round takes: from a loopback commit to a transaction's timeout.
-pub const ROUND_BUCKETS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// All histograms are of times, over the buckets in which the core counts them.
+const fn buckets(kind: Kind) -> &'static [f64] {
+    if matches!(kind, Kind::Histogram) { &BOUNDS } else { &[] }
+}
 
 macro_rules! metrics {
-    ($($id:ident $name:literal $kind:ident $unit:ident [$($label:literal)*] $(buckets $buckets:ident)? $help:literal;)*) => {
+    ($($id:ident $name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal;)*) => {
         $(
             #[doc = $help]
             pub static $id: Metric = Metric {
@@ -83,14 +83,12 @@ macro_rules! metrics {
                 unit: Unit::$unit,
                 labels: &[$($label),*],
                 help: $help,
-                buckets: metrics!(@buckets $($buckets)?),
+                buckets: buckets(Kind::$kind),
             };
         )*
         /// Every metric, in the order of the documentation.
         pub static TABLE: &[&Metric] = &[$(&$id),*];
     };
-    (@buckets) => { &[] };
-    (@buckets $buckets:ident) => { $buckets };
 }
 
 metrics! {
@@ -105,6 +103,8 @@ metrics! {
         "Records by what would have been decided, while enforce = false.";
     SHADOW_REJECTED "watermaster_shadow_rejected_total" Counter Records ["service" "client" "reason"]
         "Records that would have been rejected, by reason, while enforce = false.";
+    SHADOW_DELAYED "watermaster_shadow_delayed_total" Counter Records ["service" "client"]
+        "Records that would have waited in a backlog, while enforce = false.";
 
     // ## Shares
     CAPACITY "watermaster_capacity_units" Gauge Records ["service"]
@@ -117,6 +117,8 @@ metrics! {
         "Records that the client may send in this cycle.";
     DEFAULT_SHARE "watermaster_default_share_units" Gauge Records ["service" "client"]
         "The client's share of the capacity by weight alone.";
+    CLIENT_LIMIT "watermaster_client_limit_units" Gauge Records ["service" "client"]
+        "The most records that the client's own limit lets go in one cycle (burst + rate); +Inf without one.";
     WINDOW_ADMITTED "watermaster_window_admitted_units" Gauge Records ["service"]
         "Records admitted in the last window of one cycle; never above capacity_units while enforced.";
     WINDOW_ADMITTED_MAX "watermaster_window_admitted_max_units" Gauge Records ["service"]
@@ -124,13 +126,17 @@ metrics! {
     CLIENTS "watermaster_clients" Gauge Count ["service"]
         "Clients known now.";
     ALLOCATIONS "watermaster_allocations_total" Counter Count ["service" "cause"]
-        "Runs of the allocator, by cause (cycle, new_client, recall).";
+        "Runs of the allocator, by cause.";
     ENFORCED "watermaster_enforced" Gauge Bool ["service"]
         "1 when decisions are enforced, 0 in passthrough.";
+    MODE "watermaster_mode" Gauge Bool ["service" "mode"]
+        "1 for the mode that is configured, 0 for the other.";
 
     // ## Waiting
     BACKLOG_RECORDS "watermaster_backlog_records" Gauge Records ["service" "client"]
-        "Records that wait now.";
+        "Records that wait now; none while enforce = false.";
+    SHADOW_BACKLOG "watermaster_shadow_backlog_records" Gauge Records ["service" "client"]
+        "Records that would wait now, while enforce = false.";
     BACKLOG_BYTES "watermaster_backlog_bytes" Gauge Bytes ["service"]
         "Bytes of all records that wait now.";
     BACKLOG_LIMIT_RECORDS "watermaster_backlog_limit_records" Gauge Records ["service"]
@@ -139,9 +145,9 @@ metrics! {
         "The most bytes that all clients together may have waiting.";
     OLDEST_HELD_AGE "watermaster_oldest_held_age_seconds" Gauge Seconds ["service"]
         "How long the oldest waiting record has waited; 0 when none waits.";
-    DELAY "watermaster_delay_seconds" Histogram Seconds ["service"] buckets WAITING_BUCKETS
+    DELAY "watermaster_delay_seconds" Histogram Seconds ["service"]
         "Time that admitted records spent in a backlog.";
-    END_TO_END "watermaster_end_to_end_seconds" Histogram Seconds ["service"] buckets WAITING_BUCKETS
+    END_TO_END "watermaster_end_to_end_seconds" Histogram Seconds ["service"]
         "From a record's timestamp to the commit that completed it.";
 
     // ## Kafka
@@ -153,9 +159,9 @@ metrics! {
         "Partitions that are not being fetched now, by reason.";
     ROUNDS "watermaster_rounds_total" Counter Count ["service" "outcome"]
         "Rounds (one commit each), by outcome.";
-    ROUND "watermaster_round_seconds" Histogram Seconds ["service"] buckets ROUND_BUCKETS
+    ROUND "watermaster_round_seconds" Histogram Seconds ["service"]
         "How long a round takes, from its first send to the acknowledged commit.";
-    ROUND_PHASE "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"] buckets ROUND_BUCKETS
+    ROUND_PHASE "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
         "How long each phase of a round took under exactly_once, all attempts together.";
     TRANSACTION_ERRORS "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
         "Calls of transactions that failed, by phase and by what the error asks for.";

@@ -2,10 +2,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use watermaster_core::delays::BOUNDS;
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
 
-use super::table::{Kind, TABLE, WAITING_BUCKETS};
+use super::table::{Kind, TABLE};
 use super::*;
 use crate::snapshot::{ClientSnapshot, Counts};
 
@@ -169,17 +170,87 @@ fn a_partition_that_is_paused_no_more_counts_0() {
 fn histograms_are_cumulative_and_keep_their_sum() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    let mut counts = vec![0; WAITING_BUCKETS.len() + 1];
-    let mut sums = vec![0.0; WAITING_BUCKETS.len() + 1];
+    let mut counts = vec![0; BOUNDS.len() + 1];
+    let mut sums = vec![0.0; BOUNDS.len() + 1];
     (counts[0], sums[0]) = (3, 0.003);
-    (counts[4], sums[4]) = (2, 0.18);
-    (counts[16], sums[16]) = (1, 400.0);
-    shown.delay = HistogramSnapshot { bounds: WAITING_BUCKETS, counts, sums };
+    (counts[5], sums[5]) = (2, 0.18);
+    (counts[16], sums[16]) = (1, 4_000.0);
+    shown.delay = HistogramSnapshot { counts, sums };
     let samples = scrape(&mut publisher, shown);
     let bucket = |le| sample(&samples, "watermaster_delay_seconds_bucket", &[("service", "kyc"), ("le", le)]);
-    assert_eq!(["0.005", "0.05", "0.1", "300", "+Inf"].map(bucket), [3.0, 3.0, 5.0, 5.0, 6.0].map(Some));
-    assert_eq!(sample(&samples, "watermaster_delay_seconds_sum", &[("service", "kyc")]), Some(400.183));
+    assert_eq!(["0.001", "0.05", "0.1", "1800", "+Inf"].map(bucket), [3.0, 3.0, 5.0, 5.0, 6.0].map(Some));
+    assert_eq!(sample(&samples, "watermaster_delay_seconds_sum", &[("service", "kyc")]), Some(4_000.183));
     assert_eq!(sample(&samples, "watermaster_delay_seconds_count", &[("service", "kyc")]), Some(6.0));
+}
+
+/// Who alerts on a bucket must find it from the first scrape on, and where the documentation says.
+#[test]
+fn buckets_are_those_of_the_table_before_and_after_the_first_snapshot() {
+    let mut publisher = Publisher::new("", 10);
+    publisher.declare(&crate::demo::setup::service(Mode::Shape, true));
+    let before = parse(&publisher.render()).0;
+    let counted = HistogramSnapshot { counts: vec![1; BOUNDS.len() + 1], sums: vec![1.0; BOUNDS.len() + 1] };
+    let mut shown = snapshot(Vec::new());
+    (shown.delay, shown.end_to_end, shown.round) = (counted.clone(), counted.clone(), counted.clone());
+    shown.round_phases = vec![counted; Phase::NAMES.len()];
+    let after = scrape(&mut publisher, shown);
+    for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Histogram) {
+        let name = format!("{}_bucket", metric.name);
+        let bound = |bound: &f64| bound.to_string();
+        let expected: BTreeSet<String> = metric.buckets.iter().map(bound).chain(["+Inf".to_owned()]).collect();
+        for samples in [&before, &after] {
+            let buckets = samples.keys().filter(|(found, _)| *found == name);
+            assert_eq!(buckets.map(|(_, labels)| labels["le"].clone()).collect::<BTreeSet<_>>(), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_only_imagined_to_wait_has_names_of_its_own() {
+    let mut publisher = Publisher::new("", 10);
+    let mut observed = client("a", 9);
+    (observed.shadow.delayed, observed.shadow_backlog) = (7, 3);
+    let samples = scrape(&mut publisher, snapshot(vec![observed]));
+    let of = |name| sample(&samples, name, &[("service", "kyc"), ("client", "a")]);
+    assert_eq!(of("watermaster_shadow_delayed_total"), Some(7.0));
+    assert_eq!(of("watermaster_shadow_backlog_records"), Some(3.0));
+    assert_eq!([of("watermaster_delayed_total"), of("watermaster_backlog_records")], [Some(0.0); 2]);
+}
+
+#[test]
+fn a_limit_is_shown_and_so_is_that_there_is_none() {
+    let mut publisher = Publisher::new("", 10);
+    publisher.declare(&crate::demo::setup::service(Mode::Shape, true));
+    let limit = |samples: &Samples, client| {
+        sample(samples, "watermaster_client_limit_units", &[("service", "kyc"), ("client", client)])
+    };
+    assert_eq!(limit(&parse(&publisher.render()).0, "home-loan"), Some(f64::INFINITY));
+    let mut limited = client("home-loan", 0);
+    limited.limit = Some(600);
+    let samples = scrape(&mut publisher, snapshot(vec![client("car-loan", 0), limited]));
+    let limits = ["home-loan", "car-loan", "credit-card", "_other"].map(|client| limit(&samples, client));
+    assert_eq!(limits, [600.0, f64::INFINITY, f64::INFINITY, f64::INFINITY].map(Some));
+}
+
+#[test]
+fn one_mode_is_in_force() {
+    let mut publisher = Publisher::new("", 10);
+    let modes = |samples: &Samples| {
+        ["shape", "reject"].map(|mode| sample(samples, "watermaster_mode", &[("service", "kyc"), ("mode", mode)]))
+    };
+    let samples = scrape(&mut publisher, ServiceSnapshot { mode: Mode::Reject, ..snapshot(Vec::new()) });
+    assert_eq!(modes(&samples), [Some(0.0), Some(1.0)]);
+    let samples = scrape(&mut publisher, ServiceSnapshot { mode: Mode::Shape, ..snapshot(Vec::new()) });
+    assert_eq!(modes(&samples), [Some(1.0), Some(0.0)]);
+}
+
+#[test]
+fn every_cause_of_an_allocation_is_counted() {
+    let mut publisher = Publisher::new("", 10);
+    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4], ..snapshot(Vec::new()) });
+    let count = |cause| sample(&samples, "watermaster_allocations_total", &[("service", "kyc"), ("cause", cause)]);
+    let causes = ["cycle", "new_client", "recall", "reload"].map(count);
+    assert_eq!(causes, [1.0, 2.0, 3.0, 4.0].map(Some));
 }
 
 #[test]

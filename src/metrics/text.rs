@@ -26,14 +26,14 @@ pub(super) fn write_sample(out: &mut String, name: &str, labels: &[(&str, &str)]
     let _ = writeln!(out, "{} {value}", if labels.is_empty() { "" } else { "}" });
 }
 
-/// A histogram's buckets, sum and count. One without bounds has counted nothing yet: the table's, all at 0.
+/// A histogram's buckets, sum and count; one without counts has counted nothing yet.
 pub(super) fn write_histogram(
     out: &mut String,
     metric: &Metric,
     labels: &[(&str, &str)],
     histogram: &HistogramSnapshot,
 ) {
-    let bounds = if histogram.bounds.is_empty() { metric.buckets } else { histogram.bounds };
+    let bounds = metric.buckets;
     let bucket = format!("{}_bucket", metric.name);
     let count_in = |i: usize| histogram.counts.get(i).copied().unwrap_or(0);
     let mut count = 0;

@@ -25,10 +25,11 @@ impl Membership {
     /// a pause, with the records in its queue.
     pub fn suspect_positions(&self) {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.out_of_range, true) {
-            tracing::warn!(service = self.service, "a partition that stood still is not in what its broker keeps");
-        }
+        let news = !std::mem::replace(&mut state.out_of_range, true);
         drop(state);
+        if news {
+            self.warn_seldom("stands still", "a partition that stood still is not in what its broker keeps");
+        }
         self.busy.store(true, std::sync::atomic::Ordering::Release);
     }
 
@@ -65,7 +66,7 @@ impl Membership {
         drop(state);
         // Lets the queue run empty: what is in it is fetched again.
         if let Err(error) = consumer.pause(&all) {
-            tracing::warn!(service = self.service, "pausing before a restart: {error}");
+            self.warn_seldom("pausing", &format!("pausing before a restart: {error}"));
         }
         self.attempt_later();
         false

@@ -1,0 +1,116 @@
+//! `watermaster top` against a served instance, without a terminal.
+
+mod program;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use program::{file, text, watermaster};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use watermaster::admin::{self, AdminState, ServiceHandle, Shown, Token};
+use watermaster::heartbeat::Heartbeat;
+use watermaster::metrics::Publisher;
+use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
+
+/// An instance with two services; it goes with the runtime.
+fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
+    let client = |name: &str, granted, backlog| ClientSnapshot {
+        name: name.into(),
+        wants: granted + backlog,
+        default_share: 50.0,
+        granted,
+        backlog,
+        counts: Counts { admitted: 1_000, ..Default::default() },
+        ..Default::default()
+    };
+    let service = |name: &str| {
+        let cell = SnapshotCell::default();
+        cell.set(ServiceSnapshot {
+            name: name.to_owned(),
+            enforce: true,
+            capacity: 100,
+            cycle_seconds: 10.0,
+            window_admitted: 90,
+            clients: vec![client("car-loan", 30, 0), client("home-loan", 70, 7)],
+            ready: true,
+            ..Default::default()
+        });
+        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), Duration::from_secs(60)));
+        ServiceHandle { name: name.to_owned(), cell, heartbeat }
+    };
+    let state = Arc::new(AdminState {
+        services: vec![service("kyc"), service("bureau")],
+        publisher: Mutex::new(Publisher::new("2.12.1", 10)),
+        configuration: Shown::Fixed { config: json!({}), hash: String::new() },
+        token: Token::new("s3cret"),
+        draining: Arc::new(AtomicBool::new(false)),
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(TcpListener::bind((listen, 0))).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    runtime.spawn(admin::serve(listener, state, std::future::pending()));
+    (runtime, (Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn top(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = watermaster(&[&["top"], arguments].concat(), &[], "");
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// stdout is no terminal here, so `--once` need not be said.
+#[test]
+fn without_a_terminal_a_table_is_printed_for_each_service() {
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let table = "\
+client    wants granted      share admit/s delay/s reject/s backlog
+car-loan     30      30   lends 20       0       0        0       0
+home-loan    77      70 borrows 20       0       0        0       7
+";
+    let head = |name| format!("{name} takes 100 in any 10 s; 90 admitted in the last one; shape; ready\n");
+    let (kyc, bureau) = (head("kyc"), head("bureau"));
+    let all = (Some(0), format!("{bureau}{table}\n{kyc}{table}"), String::new());
+    assert_eq!(top(&["--url", &address.to_string()]), all);
+    let one = (Some(0), format!("{kyc}{table}"), String::new());
+    assert_eq!(top(&["--once", "--url", &format!("http://{address}/"), "--service", "kyc"]), one);
+}
+
+#[test]
+fn json_has_what_the_api_shows_and_the_rates() {
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let (code, out, _) = top(&["--output", "json", "--service", "kyc", "--url", &address.to_string()]);
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, shown["services"].as_array().map(Vec::len)), (Some(0), Some(1)));
+    let client = &shown["services"][0]["clients"][1];
+    assert_eq!((&client["name"], &client["backlog"]), (&json!("home-loan"), &json!(7)));
+    assert_eq!(client["per_second"], json!({ "admitted": 0.0, "delayed": 0.0, "rejected": 0.0 }));
+}
+
+#[test]
+fn beyond_loopback_it_takes_the_token() {
+    let (_runtime, address) = instance(Ipv4Addr::UNSPECIFIED);
+    let url = address.to_string();
+    let (_folder, token) = file("s3cret\n");
+    let (_other_folder, other) = file("another\n");
+    let (code, _, why) = top(&["--url", &url]);
+    assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(69), true), "{why}");
+    let (code, _, why) = top(&["--url", &url, "--token-file", other.to_str().unwrap()]);
+    assert_eq!((code, why.contains("does not accept this token")), (Some(69), true), "{why}");
+    assert_eq!(top(&["--url", &url, "--token-file", token.to_str().unwrap()]).0, Some(0));
+    assert_eq!(top(&["--url", &url, "--token-file", "/nowhere"]).0, Some(78));
+}
+
+#[test]
+fn who_does_not_answer_or_has_no_such_service_is_said() {
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let (code, _, why) = top(&["--url", &address.to_string(), "--service", "kyb"]);
+    assert_eq!((code, why.contains("it has no service \"kyb\"; there is: bureau, kyc")), (Some(69), true), "{why}");
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let (code, _, why) = top(&["--url", &free.to_string()]);
+    assert_eq!((code, why.starts_with(&format!("http://{free}: "))), (Some(69), true), "{why}");
+    assert_eq!(top(&["--url", "gopher://x"]).0, Some(2));
+}

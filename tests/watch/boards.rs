@@ -1,0 +1,321 @@
+//! The dashboards, as files: what Grafana's own linter asks for, and that they name what there is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use watermaster::metrics::table::TABLE;
+
+use crate::promql::examine;
+use crate::{assert_none, files, read, root};
+
+/// A dashboard.
+struct Board {
+    file: String,
+    json: Value,
+}
+
+impl Board {
+    fn all() -> Vec<Board> {
+        let board = |path: std::path::PathBuf| Board {
+            file: path.file_name().unwrap().to_string_lossy().into_owned(),
+            json: serde_json::from_str(&read(&path)).unwrap_or_else(|why| panic!("{}: {why}", path.display())),
+        };
+        files("grafana/dashboards", "json").into_iter().map(board).collect()
+    }
+
+    fn uid(&self) -> &str {
+        text(&self.json["uid"])
+    }
+
+    fn rows_and_panels(&self) -> impl Iterator<Item = &Value> {
+        list(&self.json["panels"])
+    }
+
+    fn panels(&self) -> impl Iterator<Item = Panel<'_>> {
+        let panels = self.rows_and_panels().filter(|panel| panel["type"] != "row");
+        panels.map(move |json| Panel { board: &self.file, json })
+    }
+}
+
+/// A panel that shows something.
+#[derive(Clone, Copy)]
+struct Panel<'b> {
+    board: &'b str,
+    json: &'b Value,
+}
+
+impl<'b> Panel<'b> {
+    fn title(&self) -> &'b str {
+        text(&self.json["title"])
+    }
+
+    fn targets(&self) -> impl Iterator<Item = &'b Value> + use<'b> {
+        list(&self.json["targets"])
+    }
+
+    fn expressions(&self) -> impl Iterator<Item = &'b str> + use<'b> {
+        self.targets().map(|target| text(&target["expr"]))
+    }
+
+    fn problem(&self, what: impl std::fmt::Display) -> String {
+        format!("{}: {:?}: {what}", self.board, self.title())
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn list(value: &Value) -> std::slice::Iter<'_, Value> {
+    value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
+}
+
+/// Boards don't rely on recording rules: they work with any Prometheus that scrapes.
+fn nothing_recorded() -> BTreeSet<String> {
+    BTreeSet::new()
+}
+
+/// Titles of all panels by the last words of the board's title, as the runbooks name them.
+pub fn panel_titles() -> BTreeMap<String, BTreeSet<String>> {
+    let mut boards = BTreeMap::new();
+    for board in Board::all() {
+        let name = text(&board.json["title"]).trim_start_matches("Watermaster / ").to_owned();
+        boards.insert(name, board.panels().map(|panel| panel.title().to_owned()).collect());
+    }
+    boards
+}
+
+#[test]
+fn every_expression_parses_and_names_what_there_is() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        for panel in board.panels() {
+            for target in panel.targets() {
+                let expression = text(&target["expr"]);
+                let findings = examine(expression, &nothing_recorded());
+                problems.extend(findings.problems.iter().map(|why| panel.problem(format!("{why} in {expression}"))));
+                let legend = placeholders(text(&target["legendFormat"]));
+                let unknown = legend.filter(|label| !findings.labels.contains(*label));
+                problems.extend(unknown.map(|label| panel.problem(format!("no series has the label {label}"))));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+/// `a` and `b` of `{{a}} in {{b}}`.
+fn placeholders(legend: &str) -> impl Iterator<Item = &str> {
+    legend.split("{{").skip(1).filter_map(|rest| rest.split_once("}}")).map(|(label, _)| label.trim())
+}
+
+#[test]
+fn annotations_and_variables_name_what_there_is() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        let annotations = list(&board.json["annotations"]["list"]).map(|one| text(&one["expr"]));
+        for expression in annotations.filter(|expression| !expression.is_empty()) {
+            let findings = examine(expression, &nothing_recorded());
+            problems.extend(findings.problems.iter().map(|why| format!("{}: {why} in {expression}", board.file)));
+        }
+        let variables = list(&board.json["templating"]["list"]).filter(|variable| variable["type"] == "query");
+        for query in variables.map(|variable| text(&variable["query"]["query"])) {
+            let asked = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+            let (series, label) = asked.and_then(|asked| asked.rsplit_once(", ")).unwrap_or((query, ""));
+            let findings = examine(series, &nothing_recorded());
+            problems.extend(findings.problems.iter().map(|why| format!("{}: {why} in {query}", board.file)));
+            if !findings.labels.contains(label) {
+                problems.push(format!("{}: no label {label:?} in {query}", board.file));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn counters_are_shown_by_their_rate_over_what_grafana_chooses() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        for panel in board.panels() {
+            for expression in panel.expressions() {
+                let bare = examine(expression, &nothing_recorded()).not_rated;
+                problems.extend(bare.iter().map(|name| panel.problem(format!("{name} without rate"))));
+                if expression.split('[').skip(1).any(|range| !range.starts_with("$__")) {
+                    problems.push(panel.problem(format!("a fixed range in {expression}")));
+                }
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn a_series_that_is_not_there_is_not_made_up() {
+    let made_up = ["vector(", "absent(", "absent_over_time("];
+    let boards = Board::all();
+    let panels = boards.iter().flat_map(Board::panels);
+    assert_none(
+        panels
+            .flat_map(|panel| panel.expressions().map(move |expression| (panel, expression)))
+            .filter(|(_, expression)| made_up.iter().any(|word| expression.to_lowercase().contains(word)))
+            .map(|(panel, expression)| panel.problem(expression))
+            .collect(),
+    );
+}
+
+#[test]
+fn each_panel_has_a_title_a_description_a_unit_and_asks_something() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        for panel in board.panels() {
+            let json = panel.json;
+            let told = [&json["title"], &json["description"], &json["fieldConfig"]["defaults"]["unit"]];
+            if told.iter().any(|value| text(value).is_empty()) {
+                problems.push(panel.problem("no title, description or unit"));
+            }
+            if panel.expressions().next().is_none() || panel.expressions().any(str::is_empty) {
+                problems.push(panel.problem("asks nothing"));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn panels_have_ids_of_their_own_and_do_not_overlap() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        let (mut ids, mut taken) = (BTreeSet::new(), BTreeMap::new());
+        for panel in board.rows_and_panels() {
+            let title = text(&panel["title"]);
+            if !panel["id"].as_u64().is_some_and(|id| ids.insert(id)) {
+                problems.push(format!("{}: {title:?} has no id of its own", board.file));
+            }
+            let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap_or(u64::MAX));
+            if x.saturating_add(w) > 24 || w == 0 || h == 0 || h > 100 || y > 10_000 {
+                problems.push(format!("{}: {title:?} does not fit into 24 columns", board.file));
+                continue;
+            }
+            for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+                if let Some(other) = taken.insert(cell, title) {
+                    problems.push(format!("{}: {title:?} lies over {other:?}", board.file));
+                    break;
+                }
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn no_data_source_is_written_down() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        for source in data_sources(&board.json) {
+            let is_grafanas_own = source["type"] == "grafana";
+            if source["uid"] != "${datasource}" && !is_grafanas_own {
+                problems.push(format!("{}: data source {source}", board.file));
+            }
+        }
+        let first = &board.json["templating"]["list"][0];
+        if first["type"] != "datasource" || first["name"] != "datasource" {
+            problems.push(format!("{}: its first variable is not the data source", board.file));
+        }
+        for panel in board.panels() {
+            let queries = panel.targets().map(|target| &target["datasource"]);
+            if queries.chain([&panel.json["datasource"]]).any(Value::is_null) {
+                problems.push(panel.problem("a query without a data source"));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+/// Everything that is called `datasource`, wherever it stands.
+fn data_sources(value: &Value) -> Vec<&Value> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(key, value)| if key == "datasource" { vec![value] } else { data_sources(value) })
+            .collect(),
+        Value::Array(values) => values.iter().flat_map(data_sources).collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn boards_can_be_provisioned_and_link_to_each_other() {
+    let boards = Board::all();
+    let uids: BTreeSet<_> = boards.iter().map(Board::uid).collect();
+    assert_eq!(uids.len(), boards.len(), "a uid for each board");
+    let mut problems = Vec::new();
+    for board in &boards {
+        let json = &board.json;
+        if board.uid().is_empty() || !json["id"].is_null() || json["editable"] != false {
+            problems.push(format!("{}: wants a uid, \"id\": null, \"editable\": false", board.file));
+        }
+        let written = json.to_string();
+        for target in written.split("\"/d/").skip(1) {
+            let uid = target.split(['?', '"', '/']).next().unwrap_or_default();
+            if !uids.contains(uid) {
+                problems.push(format!("{}: a link to {uid:?}, which is no board", board.file));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+/// So that what changed is what a diff shows. `UPDATE_DOCS=1` tidies up what was exported from a browser.
+#[test]
+fn boards_are_tidy() {
+    for path in files("grafana/dashboards", "json") {
+        let written = read(&path);
+        let board = sorted(serde_json::from_str(&written).unwrap());
+        let tidy = serde_json::to_string_pretty(&board).unwrap() + "\n";
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(&path, tidy).unwrap();
+        } else {
+            assert!(written == tidy, "{} is not sorted and indented by two; UPDATE_DOCS=1 does it", path.display());
+        }
+    }
+}
+
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields: BTreeMap<_, _> = fields.into_iter().map(|(key, value)| (key, sorted(value))).collect();
+            fields.into_iter().collect()
+        }
+        Value::Array(values) => values.into_iter().map(sorted).collect(),
+        other => other,
+    }
+}
+
+#[test]
+fn every_metric_is_on_a_board_or_it_is_said_why_not() {
+    let boards = Board::all();
+    let panels = boards.iter().flat_map(Board::panels);
+    let charted: BTreeSet<_> = panels
+        .flat_map(|panel| panel.expressions())
+        .flat_map(|expression| examine(expression, &nothing_recorded()).metrics)
+        .collect();
+    let page = read(&root("grafana/not-charted.md"));
+    let excused: BTreeSet<_> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name).collect();
+    let all: BTreeSet<_> = TABLE.iter().map(|metric| metric.name).collect();
+    let neither = all.iter().filter(|name| !charted.contains(**name) && !excused.contains(**name));
+    let mut problems: Vec<_> = neither.map(|name| format!("{name} is on no board, and nobody says why")).collect();
+    let needless = excused.iter().filter(|name| !all.contains(**name) || charted.contains(**name));
+    problems.extend(needless.map(|name| format!("not-charted.md: {name} is charted, or does not exist")));
+    assert_none(problems);
+}
+
+/// `$__rate_interval` is right only if Grafana knows how often is scraped.
+#[test]
+fn grafana_knows_the_scrape_interval() {
+    let source = read(&root("grafana/provisioning/datasources/prometheus.yaml"));
+    let told = source.lines().find_map(|line| line.trim().strip_prefix("timeInterval: ")).expect("timeInterval");
+    let scrapes = read(&root("prometheus/prometheus.yml"));
+    let job = scrapes.split("job_name: watermaster\n").nth(1).expect("a job called watermaster");
+    let interval = job.lines().find_map(|line| line.trim().strip_prefix("scrape_interval: "));
+    assert_eq!(Some(told), interval);
+}

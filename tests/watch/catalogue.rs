@@ -1,0 +1,74 @@
+//! The table of metrics, as a query sees it: series with labels, some of which have known values.
+
+use watermaster::metrics::table::{Kind, Metric, TABLE};
+use watermaster::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use watermaster_core::reason::Reason;
+use watermaster_core::round::{ErrorClass, Phase};
+
+/// Labels that every scrape adds.
+const SCRAPED: [&str; 2] = ["job", "instance"];
+
+/// A metric's series: its own, or those that a histogram consists of.
+#[derive(Clone, Copy)]
+pub struct Series {
+    pub metric: &'static Metric,
+    is_bucket: bool,
+}
+
+impl Series {
+    /// `None`: no metric of the table has such a series.
+    pub fn find(name: &str) -> Option<Series> {
+        let find = |name: &str, histogram: bool| {
+            TABLE.iter().copied().find(|m| m.name == name && (m.kind == Kind::Histogram) == histogram)
+        };
+        if let Some(metric) = find(name, false) {
+            return Some(Series { metric, is_bucket: false });
+        }
+        let (bare, suffix) = name.rsplit_once('_')?;
+        let metric = find(bare, true).filter(|_| ["bucket", "sum", "count"].contains(&suffix))?;
+        Some(Series { metric, is_bucket: suffix == "bucket" })
+    }
+
+    pub fn labels(self) -> impl Iterator<Item = &'static str> {
+        self.metric.labels.iter().copied().chain(SCRAPED).chain(self.is_bucket.then_some("le"))
+    }
+
+    /// Whether only its growth means something.
+    pub fn grows(self) -> bool {
+        self.metric.kind != Kind::Gauge
+    }
+
+    /// All values of a label, where they are known.
+    pub fn values(self, label: &str) -> Option<Vec<&'static str>> {
+        let name = self.metric.name;
+        Some(match label {
+            "mode" => vec!["shape", "reject"],
+            "decision" => vec!["admitted", "rejected"],
+            "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS.to_vec(),
+            "reason" => Reason::ALL.map(Reason::as_str).to_vec(),
+            "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES.to_vec(),
+            "cause" => PRODUCER_CAUSES.to_vec(),
+            "outcome" => ROUND_OUTCOMES.to_vec(),
+            "phase" => Phase::NAMES.to_vec(),
+            "class" => ErrorClass::NAMES.to_vec(),
+            "found" => RESYNCED.to_vec(),
+            _ => return None,
+        })
+    }
+}
+
+/// Every label that there is: what a recorded series may have.
+pub fn all_labels() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().flat_map(|metric| metric.labels.iter().copied()).chain(SCRAPED)
+}
+
+#[test]
+fn series_are_found_by_the_names_that_a_scrape_shows() {
+    assert!(Series::find("watermaster_ready").is_some());
+    assert!(Series::find("watermaster_delay_seconds").is_none(), "a histogram has no series of its own name");
+    assert!(Series::find("watermaster_delay_seconds_bucket").unwrap().labels().any(|label| label == "le"));
+    assert!(Series::find("watermaster_ready_count").is_none());
+    let rejected = Series::find("watermaster_rejected_total").unwrap();
+    assert!(rejected.grows() && rejected.values("reason").unwrap().contains(&"queue_full"));
+    assert!(rejected.values("client").is_none());
+}
