@@ -62,6 +62,8 @@ def schema(path, *versions):
             except kubernetes_validate.SchemaNotFoundError as error:
                 findings.append(f"{name(manifest)}: {error.message}")
         checked += 1
+    if not checked:
+        findings.append(f"{path} has no objects")
     note = f"{checked} objects, Kubernetes {' and '.join(versions)}"
     if skipped:
         note += f"; not checked, no schema: {', '.join(skipped)}"
