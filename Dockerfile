@@ -1,0 +1,44 @@
+# docker build -t watermaster .
+# docker run --rm -it watermaster demo
+#
+# BuildKit is needed (every Docker since 23 has it): downloads and what was compiled are kept in its caches.
+
+ARG RUST_VERSION=1.95
+
+FROM rust:${RUST_VERSION}-slim-bookworm AS build
+# What librdkafka is built with; its configure script asks for a C++ compiler too.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ libssl-dev make pkg-config \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /source
+# Static zlib, because the runtime image has none. librdkafka and zstd always are; OpenSSL is the image's, so that its fixes
+# come with a newer image.
+ENV LIBZ_SYS_STATIC=1
+# Names of functions stay, for backtraces; the rest of the debug information is four fifths of the binary.
+ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo
+# Benches and core/tests are not compiled; the manifests name some of them.
+COPY Cargo.toml Cargo.lock ./
+COPY config config
+COPY benches benches
+COPY core core
+COPY src src
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/source/target \
+    cargo build --release --locked --bin watermaster \
+    && cp target/release/watermaster /watermaster
+
+# glibc, libgcc, OpenSSL 3 and CA certificates, no shell and no package manager. Runs as 65532.
+FROM gcr.io/distroless/cc-debian12:nonroot
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="watermaster" \
+    org.opencontainers.image.description="A fair-share throttler for Kafka: lends idle capacity, delays bursts, loses nothing" \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /watermaster /usr/local/bin/watermaster
+# No HEALTHCHECK: it would have to run a program in here, and there is no other one. Kubernetes asks /livez and /readyz by
+# itself; the compose file has a service that waits for /readyz.
+EXPOSE 9464
+# SIGTERM drains: grant it 20 s.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/local/bin/watermaster"]
+CMD ["run", "--config", "/etc/watermaster/watermaster.toml"]

@@ -1,0 +1,197 @@
+"""What scripts/chart asks of rendered manifests. Each command prints what it looked at; on findings it exits with 1.
+
+  check.py schema FILE VERSION...         every object against Kubernetes' own schema, strictly
+  check.py monitoring FILE ROOT           rules and dashboards are those of the repository; promtool takes the rules
+  check.py configuration FILE PROGRAM     `watermaster check` takes the configuration
+  check.py strimzi FILE FOLDER            topics and permissions are exactly those that the configuration needs
+"""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+
+import yaml
+
+# Objects of operators: Kubernetes has no schema for them, and theirs are not to be had offline.
+FOREIGN = {
+    "ServiceMonitor": "monitoring.coreos.com/v1",
+    "PrometheusRule": "monitoring.coreos.com/v1",
+    "KafkaTopic": "kafka.strimzi.io/v1",
+    "KafkaUser": "kafka.strimzi.io/v1",
+}
+
+
+def load(path):
+    text = pathlib.Path(path).read_text()
+    return [each for each in yaml.load_all(text, Loader=Strict) if each is not None]
+
+
+class Strict(yaml.SafeLoader):
+    """YAML without repeated keys: the last one would win in silence."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def name(manifest):
+    return f"{manifest['kind']}/{manifest['metadata']['name']}"
+
+
+def schema(path, *versions):
+    import kubernetes_validate
+
+    findings, checked, skipped = [], 0, []
+    for manifest in load(path):
+        if FOREIGN.get(manifest["kind"]) == manifest["apiVersion"]:
+            skipped.append(name(manifest))
+            continue
+        for version in versions:
+            try:
+                kubernetes_validate.validate(manifest, version, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                where = ".".join(str(part) for part in error.path)
+                findings.append(f"{name(manifest)}, Kubernetes {version}: {where}: {error.message}")
+            except kubernetes_validate.SchemaNotFoundError as error:
+                findings.append(f"{name(manifest)}: {error.message}")
+        checked += 1
+    if not checked:
+        findings.append(f"{path} has no objects")
+    note = f"{checked} objects, Kubernetes {' and '.join(versions)}"
+    if skipped:
+        note += f"; not checked, no schema: {', '.join(skipped)}"
+    return note, findings
+
+
+def monitoring(path, root):
+    root = pathlib.Path(root)
+    findings, rules, boards = [], 0, 0
+    manifests = load(path)
+    runbooks = yaml.safe_load(pathlib.Path(VALUES.format(root=root)).read_text())["prometheusRule"]["runbooks"]
+    for manifest in manifests:
+        if manifest["kind"] == "PrometheusRule":
+            file = root / "prometheus/rules" / (manifest["metadata"]["name"].rsplit("-", 1)[1] + ".yml")
+            wanted = yaml.safe_load(file.read_text().replace("docs/runbooks.md", runbooks))
+            if manifest["spec"] != wanted:
+                findings.append(f"{name(manifest)} is not {file.relative_to(root)}")
+            findings += promtool(manifest)
+            rules += 1
+        elif manifest["kind"] == "ConfigMap" and "-dashboard-" in manifest["metadata"]["name"]:
+            for key, text in manifest["data"].items():
+                if json.loads(text) != json.loads((root / "grafana/dashboards" / key).read_text()):
+                    findings.append(f"{name(manifest)}: {key} is not grafana/dashboards/{key}")
+                boards += 1
+    for kind, count, folder in (
+        ("rules", rules, root.glob("prometheus/rules/*.yml")),
+        ("dashboards", boards, root.glob("grafana/dashboards/*.json")),
+    ):
+        there = len(list(folder))
+        if count != there or not there:
+            findings.append(f"{count} files of {kind} are rendered; the repository has {there}")
+    by = "promtool" if shutil.which("promtool") else "no promtool here"
+    return f"{rules} files of rules ({by}), {boards} dashboards", findings
+
+
+VALUES = "{root}/deploy/helm/watermaster/examples/production.yaml"
+
+
+def promtool(manifest):
+    if not shutil.which("promtool"):
+        return []
+    with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+        yaml.safe_dump(manifest["spec"], file)
+        file.flush()
+        done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, timeout=60)
+    return [f"{name(manifest)}: {done.stdout}{done.stderr}"] if done.returncode else []
+
+
+def configuration_of(path):
+    texts = [each["data"]["watermaster.toml"] for each in load(path) if "watermaster.toml" in each.get("data", {})]
+    assert len(texts) == 1, f"{path} has {len(texts)} configurations"
+    return texts[0]
+
+
+def configuration(path, program):
+    """Files of secrets are not there: others are put in their place, as are the chart's variables."""
+    sets = [each for each in load(path) if each["kind"] == "StatefulSet"]
+    container = sets[0]["spec"]["template"]["spec"]["containers"][0]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        secret = folder / "secret"
+        secret.write_text("only for this check")
+        text = configuration_of(path)
+        for mount in container["volumeMounts"]:
+            if mount["mountPath"].startswith("/run/secrets/"):
+                text = replace_files(text, mount["mountPath"], secret)
+        if "/run/secrets/" in text:
+            return "", [f"{path}: a file under /run/secrets is named that is not mounted"]
+        file = folder / "watermaster.toml"
+        file.write_text(text)
+        environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+        environment["WATERMASTER_ADMIN__TOKEN_FILE"] = str(secret)
+        environment["WATERMASTER_KAFKA__INSTANCE_ID"] = sets[0]["metadata"]["name"] + "-0"
+        done = subprocess.run(
+            [program, "check", "--config", file], env=environment, capture_output=True, text=True, timeout=60
+        )
+    findings = [done.stdout + done.stderr] if done.returncode else []
+    said = " ".join(done.stdout.split())
+    return said if len(said) < 100 else f"{said[:97]}...", findings
+
+
+def replace_files(text, folder, file):
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        if f'"{folder}/' in line:
+            before, after = line.split(f'"{folder}/', 1)
+            lines[index] = f'{before}"{file}"{after.split(chr(34), 1)[1]}'
+    return "\n".join(lines)
+
+
+def strimzi(path, folder):
+    config = tomllib.loads(configuration_of(path))
+    group = config.get("kafka", {}).get("group_id", "watermaster")
+    required, optional, topics = set(), set(), set()
+    for service in config["service"]:
+        sources = {source["topic"] for source in service["source"]}
+        outputs = {service["target"], service["dead_letter"]}
+        topics |= sources | outputs
+        id = f"{group}.{service['name']}"
+        required |= {("topic", each, "literal", verb) for each in sources for verb in ("Read", "Describe")}
+        required |= {("topic", each, "literal", verb) for each in outputs for verb in ("Write", "Describe")}
+        required |= {("group", id, "literal", verb) for verb in ("Read", "Describe")}
+        required |= {("transactionalId", f"{id}.", "prefix", verb) for verb in ("Write", "Describe")}
+        optional |= {("topic", each, "literal", "DescribeConfigs") for each in sources | outputs}
+    optional |= {("cluster", None, None, "DescribeConfigs"), ("topic", "__transaction_state", "literal", "Describe")}
+
+    manifests = load(f"{folder}/topics.yaml") + load(f"{folder}/user.yaml")
+    made = {each["metadata"]["name"] for each in manifests if each["kind"] == "KafkaTopic"}
+    users = [each for each in manifests if each["kind"] == "KafkaUser"]
+    granted = [
+        (acl["resource"]["type"], acl["resource"].get("name"), acl["resource"].get("patternType"), verb)
+        for user in users
+        for acl in user["spec"]["authorization"]["acls"]
+        for verb in acl["operations"]
+    ]
+    findings = [f"topic {each} is needed and not made" for each in sorted(topics - made)]
+    findings += [f"topic {each} is made and not needed" for each in sorted(made - topics)]
+    wanted = required | optional
+    findings += [f"{each} is needed and not granted" for each in sorted(wanted - set(granted), key=str)]
+    findings += [f"{each} is granted and not needed" for each in sorted(set(granted) - wanted, key=str)]
+    if len(set(granted)) != len(granted):
+        findings.append("something is granted twice")
+    return f"{len(made)} topics, {len(granted)} permissions ({len(required)} required)", findings
+
+
+COMMANDS = {each.__name__: each for each in (schema, monitoring, configuration, strimzi)}
+
+if __name__ == "__main__":
+    note, findings = COMMANDS[sys.argv[1]](*sys.argv[2:])
+    print("\n".join(findings) if findings else note)
+    sys.exit(1 if findings else 0)
