@@ -56,6 +56,15 @@ struct Truth<'p> {
     outputs: Vec<(Where, i32, &'p Found)>,
 }
 
+impl Truth<'_> {
+    /// The offsets at which it stands, ascending.
+    fn places(&self) -> impl Iterator<Item = i64> {
+        let mut places = self.again.clone();
+        places.insert(self.found.offset);
+        places.into_iter()
+    }
+}
+
 type Truths<'p> = HashMap<u64, Truth<'p>>;
 
 /// Compares; both passes are over by now. `acknowledged`: records that the generator knows to be in the sources.
@@ -206,18 +215,25 @@ fn judge_counts(plan: &Plan, live: &Pass, truths: &Truths<'_>, vanished: &HashMa
     }
 }
 
-/// By target partition, client and source partition: the order of the source.
+/// By target partition, client and source partition: the order of the source. Of a record that was written twice the first
+/// to come out is the first that was written.
 fn judge_order(last: &Pass, truths: &Truths<'_>, verdict: &mut Verdict) {
     let mut newest: HashMap<(i32, u8, i32, u16), i64> = HashMap::new();
+    let mut copies: HashMap<u64, usize> = HashMap::new();
     for (place, partition, found) in last.of(|place| place == Where::Target) {
         let Some(Origin { id, topic, partition: source, client, .. }) = found.origin else { continue };
         let Some(truth) = truths.get(&id) else { continue };
         let newest = newest.entry((partition, topic, source, client)).or_insert(-1);
-        if truth.found.offset < *newest {
-            let at = truth.found.offset;
+        let mut at = truth.found.offset;
+        if !truth.again.is_empty() {
+            let copy = copies.entry(id).or_default();
+            at = truth.places().nth(*copy).unwrap_or(at);
+            *copy += 1;
+        }
+        if at < *newest {
             verdict.wrong("reordered", format!("{} (offset {at}) after {newest}", text(place, partition, found)));
         }
-        *newest = truth.found.offset.max(*newest);
+        *newest = at.max(*newest);
     }
 }
 
