@@ -61,14 +61,15 @@ pub fn fitted(service: &Service<Row>, rows: &[(usize, &Row)], width: usize) -> V
         columns.remove(least);
     }
     let name_width = widest.min(width.saturating_sub(taken(&columns)));
-    let line = |name: &str, cell: &dyn Fn(&(&Column, Vec<String>, usize)) -> String| {
+    let line = |name: &str, cell: &dyn Fn(usize) -> String| {
         let name = shortened(name, name_width);
         let pad = " ".repeat(name_width.saturating_sub(columns_of(&name)));
-        let cells: String = columns.iter().map(|column| format!(" {:>1$}", cell(column), column.2)).collect();
+        let cells: String =
+            columns.iter().enumerate().map(|(n, (.., width))| format!(" {:>1$}", cell(n), width)).collect();
         format!("{name}{pad}{cells}")
     };
-    let titles = line("client", &|(column, ..)| column.title.to_owned());
-    let lines = names.iter().enumerate().map(|(at, name)| line(name, &|(_, cells, _)| cells[at].clone()));
+    let titles = line("client", &|n| columns[n].0.title.to_owned());
+    let lines = names.iter().enumerate().map(|(at, name)| line(name, &|n| columns[n].1[at].clone()));
     std::iter::once(titles).chain(lines).collect()
 }
 
