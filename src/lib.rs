@@ -16,3 +16,4 @@ pub mod run;
 pub mod settings;
 pub mod snapshot;
 pub mod telemetry;
+pub mod trial;

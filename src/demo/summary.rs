@@ -7,10 +7,11 @@ use serde::Serialize;
 use watermaster_core::policy::Mode;
 
 use super::setup::PRODUCTS;
-use super::table::{client_of, seconds};
+use super::table::client_of;
 use super::traffic::Sent;
 use crate::admin::rejections;
 use crate::snapshot::ServiceSnapshot;
+use crate::trial::words::seconds;
 
 /// What `--output json` prints: fixed, scripts rely on it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

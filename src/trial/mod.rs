@@ -1,0 +1,6 @@
+//! What the demo and the load generator share: traffic that a seed fixes, and measures of what came of it.
+
+pub mod random;
+pub mod signals;
+pub mod window;
+pub mod words;
