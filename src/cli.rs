@@ -2,6 +2,7 @@
 
 mod allocate;
 mod check;
+mod load;
 mod show;
 
 use std::fmt::Display;
@@ -34,6 +35,8 @@ Examples:
   watermaster run --config watermaster.toml      run the throttler
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
                                                  explain how one cycle is shared out
+  watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
+                                                 send a campaign to it, and see what came out
 
 A key of the configuration outside [[service]] can be set by the environment:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
@@ -66,6 +69,9 @@ enum Command {
     /// Explain how one cycle's capacity is shared out
     #[command(after_help = ALLOCATE_EXAMPLES)]
     Allocate(Allocate),
+    /// Send a campaign to a running Watermaster's source topics, and report what came out
+    #[command(after_help = load::EXAMPLES)]
+    Load(load::Load),
 }
 
 const DEMO_EXAMPLES: &str = "\
@@ -233,6 +239,7 @@ pub fn main() -> Exit {
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::allocate(&args),
+        Command::Load(args) => load::load(&args),
     }
 }
 

@@ -10,6 +10,7 @@ pub mod exit;
 pub mod failpoint;
 pub mod heartbeat;
 pub mod kafka;
+pub mod load;
 pub mod metrics;
 pub mod reload;
 pub mod run;
