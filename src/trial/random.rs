@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// What follows from this seed. Seeds that are near each other share nothing.
+    /// What follows from this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
