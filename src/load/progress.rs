@@ -35,9 +35,9 @@ impl Progress {
         let time = now.saturating_sub(then).as_secs_f64().max(0.001);
         let rate = |now: u64, then: u64| (now - then) as f64 / time;
         format!(
-            "{:>4} of {} s: {} sent ({:.0}/s), {} admitted ({:.0}/s), {} rejected, {} waiting, delay p99 {}, generator late by {} at most",
+            "{:>4} s{}: {} sent ({:.0}/s), {} admitted ({:.0}/s), {} rejected, {} waiting, delay p99 {}, generator late by {} at most",
             now.as_secs(),
-            self.length.as_secs(),
+            if account.is_played() { " (all sent)".to_owned() } else { format!(" of {}", self.length.as_secs()) },
             total.sent,
             rate(total.sent, sent),
             total.admitted,

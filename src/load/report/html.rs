@@ -140,7 +140,13 @@ fn push_rates(page: &mut String, report: &Report) {
     if report.ended == Ended::NotReadBack {
         return;
     }
-    page.push_str("<h2>What was admitted</h2>\n");
+    let _ = writeln!(
+        page,
+        "<h2>What was admitted</h2>\n<p class=\"note\">The line is the capacity over a cycle ({}). A step of the plot is {} long and may \
+         lie above it; what a whole cycle may hold is told at the top.</p>",
+        seconds(report.service.cycle_seconds),
+        seconds(report.series.bucket_seconds)
+    );
     push_legend(page, &admitted);
     let caption = Caption { id: "admitted", title: "Records admitted per second, by client", ..caption };
     push_figure(page, &plot::bands(caption, report.series.bucket_seconds, &admitted, (&line, capacity)));

@@ -7,7 +7,7 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 12.0;
-const TOP: f64 = 16.0;
+const TOP: f64 = 26.0;
 const BOTTOM: f64 = 36.0;
 /// A row of bars.
 const ROW: f64 = 26.0;
