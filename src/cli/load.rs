@@ -16,15 +16,15 @@ use crate::trial::signals;
 pub const EXAMPLES: &str = "\
 Examples:
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
-  watermaster load --config watermaster.toml --scenario campaign.toml --seconds 20 --report report.html
-  watermaster load --config watermaster.toml --scenario steady.toml --output json | jq '.totals.delay_seconds.p99'
+  watermaster load --config watermaster.toml --scenario steady.toml --seconds 20 --report r.html
+  watermaster load --config watermaster.toml --scenario steady.toml --output json | jq .totals
 
-Sends to the source topics of a running Watermaster, reads its target and dead-letter topic back, and reports. When
-what is sent is fixed by the scenario and the seed, whatever the throttler does (open loop); a delay counts from when
-a record was meant to be sent. Topics, brokers and properties are those of the configuration. Don't use it where
-somebody works with what it sends: the service behind the target gets the records.
+Sends to the source topics of a running Watermaster, reads its target and dead-letter topic back,
+and reports. When what is sent is fixed by the scenario and the seed, whatever the throttler does
+(open loop); a delay counts from when a record was meant to be sent. Topics, brokers and properties
+are those of the configuration. The records are real: the service behind the target gets them.
 
-A scenario, with the least that it says and a campaign (docs/load.md has all of it):
+What a scenario says (docs/load.md has all of it):
 
   [[client]]
   id = \"credit-card\"
@@ -35,8 +35,9 @@ A scenario, with the least that it says and a campaign (docs/load.md has all of 
   peak = \"400%\"                                 # … or of what the service takes
   plateau = \"30s\"
 
-Exits with 0 if nothing was lost or duplicated and the promise was not broken, else with 70; 78 also when the
-scenario is wrong or a topic is missing. Ctrl-c ends the sending, a second one the reading.";
+Exits with 0 if nothing was lost or duplicated and the promise was not broken, else with 70; with 78
+also when the scenario is wrong or a topic is missing, with 69 when no broker answers. Ctrl-c ends
+the sending, a second one the reading.";
 
 #[derive(Debug, Args)]
 pub struct Load {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plot::{self, COLOURS, Caption, escaped};
-use super::text::{promise, title, verdict};
+use super::text::{delays, promise, title, verdict};
 use super::{ClientReport, ClientSeries, Ended, Quantiles, Report};
 use crate::trial::words::seconds;
 
@@ -85,7 +85,7 @@ fn push_clients(page: &mut String, report: &Report) {
 }
 
 fn client_row(client: &ClientReport) -> Vec<String> {
-    let Quantiles { p50, p95, p99, max } = client.delay_seconds;
+    let [p50, p95, p99, max] = delays(client);
     let rejected: u64 = client.rejected.values().sum();
     vec![
         client.name.clone(),
@@ -98,9 +98,9 @@ fn client_row(client: &ClientReport) -> Vec<String> {
         client.waiting.to_string(),
         client.lost.to_string(),
         client.duplicated.to_string(),
-        seconds(p50),
-        format!("{} / {}", seconds(p95), seconds(p99)),
-        seconds(max),
+        p50,
+        format!("{p95} / {p99}"),
+        max,
     ]
 }
 
@@ -174,8 +174,8 @@ fn push_bands_table(page: &mut String, report: &Report, bands: &[(&str, Vec<f64>
 }
 
 fn push_delays(page: &mut String, report: &Report) {
-    let delays = &report.series.delay_seconds;
-    let line = |pick: fn(&Quantiles) -> f64| delays.iter().map(|at| at.as_ref().map(pick)).collect::<Vec<_>>();
+    let buckets = &report.series.delay_seconds;
+    let line = |pick: fn(&Quantiles) -> f64| buckets.iter().map(|at| at.as_ref().map(pick)).collect::<Vec<_>>();
     let lines = [("p50", line(|q| q.p50)), ("p95", line(|q| q.p95)), ("p99", line(|q| q.p99))];
     page.push_str(
         "<h2>Delay of what was admitted</h2>\n<ul class=\"legend\"><li><span class=\"dash d2\">p99</span></li>\
@@ -188,7 +188,7 @@ fn push_delays(page: &mut String, report: &Report) {
         unit: "seconds",
     };
     push_figure(page, &plot::lines(caption, report.series.bucket_seconds, &lines));
-    let rows = delays.iter().enumerate().filter_map(|(at, quantiles)| {
+    let rows = buckets.iter().enumerate().filter_map(|(at, quantiles)| {
         let Quantiles { p50, p95, p99, max } = (*quantiles)?;
         Some([time_of(report, at)].into_iter().chain([p50, p95, p99, max].map(seconds)).collect())
     });

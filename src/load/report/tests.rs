@@ -142,7 +142,7 @@ fn the_text_has_a_row_for_each_client_and_one_for_all() {
     let expected = "\
 client sent again admitted rejected waiting adm/s    p50 p95 p99 max
 a         2     0        2        0       0     1 100 ms 2 s 2 s 2 s
-<b>       2     0        0        1       1     0    0 s 0 s 0 s 0 s
+<b>       2     0        0        1       1     0      -   -   -   -
 total     4     0        2        1       1     1 100 ms 2 s 2 s 2 s
 ";
     assert!(shown.contains(expected), "{shown}");

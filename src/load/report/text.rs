@@ -6,7 +6,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use super::window::By;
-use super::{ClientReport, Ended, Promise, Report};
+use super::{ClientReport, Ended, Promise, Quantiles, Report};
 use crate::trial::words::seconds;
 
 /// `again` are second and further attempts; the last four are of the delay.
@@ -71,6 +71,9 @@ pub fn verdict(report: &Report) -> String {
 /// What became of the promise, in a sentence.
 pub fn promise(report: &Report) -> String {
     let window = &report.window;
+    if window.most_admitted == 0 {
+        return "Nothing was admitted.\n".to_owned();
+    }
     let by = match window.by {
         By::AppendTime => "by the target's append time",
         By::Arrival => "by arrival at this reader",
@@ -113,7 +116,7 @@ fn table(report: &Report) -> String {
 }
 
 fn row(client: &ClientReport) -> [String; HEADER.len()] {
-    let delay = &client.delay_seconds;
+    let [p50, p95, p99, max] = delays(client);
     [
         client.name.clone(),
         client.sent.to_string(),
@@ -122,9 +125,15 @@ fn row(client: &ClientReport) -> [String; HEADER.len()] {
         client.rejected.values().sum::<u64>().to_string(),
         client.waiting.to_string(),
         format!("{:.0}", client.admitted_per_second),
-        seconds(delay.p50),
-        seconds(delay.p95),
-        seconds(delay.p99),
-        seconds(delay.max),
+        p50,
+        p95,
+        p99,
+        max,
     ]
+}
+
+/// p50, p95, p99 and the longest; dashes where nothing was admitted.
+pub fn delays(client: &ClientReport) -> [String; 4] {
+    let Quantiles { p50, p95, p99, max } = client.delay_seconds;
+    [p50, p95, p99, max].map(|delay| if client.admitted > 0 { seconds(delay) } else { "-".to_owned() })
 }
