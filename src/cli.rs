@@ -2,6 +2,7 @@
 
 mod allocate;
 mod check;
+mod load;
 mod show;
 mod top;
 
@@ -36,6 +37,8 @@ Examples:
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
                                                  explain how one cycle is shared out
   watermaster top                                look at a running instance, live
+  watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
+                                                 send a campaign to it, and see what came out
 
 A key of the configuration outside [[service]] can be set by the environment:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
@@ -71,6 +74,9 @@ enum Command {
     /// Look at a running instance, live: what each client wants, is granted, sends and has waiting
     #[command(after_help = TOP_EXAMPLES)]
     Top(Top),
+    /// Send a campaign to a running Watermaster's source topics, and report what came out
+    #[command(after_help = load::EXAMPLES)]
+    Load(load::Load),
 }
 
 const DEMO_EXAMPLES: &str = "\
@@ -269,6 +275,7 @@ pub fn main() -> Exit {
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::allocate(&args),
         Command::Top(args) => top::top(&args),
+        Command::Load(args) => load::load(&args),
     }
 }
 

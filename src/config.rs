@@ -25,7 +25,7 @@ pub use self::change::RELOADED;
 pub use self::effective::{Effective, Entry};
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::schema::{Fallback, KEYS, Key, REFUSED_PROPERTIES};
-pub use self::values::{count, ratio, weight};
+pub use self::values::{count, duration, ratio, weight};
 
 use self::layers::Written;
 use self::section::{Findings, Reader, Section};

@@ -6,12 +6,14 @@ use program::{file, text, watermaster};
 
 #[test]
 fn a_command_line_without_sense_is_wrong_usage() {
-    let lines: [&[&str]; 9] = [
+    let lines: [&[&str]; 11] = [
         &[],
         &["walk"],
         &["run"],
         &["check", "--config"],
         &["demo", "--mode", "dance"],
+        &["load", "--config", "watermaster.toml"],
+        &["load", "--config", "watermaster.toml", "--scenario", "s.toml", "--seconds", "0"],
         &["allocate", "--capacity", "0", "--wants", "A=1"],
         &["allocate", "--capacity", "4", "--wants", "A"],
         &["allocate", "--capacity", "4", "--wants", "A=1,A=2"],
@@ -37,6 +39,26 @@ fn a_reader_that_hangs_up_is_no_failure() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+}
+
+/// Before any broker is asked.
+#[test]
+fn load_says_what_is_wrong_with_its_scenario_and_its_service() {
+    let (_config_folder, config) = file(include_str!("../config/demo.toml"));
+    let (_folder, scenario) = file("[[client]]\nid = \"a\"\n\n[[client.phase]]\nkind = \"steady\"\nrate = \"fast\"\n");
+    let (config, scenario) = (config.to_str().unwrap(), scenario.to_str().unwrap());
+    let output = watermaster(&["load", "--config", config, "--scenario", scenario], &[], "");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(said.contains("scenario: 2 errors") && said.contains("client[0].phase[0].rate is \"fast\""), "{said}");
+    assert!(said.contains(&format!("{scenario}:6")) && said.contains("phase[0].for is missing"), "{said}");
+    let output = watermaster(&["load", "--config", config, "--scenario", "/nowhere.toml"], &[], "");
+    assert_eq!(output.status.code(), Some(78), "{}", text(&output.stderr));
+    let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/config/scenarios/steady.toml");
+    let output = watermaster(&["load", "--config", config, "--scenario", shipped, "--service", "x"], &[], "");
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("the configuration has kyc"), "{said}");
 }
 
 fn granted(arguments: &[&str], input: &str) -> serde_json::Value {

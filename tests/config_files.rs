@@ -17,7 +17,9 @@ fn load(name: &str) -> Config {
 #[test]
 fn every_shipped_file_is_valid_without_a_warning() {
     let folder = std::fs::read_dir(shipped("")).expect("config/ exists");
-    let names: Vec<_> = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    // What lies deeper is no configuration.
+    let files = folder.map(Result::unwrap).filter(|entry| entry.file_type().unwrap().is_file());
+    let names: Vec<_> = files.map(|entry| entry.file_name().into_string().unwrap()).collect();
     assert!(names.len() >= 3, "{names:?}");
     for name in names {
         assert_eq!(load(&name).warnings, [], "{name}");

@@ -10,7 +10,6 @@ mod summary;
 mod table;
 mod traffic;
 mod view;
-mod window;
 
 use std::io::Write;
 use std::sync::Arc;
@@ -22,8 +21,9 @@ use watermaster_core::policy::Mode;
 use crate::heartbeat::Heartbeat;
 use crate::settings::{Kafka, Service};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
+use crate::trial::signals::Interrupts;
 use scenario::Scenario;
-use stage::{Interrupts, Reader, Web};
+use stage::{Reader, Web};
 use summary::{Summary, in_words, is_settled};
 use traffic::Sent;
 use view::{REDRAW, View};

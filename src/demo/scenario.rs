@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::setup::{CAPACITY, CYCLE, PRODUCTS};
+use crate::trial::random::Random;
 
 /// One part of the demo.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -73,7 +74,8 @@ impl Scenario {
 
     /// Everything that is sent, in order of time.
     pub fn schedule(&self, seed: u64) -> Schedule {
-        let stream = |product| Stream { product, next: Duration::ZERO, random: Random(seed ^ (product as u64 + 1)) };
+        let stream =
+            |product| Stream { product, next: Duration::ZERO, random: Random::new(seed ^ (product as u64 + 1)) };
         let mut schedule = Schedule { scenario: *self, streams: std::array::from_fn(stream) };
         // Nobody starts exactly together.
         schedule.streams.iter_mut().for_each(|stream| stream.advance(self));
@@ -133,22 +135,6 @@ impl Stream {
 fn mean_gap(load_percent: u32) -> Duration {
     let share = CAPACITY as u32 / PRODUCTS.len() as u32;
     CYCLE * 100 / (share * load_percent)
-}
-
-/// SplitMix64: the same everywhere, and enough for jitter.
-#[derive(Debug, Clone)]
-struct Random(u64);
-
-impl Random {
-    /// A number from 0 to `bound` − 1.
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        ((u128::from(z) * u128::from(bound)) >> 64) as u32
-    }
 }
 
 #[cfg(test)]

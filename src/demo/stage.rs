@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -14,7 +14,6 @@ use tokio::sync::oneshot;
 use super::scenario::Schedule;
 use super::setup::{CYCLE, PARTITIONS};
 use super::traffic::{self, Sent};
-use super::window::WindowMaximum;
 use crate::admin::{self, AdminState, ServiceHandle, Shown, mode_name};
 use crate::heartbeat::Heartbeat;
 use crate::kafka::embedded::Embedded;
@@ -22,12 +21,11 @@ use crate::kafka::probe::{TargetReader, TestProducer};
 use crate::metrics::Publisher;
 use crate::settings::Service;
 use crate::snapshot::SnapshotCell;
+use crate::trial::signals;
+use crate::trial::window::WindowMaximum;
 
 /// Where the demo listens, unless somebody else does.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
-
-/// One message for each ctrl-c or SIGTERM.
-pub type Interrupts = Receiver<()>;
 
 /// An embedded broker with the service's topics.
 pub fn broker(service: &Service) -> Result<Embedded, String> {
@@ -74,7 +72,7 @@ impl Web {
             tokio::net::TcpListener::from_std(listener).map_err(cannot)?
         };
         let server = runtime.spawn(admin::serve(listener, state, async { drop(stopped.await) }));
-        runtime.spawn(forward_signals(interrupts));
+        runtime.spawn(signals::forward(interrupts));
         Ok(Web { address, draining, stop, server, runtime })
     }
 
@@ -138,25 +136,6 @@ fn state(
         configuration: Shown::Fixed { config, hash: "demo".to_owned() },
         token: None,
         draining: Arc::clone(draining),
-    }
-}
-
-/// Passes each ctrl-c and SIGTERM on, until nobody listens.
-async fn forward_signals(interrupts: Sender<()>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        // Without handlers the signals end the process, as they do anyway.
-        return std::future::pending().await;
-    };
-    loop {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-        }
-        if interrupts.send(()).is_err() {
-            return;
-        }
     }
 }
 

@@ -14,6 +14,7 @@ mod client;
 pub mod consumer;
 pub mod embedded;
 mod ffi;
+pub mod load;
 mod membership;
 mod plant;
 pub mod preflight;

@@ -176,6 +176,11 @@ impl Output<'_> {
 pub struct Headers<'r>(Option<&'r BorrowedHeaders>);
 
 impl<'r> Headers<'r> {
+    /// Those of any message.
+    pub(super) fn of(message: &'r BorrowedMessage<'_>) -> Headers<'r> {
+        Headers(message.headers())
+    }
+
     /// Name and value of each, in order. A name is cut at a NUL here, but not on its way out.
     pub fn iter(self) -> impl Iterator<Item = (&'r [u8], Option<&'r [u8]>)> {
         let count = self.0.map_or(0, |headers| headers.count());

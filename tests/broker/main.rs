@@ -10,6 +10,7 @@ mod exactly_once;
 mod fidelity;
 mod group_protocol;
 mod harness;
+mod load;
 mod many_partitions;
 mod oracle;
 mod outage;
