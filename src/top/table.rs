@@ -14,7 +14,7 @@ struct Column {
     worth: u8,
 }
 
-const COLUMNS: [Column; 7] = [
+static COLUMNS: [Column; 7] = [
     Column { title: "wants", cell: |row, _| row.client.wants.to_string(), worth: 4 },
     Column { title: "granted", cell: |row, _| row.client.granted.to_string(), worth: 6 },
     Column { title: "share", cell: |row, _| lends_or_borrows(row.client.granted, row.client.default_share), worth: 1 },
@@ -41,35 +41,41 @@ pub fn rows(service: &Service<Row>, sort: Sort) -> Vec<(usize, &Row)> {
     rows
 }
 
+/// A column with what stands in it, and how wide that is.
+struct Filled {
+    column: &'static Column,
+    cells: Vec<String>,
+    width: usize,
+}
+
+impl Filled {
+    fn new(column: &'static Column, service: &Service<Row>, rows: &[(usize, &Row)]) -> Filled {
+        let cells: Vec<String> = rows.iter().map(|(_, row)| (column.cell)(row, service.enforce)).collect();
+        let width = cells.iter().map(String::len).max().unwrap_or(0).max(column.title.len());
+        Filled { column, cells, width }
+    }
+}
+
 /// The table's lines, the titles first, no wider than `width`.
 pub fn fitted(service: &Service<Row>, rows: &[(usize, &Row)], width: usize) -> Vec<String> {
     let names: Vec<String> = rows.iter().map(|(_, row)| shortened(&row.client.name, LONG_NAME)).collect();
     let widest = names.iter().map(|name| columns_of(name)).max().unwrap_or(0).max("client".len());
-    let mut columns: Vec<(&Column, Vec<String>, usize)> = COLUMNS
-        .iter()
-        .map(|column| {
-            let cells: Vec<String> = rows.iter().map(|(_, row)| (column.cell)(row, service.enforce)).collect();
-            let widest = cells.iter().map(String::len).max().unwrap_or(0).max(column.title.len());
-            (column, cells, widest)
-        })
-        .collect();
-    let taken =
-        |columns: &[(&Column, Vec<String>, usize)]| columns.iter().map(|(.., widest)| widest + 1).sum::<usize>();
+    let mut columns: Vec<Filled> = COLUMNS.iter().map(|column| Filled::new(column, service, rows)).collect();
+    let taken = |columns: &[Filled]| columns.iter().map(|column| column.width + 1).sum::<usize>();
     while taken(&columns) + widest.min(SHORT_NAME) > width
-        && let Some(least) = (0..columns.len()).min_by_key(|&at| columns[at].0.worth)
+        && let Some(least) = (0..columns.len()).min_by_key(|&at| columns[at].column.worth)
     {
         columns.remove(least);
     }
     let name_width = widest.min(width.saturating_sub(taken(&columns)));
-    let line = |name: &str, cell: &dyn Fn(usize) -> String| {
+    let line = |name: &str, cell: &dyn Fn(&Filled) -> String| {
         let name = shortened(name, name_width);
         let pad = " ".repeat(name_width.saturating_sub(columns_of(&name)));
-        let cells: String =
-            columns.iter().enumerate().map(|(n, (.., width))| format!(" {:>1$}", cell(n), width)).collect();
+        let cells: String = columns.iter().map(|column| format!(" {:>1$}", cell(column), column.width)).collect();
         format!("{name}{pad}{cells}")
     };
-    let titles = line("client", &|n| columns[n].0.title.to_owned());
-    let lines = names.iter().enumerate().map(|(at, name)| line(name, &|n| columns[n].1[at].clone()));
+    let titles = line("client", &|filled| filled.column.title.to_owned());
+    let lines = names.iter().enumerate().map(|(at, name)| line(name, &|filled| filled.cells[at].clone()));
     std::iter::once(titles).chain(lines).collect()
 }
 

@@ -33,9 +33,9 @@ const LABEL: usize = 9;
 
 const HELP: &str = "\
 wants      records that waited when the cycle began, and that came since
-granted    records that it may send in this cycle; all of them make up the capacity
+granted    records that it may send in this cycle; together, the capacity
 share      what it borrows from others, or lends them
-admit/s    records per second that went to the target, between the last two answers
+admit/s    records per second to the target, between the last two answers
 delay/s    … that had to wait
 reject/s   … that went to the dead-letter topic
 backlog    records that wait now

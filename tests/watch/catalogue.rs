@@ -39,21 +39,26 @@ impl Series {
     }
 
     /// All values of a label, where they are known.
-    pub fn values(self, label: &str) -> Option<Vec<&'static str>> {
+    pub fn values(self, label: &str) -> Option<Vec<String>> {
         let name = self.metric.name;
-        Some(match label {
-            "mode" => vec!["shape", "reject"],
-            "decision" => vec!["admitted", "rejected"],
-            "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS.to_vec(),
-            "reason" => Reason::ALL.map(Reason::as_str).to_vec(),
-            "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES.to_vec(),
-            "cause" => PRODUCER_CAUSES.to_vec(),
-            "outcome" => ROUND_OUTCOMES.to_vec(),
-            "phase" => Phase::NAMES.to_vec(),
-            "class" => ErrorClass::NAMES.to_vec(),
-            "found" => RESYNCED.to_vec(),
+        if label == "le" && self.is_bucket {
+            let bounds = self.metric.buckets.iter().map(f64::to_string);
+            return Some(bounds.chain(["+Inf".to_owned()]).collect());
+        }
+        let known: &[&str] = match label {
+            "mode" => &["shape", "reject"],
+            "decision" => &["admitted", "rejected"],
+            "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS,
+            "reason" => &Reason::ALL.map(Reason::as_str),
+            "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES,
+            "cause" => PRODUCER_CAUSES,
+            "outcome" => ROUND_OUTCOMES,
+            "phase" => &Phase::NAMES,
+            "class" => &ErrorClass::NAMES,
+            "found" => &RESYNCED,
             _ => return None,
-        })
+        };
+        Some(known.iter().map(|value| (*value).to_owned()).collect())
     }
 }
 
@@ -69,6 +74,6 @@ fn series_are_found_by_the_names_that_a_scrape_shows() {
     assert!(Series::find("watermaster_delay_seconds_bucket").unwrap().labels().any(|label| label == "le"));
     assert!(Series::find("watermaster_ready_count").is_none());
     let rejected = Series::find("watermaster_rejected_total").unwrap();
-    assert!(rejected.grows() && rejected.values("reason").unwrap().contains(&"queue_full"));
+    assert!(rejected.grows() && rejected.values("reason").unwrap().contains(&"queue_full".to_owned()));
     assert!(rejected.values("client").is_none());
 }

@@ -90,7 +90,7 @@ fn unknown_values(series: Series, matcher: &Matcher) -> Vec<String> {
         MatchOp::Equal | MatchOp::NotEqual => vec![&matcher.value],
         MatchOp::Re(_) | MatchOp::NotRe(_) => matcher.value.split('|').collect(),
     };
-    asked.into_iter().filter(|value| !known.contains(value)).map(str::to_owned).collect()
+    asked.into_iter().filter(|value| !known.iter().any(|known| known == value)).map(str::to_owned).collect()
 }
 
 /// Walks the tree. The parser's own walk does not tell which function a selector is handed to.
@@ -148,6 +148,7 @@ fn what_does_not_exist_is_seen() {
         ("sum by (reason) (watermaster_ready)", "no label"),
         ("increase(watermaster_rounds_total{outcome=\"fail\"}[5m])", "outcome"),
         ("increase(watermaster_rounds_total{outcome=~\"failed|fail\"}[5m])", "outcome"),
+        ("rate(watermaster_delay_seconds_bucket{le=\"20\"}[5m])", "le"),
     ] {
         assert!(!problems(broken).is_empty(), "{why}: {broken}");
     }
