@@ -131,12 +131,6 @@ fn kills_under_load_repeat_nothing() {
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn kills_with_a_new_instance_id_repeat_nothing() {
-    kills("eos-kill-new", &["one", "two", "three"], 2);
-}
-
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
 fn sigterm_leaves_nothing_open() {
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "eos-term", 2, 4, TargetTime::Create);
@@ -173,33 +167,6 @@ fn broker_fault(prefix: &str, fault: impl FnOnce(&mut OwnBroker)) {
         .for_each(|line| eprintln!("{line}"));
     assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
     assert_eq!(judge(&rig, &[]).admitted, records);
-}
-
-/// Longer than the session and the transaction last: another takes over, and what the first one still wants is void.
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn a_frozen_instance_that_comes_back_repeats_nothing() {
-    let broker = Broker::of_this_run();
-    let rig = Rig::new(&broker, "eos-stop", 2, 4, TargetTime::Create);
-    let sources = rig.sources.clone();
-    let load = Load::start(&broker, 2_000, move |n| numbered(&sources, n));
-    let mut follower = follow(&broker, &rig);
-    let mut first = Watermaster::start(&config(&rig, 1_000, "first"));
-    wait_for_backlog(&mut first, 2_000.0);
-    let mut second = Watermaster::start(&config(&rig, 1_000, "second"));
-    follower.wait_for(follower.seen() as u64 + 2_000, DRAIN);
-    first.freeze();
-    let from = follower.seen() as u64;
-    // Session, transaction, and the coordinator's look at them: 10 s each.
-    let_the_fault_last(Duration::from_secs(25));
-    follower.wait_for(from + 4_000, DRAIN);
-    first.thaw();
-    follower.wait_for(follower.seen() as u64 + 4_000, DRAIN);
-    eprintln!("first: {}\nsecond: {}", rounds(&first), rounds(&second));
-    let sent = load.stop();
-    assert_eq!(first.terminate(END).code(), Some(0), "{}", first.log());
-    assert_eq!(second.terminate(END).code(), Some(0), "{}", second.log());
-    finish(&rig, &mut follower, sent);
 }
 
 /// They take each other's transactions away, until one of them gives in and says why.
@@ -288,9 +255,42 @@ fn markers_at_the_end_of_a_log_are_committed_past() {
     assert_eq!(judge(&rig, &[]).admitted, sent);
 }
 
-/// Each starts a broker of its own; `scripts/chaos --short` has faults of this kind in less time.
+/// `scripts/chaos --short` has faults of these kinds in less time.
 mod long {
     use super::*;
+
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test --long"]
+    fn kills_with_a_new_instance_id_repeat_nothing() {
+        kills("eos-kill-new", &["one", "two", "three"], 2);
+    }
+
+    /// Longer than the session and the transaction last: another takes over, and what the first one still wants is void.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test --long"]
+    fn a_frozen_instance_that_comes_back_repeats_nothing() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "eos-stop", 2, 4, TargetTime::Create);
+        let sources = rig.sources.clone();
+        let load = Load::start(&broker, 2_000, move |n| numbered(&sources, n));
+        let mut follower = follow(&broker, &rig);
+        let mut first = Watermaster::start(&config(&rig, 1_000, "first"));
+        wait_for_backlog(&mut first, 2_000.0);
+        let mut second = Watermaster::start(&config(&rig, 1_000, "second"));
+        follower.wait_for(follower.seen() as u64 + 2_000, DRAIN);
+        first.freeze();
+        let from = follower.seen() as u64;
+        // Session, transaction, and the coordinator's look at them: 10 s each.
+        let_the_fault_last(Duration::from_secs(25));
+        follower.wait_for(from + 4_000, DRAIN);
+        first.thaw();
+        follower.wait_for(follower.seen() as u64 + 4_000, DRAIN);
+        eprintln!("first: {}\nsecond: {}", rounds(&first), rounds(&second));
+        let sent = load.stop();
+        assert_eq!(first.terminate(END).code(), Some(0), "{}", first.log());
+        assert_eq!(second.terminate(END).code(), Some(0), "{}", second.log());
+        finish(&rig, &mut follower, sent);
+    }
 
     #[test]
     #[ignore = "needs a real Kafka and its jars: scripts/test --long"]
