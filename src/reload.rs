@@ -1,7 +1,6 @@
 //! Another configuration while the program runs: as a whole, or not at all.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -13,26 +12,17 @@ use crate::config::{Config, ConfigErrors};
 
 /// Where an engine finds its next policy.
 #[derive(Debug, Default)]
-pub struct Inbox {
-    /// One load tells the engine that there is none.
-    waiting: AtomicBool,
-    policy: Mutex<Option<Policy>>,
-}
+pub struct Inbox(Mutex<Option<Policy>>);
 
 impl Inbox {
     /// Leaves a policy; one that was not taken yet is void.
     pub fn leave(&self, policy: Policy) {
-        *lock(&self.policy) = Some(policy);
-        self.waiting.store(true, Ordering::Release);
+        *lock(&self.0) = Some(policy);
     }
 
     /// The newest policy that was left, once.
     pub fn take(&self) -> Option<Policy> {
-        if !self.waiting.load(Ordering::Acquire) {
-            return None;
-        }
-        self.waiting.store(false, Ordering::Release);
-        lock(&self.policy).take()
+        lock(&self.0).take()
     }
 }
 

@@ -136,26 +136,20 @@ impl Registry {
             slots: Vec::new(),
             free: Vec::new(),
             by_name: HashMap::new(),
-            listed_weight: policy.clients.iter().map(|client| client.weight.thousandths()).sum(),
-            listed: policy.clients.len() as u64,
+            listed_weight: 0,
+            listed: 0,
             unlisted_weight: policy.unlisted_weight,
             max_clients: policy.max_clients,
             forgotten: Counts::default(),
             forgotten_shadow: Counts::default(),
         };
-        for client in &policy.clients {
-            let limit = client.limit.as_ref().map(|limit| OwnLimit::new(limit, now));
-            registry.insert(&client.name, client.weight, limit, true, None, policy, now);
-        }
+        registry.configure(policy, now, None, HashMap::new());
         registry
     }
 
     /// The configured clients of another policy. Who is not configured any more is as any other; what was decided for it, and
     /// what waits, stays. A limit that is the same goes on as it was.
     pub fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
-        self.listed_weight = policy.clients.iter().map(|client| client.weight.thousandths()).sum();
-        self.listed = policy.clients.len() as u64;
-        (self.unlisted_weight, self.max_clients) = (policy.unlisted_weight, policy.max_clients);
         let mut limits: HashMap<Arc<str>, OwnLimit> = HashMap::new();
         for client in self.iter_mut() {
             limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
@@ -164,16 +158,35 @@ impl Registry {
         }
         let before: HashMap<&str, &ClientPolicy> = old.clients.iter().map(|client| (&*client.name, client)).collect();
         for wanted in &policy.clients {
-            let same = before.get(&*wanted.name).is_some_and(|before| before.limit == wanted.limit);
-            let kept = limits.remove(&*wanted.name).filter(|_| same);
-            let limit = kept.or_else(|| wanted.limit.as_ref().map(|limit| OwnLimit::new(limit, now)));
+            if before.get(&*wanted.name).is_none_or(|before| before.limit != wanted.limit) {
+                limits.remove(&*wanted.name);
+            }
+        }
+        self.configure(policy, now, Some(cycle), limits);
+    }
+
+    /// Makes the clients of a policy the configured ones; nobody is so far. Newcomers came in this cycle, or were there from
+    /// the start; `limits` go on, all others begin.
+    fn configure(
+        &mut self,
+        policy: &Policy,
+        now: Time,
+        since_cycle: Option<u64>,
+        mut limits: HashMap<Arc<str>, OwnLimit>,
+    ) {
+        self.listed_weight = policy.clients.iter().map(|client| client.weight.thousandths()).sum();
+        self.listed = policy.clients.len() as u64;
+        (self.unlisted_weight, self.max_clients) = (policy.unlisted_weight, policy.max_clients);
+        for wanted in &policy.clients {
+            let begun = || wanted.limit.as_ref().map(|limit| OwnLimit::new(limit, now));
+            let limit = limits.remove(&*wanted.name).or_else(begun);
             match self.find(&wanted.name) {
                 Some(index) => {
                     let client = self.get_mut(index);
                     (client.configured, client.weight, client.limit) = (true, wanted.weight, limit);
                 }
                 None => {
-                    self.insert(&wanted.name, wanted.weight, limit, true, Some(cycle), policy, now);
+                    self.insert(&wanted.name, wanted.weight, limit, true, since_cycle, policy, now);
                 }
             }
         }

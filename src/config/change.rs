@@ -54,11 +54,10 @@ impl Config {
 
     fn needs_restart(&self, key: &str, entry: &Entry, before: Option<&Value>, after: Option<&Value>) -> ConfigError {
         let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), Value::to_string);
-        let index =
-            entry.section.strip_prefix("service[").and_then(|rest| rest.split(']').next()?.parse::<usize>().ok());
         ConfigError {
             key: key.to_owned(),
-            service: index.and_then(|index| Some(self.settings.services.get(index)?.name.clone())),
+            service: within_service(&entry.section)
+                .and_then(|(index, _)| Some(self.settings.services.get(index)?.name.clone())),
             problem: format!("has changed from {} to {}", show(before), show(after)),
             allowed: RESTART.to_owned(),
             origin: entry.origin.clone(),
@@ -78,6 +77,12 @@ impl Config {
     }
 }
 
+/// The service that a section belongs to, by its place in the list, and the rest of the section's path.
+fn within_service(section: &str) -> Option<(usize, &str)> {
+    let (index, within) = section.strip_prefix("service[")?.split_once(']')?;
+    Some((index.parse().ok()?, within))
+}
+
 const RESTART: &str = "as it was while the program runs; a restart takes it over";
 
 fn entries(config: &Config) -> BTreeMap<String, &Entry> {
@@ -89,11 +94,9 @@ fn value<'a>(entries: &BTreeMap<String, &'a Entry>, key: &str) -> Option<&'a Val
 }
 
 fn takes_effect(entry: &Entry) -> bool {
-    let Some((_, within)) = entry.section.strip_prefix("service[").and_then(|rest| rest.split_once(']')) else {
-        return false;
-    };
-    match within {
-        "" => RELOADED.contains(&entry.name.as_str()),
-        _ => within == ".shape" || within.starts_with(".client."),
+    match within_service(&entry.section) {
+        None => false,
+        Some((_, "")) => RELOADED.contains(&entry.name.as_str()),
+        Some((_, within)) => within == ".shape" || within.starts_with(".client."),
     }
 }

@@ -257,12 +257,9 @@ impl Throttle {
 
     /// Keeps the backlogs within their bounds after a record of this client was put in line.
     pub(super) fn bound_backlog(&mut self, client: u32, partition: u32) {
-        let full = self.registry.get(client).lane.records.len() > self.policy.queue_capacity;
         // Passthrough can't pause anything: its imagined backlogs are bounded as if it could not.
         if self.overflow() == Overflow::DeadLetter || partition == VIRTUAL {
-            if full {
-                self.shed_records(client);
-            }
+            self.shed_records(client);
             self.shed_bytes();
             return;
         }

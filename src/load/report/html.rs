@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plot::{self, COLOURS, Caption, escaped};
-use super::text::{delays, promise, title, verdict};
+use super::text::{delays, lateness, promise, title, verdict};
 use super::{ClientReport, ClientSeries, Ended, Quantiles, Report};
 use crate::words::seconds;
 
@@ -53,13 +53,7 @@ fn push_head(page: &mut String, report: &Report) {
     };
     list(page, "bad", "Wrong", &report.problems);
     list(page, "note", "Note", &report.doubts);
-    let generator = &report.generator;
-    let _ = writeln!(
-        page,
-        "<p>The generator was late by {} (p99), {} at most.</p>",
-        seconds(generator.late_p99_seconds),
-        seconds(generator.late_max_seconds)
-    );
+    let _ = writeln!(page, "<p>{}</p>", escaped(&lateness(report)));
 }
 
 const CLIENT_COLUMNS: [&str; 13] = [

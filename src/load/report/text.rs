@@ -20,13 +20,7 @@ pub fn text(report: &Report) -> String {
         let _ = write!(text, "\n{}", promise(report));
     }
     push_rejects(&mut text, report);
-    let generator = &report.generator;
-    let _ = writeln!(
-        text,
-        "The generator was late by {} (p99), {} at most.",
-        seconds(generator.late_p99_seconds),
-        seconds(generator.late_max_seconds)
-    );
+    let _ = writeln!(text, "{}", lateness(report));
     for problem in &report.problems {
         let _ = writeln!(text, "WRONG: {problem}");
     }
@@ -35,6 +29,12 @@ pub fn text(report: &Report) -> String {
     }
     let _ = write!(text, "{}", verdict(report));
     text
+}
+
+/// How well the generator kept to its schedule, in one line.
+pub fn lateness(report: &Report) -> String {
+    let [p99, max] = [report.generator.late_p99_seconds, report.generator.late_max_seconds].map(seconds);
+    format!("The generator was late by {p99} (p99), {max} at most.")
 }
 
 /// What was played, in one line.
