@@ -5,8 +5,10 @@
 //! of itself is made in `engine/report.rs`; nobody else ever touches the core.
 
 mod gap;
+mod group;
 mod late;
 mod link;
+mod places;
 mod report;
 mod round;
 mod tail;
@@ -36,7 +38,9 @@ use crate::reload::Inbox;
 use crate::settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 use crate::snapshot::SnapshotCell;
 
+use group::Belonging;
 use link::Link;
+use places::Places;
 use report::Report;
 use tail::Tail;
 
@@ -76,21 +80,34 @@ pub fn run(job: Job) -> Result<(), Stopped> {
 }
 
 fn operate(job: &Job) -> Result<(), Stopped> {
-    let stop = |error: &dyn std::fmt::Display| Stopped(format!("service {}: {error}", job.service.name));
-    let clients = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets)
-        .and_then(|consumer| Ok((consumer, Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service))?)));
-    let (consumer, producer) = match clients {
-        Ok(clients) => clients,
-        Err(error) => return Err(tell_end(job, stop(&error))),
-    };
-    let work = || Engine::new(job, &consumer, producer).run();
-    let ended = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(stop(&"panicked: this is a bug")));
-    let ended = ended.map_err(|stopped| tell_end(job, stopped));
-    // Leaves the group, so that another instance takes over at once.
-    if !consumer.close(LEAVE) {
-        warn!(service = job.service.name, "leaving the group takes long; going anyway");
+    let mut kept = Kept::new(job).map_err(|stopped| tell_end(job, stopped))?;
+    loop {
+        let consumer = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets)
+            .map_err(|error| tell_end(job, stopped(job, &error)))?;
+        let work = || Engine::new(job, &consumer, kept).run();
+        let ended = panic::catch_unwind(AssertUnwindSafe(work));
+        let ended = ended.unwrap_or_else(|_| Err(stopped(job, &"panicked: this is a bug")));
+        let ended = ended.map_err(|stopped| tell_end(job, stopped));
+        // Leaves the group, so that another instance takes over at once.
+        if !consumer.close(LEAVE) {
+            warn!(service = job.service.name, "leaving the group takes long; going anyway");
+        }
+        match ended? {
+            Ended::Drained => return Ok(()),
+            Ended::LeftOut(left) => kept = *left,
+        }
     }
-    ended
+}
+
+/// How an engine ended that could have gone on.
+enum Ended {
+    Drained,
+    /// Its consumer does not find back into the group: another one may.
+    LeftOut(Box<Kept>),
+}
+
+fn stopped(job: &Job, why: &dyn std::fmt::Display) -> Stopped {
+    Stopped(format!("service {}: {why}", job.service.name))
 }
 
 /// Says that and why a service stopped.
@@ -147,11 +164,26 @@ struct Engine<'c> {
     /// When a connection to a broker broke last.
     broker_lost: Option<Time>,
     tail: Tail,
+    belonging: Belonging,
     report: Report,
 }
 
-impl<'c> Engine<'c> {
-    fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Engine<'c> {
+/// What an engine hands on to the next one, which has another consumer: nothing of it was read from that one.
+struct Kept {
+    clock: Clock,
+    throttle: Throttle,
+    transactions: Transactions<Offsets>,
+    producer: Producer,
+    places: Places,
+    last_contact: Time,
+    report: Report,
+}
+
+impl Kept {
+    /// Of an engine that never ran.
+    fn new(job: &Job) -> Result<Kept, Stopped> {
+        let limits = job.facts.limits(&job.service);
+        let producer = Producer::new(&job.kafka, &job.service, limits).map_err(|error| stopped(job, &error))?;
         let clock = Clock::new();
         let now = clock.now();
         let replay = job.accept_foreign_offsets || job.kafka.on_foreign_offset == OnForeignOffset::Replay;
@@ -160,35 +192,54 @@ impl<'c> Engine<'c> {
             replay_foreign: replay,
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,
         };
-        Engine {
+        Ok(Kept {
             throttle: Throttle::new(job.service.policy.clone(), now),
-            job,
-            link: Link::new(job, consumer, producer),
+            transactions: Transactions::new(rules),
             clock,
+            producer,
+            places: Places::default(),
+            last_contact: now,
+            report: Report::default(),
+        })
+    }
+}
+
+impl<'c> Engine<'c> {
+    fn new(job: &'c Job, consumer: &'c Consumer, kept: Kept) -> Engine<'c> {
+        let now = kept.clock.now();
+        Engine {
+            job,
+            link: Link::new(job, consumer, kept.producer, kept.places),
+            clock: kept.clock,
+            throttle: kept.throttle,
             held: Vec::new(),
             round: Round::default(),
-            transactions: Transactions::new(rules),
+            transactions: kept.transactions,
             last_round: now,
             hurry: false,
             stash: VecDeque::new(),
             held_back: false,
             stopping: None,
-            last_contact: now,
+            last_contact: kept.last_contact,
             brokers_down: false,
             broker_lost: None,
             tail: Tail::default(),
-            report: Report::default(),
+            belonging: Belonging::new(now),
+            report: kept.report,
         }
     }
 
-    fn run(&mut self) -> Result<(), Stopped> {
+    fn run(mut self) -> Result<Ended, Stopped> {
         self.publish(self.clock.now());
         if self.job.kafka.delivery == Delivery::ExactlyOnce && !self.prepare_transactions()? {
-            return Ok(());
+            return Ok(Ended::Drained);
         }
         while !self.job.shutdown.load(Ordering::Relaxed) {
             let now = self.clock.now();
             self.job.heartbeat.beat(Instant::now());
+            if self.is_left_out(now) {
+                return Ok(Ended::LeftOut(Box::new(self.keep())));
+            }
             self.notice_gap(now);
             self.notice_tails(now);
             self.notice_policy(now);
@@ -197,7 +248,7 @@ impl<'c> Engine<'c> {
             self.act(now);
             if self.round_due(now) {
                 if !self.run_round()? {
-                    return Ok(());
+                    return Ok(Ended::Drained);
                 }
                 continue;
             }
@@ -205,7 +256,26 @@ impl<'c> Engine<'c> {
             let wait = self.wait(now);
             self.read(wait)?;
         }
-        self.drain()
+        self.drain()?;
+        Ok(Ended::Drained)
+    }
+
+    /// Gives up everything that came from this consumer, keeps the rest.
+    fn keep(mut self) -> Kept {
+        let assigned: Vec<_> = self.link.places.assigned().map(|(_, address)| address).collect();
+        if !assigned.is_empty() {
+            self.revoked(&assigned, true);
+        }
+        self.round.drop_orphans(&mut self.throttle);
+        Kept {
+            clock: self.clock,
+            throttle: self.throttle,
+            transactions: self.transactions,
+            producer: self.link.producer,
+            places: self.link.places,
+            last_contact: self.last_contact,
+            report: self.report,
+        }
     }
 
     /// Stops reading, finishes the round. What is delayed stays uncommitted: the next owner reads it again.
@@ -271,7 +341,7 @@ impl<'c> Engine<'c> {
     }
 
     fn decide(&mut self, now: Time, record: Record<'c>) {
-        let Some(&number) = self.link.numbers.get(&(record.source(), record.partition())) else {
+        let Some(number) = self.link.places.find((record.source(), record.partition())) else {
             return;
         };
         self.notice_silence(now, number);
@@ -345,12 +415,12 @@ impl<'c> Engine<'c> {
                 let (topic, partition) = self.place_name(number);
                 let reason = self.throttle.paused(number).map(PauseReason::as_str);
                 debug!(service = self.job.service.name, topic, partition, reason, "paused");
-                self.pause(&[self.link.address(number)]);
+                self.pause(&[self.link.places.address(number)]);
             }
             Action::Resume { partition: number } => {
                 let (topic, partition) = self.place_name(number);
                 debug!(service = self.job.service.name, topic, partition, "resumed");
-                self.resume(&[self.link.address(number)]);
+                self.resume(&[self.link.places.address(number)]);
             }
         }
     }
@@ -383,7 +453,7 @@ impl<'c> Engine<'c> {
     // ## Why it can't go on
 
     fn stopped(&self, why: &str) -> Stopped {
-        Stopped(format!("service {}: {why}", self.job.service.name))
+        stopped(self.job, &why)
     }
 
     fn foreign(&self, topic: &str, partition: i32, offset: i64, why: &DecodeError) -> Stopped {
@@ -420,7 +490,7 @@ impl<'c> Engine<'c> {
                 // What was put aside of it is still to be decided on; the first record after the gap tells of it then.
                 let aside =
                     self.stash.iter().any(|record| (record.source(), record.partition()) == (source, partition));
-                if let Some(&number) = self.link.numbers.get(&(source, partition))
+                if let Some(number) = self.link.places.find((source, partition))
                     && !aside
                 {
                     self.throttle.handle_end(number, to);
@@ -459,8 +529,8 @@ impl<'c> Engine<'c> {
             self.pause(&addresses);
         }
         for assignment in assignments {
-            let number = self.link.number(assignment.source, assignment.partition);
-            let place = &mut self.link.places[number as usize];
+            let number = self.link.places.number((assignment.source, assignment.partition));
+            let place = &mut self.link.places[number];
             (place.assigned, place.high, place.read_at) = (true, assignment.high, now);
             self.report.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
@@ -489,8 +559,8 @@ impl<'c> Engine<'c> {
             if failpoint::planted(failpoint::Fault::NoPurgeOnRevoke) {
                 break;
             }
-            let Some(&number) = self.link.numbers.get(&(source, partition)) else { continue };
-            self.link.places[number as usize].assigned = false;
+            let Some(number) = self.link.places.find((source, partition)) else { continue };
+            self.link.places[number].assigned = false;
             for slot in self.throttle.handle_revoked(number) {
                 self.held[slot.0 as usize] = None;
             }

@@ -58,6 +58,8 @@ pub struct ServiceSnapshot {
     pub rounds: Vec<(&'static str, u64)>,
     /// Replaced producers by cause (of [`PRODUCER_CAUSES`]).
     pub producer_recreations: Vec<(&'static str, u64)>,
+    /// Consumers that were replaced because they were in no group for too long.
+    pub consumer_recreations: u64,
     /// Failed calls of transactions by phase and class, in the order of the core's names.
     pub transaction_errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
     pub resyncs: u64,

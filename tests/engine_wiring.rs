@@ -391,3 +391,28 @@ fn an_instance_without_partitions_is_ready_too() {
         engine.stop().0.unwrap();
     }
 }
+
+/// A consumer that never came back into its group kept its instance idle for good, while brokers and group were well.
+#[test]
+fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
+    let mut bench = Bench::new(10_000, Duration::from_secs(1));
+    let short = [("heartbeat.interval.ms", "200"), ("session.timeout.ms", "1000"), ("max.poll.interval.ms", "1000")];
+    for (property, millis) in short {
+        bench.kafka.properties.insert(property.to_owned(), millis.to_owned());
+    }
+    bench.feed(0..100);
+    let engine = bench.start();
+    engine.until("the first admitted", |shown| admitted(shown) == 100);
+    bench.broker.refuse_joins(100_000);
+    bench.broker.expel_a_member();
+    let shown = engine.until("another consumer", |shown| shown.consumer_recreations == 1);
+    assert!(!shown.ready && shown.partitions.is_empty(), "{shown:?}");
+    bench.broker.let_join();
+    bench.feed(100..200);
+    // The counts go on: only the consumer is another.
+    let shown = engine.until("all admitted", |shown| admitted(shown) == 200);
+    assert!(shown.ready, "{shown:?}");
+    engine.stop().0.unwrap();
+    all_once(&bench.read("target"), 200);
+    assert_eq!(bench.completed(), (0..200).collect());
+}

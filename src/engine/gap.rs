@@ -33,13 +33,13 @@ impl Engine<'_> {
             seconds = gap.as_secs_f64(),
             "nothing was read for longer than a cycle: catching up"
         );
-        let assigned: Vec<_> = self.link.assigned().collect();
+        let assigned: Vec<_> = self.link.places.assigned().collect();
         // A stale answer would count the gap's own records as live, so ask the brokers where they can be asked.
         let addresses: Vec<_> = assigned.iter().map(|(_, address)| *address).collect();
         let asked = self.link.consumer.highs(&addresses, ASK);
         for (number, address) in assigned {
             let high = asked.get(&address).copied().or_else(|| self.link.consumer.cached_high(address.0, address.1));
-            let place = &mut self.link.places[number as usize];
+            let place = &mut self.link.places[number];
             if let Some(high) = high {
                 place.high = place.high.max(high);
                 self.throttle.handle_fetch_gap(number, place.high);
@@ -50,7 +50,7 @@ impl Engine<'_> {
     /// A record of this partition is being read. If a broker was lost since the one before, and that was longer than a
     /// cycle ago, the partition may have had no leader: what the same fetch brought is catching up.
     pub(super) fn notice_silence(&mut self, now: Time, number: u32) {
-        let place = &mut self.link.places[number as usize];
+        let place = &mut self.link.places[number];
         let before = std::mem::replace(&mut place.read_at, now);
         let suspect = self.broker_lost.is_some_and(|lost| before <= lost);
         if !suspect || now.since(before) <= self.throttle.policy().cycle {

@@ -86,7 +86,7 @@ impl<'c> Engine<'c> {
         self.stash.push_back(record);
         if !self.held_back {
             self.held_back = true;
-            let assigned: Vec<_> = self.link.assigned().map(|(_, address)| address).collect();
+            let assigned: Vec<_> = self.link.places.assigned().map(|(_, address)| address).collect();
             self.pause(&assigned);
         }
     }
@@ -98,7 +98,7 @@ impl<'c> Engine<'c> {
             self.report.late = false;
         }
         if std::mem::take(&mut self.held_back) {
-            let open = self.link.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
+            let open = self.link.places.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
             let open: Vec<_> = open.map(|(_, address)| address).collect();
             self.resume(&open);
         }

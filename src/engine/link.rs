@@ -1,20 +1,19 @@
 //! Kafka as a round sees it: partitions by their number in the core, every call bounded.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use watermaster_core::round::{
     Commit, Committed, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, Output, Rejected, SendError,
     TransactionError,
 };
-use watermaster_core::units::Time;
 
 use super::Job;
 use super::late::STEP;
+use super::places::Places;
 use crate::failpoint;
 use crate::kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
 use crate::kafka::producer::{DeadLetter, Destination, Producer};
-use crate::kafka::record::{self, SourceIndex};
+use crate::kafka::record;
 
 /// One call that can be gone on with; the heart beats between two of them.
 const CALL: Duration = Duration::from_millis(500);
@@ -30,54 +29,20 @@ pub(super) struct Link<'c> {
     pub(super) job: &'c Job,
     pub(super) consumer: &'c Consumer,
     pub(super) producer: Producer,
-    pub(super) places: Vec<Place>,
-    pub(super) numbers: HashMap<SourcePartition, u32>,
+    pub(super) places: Places,
     /// How many producers lost a connection before they had their epoch, since one did not.
     tainted_starts: u32,
 }
 
-/// A partition that was ever assigned; its place in the list is its number in the core.
-pub(super) struct Place {
-    pub(super) source: SourceIndex,
-    pub(super) partition: i32,
-    pub(super) assigned: bool,
-    /// The high watermark when it came.
-    pub(super) high: i64,
-    /// When a record of it was read, or it came.
-    pub(super) read_at: Time,
-}
-
 impl<'c> Link<'c> {
-    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Link<'c> {
-        Link { job, consumer, producer, places: Vec::new(), numbers: HashMap::new(), tainted_starts: 0 }
-    }
-
-    /// The number of a partition, a new one if it never came before.
-    pub(super) fn number(&mut self, source: SourceIndex, partition: i32) -> u32 {
-        let next = self.places.len() as u32;
-        let number = *self.numbers.entry((source, partition)).or_insert(next);
-        if number == next {
-            self.places.push(Place { source, partition, assigned: false, high: 0, read_at: Time::ZERO });
-        }
-        number
-    }
-
-    /// Where a number's partition is.
-    pub(super) fn address(&self, number: u32) -> SourcePartition {
-        let place = &self.places[number as usize];
-        (place.source, place.partition)
-    }
-
-    /// All assigned partitions with their numbers.
-    pub(super) fn assigned(&self) -> impl Iterator<Item = (u32, SourcePartition)> + '_ {
-        let assigned = (0u32..).zip(&self.places).filter(|(_, place)| place.assigned);
-        assigned.map(|(number, place)| (number, (place.source, place.partition)))
+    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer, places: Places) -> Link<'c> {
+        Link { job, consumer, producer, places, tainted_starts: 0 }
     }
 
     /// Commits by source and partition.
     pub(super) fn by_source(&self, commits: &[Commit]) -> Vec<PartitionCommit> {
         let by_source = |commit: &Commit| {
-            let (source, partition) = self.address(commit.partition);
+            let (source, partition) = self.places.address(commit.partition);
             PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
         };
         commits.iter().map(by_source).collect()
@@ -175,14 +140,15 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, String> {
-        let addresses: Vec<SourcePartition> = partitions.iter().map(|&number| self.address(number)).collect();
+        let addresses: Vec<SourcePartition> = partitions.iter().map(|&number| self.places.address(number)).collect();
         let committed = self.consumer.committed(&addresses, COMMITTED).map_err(|error| error.to_string())?;
         let by_number = |(address, committed)| {
             let offset = match committed {
                 consumer::Committed::Nothing => None,
                 consumer::Committed::At { offset, metadata } => Some((offset, metadata)),
             };
-            Committed { partition: self.numbers[&address], offset }
+            let partition = self.places.find(address).expect("only what was asked for is answered");
+            Committed { partition, offset }
         };
         Ok(committed.into_iter().map(by_number).collect())
     }

@@ -32,6 +32,7 @@ pub(super) struct Report {
     round_time: Histogram,
     rounds: [u64; ROUND_OUTCOMES.len()],
     recreations: [u64; PRODUCER_CAUSES.len()],
+    pub(super) consumer_recreations: u64,
     phases: [Histogram; Phase::NAMES.len()],
     /// Of the round that is under way.
     spent: [Duration; Phase::NAMES.len()],
@@ -177,7 +178,7 @@ impl Engine<'_> {
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));
-        for (number, place) in (0u32..).zip(&self.link.places) {
+        for (number, place) in self.link.places.all() {
             let Some(view) = throttle.partition(number) else { continue };
             map_used_ratio = map_used_ratio.max(view.map_used);
             map_characters = map_characters.max(view.map_characters);
@@ -220,6 +221,7 @@ impl Engine<'_> {
             map_span,
             rounds: self.report.rounds(),
             producer_recreations: self.report.recreations(),
+            consumer_recreations: self.report.consumer_recreations,
             transaction_errors: self.report.errors,
             resyncs: self.report.resyncs,
             resynced: self.report.resynced,

@@ -24,7 +24,7 @@ impl Engine<'_> {
     /// Has idle partitions looked behind, and completes the holes that were found.
     pub(super) fn notice_tails(&mut self, now: Time) {
         for holes in self.link.consumer.holes() {
-            let Some(&number) = self.link.numbers.get(&holes.partition) else { continue };
+            let Some(number) = self.link.places.find(holes.partition) else { continue };
             // Somebody else's by now, or more of it was read.
             if self.stands_at(number, holes.partition) != Some(holes.from) {
                 continue;
@@ -39,7 +39,7 @@ impl Engine<'_> {
             return;
         }
         self.tail.looked = Some(now);
-        let standing = self.link.assigned().filter_map(|(number, address)| {
+        let standing = self.link.places.assigned().filter_map(|(number, address)| {
             let at = self.stands_at(number, address)?;
             let high = self.link.consumer.cached_high(address.0, address.1)?;
             (high != at).then_some((number, address, at))

@@ -163,7 +163,7 @@ impl<'c> Engine<'c> {
 
     /// The topic and number of a partition.
     pub(super) fn place_name(&self, number: u32) -> (&'c str, i32) {
-        let (source, partition) = self.link.address(number);
+        let (source, partition) = self.link.places.address(number);
         (&self.job.service.sources[source.index()].topic, partition)
     }
 

@@ -40,6 +40,11 @@ const CLASSIC_DEFAULTS: &[(&str, &str)] = &[
     ("heartbeat.interval.ms", "3000"),
 ];
 
+/// What a classic group allows its members for a rebalance, and librdkafka's default of it.
+const MAX_POLL_INTERVAL: (&str, &str) = ("max.poll.interval.ms", "300000");
+/// A coordinator that moved is found again within some seconds.
+const JOIN_GRACE: Duration = Duration::from_secs(20);
+
 /// What the user may change.
 const DEFAULTS: &[(&str, &str)] = &[
     // How long fetching rests once the queue below is full; the default stalls for a second.
@@ -318,6 +323,14 @@ impl Consumer {
         }
     }
 
+    /// Whether the group has this consumer, as far as it knows. Not for the hot path: librdkafka's own thread answers.
+    pub fn belongs(&self) -> bool {
+        let me = ffi::GroupMetadata::of(self.base.client());
+        // One that was expelled keeps its old generation until it joins again.
+        let expelled = self.base.context().expelled_from();
+        !self.base.assignment_lost() && me.is_some_and(|me| Some(me.generation()) != expelled)
+    }
+
     fn answer(&self, deadline: Instant, go_on: &mut impl FnMut() -> bool) -> Option<ffi::CommitReply> {
         let reply = loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -419,6 +432,20 @@ impl Consumer {
     fn list(&self, partitions: &[SourcePartition]) -> TopicPartitionList {
         self.topics.list(partitions.iter().map(|partition| (*partition, Offset::Invalid)))
     }
+}
+
+/// How long joining the group takes at most where its coordinator answers, with time to spare.
+pub fn joins_within(kafka: &settings::Kafka) -> Duration {
+    let rebalance = match kafka.group_protocol {
+        // Anybody is let in only when all members have given back what they have.
+        GroupProtocol::Classic => {
+            let (property, default) = MAX_POLL_INTERVAL;
+            kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(300_000)
+        }
+        // The first heartbeat that is answered.
+        GroupProtocol::Consumer => 0,
+    };
+    Duration::from_millis(rebalance) + JOIN_GRACE
 }
 
 /// The consumer group of a service.

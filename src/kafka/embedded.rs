@@ -57,6 +57,23 @@ impl Embedded {
         self.cluster().request_errors(RDKafkaApiKey::InitProducerId, &errors);
     }
 
+    /// Throws the next member that shows a sign of life out of its group.
+    pub fn expel_a_member(&self) {
+        let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
+        self.cluster().request_errors(RDKafkaApiKey::Heartbeat, &[error]);
+    }
+
+    /// Lets nobody into a group until [`let_join`](Embedded::let_join), or until so many asked.
+    pub fn refuse_joins(&self, count: usize) {
+        let errors = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS; count];
+        self.cluster().request_errors(RDKafkaApiKey::JoinGroup, &errors);
+    }
+
+    /// Lets members join again.
+    pub fn let_join(&self) {
+        self.cluster().clear_request_errors(RDKafkaApiKey::JoinGroup);
+    }
+
     /// From now on nobody may know or write to this topic.
     pub fn forbid_topic(&self, name: &str) -> Result<(), KafkaError> {
         let error = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;

@@ -136,6 +136,12 @@ impl GroupMetadata {
             (generation > 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)
         }
     }
+
+    /// The generation of a classic group, the member's epoch in one of KIP-848.
+    pub fn generation(&self) -> i32 {
+        // SAFETY: never null, and lives as long as we do.
+        unsafe { sys::rd_kafka_consumer_group_metadata_generation_id(self.0) }
+    }
 }
 
 // SAFETY: nobody changes what it points to between its creation and its destruction.

@@ -15,7 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
-use super::client;
+use super::{client, ffi};
 use super::consumer::{Assignment, Event, ForeignOffset};
 use super::trouble::{self, Missing, Trouble};
 use crate::seldom::Seldom;
@@ -47,6 +47,8 @@ struct State {
     starts: BTreeMap<SourcePartition, i64>,
     /// Assigned, but where they start could not be found out yet. The group waits for us.
     unsettled: Option<Vec<SourcePartition>>,
+    /// The generation that was over when partitions were lost, until there are others.
+    expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
     /// Nothing can be reached.
     down: bool,
@@ -102,6 +104,11 @@ impl Membership {
     /// Whether a partition is ours.
     pub fn owns(&self, partition: SourcePartition) -> bool {
         self.state().starts.contains_key(&partition)
+    }
+
+    /// The generation that this consumer was thrown out of, as long as it got nothing since.
+    pub fn expelled_from(&self) -> Option<i32> {
+        self.state().expelled_from
     }
 
     /// Brokers answered.
@@ -196,7 +203,10 @@ impl Membership {
         let list = self.topics.list(starts.iter().map(|(partition, base)| (*partition, Offset::Offset(*base))));
         // Having nothing to do is having joined, too.
         if self.assign(consumer, &list) {
-            self.state().starts.extend(starts);
+            let mut state = self.state();
+            state.starts.extend(starts);
+            state.expelled_from = None;
+            drop(state);
             self.tell(Event::Assigned(assignments));
         }
     }
@@ -216,6 +226,7 @@ impl Membership {
 
     fn revoke(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) {
         let (partitions, lost) = (self.topics.partitions(list), consumer.assignment_lost());
+        let expelled_from = ffi::GroupMetadata::of(consumer.client()).filter(|_| lost).map(|me| me.generation());
         let done = match consumer.rebalance_protocol() {
             RebalanceProtocol::Eager => consumer.unassign(),
             RebalanceProtocol::None | RebalanceProtocol::Cooperative => {
@@ -229,6 +240,7 @@ impl Membership {
             tracing::warn!(service = self.service, "giving partitions back: {error}");
         }
         let mut state = self.state();
+        state.expelled_from = expelled_from;
         state.starts.retain(|partition, _| !partitions.contains(partition));
         if let Some(unsettled) = &mut state.unsettled {
             unsettled.retain(|partition| !partitions.contains(partition));

@@ -191,6 +191,7 @@ struct Totals {
     gauges: Vec<(Gauge, ValueOf)>,
     modes: [(Mode, Gauge); 2],
     allocations: Vec<Counter>,
+    consumer_recreations: Counter,
     lost_records: Counter,
     rebalances: Counter,
     resyncs: Counter,
@@ -237,6 +238,7 @@ impl Totals {
                 .iter()
                 .map(|cause| registry.counter(&table::ALLOCATIONS, &[service, cause]))
                 .collect(),
+            consumer_recreations: registry.counter(&table::CONSUMER_RECREATIONS, &[service]),
             lost_records: registry.counter(&table::LOST_RECORDS, &[service]),
             rebalances: registry.counter(&table::REBALANCES, &[service]),
             resyncs: registry.counter(&table::RESYNCS, &[service]),
@@ -256,6 +258,7 @@ impl Totals {
         for (counter, count) in self.allocations.iter().zip(snapshot.allocations) {
             counter.absolute(count);
         }
+        self.consumer_recreations.absolute(snapshot.consumer_recreations);
         self.lost_records.absolute(snapshot.lost_records);
         self.rebalances.absolute(snapshot.rebalances);
         self.resyncs.absolute(snapshot.resyncs);

@@ -177,6 +177,8 @@ metrics! {
         "The fullest offset map, as a part of its room in the commit metadata.";
     PRODUCER_RECREATIONS "watermaster_producer_recreations_total" Counter Count ["service" "cause"]
         "Producers that had to be replaced, by cause.";
+    CONSUMER_RECREATIONS "watermaster_consumer_recreations_total" Counter Count ["service"]
+        "Consumers that had to be replaced: in no group although brokers answered.";
     LOST_RECORDS "watermaster_lost_records_total" Counter Records ["service"]
         "Source records that were deleted before they were read (on_data_loss = continue).";
     REBALANCES "watermaster_rebalances_total" Counter Count ["service"]

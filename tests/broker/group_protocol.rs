@@ -72,6 +72,20 @@ fn a_join_and_a_kill_repeat_nothing() {
     pair.finish();
 }
 
+/// Such a member hears of partitions only: one that gets none never hears anything, and was "joining" for good.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn an_instance_without_partitions_is_ready_too() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "kip848-spare", 1, 1, TargetTime::Create);
+    let mut instances = ["first", "second"].map(|instance| Watermaster::start(&config(&rig, 1_000, instance)));
+    for instance in &mut instances {
+        let replaced = instance.metric("watermaster_consumer_recreations_total", &[]);
+        assert_eq!(replaced, Some(0.0), "{}", instance.log());
+        assert_eq!(instance.terminate(END).code(), Some(0), "{}", instance.log());
+    }
+}
+
 /// Partitions that an instance owns.
 fn lagging_partitions(watermaster: &Watermaster) -> usize {
     let (_, text) = watermaster.get("/metrics").unwrap_or_default();
