@@ -44,22 +44,22 @@ fn every_panel_answers() {
     let prometheus = Prometheus::start(&addresses);
     let mut stage = Stage::start(ports);
     // What an instance did before it was first seen is in no rate.
-    until_answered(&mut stage, "the first instance is seen", |_| all_ready(&prometheus, &addresses[..1]));
+    until_answered(&mut stage, "the first instance, to be seen", |_| all_ready(&prometheus, &addresses[..1]));
     stage.join();
     let mut open = panels;
-    until_answered(&mut stage, "the panels", |_| still_open(&mut open, &prometheus, run));
-    until_answered(&mut stage, "the variables", |_| unanswered_variables(&boards, &prometheus, run, &addresses));
-    until_answered(&mut stage, "the rules", |_| unhealthy_rules(&prometheus));
-    let out = std::env::var_os("WATERMASTER_PANELS_OUT").filter(|folder| !folder.is_empty());
-    if out.is_some() {
+    until_answered(&mut stage, "panels, variables and rules", |_| {
+        let mut complaints = still_open(&mut open, &prometheus, run);
+        complaints.extend(unanswered_variables(&boards, &prometheus, run, &addresses));
+        complaints.extend(unhealthy_rules(&prometheus));
+        complaints
+    });
+    if let Some(out) = std::env::var_os("WATERMASTER_PANELS_OUT").filter(|folder| !folder.is_empty()) {
         until_answered(&mut stage, "the campaign", |played| if played { vec![] } else { vec!["not over".to_owned()] });
+        save::save(out.as_ref(), &boards, &prometheus, run);
     }
     stage.reload();
     let mut open = annotations;
     until_answered(&mut stage, "the annotations", |_| still_open(&mut open, &prometheus, run));
-    if let Some(out) = out {
-        save::save(out.as_ref(), &boards, &prometheus, run);
-    }
     stage.end();
     let [panels, queries, annotations] = counts;
     eprintln!("{panels} panels, {queries} queries, {annotations} annotations: each was answered");
@@ -152,8 +152,8 @@ fn unhealthy_rules(prometheus: &Prometheus) -> Vec<String> {
     let rules: Vec<_> =
         groups.iter().flat_map(|group| group["rules"].as_array().cloned().unwrap_or_default()).collect();
     if rules.is_empty() {
-        return vec!["there are none".to_owned()];
+        return vec!["no rules are loaded".to_owned()];
     }
     let unwell = rules.iter().filter(|rule| rule["health"] != "ok");
-    unwell.map(|rule| format!("{}: {} {}", rule["name"], rule["health"], rule["lastError"])).collect()
+    unwell.map(|rule| format!("rule {}: {} {}", rule["name"], rule["health"], rule["lastError"])).collect()
 }
