@@ -113,7 +113,8 @@ impl Stage {
         if let Some(second) = &mut self.second {
             second.assert_running();
         }
-        self.loads.iter_mut().map(Load::is_over).fold(true, |all, over| all && over)
+        // Each is looked at, so that none fails unseen.
+        self.loads.iter_mut().map(Load::is_over).filter(|over| *over).count() == self.loads.len()
     }
 
     /// Ends what it started.
