@@ -114,7 +114,10 @@ pub struct ClientSnapshot {
 pub struct PartitionSnapshot {
     pub topic: Arc<str>,
     pub partition: i32,
+    /// Up to the end from the committable offset on.
     pub lag: u64,
+    /// Up to the end from the next offset to read on.
+    pub unread: u64,
     pub held: u64,
 }
 

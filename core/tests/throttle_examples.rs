@@ -294,6 +294,24 @@ fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_bu
 }
 
 #[test]
+fn what_is_completed_behind_a_record_that_waits_counts_as_read() {
+    let mut policy = policy(40, SECOND);
+    names(&mut policy, &["flood", "other"]);
+    let mut sim = Sim::new(policy, 1);
+    for _ in 0..100 {
+        sim.read("flood", 0);
+    }
+    for _ in 0..5 {
+        assert_eq!(sim.read("other", 0), Fate::Held);
+    }
+    sim.run_for(SECOND);
+    let view = sim.throttle.partition(0).unwrap();
+    assert_eq!(sim.count("other", |fate| matches!(fate, Fate::Admitted { .. })), 5, "beyond the flood's");
+    assert_eq!((view.next, view.held), (105, 65));
+    assert_eq!(view.next - view.base, 65 + 5, "the lag, though all is read");
+}
+
+#[test]
 fn records_without_a_client_wait_for_a_full_map_where_nothing_may_be_lost() {
     let mut policy = policy(1, SECOND);
     (policy.overflow, policy.map_budget) = (Overflow::Pause, MapBudget::Chars(40));

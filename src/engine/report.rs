@@ -189,6 +189,7 @@ impl Engine<'_> {
                 topic: service.sources[place.source.index()].topic.as_str().into(),
                 partition: place.partition,
                 lag: u64::try_from(high - view.base).unwrap_or(0),
+                unread: u64::try_from(high - view.next).unwrap_or(0),
                 held: view.held,
             });
             if let Some(reason) = throttle.paused(number)

@@ -96,6 +96,7 @@ impl Publisher {
         self.render_histogram(&mut out, &table::ROUND, |snapshot| &snapshot.round);
         self.render_phases(&mut out);
         self.render_partitions(&mut out, &table::CONSUMER_LAG, |partition| partition.lag);
+        self.render_partitions(&mut out, &table::UNREAD, |partition| partition.unread);
         self.render_partitions(&mut out, &table::HELD, |partition| partition.held);
         out
     }

@@ -14,6 +14,7 @@ mod load;
 mod many_partitions;
 mod oracle;
 mod outage;
+mod panels;
 mod poison;
 mod preflight;
 mod promise;

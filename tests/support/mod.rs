@@ -5,6 +5,7 @@
 // Each test crate that includes this module uses a part of it.
 #![allow(dead_code)]
 
+pub mod board;
 pub mod broker;
 pub mod config;
 pub mod generator;
@@ -16,5 +17,6 @@ pub mod producer;
 pub mod promise;
 pub mod reader;
 pub mod record;
+pub mod repository;
 pub mod wait;
 pub mod watermaster;

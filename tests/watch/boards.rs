@@ -5,70 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use watermaster::metrics::table::TABLE;
 
+use crate::assert_none;
+use crate::board::{Board, placeholders, text};
 use crate::promql::examine;
-use crate::{assert_none, files, read, root};
-
-/// A dashboard.
-struct Board {
-    file: String,
-    json: Value,
-}
-
-impl Board {
-    fn all() -> Vec<Board> {
-        let board = |path: std::path::PathBuf| Board {
-            file: path.file_name().unwrap().to_string_lossy().into_owned(),
-            json: serde_json::from_str(&read(&path)).unwrap_or_else(|why| panic!("{}: {why}", path.display())),
-        };
-        files("grafana/dashboards", "json").into_iter().map(board).collect()
-    }
-
-    fn uid(&self) -> &str {
-        text(&self.json["uid"])
-    }
-
-    fn rows_and_panels(&self) -> impl Iterator<Item = &Value> {
-        list(&self.json["panels"])
-    }
-
-    fn panels(&self) -> impl Iterator<Item = Panel<'_>> {
-        let panels = self.rows_and_panels().filter(|panel| panel["type"] != "row");
-        panels.map(move |json| Panel { board: &self.file, json })
-    }
-}
-
-/// A panel that shows something.
-#[derive(Clone, Copy)]
-struct Panel<'b> {
-    board: &'b str,
-    json: &'b Value,
-}
-
-impl<'b> Panel<'b> {
-    fn title(&self) -> &'b str {
-        text(&self.json["title"])
-    }
-
-    fn targets(&self) -> impl Iterator<Item = &'b Value> + use<'b> {
-        list(&self.json["targets"])
-    }
-
-    fn expressions(&self) -> impl Iterator<Item = &'b str> + use<'b> {
-        self.targets().map(|target| text(&target["expr"]))
-    }
-
-    fn problem(&self, what: impl std::fmt::Display) -> String {
-        format!("{}: {:?}: {what}", self.board, self.title())
-    }
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn list(value: &Value) -> std::slice::Iter<'_, Value> {
-    value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
-}
+use crate::repository::{files, read, root};
 
 /// Boards don't rely on recording rules: they work with any Prometheus that scrapes.
 fn nothing_recorded() -> BTreeSet<String> {
@@ -79,7 +19,7 @@ fn nothing_recorded() -> BTreeSet<String> {
 pub fn panel_titles() -> BTreeMap<String, BTreeSet<String>> {
     let mut boards = BTreeMap::new();
     for board in Board::all() {
-        let name = text(&board.json["title"]).trim_start_matches("Watermaster / ").to_owned();
+        let name = board.name().to_owned();
         boards.insert(name, board.panels().map(|panel| panel.title().to_owned()).collect());
     }
     boards
@@ -103,28 +43,20 @@ fn every_expression_parses_and_names_what_there_is() {
     assert_none(problems);
 }
 
-/// `a` and `b` of `{{a}} in {{b}}`.
-fn placeholders(legend: &str) -> impl Iterator<Item = &str> {
-    legend.split("{{").skip(1).filter_map(|rest| rest.split_once("}}")).map(|(label, _)| label.trim())
-}
-
 #[test]
 fn annotations_and_variables_name_what_there_is() {
     let mut problems = Vec::new();
     for board in Board::all() {
-        let annotations = list(&board.json["annotations"]["list"]).map(|one| text(&one["expr"]));
-        for expression in annotations.filter(|expression| !expression.is_empty()) {
+        for expression in board.annotations().map(|annotation| text(&annotation["expr"])) {
             let findings = examine(expression, &nothing_recorded());
             problems.extend(findings.problems.iter().map(|why| format!("{}: {why} in {expression}", board.file)));
         }
-        let variables = list(&board.json["templating"]["list"]).filter(|variable| variable["type"] == "query");
-        for query in variables.map(|variable| text(&variable["query"]["query"])) {
-            let asked = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
-            let (series, label) = asked.and_then(|asked| asked.rsplit_once(", ")).unwrap_or((query, ""));
-            let findings = examine(series, &nothing_recorded());
+        for variable in board.variables() {
+            let findings = examine(variable.series, &nothing_recorded());
+            let query = variable.query;
             problems.extend(findings.problems.iter().map(|why| format!("{}: {why} in {query}", board.file)));
-            if !findings.labels.contains(label) {
-                problems.push(format!("{}: no label {label:?} in {query}", board.file));
+            if !findings.labels.contains(variable.label) {
+                problems.push(format!("{}: no label {:?} in {query}", board.file, variable.label));
             }
         }
     }

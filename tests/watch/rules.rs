@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
+use crate::assert_none;
 use crate::catalogue::all_labels;
 use crate::promql::examine;
-use crate::{assert_none, files, read, root};
+use crate::repository::{files, read, root};
 
 #[derive(Deserialize)]
 struct RuleFile {

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::assert_none;
 use crate::boards::panel_titles;
 use crate::catalogue::Series;
-use crate::{assert_none, read, root};
+use crate::repository::{read, root};
 
 /// The page as one line, so that a name may be broken over two.
 fn page() -> String {

@@ -1,0 +1,159 @@
+//! Every query of every panel, asked of a real Prometheus that scrapes a running Watermaster: none stays empty in the
+//! scenario that should fill it ([`placed`] says which).
+//!
+//! `WATERMASTER_PANELS_OUT=DIR` plays the campaign to its end and saves what was answered over the whole run, second by second, for
+//! whoever wants to draw it: `DIR/UID.json` for each dashboard, each query with the service that should fill it, and
+//! `DIR/SERVICE/UID.json`, the same dashboard with that service chosen.
+//!
+//! ```json
+//! {"dashboard": UID, "title": …, "panels": [{"id": …, "title": …, "type": …, "unit": …, "queries": [
+//!   {"refId": …, "expr": …, "service": …, "legend": "{{client}}", "instant": false, "result": [RESULT, …]}]}]}
+//! ```
+//!
+//! `expr` is what was asked, its variables put in; a `RESULT` is one of `query_range`: `{"metric": {label: value}, "values": [[seconds
+//! since 1970, "value"], …]}`. What Grafana asks as an instant query has the answers of every second, too: the last one is Grafana's.
+
+mod placed;
+mod prometheus;
+mod question;
+mod save;
+mod stage;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use self::placed::{Needs, needs};
+use self::prometheus::{Prometheus, SCRAPE};
+use self::question::{Question, Run};
+use self::stage::{CAMPAIGN, CLIENT, SERVICES, Stage};
+use crate::support::board::{Board, text};
+
+/// Until everything has answered. The campaign takes less than half of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[test]
+#[ignore = "needs a real Kafka and Prometheus: scripts/test"]
+fn every_panel_answers() {
+    let boards = Board::all();
+    let (panels, annotations) = (questions_of_panels(&boards), questions_of_annotations(&boards));
+    let counts = [boards.iter().flat_map(Board::panels).count(), panels.len(), annotations.len()];
+    let ports = Stage::ports();
+    let addresses = Stage::addresses(ports);
+    let run = Run::start();
+    let prometheus = Prometheus::start(&addresses);
+    let mut stage = Stage::start(ports);
+    // What an instance did before it was first seen is in no rate.
+    until_answered(&mut stage, "the first instance, to be seen", |_| all_ready(&prometheus, &addresses[..1]));
+    stage.join();
+    let mut open = panels;
+    until_answered(&mut stage, "panels, variables and rules", |_| {
+        let mut complaints = still_open(&mut open, &prometheus, run);
+        complaints.extend(unanswered_variables(&boards, &prometheus, run, &addresses));
+        complaints.extend(unhealthy_rules(&prometheus));
+        complaints
+    });
+    if let Some(out) = std::env::var_os("WATERMASTER_PANELS_OUT").filter(|folder| !folder.is_empty()) {
+        until_answered(&mut stage, "the campaign", |played| if played { vec![] } else { vec!["not over".to_owned()] });
+        save::save(out.as_ref(), &boards, &prometheus, run);
+    }
+    stage.reload();
+    let mut open = annotations;
+    until_answered(&mut stage, "the annotations", |_| still_open(&mut open, &prometheus, run));
+    stage.end();
+    let [panels, queries, annotations] = counts;
+    eprintln!("{panels} panels, {queries} queries, {annotations} annotations: each was answered");
+}
+
+fn questions_of_panels(boards: &[Board]) -> Vec<Question> {
+    let panels = boards.iter().flat_map(|board| board.panels().map(move |panel| (board, panel)));
+    let questions = panels.flat_map(|(board, panel)| {
+        let needs = needs(board.uid(), panel.id(), panel.targets().count());
+        let needs = needs.unwrap_or_else(|| panic!("{}", panel.problem("not placed in tests/broker/panels/placed.rs")));
+        let place = format!("{} › {} ({})", board.name(), panel.title(), panel.id());
+        panel.targets().zip(needs).map(move |(target, needs)| Question::of_target(place.clone(), target, needs))
+    });
+    questions.collect()
+}
+
+fn questions_of_annotations(boards: &[Board]) -> Vec<Question> {
+    let annotations = boards.iter().flat_map(|board| board.annotations().map(move |one| (board, one)));
+    let question = |(board, annotation): (&Board, &Value)| {
+        let place = format!("{} › annotation {}", board.name(), text(&annotation["name"]));
+        Question::of_annotation(place, annotation, Needs::Filled(CAMPAIGN))
+    };
+    annotations.map(question).collect()
+}
+
+/// Probes once a scrape until there are no complaints; told is whether the campaign is over.
+fn until_answered(stage: &mut Stage, what: &str, mut complaints: impl FnMut(bool) -> Vec<String>) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let played = stage.is_played();
+        let left = complaints(played);
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{what}: not answered in {PATIENCE:?}:\n{}\n", left.join("\n"));
+        std::thread::sleep(SCRAPE);
+    }
+}
+
+/// Asks, and lets go what has been answered: a stat need not stay above zero.
+fn still_open(open: &mut Vec<Question>, prometheus: &Prometheus, run: Run) -> Vec<String> {
+    let mut complaints = Vec::new();
+    open.retain(|question| match question.ask(prometheus, run) {
+        Ok(()) => false,
+        Err(why) => {
+            complaints.push(why);
+            true
+        }
+    });
+    complaints
+}
+
+fn all_ready(prometheus: &Prometheus, instances: &[String]) -> Vec<String> {
+    let ready = |instance: &&String| {
+        let query = format!("min(watermaster_ready{{instance={instance:?}}})");
+        prometheus.ask("query", &[("query", &query)]).is_ok_and(|data| data["result"][0]["value"][1] == "1")
+    };
+    instances.iter().filter(|instance| !ready(instance)).cloned().collect()
+}
+
+/// What a user can choose holds what the test has chosen.
+fn unanswered_variables(boards: &[Board], prometheus: &Prometheus, run: Run, addresses: &[String]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (board, variable) in boards.iter().flat_map(|board| board.variables().map(move |one| (board, one))) {
+        let expected: Vec<&str> = match variable.name {
+            "job" => vec!["watermaster"],
+            "instance" => addresses.iter().map(String::as_str).collect(),
+            "service" => SERVICES.to_vec(),
+            "client" => vec![CLIENT],
+            other => panic!("{}: the variable {other} is not known here", board.file),
+        };
+        let series = run.substitute(variable.series, CAMPAIGN);
+        let [start, end, _] = run.range();
+        let parameters = [("match[]", series.as_str()), (start.0, &start.1), (end.0, &end.1)];
+        let answer = prometheus.ask(&format!("label/{}/values", variable.label), &parameters);
+        if !answer.as_ref().is_ok_and(|found| expected.iter().all(|value| found.to_string().contains(value))) {
+            complaints.push(format!("{} › ${}: {answer:?} instead of {expected:?}", board.name(), variable.name));
+        }
+    }
+    complaints
+}
+
+/// Rules that could not be evaluated on what is really scraped, or were not yet.
+fn unhealthy_rules(prometheus: &Prometheus) -> Vec<String> {
+    let data = match prometheus.ask("rules", &[]) {
+        Ok(data) => data,
+        Err(why) => return vec![why],
+    };
+    let groups = data["groups"].as_array().cloned().unwrap_or_default();
+    let rules: Vec<_> =
+        groups.iter().flat_map(|group| group["rules"].as_array().cloned().unwrap_or_default()).collect();
+    if rules.is_empty() {
+        return vec!["no rules are loaded".to_owned()];
+    }
+    let unwell = rules.iter().filter(|rule| rule["health"] != "ok");
+    unwell.map(|rule| format!("rule {}: {} {}", rule["name"], rule["health"], rule["lastError"])).collect()
+}

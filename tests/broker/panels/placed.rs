@@ -1,0 +1,190 @@
+//! Which scenario fills which panel. A panel that is not here fails the test, and so does a line that names no panel.
+
+use std::collections::BTreeMap;
+
+use super::stage::{CAMPAIGN, PASSTHROUGH, PAUSES, REJECTS};
+use crate::support::board::Board;
+
+/// What a query must answer with, within the run, and with which service chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Something that is not zero.
+    Filled(&'static str),
+    /// A series that stays at zero while all is well. For what counts as ill health only.
+    Quiet(&'static str),
+    /// A series for every service, and something that is not zero in at least one.
+    AllServices,
+    /// A series for every service, none of which stays at zero.
+    EachService,
+}
+
+impl Needs {
+    /// The service that is chosen on the board.
+    pub fn service(self) -> &'static str {
+        match self {
+            Needs::Filled(service) | Needs::Quiet(service) => service,
+            Needs::AllServices | Needs::EachService => CAMPAIGN,
+        }
+    }
+}
+
+/// A line of the table: a panel, and what each of its queries needs; if it is one for all, only once.
+pub struct Placed {
+    id: u64,
+    title: &'static str,
+    needs: &'static [Needs],
+}
+
+const fn panel(id: u64, title: &'static str, needs: &'static [Needs]) -> Placed {
+    Placed { id, title, needs }
+}
+
+const SHAPED: Needs = Needs::Filled(CAMPAIGN);
+const REJECTED: Needs = Needs::Filled(REJECTS);
+const PASSED: Needs = Needs::Filled(PASSTHROUGH);
+const PAUSED: Needs = Needs::Filled(PAUSES);
+const ILL_HEALTH: Needs = Needs::Quiet(CAMPAIGN);
+const ALL: Needs = Needs::AllServices;
+const EACH: Needs = Needs::EachService;
+
+/// By the boards' uids.
+pub const BOARDS: [(&str, &[Placed]); 4] = [
+    ("watermaster-overview", OVERVIEW),
+    ("watermaster-client", CLIENT),
+    ("watermaster-kafka", KAFKA),
+    ("watermaster-capacity-planning", CAPACITY_PLANNING),
+];
+
+const OVERVIEW: &[Placed] = &[
+    // State, decisions (0 is passthrough), used, admitted, rejected, waiting, oldest, not read yet.
+    panel(1, "All services", &[EACH, ALL, EACH, EACH, ALL, ALL, ALL, ALL]),
+    panel(3, "Ready instances", &[SHAPED]),
+    panel(4, "Decisions", &[SHAPED]),
+    panel(5, "Capacity in use", &[SHAPED]),
+    panel(6, "Wanted", &[SHAPED]),
+    panel(7, "Waiting", &[SHAPED]),
+    panel(8, "Rejected", &[REJECTED]),
+    panel(10, "Capacity and what is admitted", &[SHAPED]),
+    panel(11, "Decisions", &[SHAPED, SHAPED, REJECTED]),
+    panel(12, "Wanted by client, stacked against the capacity", &[SHAPED]),
+    panel(13, "Granted by client, stacked to the capacity", &[SHAPED]),
+    panel(14, "Who lends and who borrows", &[SHAPED]),
+    panel(15, "Admitted by client", &[SHAPED]),
+    panel(17, "Time in a backlog", &[SHAPED]),
+    panel(18, "Record to commit", &[SHAPED]),
+    panel(19, "Waiting by client", &[SHAPED]),
+    panel(20, "Rejected by reason", &[REJECTED]),
+    panel(21, "Rejected by client", &[REJECTED]),
+    panel(22, "Backlogs against their bounds", &[SHAPED]),
+    panel(24, "State", &[SHAPED]),
+    panel(25, "Writes refused", &[ILL_HEALTH]),
+    panel(26, "Lost records", &[ILL_HEALTH]),
+    panel(27, "Failed rounds", &[ILL_HEALTH]),
+    panel(28, "Replaced producers", &[ILL_HEALTH]),
+    panel(29, "Restarts", &[ILL_HEALTH]),
+    panel(30, "Last reload", &[SHAPED]),
+    panel(31, "Configuration from", &[SHAPED]),
+    panel(32, "Clients", &[SHAPED]),
+    panel(33, "Allocations", &[SHAPED]),
+    panel(35, "CPU", &[SHAPED]),
+    panel(36, "Memory", &[SHAPED]),
+    panel(37, "File descriptors and threads", &[SHAPED]),
+    panel(38, "Versions", &[SHAPED]),
+];
+
+const CLIENT: &[Placed] = &[
+    panel(2, "Wants", &[SHAPED]),
+    panel(3, "Granted", &[SHAPED]),
+    panel(4, "Default share", &[SHAPED]),
+    panel(5, "Borrows (lends)", &[SHAPED]),
+    panel(6, "Waiting", &[SHAPED]),
+    panel(7, "Would wait", &[SHAPED]),
+    // The own limit is only drawn where the client has one.
+    panel(9, "Wanted, granted, admitted, per cycle", &[SHAPED, SHAPED, SHAPED, SHAPED, REJECTED]),
+    panel(10, "Decisions", &[SHAPED, SHAPED, REJECTED]),
+    panel(11, "Part of the capacity", &[SHAPED]),
+    panel(12, "Borrowed and lent", &[SHAPED]),
+    panel(14, "Waiting", &[SHAPED, SHAPED, PASSED]),
+    panel(15, "Would wait", &[SHAPED]),
+    panel(16, "Oldest waiting record of the service", &[SHAPED]),
+    panel(18, "Rejected by reason", &[REJECTED]),
+    panel(19, "Part that is rejected", &[REJECTED]),
+    panel(20, "Would be delayed or rejected (passthrough)", &[PASSED]),
+];
+
+const KAFKA: &[Placed] = &[
+    panel(2, "Lag: on purpose, and behind", &[SHAPED]),
+    panel(3, "Not read yet, by topic", &[SHAPED]),
+    panel(4, "Lag by partition", &[SHAPED]),
+    panel(5, "Held by partition", &[SHAPED]),
+    panel(6, "Oldest waiting record against retention", &[SHAPED]),
+    panel(7, "Lost records", &[ILL_HEALTH]),
+    panel(9, "Rounds by outcome", &[SHAPED]),
+    panel(10, "How long a round takes", &[SHAPED]),
+    panel(11, "Where a round spends its time", &[SHAPED]),
+    panel(12, "Records in a round", &[SHAPED]),
+    panel(13, "Slowest phases", &[SHAPED]),
+    panel(14, "Transaction errors by class", &[ILL_HEALTH]),
+    panel(15, "Transaction errors by phase", &[ILL_HEALTH]),
+    panel(16, "Replaced producers", &[ILL_HEALTH]),
+    panel(17, "Resyncs", &[ILL_HEALTH]),
+    panel(18, "Records of interrupted rounds", &[ILL_HEALTH]),
+    panel(20, "Fullest offset map", &[SHAPED]),
+    panel(21, "Longest map", &[SHAPED]),
+    panel(22, "Widest map", &[SHAPED]),
+    panel(23, "Paused partitions", &[PAUSED]),
+    panel(25, "Assigned partitions", &[SHAPED]),
+    // A second instance joins this service.
+    panel(26, "Rebalances", &[PAUSED]),
+    panel(27, "State", &[SHAPED]),
+];
+
+const CAPACITY_PLANNING: &[Placed] = &[
+    // 0 is passthrough.
+    panel(2, "Decisions", &[SHAPED]),
+    panel(3, "Capacity", &[PASSED]),
+    panel(4, "Most in any cycle", &[PASSED]),
+    panel(5, "99 % of the time enough", &[PASSED]),
+    panel(6, "Time above the capacity", &[PASSED]),
+    panel(7, "Used on average", &[PASSED]),
+    panel(8, "Demand and capacity", &[PASSED]),
+    panel(10, "Would be decided", &[PASSED]),
+    panel(11, "Would be rejected, by reason", &[PASSED]),
+    panel(12, "Would be delayed, by client", &[PASSED]),
+    panel(13, "Would be rejected, by client", &[PASSED]),
+    panel(14, "Would wait, by client", &[PASSED]),
+    panel(15, "Part that would be touched", &[PASSED]),
+    panel(17, "Clients over the chosen range", &[PASSED]),
+];
+
+/// What each query of a panel needs, in their order; `None` if the panel is not placed.
+pub fn needs(board: &str, id: u64, queries: usize) -> Option<Vec<Needs>> {
+    let (_, lines) = BOARDS.iter().find(|(uid, _)| *uid == board)?;
+    let line = lines.iter().find(|line| line.id == id)?;
+    Some(if let [one] = line.needs { vec![*one; queries] } else { line.needs.to_vec() })
+}
+
+#[test]
+fn every_panel_is_placed() {
+    let boards = Board::all();
+    let mut lines: BTreeMap<_, _> = BTreeMap::new();
+    for (uid, placed) in BOARDS {
+        for line in placed {
+            assert!(lines.insert((uid, line.id), line).is_none(), "{uid}: {} is placed twice", line.title);
+        }
+    }
+    let mut problems = Vec::new();
+    for (board, panel) in boards.iter().flat_map(|board| board.panels().map(move |panel| (board, panel))) {
+        let queries = panel.targets().count();
+        match lines.remove(&(board.uid(), panel.id())) {
+            None => problems.push(panel.problem(format!("number {} is not placed", panel.id()))),
+            Some(line) if line.title != panel.title() => problems.push(panel.problem(format!("not {:?}", line.title))),
+            Some(line) if line.needs.len() != 1 && line.needs.len() != queries => {
+                problems.push(panel.problem(format!("{} needs for {queries} queries", line.needs.len())));
+            }
+            Some(_) => {}
+        }
+    }
+    problems.extend(lines.into_iter().map(|((uid, id), line)| format!("{uid}: no panel {id}, {:?}", line.title)));
+    assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
+}

@@ -1,0 +1,184 @@
+//! What the panels look at: four services, each with the same campaign in another mode, and two instances.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::support::broker::{Broker, Topic, Topics, unique};
+use crate::support::config::{Config, Service};
+use crate::support::own_broker::free_port;
+use crate::support::process::Process;
+use crate::support::repository::{read, root};
+use crate::support::watermaster::Watermaster;
+
+/// Shapes; what waits too long or is too much is rejected.
+pub const CAMPAIGN: &str = "campaign";
+/// Rejects what is early.
+pub const REJECTS: &str = "rejects";
+/// Lets everything pass, and counts what it would have done.
+pub const PASSTHROUGH: &str = "passthrough";
+/// Shapes; what is too much is left in Kafka. A second instance joins it.
+pub const PAUSES: &str = "pauses";
+pub const SERVICES: [&str; 4] = [CAMPAIGN, REJECTS, PASSTHROUGH, PAUSES];
+
+/// The client that sends the campaign; the one that is chosen on the board *Client*.
+pub const CLIENT: &str = "credit-card";
+/// As in `config/scenarios/campaign.toml`.
+const CLIENTS: [&str; 4] = [CLIENT, "home-loan", "personal-loan", "car-loan"];
+/// With a source topic of their own. The other one is sent to the first: among records that wait, some are completed, and
+/// there is a map to look at.
+const SOURCES: usize = 3;
+
+/// How long the campaign is played, in seconds. Not a time to wait: the test ends when everything has answered.
+const PLAYED: &str = "40";
+const END: Duration = Duration::from_secs(30);
+const TOKEN: &str = "panels-token";
+
+pub struct Stage {
+    first: Watermaster,
+    second: Option<Watermaster>,
+    loads: Vec<Load>,
+    config: Config,
+    ports: [u16; 2],
+    /// The configuration for the loads, their logs, the token.
+    dir: TempDir,
+    _topics: Topics,
+}
+
+/// A running `watermaster load`.
+struct Load {
+    process: Process,
+    service: &'static str,
+    log: PathBuf,
+}
+
+impl Stage {
+    /// Where the first instance will answer, and the second.
+    pub fn addresses(ports: [u16; 2]) -> [String; 2] {
+        ports.map(|port| format!("127.0.0.1:{port}"))
+    }
+
+    pub fn ports() -> [u16; 2] {
+        let first = free_port();
+        loop {
+            let second = free_port();
+            if second != first {
+                return [first, second];
+            }
+        }
+    }
+
+    /// Starts the first instance and one load for each service.
+    pub fn start(ports: [u16; 2]) -> Stage {
+        let broker = Broker::of_this_run();
+        let group = unique("panels");
+        let services: Vec<Service> = SERVICES.iter().map(|name| service(&group, name)).collect();
+        let topics = broker.create(&services.iter().flat_map(topics).collect::<Vec<_>>());
+        let dir = tempfile::Builder::new().prefix("watermaster-panels-").tempdir().expect("a temporary directory");
+        let token = dir.path().join("token");
+        std::fs::write(&token, TOKEN).expect("the token can be written");
+        let mut config = Config::new(&broker.bootstrap, &group, services);
+        config.kafka = "delivery = \"exactly_once\"".to_owned();
+        config.admin = format!("token_file = {:?}", token.display().to_string());
+        (config.instance, config.listen) = ("first", format!("127.0.0.1:{}", ports[0]));
+        std::fs::write(dir.path().join("load.toml"), config.to_toml()).expect("the configuration can be written");
+        let first = Watermaster::start(&config);
+        let loads = SERVICES.iter().map(|service| Load::start(&dir, service)).collect();
+        Stage { first, second: None, loads, config, ports, dir, _topics: topics }
+    }
+
+    /// A second instance takes partitions of one service.
+    pub fn join(&mut self) {
+        let mut config = self.config.clone();
+        (config.instance, config.listen) = ("second", format!("127.0.0.1:{}", self.ports[1]));
+        config.services.retain(|service| service.name == PAUSES);
+        self.second = Some(Watermaster::spawn(&config));
+    }
+
+    /// The first instance gets another capacity for the campaign, and lets it pass.
+    pub fn reload(&mut self) {
+        let campaign = self.config.services.iter_mut().find(|service| service.name == CAMPAIGN).expect("it is there");
+        campaign.capacity *= 2;
+        campaign.keys.push_str("\nenforce = false");
+        let (status, body) = self.first.reload(&self.config.to_toml(), TOKEN);
+        assert_eq!(status, 200, "{body}");
+    }
+
+    /// Panics if something has ended that should not have. Whether all of the campaign has been sent.
+    pub fn is_played(&mut self) -> bool {
+        self.first.assert_running();
+        if let Some(second) = &mut self.second {
+            second.assert_running();
+        }
+        // Each is looked at, so that none fails unseen.
+        self.loads.iter_mut().map(Load::is_over).filter(|over| *over).count() == self.loads.len()
+    }
+
+    /// Ends what it started.
+    pub fn end(mut self) {
+        self.loads.clear();
+        for watermaster in [Some(&mut self.first), self.second.as_mut()].into_iter().flatten() {
+            assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+        }
+        drop(self.dir);
+    }
+}
+
+impl Load {
+    fn start(dir: &TempDir, service: &'static str) -> Load {
+        let log = dir.path().join(format!("{service}.log"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
+        command.args(["load", "--service", service, "--seconds", PLAYED, "--no-read-back", "--config"]);
+        command.arg(dir.path().join("load.toml")).arg("--scenario").arg(root("config/scenarios/campaign.toml"));
+        let stderr = File::create(&log).expect("a log can be written");
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        Load { process: Process::start(&mut command), service, log }
+    }
+
+    fn is_over(&mut self) -> bool {
+        let Some(status) = self.process.try_wait() else { return false };
+        assert!(status.success(), "the load of {} ended with {status}: {}", self.service, read(&self.log));
+        true
+    }
+}
+
+fn topics(service: &Service) -> Vec<Topic> {
+    let names = service.sources.iter().map(|(topic, _)| topic).chain([&service.target, &service.dead_letter]);
+    let topic = |name| {
+        let mut topic = Topic::new(name, 2);
+        // Without a limit there is no retention to draw.
+        topic.set("retention.ms", "86400000");
+        topic
+    };
+    names.map(topic).collect()
+}
+
+fn service(group: &str, name: &str) -> Service {
+    // What of the campaign fits in differs, so that each has something of everything that can happen in it.
+    let (capacity, keys, tables) = match name {
+        CAMPAIGN => (200, "", "[service.shape]\nqueue_capacity = 1000\nmax_delay = \"8s\""),
+        REJECTS => {
+            (100, "mode = \"reject\"", "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }")
+        }
+        PASSTHROUGH => (100, "enforce = false", "[service.shape]\nqueue_capacity = 300\nmax_delay = \"5s\""),
+        _ => (100, "", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
+    };
+    let known = |client: &&&str| !tables.contains(&format!("service.client.{client}]"));
+    let clients: String = CLIENTS.iter().filter(known).map(|client| format!("[service.client.{client}]\n")).collect();
+    Service {
+        name: name.to_owned(),
+        target: format!("{group}.{name}.target"),
+        dead_letter: format!("{group}.{name}.dead-letter"),
+        capacity,
+        cycle: "1s",
+        sources: CLIENTS[..SOURCES]
+            .iter()
+            .map(|client| (format!("{group}.{name}.{client}"), (*client).to_owned()))
+            .collect(),
+        keys: format!("client_from = [\"header:client-id\"]\n{keys}"),
+        tables: format!("{tables}\n{clients}"),
+    }
+}

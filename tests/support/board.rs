@@ -1,0 +1,108 @@
+//! The dashboards in `grafana/dashboards`, as far as tests look at them.
+
+use serde_json::Value;
+
+use super::repository::{files, read};
+
+/// A dashboard.
+pub struct Board {
+    pub file: String,
+    pub json: Value,
+}
+
+impl Board {
+    pub fn all() -> Vec<Board> {
+        let board = |path: std::path::PathBuf| Board {
+            file: path.file_name().unwrap().to_string_lossy().into_owned(),
+            json: serde_json::from_str(&read(&path)).unwrap_or_else(|why| panic!("{}: {why}", path.display())),
+        };
+        files("grafana/dashboards", "json").into_iter().map(board).collect()
+    }
+
+    pub fn uid(&self) -> &str {
+        text(&self.json["uid"])
+    }
+
+    /// Its title's last words, as people and runbooks call it.
+    pub fn name(&self) -> &str {
+        text(&self.json["title"]).trim_start_matches("Watermaster / ")
+    }
+
+    pub fn rows_and_panels(&self) -> impl Iterator<Item = &Value> {
+        list(&self.json["panels"])
+    }
+
+    pub fn panels(&self) -> impl Iterator<Item = Panel<'_>> {
+        let panels = self.rows_and_panels().filter(|panel| panel["type"] != "row");
+        panels.map(move |json| Panel { board: &self.file, json })
+    }
+
+    /// Annotations that ask a query; Grafana's own doesn't.
+    pub fn annotations(&self) -> impl Iterator<Item = &Value> {
+        list(&self.json["annotations"]["list"]).filter(|annotation| !text(&annotation["expr"]).is_empty())
+    }
+
+    /// What its variables ask for.
+    pub fn variables(&self) -> impl Iterator<Item = Variable<'_>> {
+        let variables = list(&self.json["templating"]["list"]).filter(|variable| variable["type"] == "query");
+        variables.map(|variable| {
+            let query = text(&variable["query"]["query"]);
+            let asked = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+            let (series, label) = asked.and_then(|asked| asked.rsplit_once(", ")).unwrap_or((query, ""));
+            Variable { name: text(&variable["name"]), query, series, label }
+        })
+    }
+}
+
+/// A variable with `label_values(series, label)`.
+pub struct Variable<'b> {
+    pub name: &'b str,
+    pub query: &'b str,
+    pub series: &'b str,
+    pub label: &'b str,
+}
+
+/// A panel that shows something.
+#[derive(Clone, Copy)]
+pub struct Panel<'b> {
+    pub board: &'b str,
+    pub json: &'b Value,
+}
+
+impl<'b> Panel<'b> {
+    /// 0, which no panel should have, where there is none.
+    pub fn id(&self) -> u64 {
+        self.json["id"].as_u64().unwrap_or_default()
+    }
+
+    pub fn title(&self) -> &'b str {
+        text(&self.json["title"])
+    }
+
+    pub fn targets(&self) -> impl Iterator<Item = &'b Value> + use<'b> {
+        list(&self.json["targets"])
+    }
+
+    pub fn expressions(&self) -> impl Iterator<Item = &'b str> + use<'b> {
+        self.targets().map(|target| text(&target["expr"]))
+    }
+
+    pub fn problem(&self, what: impl std::fmt::Display) -> String {
+        format!("{}: {:?}: {what}", self.board, self.title())
+    }
+}
+
+/// A string of a board; empty where there is none.
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A list of a board; empty where there is none.
+pub fn list(value: &Value) -> std::slice::Iter<'_, Value> {
+    value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
+}
+
+/// `a` and `b` of `{{a}} in {{b}}`.
+pub fn placeholders(legend: &str) -> impl Iterator<Item = &str> {
+    legend.split("{{").skip(1).filter_map(|rest| rest.split_once("}}")).map(|(label, _)| label.trim())
+}
