@@ -126,7 +126,7 @@ const KAFKA: &[Placed] = &[
     panel(13, "Slowest phases", &[SHAPED]),
     panel(14, "Transaction errors by class", &[ILL_HEALTH]),
     panel(15, "Transaction errors by phase", &[ILL_HEALTH]),
-    panel(16, "Replaced producers", &[ILL_HEALTH]),
+    panel(16, "Replaced producers and consumers", &[ILL_HEALTH]),
     panel(17, "Resyncs", &[ILL_HEALTH]),
     panel(18, "Records of interrupted rounds", &[ILL_HEALTH]),
     panel(20, "Fullest offset map", &[SHAPED]),
