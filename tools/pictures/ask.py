@@ -25,9 +25,8 @@ def get(prometheus, path, **parameters):
 
 
 def filled(expression, variables):
-    """The expression with its variables' values; the longest names first, since $service begins with $s."""
-    names = sorted(variables, key=len, reverse=True)
-    pattern = re.compile("|".join(rf"\$\{{{name}\}}|\${name}\b" for name in names))
+    """The expression with its variables' values, be they written $name or ${name}."""
+    pattern = re.compile("|".join(rf"\$\{{{name}\}}|\${name}\b" for name in variables))
     return pattern.sub(lambda found: variables[found[0].strip("${}")], expression)
 
 

@@ -46,16 +46,20 @@ function nameOf(template, metric, panel) {
 
 // A frame for each series, with null where there was no sample.
 function frames(panel, queries) {
-  const times = [];
-  for (let at = answers.from; at <= answers.to; at += answers.step) times.push(at);
-  const time = { name: "Time", type: FieldType.time, values: times.map((at) => at * 1000), config: {} };
-  const series = queries.flatMap(({ legend, result }) => result.map((one) => ({ legend, ...one })));
-  return series.map(({ legend, metric, values }, index) => {
+  const series = queries.flatMap(({ legend, instant, result }) => result.map((one) => ({ legend, instant, ...one })));
+  return series.map(({ legend, instant, metric, values }, index) => {
     const samples = new Map(values.map(([at, value]) => [Math.round(at), Number(value)]));
+    const times = instant ? [answers.to] : everyStep();
     const column = times.map((at) => (Number.isNaN(samples.get(at) ?? NaN) ? null : samples.get(at)));
+    const time = { name: "Time", type: FieldType.time, values: times.map((at) => at * 1000), config: {} };
     const name = nameOf(legend, metric, panel);
     return { length: times.length, fields: [time, field(panel, name, FieldType.number, column, index)] };
   });
+}
+
+function everyStep() {
+  const length = Math.floor((answers.to - answers.from) / answers.step) + 1;
+  return Array.from({ length }, (_, index) => answers.from + index * answers.step);
 }
 
 // The transformations that our tables use: `merge`, then `organize`.

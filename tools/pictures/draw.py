@@ -46,7 +46,7 @@ def browse(page, *options):
 
 def photograph(page, picture, width):
     """The whole page, as high as its title says once its scripts have run."""
-    title = re.search(r"<title>(\d+)</title>", browse(page, "--dump-dom", f"--window-size={width},600"))
+    title = re.search(r"<title>(\d+)</title>", browse(page, "--dump-dom", f"--window-size={width},100"))
     browse(page, f"--window-size={width},{title[1]}", f"--screenshot={picture.resolve()}")
     subprocess.run(["pngquant", "--quality=70-95", "--speed=1", "--force", "--output", picture, picture], check=True)
     print(f"{picture}: {picture.stat().st_size // 1000} kB")
@@ -59,14 +59,48 @@ def board_page(answers, label):
 <script>window.ANSWERS = {board}; window.LABEL = {json.dumps(label)}</script><script src="board.js"></script>"""
 
 
-def terminal_page(text, label):
+def upper_part(answers, row):
+    """The same dashboard up to the row of that title: what fits into a README."""
+    panels = answers["board"]["panels"]
+    end = next(panel["gridPos"]["y"] for panel in panels if panel["title"] == row)
+    return answers | {"board": answers["board"] | {"panels": [each for each in panels if each["gridPos"]["y"] < end]}}
+
+
+# The colours of a terminal, by their numbers in SGR: 30 to 37, then 90 to 97.
+COLOURS = ("#24262d #f2495c #73bf69 #fade2a #5794f2 #b877d9 #56d2d2 #ccccdc "
+           "#8e8e99 #ff7383 #96d98d #ffee52 #8ab8ff #ca95e5 #8fe8e8 #ffffff").split()
+
+
+def styled(codes):
+    """The style that these SGR codes add up to, since the last reset."""
+    style = {}
+    for code in codes:
+        if code == 0:
+            style = {}
+        elif code in (1, 2, 4, 7):
+            style |= {1: {"font-weight": "bold"}, 2: {"opacity": ".6"}, 4: {"text-decoration": "underline"},
+                      7: {"background": COLOURS[7], "color": COLOURS[0]}}[code]
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            style["color"] = COLOURS[code - 30 if code < 90 else code - 82]
+        elif code == 39:
+            style.pop("color", None)
+    return ";".join(f"{name}:{value}" for name, value in style.items())
+
+
+def terminal_page(screen, label):
+    spans, codes = [], []
+    for index, part in enumerate(re.split(r"\x1b\[([\d;]*)m", screen.rstrip())):
+        if index % 2:
+            codes += [int(code or 0) for code in part.split(";")]
+        else:
+            spans.append(f'<span style="{styled(codes)}">{html.escape(part)}</span>')
     return f"""<!doctype html><meta charset="utf-8"><title></title>
 <style>
   body {{ margin: 0; padding: 16px 20px; background: #111217; color: #ccccdc }}
-  pre {{ font: 14px/1.4 "DejaVu Sans Mono", monospace; margin: 0 0 12px }}
+  pre {{ font: 14px/1.3 "DejaVu Sans Mono", monospace; margin: 0 0 12px }}
   p {{ font: 12px sans-serif; color: #8e8e99; margin: 0 }}
 </style>
-<pre><b>$ watermaster top --once</b>\n{html.escape(text)}</pre><p>{html.escape(label)}</p>{MEASURE}"""
+<pre>{"".join(spans)}</pre><p>{html.escape(label)}</p>{MEASURE}"""
 
 
 def report_page(report, label):
@@ -85,12 +119,16 @@ def main():
     for name in DASHBOARDS:
         label = (f"Drawn by scripts/pictures with Grafana's panel components from what the panels' queries answered in {source}. "
                  "Not a screenshot of Grafana.")
-        page.write_text(board_page(json.loads((run / f"{name}.json").read_text()), label))
+        answers = json.loads((run / f"{name}.json").read_text())
+        page.write_text(board_page(answers, label))
         photograph(page, pictures / f"dashboard-{name}.png", WIDTH)
+        if name == "overview":
+            page.write_text(board_page(upper_part(answers, "Waiting and rejections"), label))
+            photograph(page, pictures / "campaign.png", WIDTH)
     page.write_text(report_page((run / "report.html").read_text(), f"The page that `watermaster load --report` wrote, of {source}."))
-    photograph(page, pictures / "load-report.png", 1100)
-    page.write_text(terminal_page((run / "top.txt").read_text(), f"The text that `watermaster top --once` printed in {source}."))
-    photograph(page, pictures / "top.png", 960)
+    photograph(page, pictures / "load-report.png", 1280)
+    page.write_text(terminal_page((run / "top.ansi").read_text(), f"The screen of `watermaster top` in the middle of {source}."))
+    photograph(page, pictures / "top.png", 1000)
 
 
 if __name__ == "__main__":
