@@ -114,6 +114,7 @@ pub struct PartitionSnapshot {
     pub partition: i32,
     pub lag: u64,
     pub held: u64,
+    pub unread: u64,
 }
 
 /// A histogram since start, over the core's [`BOUNDS`](watermaster_core::delays::BOUNDS): `counts[i]` values lie above

@@ -141,6 +141,8 @@ struct Partition {
 pub struct PartitionView {
     /// The committable offset.
     pub base: i64,
+    /// The first offset that was not read yet.
+    pub next: i64,
     /// Delayed records.
     pub held: u64,
     /// How many offsets the map covers.
@@ -396,6 +398,7 @@ impl Throttle {
         let place = self.partitions.get(partition as usize).filter(|place| place.assigned)?;
         Some(PartitionView {
             base: place.tracker.base(),
+            next: place.tracker.next(),
             held: place.held.len(),
             span: place.tracker.span(),
             map_used: place.tracker.bits_bound() as f64 / self.map_room.set_bits.max(1) as f64,

@@ -189,6 +189,7 @@ impl Engine<'_> {
                 partition: place.partition,
                 lag: u64::try_from(high - view.base).unwrap_or(0),
                 held: view.held,
+                unread: u64::try_from(high - view.next).unwrap_or(0),
             });
             if let Some(reason) = throttle.paused(number)
                 && let Some(entry) = paused.iter_mut().find(|(name, _)| *name == reason.as_str())

@@ -97,6 +97,7 @@ impl Publisher {
         self.render_phases(&mut out);
         self.render_partitions(&mut out, &table::CONSUMER_LAG, |partition| partition.lag);
         self.render_partitions(&mut out, &table::HELD, |partition| partition.held);
+        self.render_partitions(&mut out, &table::UNREAD, |partition| partition.unread);
         out
     }
 

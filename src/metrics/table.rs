@@ -155,6 +155,8 @@ metrics! {
         "High watermark (or stable offset, if lower) minus committable offset, for each assigned partition.";
     HELD "watermaster_held_records" Gauge Records ["service" "topic" "partition"]
         "The part of the lag that waits in backlogs, for each assigned partition.";
+    UNREAD "watermaster_unread_records" Gauge Records ["service" "topic" "partition"]
+        "The part of the lag that was not read yet, for each assigned partition; the rest is held, or done ahead of it.";
     PAUSED_PARTITIONS "watermaster_paused_partitions" Gauge Count ["service" "reason"]
         "Partitions that are not being fetched now, by reason.";
     ROUNDS "watermaster_rounds_total" Counter Count ["service" "outcome"]

@@ -145,11 +145,12 @@ fn everything_is_there_at_0_before_the_first_snapshot() {
 fn a_revoked_partition_is_gone_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    shown.partitions = vec![PartitionSnapshot { topic: "t".into(), partition: 3, lag: 7, held: 2 }];
+    shown.partitions = vec![PartitionSnapshot { topic: "t".into(), partition: 3, lag: 7, held: 2, unread: 4 }];
     let labels = [("service", "kyc"), ("topic", "t"), ("partition", "3")];
     let samples = scrape(&mut publisher, shown);
     assert_eq!(sample(&samples, "watermaster_consumer_lag_records", &labels), Some(7.0));
     assert_eq!(sample(&samples, "watermaster_held_records", &labels), Some(2.0));
+    assert_eq!(sample(&samples, "watermaster_unread_records", &labels), Some(4.0));
     let samples = scrape(&mut publisher, snapshot(Vec::new()));
     assert_eq!(sample(&samples, "watermaster_consumer_lag_records", &labels), None);
 }
