@@ -66,34 +66,23 @@ def upper_part(answers, row):
     return answers | {"board": answers["board"] | {"panels": [each for each in panels if each["gridPos"]["y"] < end]}}
 
 
-# The colours of a terminal, by their numbers in SGR: 30 to 37, then 90 to 97.
+# The colours of a terminal, by number.
 COLOURS = ("#24262d #f2495c #73bf69 #fade2a #5794f2 #b877d9 #56d2d2 #ccccdc "
            "#8e8e99 #ff7383 #96d98d #ffee52 #8ab8ff #ca95e5 #8fe8e8 #ffffff").split()
-
-
-def styled(codes):
-    """The style that these SGR codes add up to, since the last reset."""
-    style = {}
-    for code in codes:
-        if code == 0:
-            style = {}
-        elif code in (1, 2, 4, 7):
-            style |= {1: {"font-weight": "bold"}, 2: {"opacity": ".6"}, 4: {"text-decoration": "underline"},
-                      7: {"background": COLOURS[7], "color": COLOURS[0]}}[code]
-        elif 30 <= code <= 37 or 90 <= code <= 97:
-            style["color"] = COLOURS[code - 30 if code < 90 else code - 82]
-        elif code == 39:
-            style.pop("color", None)
-    return ";".join(f"{name}:{value}" for name, value in style.items())
+LOOKS = {"1": "font-weight: bold", "2": "opacity: .6", "4": "text-decoration: underline",
+         "7": f"background: {COLOURS[7]}; color: {COLOURS[0]}", "39": f"color: {COLOURS[7]}"}
+LOOKS |= {f"38;5;{number}": f"color: {colour}" for number, colour in enumerate(COLOURS)}
+LOOKS |= {str(30 + number): f"color: {colour}" for number, colour in enumerate(COLOURS[:8])}
 
 
 def terminal_page(screen, label):
-    spans, codes = [], []
+    spans, looks = [], []
     for index, part in enumerate(re.split(r"\x1b\[([\d;]*)m", screen.rstrip())):
         if index % 2:
-            codes += [int(code or 0) for code in part.split(";")]
+            # tmux writes one attribute at a time; without one, or with 0, it is a reset.
+            looks = [*looks, LOOKS.get(part, "")] if part.strip("0") else []
         else:
-            spans.append(f'<span style="{styled(codes)}">{html.escape(part)}</span>')
+            spans.append(f'<span style="{"; ".join(looks)}">{html.escape(part)}</span>')
     return f"""<!doctype html><meta charset="utf-8"><title></title>
 <style>
   body {{ margin: 0; padding: 16px 20px; background: #111217; color: #ccccdc }}
