@@ -104,6 +104,6 @@ mod tests {
         histogram.record(Duration::from_millis(1));
         histogram.record(Duration::from_micros(1_001));
         histogram.record(Duration::from_secs(100_000));
-        assert_eq!((histogram.counts[0], histogram.counts[1], histogram.counts[16]), (1, 1, 1));
+        assert_eq!((histogram.counts[0], histogram.counts[1], histogram.counts[BOUNDS.len()]), (1, 1, 1));
     }
 }
