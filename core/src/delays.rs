@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 /// Upper bounds of the exported buckets, in seconds; above the last one is the overflow.
-pub const BOUNDS: [f64; 16] =
-    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+pub const BOUNDS: [f64; 18] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
 /// A histogram over [`BOUNDS`] that keeps each bucket's sum too, so that the exported sum is exact.
 #[derive(Debug, Clone)]
@@ -104,6 +104,6 @@ mod tests {
         histogram.record(Duration::from_millis(1));
         histogram.record(Duration::from_micros(1_001));
         histogram.record(Duration::from_secs(100_000));
-        assert_eq!((histogram.counts[0], histogram.counts[1], histogram.counts[16]), (1, 1, 1));
+        assert_eq!((histogram.counts[0], histogram.counts[1], histogram.counts[BOUNDS.len()]), (1, 1, 1));
     }
 }

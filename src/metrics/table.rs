@@ -154,7 +154,7 @@ metrics! {
     CONSUMER_LAG "watermaster_consumer_lag_records" Gauge Records ["service" "topic" "partition"]
         "High watermark (or stable offset, if lower) minus committable offset, for each assigned partition.";
     UNREAD "watermaster_unread_records" Gauge Records ["service" "topic" "partition"]
-        "The part of the lag that was not read yet, for each assigned partition; the rest waits in backlogs or was completed before one that waits.";
+        "The part of the lag that was not read yet, for each assigned partition; the rest is held, or was completed ahead of what is.";
     HELD "watermaster_held_records" Gauge Records ["service" "topic" "partition"]
         "The part of the lag that waits in backlogs, for each assigned partition.";
     PAUSED_PARTITIONS "watermaster_paused_partitions" Gauge Count ["service" "reason"]

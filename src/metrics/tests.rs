@@ -175,7 +175,7 @@ fn histograms_are_cumulative_and_keep_their_sum() {
     let mut sums = vec![0.0; BOUNDS.len() + 1];
     (counts[0], sums[0]) = (3, 0.003);
     (counts[5], sums[5]) = (2, 0.18);
-    (counts[16], sums[16]) = (1, 4_000.0);
+    (counts[18], sums[18]) = (1, 4_000.0);
     shown.delay = HistogramSnapshot { counts, sums };
     let samples = scrape(&mut publisher, shown);
     let bucket = |le| sample(&samples, "watermaster_delay_seconds_bucket", &[("service", "kyc"), ("le", le)]);
