@@ -272,11 +272,16 @@ impl Registry {
         Ok(index)
     }
 
-    /// Forgets who is not configured, has nothing waiting and was not heard of since `before`.
-    pub fn forget_idle(&mut self, before: Time) {
+    /// Forgets who is not configured, has nothing waiting and was not heard of since `before`. All others are `kept`: one walk
+    /// for both, as with very many clients it is long.
+    pub fn forget_idle(&mut self, before: Time, kept: impl Fn(&mut Client)) {
         for index in 0..self.slots.len() {
             let idle = |client: &mut Client| {
-                !client.configured && client.last_seen <= before && client.lane.records.is_empty()
+                let idle = client.last_seen <= before && client.lane.records.is_empty() && !client.configured;
+                if !idle {
+                    kept(client);
+                }
+                idle
             };
             if let Some(client) = self.slots[index].take_if(idle) {
                 if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(&*client.name), |&of| of == index as u32) {

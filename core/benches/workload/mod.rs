@@ -91,13 +91,13 @@ impl Service {
         service
     }
 
-    /// Measures this many operations: how long they took.
-    pub fn run(&mut self, operations: u64) -> Duration {
+    /// Measures this many operations: how long each took, on average, of those between two looks at what else is due.
+    pub fn run(&mut self, operations: u64) -> Vec<Duration> {
         let mut left = operations as usize;
-        let mut took = Duration::ZERO;
+        let mut each = Vec::new();
         while left > 0 {
             let batch = if matches!(self.case, Case::Edge(_)) { 1 } else { left.min(BATCH) };
-            took += match self.case {
+            let took = match self.case {
                 Case::AtOnce | Case::Reject => self.decisions(batch, STEP),
                 Case::Delayed => {
                     let took = self.decisions(batch, Duration::ZERO);
@@ -110,14 +110,15 @@ impl Service {
                 }
                 Case::Edge(_) => self.edge(),
             };
+            each.push(took / batch as u32);
             left -= batch;
         }
-        took
+        each
     }
 
     /// Puts records in line that stay there: how long that took.
-    pub fn pile_up(&mut self, records: u64) -> Duration {
-        (0..records.div_ceil(BATCH as u64)).map(|_| self.decisions(BATCH, STEP)).sum()
+    pub fn pile_up(&mut self, records: u64) -> Vec<Duration> {
+        (0..records.div_ceil(BATCH as u64)).map(|_| self.decisions(BATCH, STEP) / BATCH as u32).collect()
     }
 
     fn decisions(&mut self, batch: usize, step: Duration) -> Duration {

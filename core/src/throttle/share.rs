@@ -93,17 +93,16 @@ impl Throttle {
     fn end_cycles(&mut self, now: Time) {
         let cycle = nanos(self.policy.cycle);
         let ended = nanos(now.since(self.share.start)) / cycle;
-        for _ in 0..ended.min(2) {
-            for client in self.registry.iter_mut() {
+        // Before the allocation, not after: what is granted to the forgotten would be nobody's for a cycle.
+        self.registry.forget_idle(now - self.policy.client_idle_timeout, |client| {
+            for _ in 0..ended.min(2) {
                 end_cycle(client);
             }
-        }
+        });
         self.share.cycle += ended;
         self.share.start = self.share.start + Duration::from_nanos(ended * cycle);
         self.share.edge = self.share.start + self.policy.cycle;
         self.share.early = None;
-        // Before, not after: what is granted to the forgotten would be nobody's for a cycle.
-        self.registry.forget_idle(now - self.policy.client_idle_timeout);
         self.allocate(Cause::Cycle);
     }
 
@@ -141,13 +140,15 @@ impl Throttle {
         };
         let (share, registry) = (&mut self.share, &self.registry);
         share.asks.clear();
-        share.asks.extend(registry.iter().map(|(_, client)| Ask {
-            weight: registry.weight_of(client),
-            wants: claimed(client, share.cycle, cause),
-            credit: if cause == Cause::Cycle { client.grant.credit } else { client.credit },
-        }));
         share.who.clear();
-        share.who.extend(registry.iter().map(|(index, _)| index));
+        for (index, client) in registry.iter() {
+            share.who.push(index);
+            share.asks.push(Ask {
+                weight: registry.weight_of(client),
+                wants: claimed(client, share.cycle, cause),
+                credit: if cause == Cause::Cycle { client.grant.credit } else { client.credit },
+            });
+        }
         let name_of = |ask: usize| &*registry.get(share.who[ask]).name;
         share.allocator.allocate_asks(&terms, &share.asks, name_of, &mut share.grants);
         for (client, &grant) in self.registry.iter_mut().zip(&self.share.grants) {
