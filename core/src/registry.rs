@@ -4,7 +4,6 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use crate::allocator::{self, Credit, Fixed, Grant};
@@ -284,7 +283,9 @@ impl Registry {
                 idle
             };
             if let Some(client) = self.slots[index].take_if(idle) {
-                if let Ok(entry) = self.by_name.find_entry(self.hasher.hash_one(&*client.name), |&of| of == index as u32) {
+                if let Ok(entry) =
+                    self.by_name.find_entry(self.hasher.hash_one(&*client.name), |&of| of == index as u32)
+                {
                     entry.remove();
                 }
                 self.free.push(index as u32);

@@ -14,7 +14,8 @@ use workload::{CYCLE, Case, Service, policy};
 
 fn main() {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let numbers: Option<Vec<u64>> = arguments.iter().skip(1).map(|number| number.replace('_', "").parse().ok()).collect();
+    let numbers: Option<Vec<u64>> =
+        arguments.iter().skip(1).map(|number| number.replace('_', "").parse().ok()).collect();
     let (Some(case), Some(&[clients, operations])) = (arguments.first(), numbers.as_deref()) else { usage() };
     let clients = clients as usize;
     if case == "pile_up" {

@@ -52,7 +52,9 @@ impl Case {
         match self {
             Case::AtOnce | Case::Reject => policy(mode, PLENTY, clients),
             Case::Delayed | Case::Served => policy(mode, LITTLE, clients),
-            Case::Edge(lending) => Policy { lending, burst: Ratio::ONE, ..policy(mode, 2 * clients as u64 / 3 + 1, clients) },
+            Case::Edge(lending) => {
+                Policy { lending, burst: Ratio::ONE, ..policy(mode, 2 * clients as u64 / 3 + 1, clients) }
+            }
         }
     }
 }

@@ -98,7 +98,9 @@ impl<P: Parts> Shares<P> {
         let weight = P::of(u128::from(self.weight(ask)));
         let default = self.default_per_weight * weight;
         let floor = match ask.wants {
-            Wants::Records(wants) => (self.per_record * P::of(u128::from(wants))).max(self.reserved_per_weight * weight),
+            Wants::Records(wants) => {
+                (self.per_record * P::of(u128::from(wants))).max(self.reserved_per_weight * weight)
+            }
             Wants::DefaultShare => default,
         };
         Standing { default, floor }

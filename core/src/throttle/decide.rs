@@ -236,7 +236,10 @@ impl Throttle {
         let in_window = self.window.add(now, 1);
         let cycle = self.share.cycle;
         let client = self.registry.get_mut(index);
-        client.used.charge(now, cycle);
+        // Shape counts none: not even looking spares a decision a cache line.
+        if self.policy.mode == Mode::Reject {
+            client.used.charge(now, cycle);
+        }
         if partition == VIRTUAL {
             client.shadow.admitted += 1;
             return;
