@@ -130,8 +130,8 @@ impl Client {
 pub struct Registry {
     slots: Vec<Option<Client>>,
     free: Vec<u32>,
-    /// Indices, by the hash of the name. Keyed anew in each process: ids come from outside.
-    by_name: HashTable<u32>,
+    by_name: HashTable<Entry>,
+    /// Keyed anew in each process: ids come from outside.
     hasher: DefaultHashBuilder,
     /// Of the configured clients, in thousandths.
     listed_weight: u64,
@@ -141,6 +141,35 @@ pub struct Registry {
     /// The counts of forgotten clients.
     pub forgotten: Counts,
     pub forgotten_shadow: Counts,
+}
+
+/// A client's place in the table of names. The name's start stands here too: with very many clients, to look at the name itself
+/// is to wait for memory once more.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
+struct Entry {
+    index: u32,
+    /// Of the whole name, at most 255.
+    length: u8,
+    /// Zeros behind a shorter one.
+    start: [u8; Entry::START],
+}
+
+impl Entry {
+    /// So that two entries fill a cache line.
+    const START: usize = 27;
+
+    fn new(name: &str, index: u32) -> Entry {
+        let mut start = [0; Entry::START];
+        let length = name.len().min(Entry::START);
+        start[..length].copy_from_slice(&name.as_bytes()[..length]);
+        Entry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
+    }
+
+    /// Whether it is this client's; the whole name is asked for only if it is longer than what stands here.
+    fn is_named(&self, wanted: &Entry, name: &str, whole: impl Fn(u32) -> bool) -> bool {
+        self.length == wanted.length && self.start == wanted.start && (name.len() <= Entry::START || whole(self.index))
+    }
 }
 
 /// The registry has no place for another client.
@@ -226,8 +255,10 @@ impl Registry {
 
     /// The index of a known client.
     pub fn find(&self, name: &str) -> Option<u32> {
-        let named = |&index: &u32| *self.get(index).name == *name;
-        self.by_name.find(self.hasher.hash_one(name), named).copied()
+        let wanted = Entry::new(name, 0);
+        let whole = |index| *self.get(index).name == *name;
+        let named = |entry: &Entry| entry.is_named(&wanted, name, whole);
+        self.by_name.find(self.hasher.hash_one(name), named).map(|entry| entry.index)
     }
 
     /// A known client.
@@ -283,9 +314,8 @@ impl Registry {
                 idle
             };
             if let Some(client) = self.slots[index].take_if(idle) {
-                if let Ok(entry) =
-                    self.by_name.find_entry(self.hasher.hash_one(&*client.name), |&of| of == index as u32)
-                {
+                let hash = self.hasher.hash_one(&*client.name);
+                if let Ok(entry) = self.by_name.find_entry(hash, |entry| entry.index == index as u32) {
                     entry.remove();
                 }
                 self.free.push(index as u32);
@@ -358,10 +388,10 @@ impl Registry {
             shadow: Counts::default(),
         });
         let (slots, hasher) = (&self.slots, &self.hasher);
-        let hash_of = |&index: &u32| {
-            hasher.hash_one(&*slots[index as usize].as_ref().expect("an index in the table is in use").name)
+        let hash_of = |entry: &Entry| {
+            hasher.hash_one(&*slots[entry.index as usize].as_ref().expect("an index in the table is in use").name)
         };
-        self.by_name.insert_unique(hasher.hash_one(name), index, hash_of);
+        self.by_name.insert_unique(hasher.hash_one(name), Entry::new(name, index), hash_of);
         index
     }
 }
