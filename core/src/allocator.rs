@@ -12,6 +12,7 @@
 mod fixed;
 mod leftovers;
 mod lending;
+mod parts;
 mod shares;
 mod unrounded;
 
@@ -51,6 +52,14 @@ pub struct Claim<'a> {
     pub credit: Credit,
 }
 
+/// A claim without its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    pub weight: u64,
+    pub wants: Wants,
+    pub credit: Credit,
+}
+
 /// What a client wants in the next cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wants {
@@ -76,6 +85,7 @@ pub struct Grant {
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {
+    asks: Vec<Ask>,
     borrowers: Vec<lending::Borrower>,
     remainders: unrounded::Remainders,
     candidates: Vec<leftovers::Candidate>,
@@ -95,17 +105,45 @@ impl Allocator {
     ///
     /// If the capacity, a weight or the number of claims is outside its range; the arithmetic is proven inside it only.
     pub fn allocate(&mut self, terms: &Terms, claims: &[Claim<'_>], grants: &mut Vec<Grant>) {
+        let mut asks = std::mem::take(&mut self.asks);
+        asks.clear();
+        asks.extend(claims.iter().map(|&Claim { weight, wants, credit, .. }| Ask { weight, wants, credit }));
+        self.allocate_asks(terms, &asks, |index| claims[index].name, grants);
+        self.asks = asks;
+    }
+
+    /// The same for one who keeps the names elsewhere: they are looked at when claims tie.
+    ///
+    /// # Panics
+    ///
+    /// As [`allocate`](Allocator::allocate).
+    pub fn allocate_asks<'n>(
+        &mut self,
+        terms: &Terms,
+        asks: &[Ask],
+        name_of: impl Fn(usize) -> &'n str + Copy,
+        grants: &mut Vec<Grant>,
+    ) {
         grants.clear();
-        if claims.is_empty() {
+        if asks.is_empty() {
             return;
         }
         assert!((1..=MAX_CAPACITY).contains(&terms.capacity), "capacity {} is out of range", terms.capacity);
-        assert!(claims.len() <= MAX_CLAIMS, "{} claims are too many", claims.len());
+        assert!(asks.len() <= MAX_CLAIMS, "{} claims are too many", asks.len());
+        let wrong = asks.iter().position(|ask| !(1..=MAX_WEIGHT).contains(&ask.weight));
+        assert!(wrong.is_none(), "the weight of {:?} is out of range", wrong.map(name_of));
 
-        let shares = shares::Shares::new(terms, claims);
-        let split = lending::Split::new(terms.lending, &shares, claims, &mut self.borrowers);
-        self.remainders.grant(terms.capacity, &shares, &split, claims, grants);
-        leftovers::hand_out(terms.capacity, claims, &self.remainders, &mut self.candidates, grants);
+        let sums = shares::Sums::new(asks);
+        let shares = shares::Shares::new(terms, &sums);
+        if let Some(shares) = shares.narrow(terms, &sums) {
+            let split = lending::Split::new(terms.lending, &shares, asks, &mut self.borrowers);
+            self.remainders.grant(&shares, &split, asks, grants);
+        } else {
+            let split = lending::Split::new(terms.lending, &shares, asks, &mut self.borrowers);
+            self.remainders.grant_wide(terms.capacity, &shares, &split, asks, grants);
+        }
+        unrounded::fill_default_shares(terms.capacity, sums.weight, asks, grants);
+        leftovers::hand_out(terms.capacity, asks, name_of, &self.remainders, &mut self.candidates, grants);
     }
 }
 

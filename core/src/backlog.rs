@@ -75,18 +75,19 @@ impl List {
     }
 }
 
-/// A client's place in the queue.
+/// A client's place in the queue; what a record that goes at once touches comes first.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Lane {
     /// Its delayed records, oldest first.
     pub records: List,
-    /// Their bytes.
-    pub bytes: u64,
-    /// The tag of its first record.
-    head_tag: Option<Tag>,
     finish: Tag,
     /// 1 / weight.
     cost: Tag,
+    /// The tag of its first record.
+    head_tag: Option<Tag>,
+    /// Their bytes.
+    pub bytes: u64,
     /// Its own limit refused: not before this.
     parked: Option<Time>,
 }
@@ -162,6 +163,12 @@ impl Backlog {
         Slot(index)
     }
 
+    /// Whether nobody stands in the queue, which is quicker to know than who is [next](Backlog::next_client).
+    #[inline]
+    pub fn nobody_stands(&self) -> bool {
+        self.ready.is_empty()
+    }
+
     /// The client that is served next.
     pub fn next_client(&mut self, lane_of: impl Fn(u32) -> Option<Tag>) -> Option<u32> {
         while let Some(&Reverse((tag, client))) = self.ready.peek() {
@@ -191,6 +198,7 @@ impl Backlog {
     }
 
     /// Charges a record that was served at once.
+    #[inline]
     pub fn serve_at_once(&mut self, lane: &mut Lane) {
         let tag = lane.finish.max(self.virtual_time);
         self.virtual_time = tag;

@@ -10,7 +10,7 @@ use crate::units::{Ratio, Time, nanos};
 /// A leaky bucket, empty at first.
 #[derive(Debug, Clone)]
 pub struct LeakyBucket {
-    capacity: u128,
+    capacity: u64,
     /// One record weighs as much as a cycle has nanoseconds; the bucket leaks `capacity` a nanosecond.
     record: u128,
     depth: u128,
@@ -22,9 +22,10 @@ impl LeakyBucket {
     /// A bucket that leaks `capacity` records per `cycle` and is as deep as the largest of one record,
     /// `burst` · capacity and what leaks in two commit intervals (else a round late by one would waste capacity).
     pub fn new(capacity: u64, cycle: Duration, burst: Ratio, commit_interval: Duration) -> LeakyBucket {
-        let (capacity, record) = (u128::from(capacity), u128::from(nanos(cycle)));
-        let burst = capacity * record * u128::from(burst.millionths()) / u128::from(Ratio::ONE.millionths());
-        let two_rounds = capacity * u128::from(nanos(commit_interval)) * 2;
+        let record = u128::from(nanos(cycle));
+        let cycle_leaks = u128::from(capacity) * record;
+        let burst = cycle_leaks * u128::from(burst.millionths()) / u128::from(Ratio::ONE.millionths());
+        let two_rounds = u128::from(capacity) * u128::from(nanos(commit_interval)) * 2;
         LeakyBucket { capacity, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
     }
 
@@ -53,12 +54,15 @@ impl LeakyBucket {
     pub fn next_room(&mut self, now: Time) -> Time {
         self.leak(now);
         let excess = (self.debt + self.record).saturating_sub(self.depth);
-        now + Duration::from_nanos(u64::try_from(excess.div_ceil(self.capacity)).unwrap_or(u64::MAX))
+        if excess == 0 {
+            return now;
+        }
+        now + Duration::from_nanos(u64::try_from(excess.div_ceil(u128::from(self.capacity))).unwrap_or(u64::MAX))
     }
 
     fn leak(&mut self, now: Time) {
         if now > self.at {
-            let leaked = u128::from(nanos(now.since(self.at))) * self.capacity;
+            let leaked = u128::from(now.nanos_since(self.at)) * u128::from(self.capacity);
             self.debt = self.debt.saturating_sub(leaked);
             self.at = now;
         }

@@ -23,6 +23,11 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts one value.
     pub fn record(&mut self, value: Duration) {
+        // Most records do not wait.
+        if value.is_zero() {
+            self.counts[0] += 1;
+            return;
+        }
         let seconds = value.as_secs_f64();
         let bucket = BOUNDS.partition_point(|&bound| bound < seconds);
         self.counts[bucket] += 1;

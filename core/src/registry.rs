@@ -1,9 +1,10 @@
 //! The clients of a service: who is known, what each weighs, what was decided for each.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use crate::allocator::{self, Credit, Fixed, Grant};
 use crate::backlog::Lane;
@@ -16,6 +17,7 @@ use crate::window::SlidingCount;
 
 /// What was decided for a client, since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
 pub struct Counts {
     pub admitted: u64,
     /// Records that waited in a backlog, however they left it.
@@ -33,30 +35,36 @@ impl Counts {
 }
 
 /// One known client.
+///
+/// In the order in which it stands in memory: what a decision in shape mode touches is in the first three cache lines, for with
+/// very many clients it waits for memory more than for anything else.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Client {
     pub name: Arc<str>,
-    pub configured: bool,
-    weight: Weight,
-    pub limit: Option<OwnLimit>,
     /// First-time arrivals in this cycle.
     pub arrivals: u64,
     /// What waited when this cycle began.
     pub waiting: u64,
+    /// Wants beyond this recall what it lent; `u64::MAX` if it lent nothing.
+    recalled_above: u64,
+    pub last_seen: Time,
+    pub limit: Option<Box<OwnLimit>>,
+    pub delays: Option<Box<DelayHistogram>>,
+    pub lane: Lane,
+    pub counts: Counts,
+    /// Reject mode: what it was admitted lately.
+    pub used: Used,
+    pub grant: Grant,
+    /// Its credit before this cycle's allocation: early ones of the same cycle start from it again.
+    pub credit: Credit,
     /// Wants of the last full cycle.
     pub last_wants: u64,
     /// The cycle in which it came; `None`: it was there from the start.
     pub since_cycle: Option<u64>,
-    pub grant: Grant,
-    /// Its credit before this cycle's allocation: early ones of the same cycle start from it again.
-    pub credit: Credit,
-    pub lane: Lane,
-    /// Reject mode: what it was admitted lately.
-    pub used: Used,
-    pub counts: Counts,
+    weight: Weight,
+    pub configured: bool,
     pub shadow: Counts,
-    pub delays: Option<Box<DelayHistogram>>,
-    pub last_seen: Time,
 }
 
 /// What a client was admitted lately, by the window that counts (reject mode).
@@ -64,7 +72,7 @@ pub struct Client {
 pub enum Used {
     /// Shape mode: nobody asks.
     Uncounted,
-    Sliding(SlidingCount),
+    Sliding(Box<SlidingCount>),
     Fixed {
         cycle: u64,
         admitted: u64,
@@ -79,20 +87,25 @@ impl Client {
 
     /// It lent part of its share and now wants more than it was granted.
     pub fn recalls(&self) -> bool {
-        self.grant.exact < self.grant.default_share && self.wants() > self.grant.records
+        self.wants() > self.recalled_above
     }
 
     /// What it may send in reject mode: a lender gets back up to its default share at once, without waiting for
     /// the allocation that its recall causes.
     pub fn allowance(&self) -> u64 {
-        if self.grant.exact < self.grant.default_share {
+        if self.lends() {
             self.grant.records.max(self.wants().min(self.grant.default_share.floor()))
         } else {
             self.grant.records
         }
     }
 
+    fn lends(&self) -> bool {
+        self.grant.exact < self.grant.default_share
+    }
+
     /// Counts an admission.
+    #[inline]
     pub fn count_admitted(&mut self, waited: Duration) {
         self.counts.admitted += 1;
         if let Some(delays) = &mut self.delays {
@@ -100,9 +113,15 @@ impl Client {
         }
     }
 
-    /// The weight in fair queueing: the larger of grant and default share, unrounded.
-    pub fn reweigh(&mut self) {
-        self.lane.set_weight(self.grant.exact.max(self.grant.default_share).to_bits());
+    /// Grants what an allocation gave. The weight in fair queueing is the larger of grant and default share, unrounded.
+    pub fn take_grant(&mut self, grant: Grant) {
+        let weight = |grant: &Grant| grant.exact.max(grant.default_share);
+        // Only a borrower's changes from cycle to cycle.
+        if weight(&grant) != weight(&self.grant) {
+            self.lane.set_weight(weight(&grant).to_bits());
+        }
+        self.grant = grant;
+        self.recalled_above = if self.lends() { self.grant.records } else { u64::MAX };
     }
 }
 
@@ -111,7 +130,9 @@ impl Client {
 pub struct Registry {
     slots: Vec<Option<Client>>,
     free: Vec<u32>,
-    by_name: HashMap<Arc<str>, u32>,
+    by_name: HashTable<Entry>,
+    /// Keyed anew in each process: ids come from outside.
+    hasher: DefaultHashBuilder,
     /// Of the configured clients, in thousandths.
     listed_weight: u64,
     listed: u64,
@@ -120,6 +141,35 @@ pub struct Registry {
     /// The counts of forgotten clients.
     pub forgotten: Counts,
     pub forgotten_shadow: Counts,
+}
+
+/// A client's place in the table of names. The name's start stands here too: with very many clients, to look at the name itself
+/// is to wait for memory once more.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(32))]
+struct Entry {
+    index: u32,
+    /// Of the whole name, at most 255.
+    length: u8,
+    /// Zeros behind a shorter one.
+    start: [u8; Entry::START],
+}
+
+impl Entry {
+    /// So that two entries fill a cache line.
+    const START: usize = 27;
+
+    fn new(name: &str, index: u32) -> Entry {
+        let mut start = [0; Entry::START];
+        let length = name.len().min(Entry::START);
+        start[..length].copy_from_slice(&name.as_bytes()[..length]);
+        Entry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
+    }
+
+    /// Whether it is this client's; the whole name is asked for only if it is longer than what stands here.
+    fn is_named(&self, wanted: &Entry, name: &str, whole: impl Fn(u32) -> bool) -> bool {
+        self.length == wanted.length && self.start == wanted.start && (name.len() <= Entry::START || whole(self.index))
+    }
 }
 
 /// The registry has no place for another client.
@@ -135,7 +185,8 @@ impl Registry {
         let mut registry = Registry {
             slots: Vec::new(),
             free: Vec::new(),
-            by_name: HashMap::new(),
+            by_name: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
             listed_weight: 0,
             listed: 0,
             unlisted_weight: policy.unlisted_weight,
@@ -150,7 +201,7 @@ impl Registry {
     /// The configured clients of another policy. Who is not configured any more is as any other; what was decided for it, and
     /// what waits, stays. A limit that is the same goes on as it was.
     pub fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
-        let mut limits: HashMap<Arc<str>, OwnLimit> = HashMap::new();
+        let mut limits: HashMap<Arc<str>, Box<OwnLimit>> = HashMap::new();
         for client in self.iter_mut() {
             limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
             (client.configured, client.weight) = (false, Weight::ONE);
@@ -172,13 +223,13 @@ impl Registry {
         policy: &Policy,
         now: Time,
         since_cycle: Option<u64>,
-        mut limits: HashMap<Arc<str>, OwnLimit>,
+        mut limits: HashMap<Arc<str>, Box<OwnLimit>>,
     ) {
         self.listed_weight = policy.clients.iter().map(|client| client.weight.thousandths()).sum();
         self.listed = policy.clients.len() as u64;
         (self.unlisted_weight, self.max_clients) = (policy.unlisted_weight, policy.max_clients);
         for wanted in &policy.clients {
-            let begun = || wanted.limit.as_ref().map(|limit| OwnLimit::new(limit, now));
+            let begun = || wanted.limit.as_ref().map(|limit| Box::new(OwnLimit::new(limit, now)));
             let limit = limits.remove(&*wanted.name).or_else(begun);
             match self.find(&wanted.name) {
                 Some(index) => {
@@ -204,15 +255,20 @@ impl Registry {
 
     /// The index of a known client.
     pub fn find(&self, name: &str) -> Option<u32> {
-        self.by_name.get(name).copied()
+        let wanted = Entry::new(name, 0);
+        let whole = |index| *self.get(index).name == *name;
+        let named = |entry: &Entry| entry.is_named(&wanted, name, whole);
+        self.by_name.find(self.hasher.hash_one(name), named).map(|entry| entry.index)
     }
 
     /// A known client.
+    #[inline]
     pub fn get(&self, index: u32) -> &Client {
         self.slots[index as usize].as_ref().expect("an index in use names a known client")
     }
 
     /// A known client.
+    #[inline]
     pub fn get_mut(&mut self, index: u32) -> &mut Client {
         self.slots[index as usize].as_mut().expect("an index in use names a known client")
     }
@@ -241,19 +297,27 @@ impl Registry {
         let share =
             allocator::default_share(policy.capacity, self.relative_weight(false, Weight::ONE), self.total_weight());
         let client = self.get_mut(index);
-        client.grant = Grant { records: share.floor(), exact: share, default_share: share, credit: Credit::default() };
-        client.reweigh();
+        let (records, credit) = (share.floor(), Credit::default());
+        client.take_grant(Grant { records, exact: share, default_share: share, credit });
         Ok(index)
     }
 
-    /// Forgets who is not configured, has nothing waiting and was not heard of since `before`.
-    pub fn forget_idle(&mut self, before: Time) {
+    /// Forgets who is not configured, has nothing waiting and was not heard of since `before`. All others are `kept`: one walk
+    /// for both, as with very many clients it is long.
+    pub fn forget_idle(&mut self, before: Time, kept: impl Fn(&mut Client)) {
         for index in 0..self.slots.len() {
             let idle = |client: &mut Client| {
-                !client.configured && client.last_seen <= before && client.lane.records.is_empty()
+                let idle = client.last_seen <= before && client.lane.records.is_empty() && !client.configured;
+                if !idle {
+                    kept(client);
+                }
+                idle
             };
             if let Some(client) = self.slots[index].take_if(idle) {
-                self.by_name.remove(&client.name);
+                let hash = self.hasher.hash_one(&*client.name);
+                if let Ok(entry) = self.by_name.find_entry(hash, |entry| entry.index == index as u32) {
+                    entry.remove();
+                }
                 self.free.push(index as u32);
                 self.forgotten.merge(&client.counts);
                 self.forgotten_shadow.merge(&client.shadow);
@@ -292,7 +356,7 @@ impl Registry {
         &mut self,
         name: &str,
         weight: Weight,
-        limit: Option<OwnLimit>,
+        limit: Option<Box<OwnLimit>>,
         configured: bool,
         since_cycle: Option<u64>,
         policy: &Policy,
@@ -302,26 +366,32 @@ impl Registry {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")
         });
-        let name: Arc<str> = Arc::from(name);
-        self.by_name.insert(Arc::clone(&name), index);
+        let mut lane = Lane::default();
+        lane.set_weight(0);
         self.slots[index as usize] = Some(Client {
-            name,
-            configured,
-            weight,
-            limit,
+            name: Arc::from(name),
             arrivals: 0,
             waiting: 0,
-            last_wants: 0,
-            since_cycle,
+            recalled_above: u64::MAX,
+            last_seen: now,
+            limit,
+            delays: ((index as usize) < WITH_DELAYS).then(Box::default),
+            lane,
+            counts: Counts::default(),
+            used: Used::new(policy),
             grant: Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::default() },
             credit: Credit::default(),
-            lane: Lane::default(),
-            used: Used::new(policy),
-            counts: Counts::default(),
+            last_wants: 0,
+            since_cycle,
+            weight,
+            configured,
             shadow: Counts::default(),
-            delays: ((index as usize) < WITH_DELAYS).then(Box::default),
-            last_seen: now,
         });
+        let (slots, hasher) = (&self.slots, &self.hasher);
+        let hash_of = |entry: &Entry| {
+            hasher.hash_one(&*slots[entry.index as usize].as_ref().expect("an index in the table is in use").name)
+        };
+        self.by_name.insert_unique(hasher.hash_one(name), Entry::new(name, index), hash_of);
         index
     }
 }
@@ -330,7 +400,7 @@ impl Used {
     fn new(policy: &Policy) -> Used {
         match (policy.mode, policy.window) {
             (Mode::Shape, _) => Used::Uncounted,
-            (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(SlidingCount::new(policy.cycle)),
+            (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(Box::new(SlidingCount::new(policy.cycle))),
             (Mode::Reject, crate::policy::Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
         }
     }
@@ -339,7 +409,7 @@ impl Used {
     fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
         let lately = self.count(now, cycle);
         *self = match (Used::new(policy), &mut *self) {
-            (Used::Sliding(_), Used::Sliding(window)) => Used::Sliding(window.over(now, policy.cycle)),
+            (Used::Sliding(_), Used::Sliding(window)) => Used::Sliding(Box::new(window.over(now, policy.cycle))),
             (Used::Sliding(mut window), _) => {
                 window.add(now, lately);
                 Used::Sliding(window)
@@ -365,10 +435,13 @@ impl Used {
     }
 
     /// Counts one more.
+    #[inline]
     pub fn charge(&mut self, now: Time, in_cycle: u64) {
         match self {
             Used::Uncounted => {}
-            Used::Sliding(window) => window.add(now, 1),
+            Used::Sliding(window) => {
+                window.add(now, 1);
+            }
             Used::Fixed { cycle, admitted } => {
                 if *cycle != in_cycle {
                     (*cycle, *admitted) = (in_cycle, 0);

@@ -18,7 +18,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::allocator::Allocator;
 use crate::backlog::{Backlog, Held, Lane, List, Slot};
 use crate::bucket::LeakyBucket;
 use crate::delays::Histogram;
@@ -168,7 +167,6 @@ pub struct Throttle {
     window_max: u64,
     bucket: LeakyBucket,
     share: share::Share,
-    allocator: Allocator,
     actions: VecDeque<Action>,
     /// Records of no known client.
     unregistered: Counts,
@@ -201,8 +199,7 @@ impl Throttle {
             actual: SlidingCount::new(policy.cycle),
             window_max: 0,
             bucket: LeakyBucket::new(policy.capacity, policy.cycle, policy.burst, policy.commit_interval),
-            share: share::Share::new(now),
-            allocator: Allocator::new(),
+            share: share::Share::new(now, policy.cycle),
             actions: VecDeque::new(),
             unregistered: Counts::default(),
             unregistered_shadow: Counts::default(),

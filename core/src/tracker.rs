@@ -157,8 +157,20 @@ impl Tracker {
     }
 
     /// A record with this offset was read. Offsets from [`next`](Self::next) to it are holes.
+    #[inline]
     pub fn observe(&mut self, offset: i64) -> Seen {
         let offset = index(offset);
+        // Nearly always: the next one, and nothing beyond the base is completed.
+        if offset == self.next && offset >= self.base && self.completed == 0 {
+            self.next = offset + 1;
+            self.pending += 1;
+            return Seen::New;
+        }
+        self.observe_any(offset)
+    }
+
+    #[inline(never)]
+    fn observe_any(&mut self, offset: u64) -> Seen {
         if offset < self.next {
             return if self.is_done(offset) { Seen::Completed } else { Seen::Again };
         }
@@ -179,6 +191,7 @@ impl Tracker {
     /// A record that was observed is completed. Again makes no difference.
     ///
     /// [`MAX_SPAN`] or more beyond the base nothing can be completed (`bits_bound_after` refuses): such a record goes on waiting.
+    #[inline]
     pub fn complete(&mut self, offset: i64) {
         let Ok(offset) = u64::try_from(offset) else {
             return;
@@ -187,7 +200,14 @@ impl Tracker {
         if offset == self.base && self.completed == 0 && self.holes.is_empty() {
             self.base += 1;
             self.pending = self.pending.saturating_sub(1);
-        } else if !self.is_done(offset) && offset - self.base < MAX_SPAN {
+        } else {
+            self.complete_any(offset);
+        }
+    }
+
+    #[inline(never)]
+    fn complete_any(&mut self, offset: u64) {
+        if !self.is_done(offset) && offset - self.base < MAX_SPAN {
             self.pending = self.pending.saturating_sub(1);
             self.complete_waiting(offset);
         }

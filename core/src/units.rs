@@ -26,7 +26,12 @@ impl Time {
 
     /// The time from `earlier` to this moment, zero if `earlier` is later.
     pub const fn since(self, earlier: Time) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
+    }
+
+    /// [`since`](Time::since) in nanoseconds: a `Duration` is not free to make.
+    pub const fn nanos_since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 }
 

@@ -29,6 +29,19 @@ pub struct SlidingCount {
     /// The oldest slice that may still hold something.
     oldest: u64,
     sum: u64,
+    /// When the oldest slice leaves the window. With [`Latest`] it spares nearly every call the divisions.
+    leaves: u64,
+    latest: Latest,
+}
+
+/// The slice that was added to last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Latest {
+    number: u64,
+    /// Its first nanosecond.
+    start: u64,
+    /// Where it stands in the ring.
+    place: usize,
 }
 
 impl SlidingCount {
@@ -36,21 +49,38 @@ impl SlidingCount {
     pub fn new(cycle: Duration) -> SlidingCount {
         let (cycle, width) = (nanos(cycle), nanos(slice_width(cycle)));
         // A window touches one slice more than it is long, at either end.
-        SlidingCount { cycle, width, ring: Box::default(), len: cycle / width + 2, oldest: 0, sum: 0 }
+        let (len, leaves, latest) = (cycle / width + 2, width.saturating_add(cycle), Latest::default());
+        SlidingCount { cycle, width, ring: Box::default(), len, oldest: 0, sum: 0, leaves, latest }
     }
 
     /// How many the window that ends now holds.
+    #[inline]
     pub fn count(&mut self, now: Time) -> u64 {
         self.expire(now);
         self.sum
     }
 
-    /// Adds what happens now.
-    pub fn add(&mut self, now: Time, n: u64) {
+    /// Adds what happens now. Returns how many the window that ends now holds.
+    #[inline]
+    pub fn add(&mut self, now: Time, n: u64) -> u64 {
         self.expire(now);
-        let slice = self.slice_of(now).max(self.oldest);
-        *self.at(slice) += n;
+        let within = now.as_nanos().wrapping_sub(self.latest.start) < self.width && self.latest.number >= self.oldest;
+        if !within || self.ring.is_empty() {
+            self.look_up(now);
+        }
+        self.ring[self.latest.place] += n;
         self.sum += n;
+        self.sum
+    }
+
+    /// Makes the slice of this moment the latest one.
+    #[cold]
+    fn look_up(&mut self, now: Time) {
+        let number = self.slice_of(now).max(self.oldest);
+        // So that there is a ring.
+        self.at(number);
+        let place = usize::try_from(number % self.len).expect("a few hundred slices");
+        self.latest = Latest { number, start: number * self.width, place };
     }
 
     /// When the window will next hold less, if nothing is added; `None` if it is empty.
@@ -135,11 +165,16 @@ impl SlidingCount {
     }
 
     /// Lets go of the slices that lie wholly before the window; an earlier `now` does nothing.
+    #[inline]
     fn expire(&mut self, now: Time) {
-        let oldest = now.as_nanos().saturating_sub(self.cycle) / self.width;
-        if oldest <= self.oldest {
-            return;
+        if now.as_nanos() >= self.leaves {
+            self.let_go(now);
         }
+    }
+
+    #[cold]
+    fn let_go(&mut self, now: Time) {
+        let oldest = now.as_nanos().saturating_sub(self.cycle) / self.width;
         if self.sum == 0 {
             // Nothing to let go of.
         } else if oldest - self.oldest >= self.len {
@@ -152,6 +187,7 @@ impl SlidingCount {
             }
         }
         self.oldest = oldest;
+        self.leaves = (oldest + 1).saturating_mul(self.width).saturating_add(self.cycle);
     }
 }
 

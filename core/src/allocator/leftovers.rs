@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::unrounded::Remainders;
-use super::{Claim, Grant};
+use super::{Ask, Grant};
 
 /// Somebody who may get a left-over record.
 #[derive(Debug, Clone, Copy)]
@@ -11,27 +11,31 @@ pub(super) struct Candidate {
     /// Fraction + credit, in 2⁻⁶⁴ records. Credits are whole numbers of those, so that nothing but the grant's own
     /// remainder is below it, and comparing that when the keys are equal is exact.
     key: i128,
+    /// The most significant limb of that remainder.
+    below: u64,
     claim: u32,
 }
 
 /// Hands out the records that rounding down left over, and settles the credits.
-pub(super) fn hand_out(
+pub(super) fn hand_out<'n>(
     capacity: u64,
-    claims: &[Claim<'_>],
+    asks: &[Ask],
+    name_of: impl Fn(usize) -> &'n str,
     remainders: &Remainders,
     candidates: &mut Vec<Candidate>,
     grants: &mut [Grant],
 ) {
     // Less than one record of each claim was rounded away: there are fewer left over than claims.
-    let left = capacity - grants.iter().map(|grant| grant.records).sum::<u64>();
-    if let Some(last) = (left as usize).checked_sub(1) {
+    let left = (capacity - grants.iter().map(|grant| grant.records).sum::<u64>()) as usize;
+    if left > 0 {
         candidates.clear();
-        candidates.extend(claims.iter().zip(&*grants).enumerate().map(|(index, (claim, grant))| Candidate {
-            key: claim.credit.plus_fraction(grant.exact),
+        candidates.extend(asks.iter().zip(&*grants).enumerate().map(|(index, (ask, grant))| Candidate {
+            key: ask.credit.plus_fraction(grant.exact),
+            below: remainders.top(index),
             claim: index as u32,
         }));
-        candidates.select_nth_unstable_by(last, |one, other| before(claims, remainders, one, other));
-        for candidate in &candidates[..=last] {
+        move_first(candidates, left, &name_of, remainders);
+        for candidate in &candidates[..left] {
             grants[candidate.claim as usize].records += 1;
         }
     }
@@ -40,7 +44,39 @@ pub(super) fn hand_out(
     }
 }
 
-fn before(claims: &[Claim<'_>], remainders: &Remainders, one: &Candidate, other: &Candidate) -> Ordering {
-    let (a, b) = (one.claim as usize, other.claim as usize);
-    other.key.cmp(&one.key).then_with(|| remainders.cmp(b, a)).then_with(|| claims[a].name.cmp(claims[b].name))
+/// Moves those that come first to the front, so many of them. Names are looked at only among those that tie for the last
+/// place: they are many where claims are alike, and each lies elsewhere in memory.
+fn move_first<'n>(
+    candidates: &mut [Candidate],
+    count: usize,
+    name_of: &impl Fn(usize) -> &'n str,
+    remainders: &Remainders,
+) {
+    let before = |one: &Candidate, other: &Candidate| {
+        (other.key.cmp(&one.key))
+            .then_with(|| other.below.cmp(&one.below))
+            .then_with(|| remainders.cmp_below_top(other.claim as usize, one.claim as usize))
+    };
+    let (first, &mut last, rest) = candidates.select_nth_unstable_by(count - 1, before);
+    // Those that tie with the last one: to the end of what is before it, and to the beginning of what is behind it.
+    let clear = partition(first, |one| before(one, &last) == Ordering::Less);
+    let tied = partition(rest, |one| before(one, &last) == Ordering::Equal);
+    let tied = &mut candidates[clear..count + tied];
+    if tied.len() > count - clear {
+        tied.select_nth_unstable_by(count - clear - 1, |one, other| {
+            name_of(one.claim as usize).cmp(name_of(other.claim as usize))
+        });
+    }
+}
+
+/// Moves those for whom it holds to the front, and says how many they are.
+fn partition(candidates: &mut [Candidate], holds: impl Fn(&Candidate) -> bool) -> usize {
+    let mut held = 0;
+    for index in 0..candidates.len() {
+        if holds(&candidates[index]) {
+            candidates.swap(held, index);
+            held += 1;
+        }
+    }
+    held
 }

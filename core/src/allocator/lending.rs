@@ -7,17 +7,18 @@ use std::cmp::Ordering;
 
 use ruint::Uint;
 
-use super::shares::{Parts, Shares};
-use super::{Claim, Wants};
+use super::parts::Parts;
+use super::shares::Shares;
+use super::{Ask, Wants};
 use crate::policy::Lending;
 
 /// The outcome of lending, the same for all clients.
 #[derive(Debug)]
-pub(super) struct Split {
+pub(super) struct Split<P> {
     rule: Rule,
     /// The ratio, in lowest terms.
-    pub(super) numerator: Parts,
-    pub(super) denominator: Parts,
+    pub(super) numerator: P,
+    pub(super) denominator: P,
 }
 
 /// What the ratio applies to.
@@ -39,42 +40,42 @@ pub(super) struct Borrower {
     weight: u64,
 }
 
-impl Split {
+impl<P: Parts> Split<P> {
     /// Decides the ratio; `borrowers` is a buffer.
-    pub(super) fn new(lending: Lending, shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<Borrower>) -> Split {
-        let (surplus, deficit) = totals(shares, claims);
+    pub(super) fn new(lending: Lending, shares: &Shares<P>, asks: &[Ask], borrowers: &mut Vec<Borrower>) -> Split<P> {
+        let (surplus, deficit) = totals(shares, asks);
         if deficit <= surplus {
             return Split::reduced(Rule::WantsMet, surplus - deficit, surplus);
         }
         match lending {
             Lending::Proportional => Split::reduced(Rule::InProportion, surplus, deficit),
             Lending::MaxMin => {
-                collect_borrowers(shares, claims, borrowers);
+                collect_borrowers(shares, asks, borrowers);
                 fill_progressively(shares, borrowers, surplus)
             }
         }
     }
 
     /// What a client keeps for sure, and its portion of what the ratio applies to.
-    pub(super) fn of(&self, shares: &Shares, claim: &Claim<'_>) -> (Parts, Parts) {
-        let standing = shares.standing(claim);
+    pub(super) fn of(&self, shares: &Shares<P>, ask: &Ask) -> (P, P) {
+        let standing = shares.standing(ask);
         let lends = standing.floor < standing.default;
         let borrows = standing.floor > standing.default;
         let (kept, portion) = match self.rule {
             Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
             Rule::InProportion if borrows => (standing.default, standing.floor - standing.default),
-            Rule::Level { met } if borrows && !is_met(shares, claim, met) => {
-                (standing.default, Parts::from(shares.weight(claim)))
+            Rule::Level { met } if borrows && !is_met(shares, ask, met) => {
+                (standing.default, P::of(u128::from(shares.weight(ask))))
             }
-            _ => (standing.floor, Parts::ZERO),
+            _ => (standing.floor, P::ZERO),
         };
         // Portion × ratio is at most the capacity, which bounds the portion; a ratio of 0 bounds nothing.
-        if self.numerator.is_zero() { (kept, Parts::ZERO) } else { (kept, portion) }
+        if self.numerator == P::ZERO { (kept, P::ZERO) } else { (kept, portion) }
     }
 
-    fn reduced(rule: Rule, numerator: Parts, denominator: Parts) -> Split {
-        if numerator.is_zero() {
-            return Split { rule, numerator, denominator: Parts::ONE };
+    fn reduced(rule: Rule, numerator: P, denominator: P) -> Split<P> {
+        if numerator == P::ZERO {
+            return Split { rule, numerator, denominator: P::ONE };
         }
         let common = numerator.gcd(denominator);
         Split { rule, numerator: numerator / common, denominator: denominator / common }
@@ -82,10 +83,10 @@ impl Split {
 }
 
 /// The sum of the positive gaps, and of the negative ones.
-fn totals(shares: &Shares, claims: &[Claim<'_>]) -> (Parts, Parts) {
-    let (mut surplus, mut deficit) = (Parts::ZERO, Parts::ZERO);
-    for claim in claims {
-        let standing = shares.standing(claim);
+fn totals<P: Parts>(shares: &Shares<P>, asks: &[Ask]) -> (P, P) {
+    let (mut surplus, mut deficit) = (P::ZERO, P::ZERO);
+    for ask in asks {
+        let standing = shares.standing(ask);
         if standing.floor < standing.default {
             surplus += standing.default - standing.floor;
         } else {
@@ -95,14 +96,14 @@ fn totals(shares: &Shares, claims: &[Claim<'_>]) -> (Parts, Parts) {
     (surplus, deficit)
 }
 
-fn collect_borrowers(shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<Borrower>) {
+fn collect_borrowers<P: Parts>(shares: &Shares<P>, asks: &[Ask], borrowers: &mut Vec<Borrower>) {
     borrowers.clear();
-    for claim in claims {
-        let standing = shares.standing(claim);
-        if let Wants::Records(wants) = claim.wants
+    for ask in asks {
+        let standing = shares.standing(ask);
+        if let Wants::Records(wants) = ask.wants
             && standing.floor > standing.default
         {
-            borrowers.push(Borrower { wants, weight: shares.weight(claim) });
+            borrowers.push(Borrower { wants, weight: shares.weight(ask) });
         }
     }
 }
@@ -111,7 +112,7 @@ fn collect_borrowers(shares: &Shares, claims: &[Claim<'_>], borrowers: &mut Vec<
 ///
 /// Who wants less per weight is met first, so that it is enough to find the last one that is met: a binary search
 /// that partitions what it halves, O(N) in all.
-fn fill_progressively(shares: &Shares, borrowers: &mut [Borrower], surplus: Parts) -> Split {
+fn fill_progressively<P: Parts>(shares: &Shares<P>, borrowers: &mut [Borrower], surplus: P) -> Split<P> {
     let mut left = surplus;
     let mut weight: u128 = borrowers.iter().map(|borrower| u128::from(borrower.weight)).sum();
     let mut met = None;
@@ -121,7 +122,7 @@ fn fill_progressively(shares: &Shares, borrowers: &mut [Borrower], surplus: Part
         undecided.select_nth_unstable_by(middle, Borrower::by_level);
         let (lower, upper) = undecided.split_at_mut(middle + 1);
         let last = lower[middle];
-        let lower_over: Parts = lower.iter().map(|borrower| shares.over(borrower.wants, borrower.weight)).sum();
+        let lower_over: P = lower.iter().map(|borrower| shares.over(borrower.wants, borrower.weight)).sum();
         let upper_weight = weight - lower.iter().map(|borrower| u128::from(borrower.weight)).sum::<u128>();
         if lower_over <= left && is_affordable(shares, last, upper_weight, left - lower_over) {
             left -= lower_over;
@@ -133,22 +134,22 @@ fn fill_progressively(shares: &Shares, borrowers: &mut [Borrower], surplus: Part
         }
     }
     // Not everybody is met, for the deficit is larger than the surplus: some weight is left.
-    Split::reduced(Rule::Level { met }, left, Parts::from(weight))
+    Split::reduced(Rule::Level { met }, left, P::of(weight))
 }
 
 /// Whether `left` is enough to lend as much per weight to all others (of `weight` together) as meets `last`.
-fn is_affordable(shares: &Shares, last: Borrower, weight: u128, left: Parts) -> bool {
+fn is_affordable<P: Parts>(shares: &Shares<P>, last: Borrower, weight: u128, left: P) -> bool {
     // 2^154 parts × 2^70, and 2^130 × 2^50.
     type Product = Uint<256, 4>;
     let over = shares.over(last.wants, last.weight);
-    Product::from(over) * Product::from(weight) <= Product::from(left) * Product::from(last.weight)
+    Product::from(over.widened()) * Product::from(weight) <= Product::from(left.widened()) * Product::from(last.weight)
 }
 
 /// Whether a claim above its default share is met in full, when `met` is the last one that is.
-fn is_met(shares: &Shares, claim: &Claim<'_>, met: Option<Borrower>) -> bool {
-    match (claim.wants, met) {
+fn is_met<P: Parts>(shares: &Shares<P>, ask: &Ask, met: Option<Borrower>) -> bool {
+    match (ask.wants, met) {
         (Wants::Records(wants), Some(met)) => {
-            Borrower { wants, weight: shares.weight(claim) }.by_level(&met) != Ordering::Greater
+            Borrower { wants, weight: shares.weight(ask) }.by_level(&met) != Ordering::Greater
         }
         // A newcomer wants its default share and is no borrower.
         _ => false,

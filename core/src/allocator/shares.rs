@@ -4,104 +4,118 @@
 //! multiple of 1/(W·M) records: that is one *part* here. Common factors are taken out first, which is what keeps
 //! everyday numbers small.
 
-use ruint::Uint;
-
-use super::{Claim, MAX_WEIGHT, Terms, Wants};
+use super::parts::{Parts, Wide, gcd};
+use super::{Ask, Terms, Wants};
 use crate::units::Ratio;
-
-/// A number of parts.
-///
-/// The largest one is the sum of all wants: 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record = 2¹⁷⁴.
-pub(super) type Parts = Uint<192, 3>;
 
 /// How many parts make what.
 #[derive(Debug)]
-pub(super) struct Shares {
+pub(super) struct Shares<P> {
     /// The greatest common divisor of the weights.
     weight_unit: u64,
     /// Parts in a record: at most 2⁷⁰ (Σ weights) × 10⁶ < 2⁹⁰.
-    pub(super) per_record: Parts,
+    pub(super) per_record: P,
     /// The default share, in parts, for each unit of weight.
-    default_per_weight: Parts,
+    default_per_weight: P,
     /// The part of it that is never lent.
-    reserved_per_weight: Parts,
+    reserved_per_weight: P,
 }
 
 /// Where a client stands before anything is lent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Standing {
+pub(super) struct Standing<P> {
     /// Its default share.
-    pub(super) default: Parts,
+    pub(super) default: P,
     /// What it keeps whatever others want: the larger of its wants and its reservation.
-    pub(super) floor: Parts,
+    pub(super) floor: P,
 }
 
-impl Shares {
-    pub(super) fn new(terms: &Terms, claims: &[Claim<'_>]) -> Shares {
-        let (weight_unit, total) = add_up_weights(claims);
-        let total = total / u128::from(weight_unit);
+/// What all claims come to together.
+#[derive(Debug)]
+pub(super) struct Sums {
+    /// The greatest common divisor of the weights.
+    weight_unit: u64,
+    pub(super) weight: u128,
+    wants: u128,
+}
+
+impl Sums {
+    pub(super) fn new(asks: &[Ask]) -> Sums {
+        let mut sums = Sums { weight_unit: 0, weight: 0, wants: 0 };
+        for ask in asks {
+            sums.weight += u128::from(ask.weight);
+            // Most weights are those of the one before.
+            if ask.weight != sums.weight_unit && sums.weight_unit != 1 {
+                sums.weight_unit = gcd(u128::from(sums.weight_unit), u128::from(ask.weight)) as u64;
+            }
+            if let Wants::Records(wants) = ask.wants {
+                sums.wants += u128::from(wants);
+            }
+        }
+        sums
+    }
+}
+
+impl Shares<Wide> {
+    pub(super) fn new(terms: &Terms, sums: &Sums) -> Shares<Wide> {
+        let total = sums.weight / u128::from(sums.weight_unit);
         let common = gcd(total, u128::from(terms.capacity));
-        let capacity = Parts::from(u128::from(terms.capacity) / common);
+        let capacity = Wide::from(u128::from(terms.capacity) / common);
         let (reserved, whole) = lowest_terms(terms.reservation);
         Shares {
-            weight_unit,
-            per_record: Parts::from(total / common) * whole,
+            weight_unit: sums.weight_unit,
+            per_record: Wide::from(total / common) * whole,
             default_per_weight: capacity * whole,
             reserved_per_weight: capacity * reserved,
         }
     }
 
+    /// The same in 128 bits, if no number of this allocation needs more.
+    pub(super) fn narrow(&self, terms: &Terms, sums: &Sums) -> Option<Shares<u128>> {
+        let capacity = 64 - terms.capacity.leading_zeros() as usize;
+        let per_record = self.per_record.bit_len();
+        // Parts: all wants together, or all shares. The ratio that lending leaves is made of those, or of weights.
+        let parts = per_record + capacity.max(128 - sums.wants.leading_zeros() as usize) + 1;
+        let ratio = parts.max(128 - sums.weight.leading_zeros() as usize);
+        // What is divided in the end: no grant exceeds the capacity.
+        (capacity + per_record + ratio <= 128).then(|| Shares {
+            weight_unit: self.weight_unit,
+            per_record: self.per_record.to(),
+            default_per_weight: self.default_per_weight.to(),
+            reserved_per_weight: self.reserved_per_weight.to(),
+        })
+    }
+}
+
+impl<P: Parts> Shares<P> {
     /// A claim's weight in lowest terms.
-    pub(super) fn weight(&self, claim: &Claim<'_>) -> u64 {
-        if self.weight_unit == 1 { claim.weight } else { claim.weight / self.weight_unit }
+    pub(super) fn weight(&self, ask: &Ask) -> u64 {
+        // Equal weights are one unit each.
+        if ask.weight == self.weight_unit { 1 } else { ask.weight / self.weight_unit }
     }
 
-    pub(super) fn standing(&self, claim: &Claim<'_>) -> Standing {
-        let weight = Parts::from(self.weight(claim));
+    pub(super) fn standing(&self, ask: &Ask) -> Standing<P> {
+        let weight = P::of(u128::from(self.weight(ask)));
         let default = self.default_per_weight * weight;
-        let floor = match claim.wants {
-            Wants::Records(wants) => (self.per_record * Parts::from(wants)).max(self.reserved_per_weight * weight),
+        let floor = match ask.wants {
+            Wants::Records(wants) => {
+                (self.per_record * P::of(u128::from(wants))).max(self.reserved_per_weight * weight)
+            }
             Wants::DefaultShare => default,
         };
         Standing { default, floor }
     }
 
     /// How much more than its default share a client of this (lowest) weight wants, when it does.
-    pub(super) fn over(&self, wants: u64, weight: u64) -> Parts {
-        self.per_record * Parts::from(wants) - self.default_per_weight * Parts::from(weight)
+    pub(super) fn over(&self, wants: u64, weight: u64) -> P {
+        self.per_record * P::of(u128::from(wants)) - self.default_per_weight * P::of(u128::from(weight))
     }
-}
-
-/// The greatest common divisor of the weights, and their sum.
-fn add_up_weights(claims: &[Claim<'_>]) -> (u64, u128) {
-    let mut unit = 0;
-    let mut total = 0;
-    for claim in claims {
-        assert!(
-            (1..=MAX_WEIGHT).contains(&claim.weight),
-            "weight {} of {:?} is out of range",
-            claim.weight,
-            claim.name
-        );
-        total += u128::from(claim.weight);
-        if claim.weight != unit && unit != 1 {
-            unit = gcd(u128::from(unit), u128::from(claim.weight)) as u64;
-        }
-    }
-    (unit, total)
 }
 
 /// The reservation as a fraction in lowest terms: numerator, denominator.
-fn lowest_terms(reservation: Ratio) -> (Parts, Parts) {
+fn lowest_terms(reservation: Ratio) -> (Wide, Wide) {
     let reserved = u128::from(reservation.millionths());
     let whole = u128::from(Ratio::ONE.millionths());
     let common = gcd(whole, reserved);
-    (Parts::from(reserved / common), Parts::from(whole / common))
-}
-
-fn gcd(mut a: u128, mut b: u128) -> u128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
+    (Wide::from(reserved / common), Wide::from(whole / common))
 }

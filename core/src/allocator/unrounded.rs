@@ -5,76 +5,109 @@ use std::cmp::Ordering;
 use ruint::Uint;
 
 use super::lending::Split;
+use super::parts::{Divisor, Wide};
 use super::shares::Shares;
-use super::{Claim, Fixed, Grant, default_share};
+use super::{Ask, Fixed, Grant, default_share};
 
 /// What each exact grant has below its last bit of 2⁻⁶⁴ records, over a denominator that all share.
 #[derive(Debug, Default)]
 pub(super) struct Remainders {
-    /// The remainders one after the other, each of `width` limbs, least significant first.
+    /// The most significant limb of each.
+    top: Vec<u64>,
+    /// The other limbs of each, `width` of them, least significant first.
     limbs: Vec<u64>,
     width: usize,
 }
 
 impl Remainders {
     /// Computes each client's exact grant; its records are those rounded down, its credit is still the old one.
-    pub(super) fn grant(
+    pub(super) fn grant(&mut self, shares: &Shares<u128>, split: &Split<u128>, asks: &[Ask], grants: &mut Vec<Grant>) {
+        let denominator = Divisor::new(shares.per_record * split.denominator);
+        self.clear(denominator.limbs());
+        for ask in asks {
+            let (kept, portion) = split.of(shares, ask);
+            let (exact, remainder) = denominator.divide(kept * split.denominator + portion * split.numerator);
+            self.top.push((remainder >> 64) as u64);
+            if self.width > 0 {
+                self.limbs.push(remainder as u64);
+            }
+            grants.push(unsettled(Fixed::from_bits(exact), ask));
+        }
+    }
+
+    /// The same for numbers of any size.
+    pub(super) fn grant_wide(
         &mut self,
         capacity: u64,
-        shares: &Shares,
-        split: &Split,
-        claims: &[Claim<'_>],
+        shares: &Shares<Wide>,
+        split: &Split<Wide>,
+        asks: &[Ask],
         grants: &mut Vec<Grant>,
     ) {
-        self.limbs.clear();
         // No grant exceeds the capacity, which bounds every number below: 40 + 90 + 174 + 64 = 368 bits at most.
         let denominator = shares.per_record.bit_len() + split.denominator.bit_len();
         let bits = 64 - capacity.leading_zeros() as usize + denominator + 64;
         match bits {
-            0..=128 => self.divide::<128, 2>(shares, split, claims, grants),
-            129..=192 => self.divide::<192, 3>(shares, split, claims, grants),
-            193..=256 => self.divide::<256, 4>(shares, split, claims, grants),
-            _ => self.divide::<384, 6>(shares, split, claims, grants),
+            0..=256 => self.divide::<256, 4>(shares, split, asks, grants),
+            _ => self.divide::<384, 6>(shares, split, asks, grants),
         }
-        fill_default_shares(capacity, claims, grants);
     }
 
     fn divide<const BITS: usize, const LIMBS: usize>(
         &mut self,
-        shares: &Shares,
-        split: &Split,
-        claims: &[Claim<'_>],
+        shares: &Shares<Wide>,
+        split: &Split<Wide>,
+        asks: &[Ask],
         grants: &mut Vec<Grant>,
     ) {
-        self.width = LIMBS;
+        self.clear(LIMBS);
         let ratio = Uint::<BITS, LIMBS>::from(split.numerator);
         let per_one = Uint::<BITS, LIMBS>::from(split.denominator);
         let denominator = Uint::<BITS, LIMBS>::from(shares.per_record) * per_one;
-        for claim in claims {
-            let (kept, portion) = split.of(shares, claim);
+        for ask in asks {
+            let (kept, portion) = split.of(shares, ask);
             let numerator: Uint<BITS, LIMBS> = Uint::from(kept) * per_one + Uint::from(portion) * ratio;
             let (quotient, remainder) = (numerator << 64_usize).div_rem(denominator);
-            let exact = Fixed::from_bits(quotient.to::<u128>());
-            self.limbs.extend_from_slice(remainder.as_limbs());
-            grants.push(Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: claim.credit });
+            let (top, others) = remainder.as_limbs().split_last().expect("a number has limbs");
+            self.top.push(*top);
+            self.limbs.extend_from_slice(others);
+            grants.push(unsettled(Fixed::from_bits(quotient.to::<u128>()), ask));
         }
     }
 
-    /// Compares what two claims have below their last bit.
-    pub(super) fn cmp(&self, one: usize, other: usize) -> Ordering {
+    fn clear(&mut self, limbs: usize) {
+        self.top.clear();
+        self.limbs.clear();
+        self.width = limbs - 1;
+    }
+
+    /// The most significant limb of what a claim has below its last bit.
+    pub(super) fn top(&self, claim: usize) -> u64 {
+        self.top[claim]
+    }
+
+    /// Compares what two claims have below their last bit, whose most significant limbs are equal.
+    pub(super) fn cmp_below_top(&self, one: usize, other: usize) -> Ordering {
+        if self.width == 0 {
+            return Ordering::Equal;
+        }
         let limbs = |claim: usize| self.limbs[claim * self.width..][..self.width].iter().rev();
         limbs(one).cmp(limbs(other))
     }
 }
 
-fn fill_default_shares(capacity: u64, claims: &[Claim<'_>], grants: &mut [Grant]) {
-    let total: u128 = claims.iter().map(|claim| u128::from(claim.weight)).sum();
+fn unsettled(exact: Fixed, ask: &Ask) -> Grant {
+    Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: ask.credit }
+}
+
+/// Completes the grants with what each would get if everybody wanted enough.
+pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, asks: &[Ask], grants: &mut [Grant]) {
     // Weights repeat, divisions are slow.
     let (mut weight, mut share) = (0, Fixed::ZERO);
-    for (claim, grant) in claims.iter().zip(grants) {
-        if claim.weight != weight {
-            weight = claim.weight;
-            share = default_share(capacity, weight, total);
+    for (ask, grant) in asks.iter().zip(grants) {
+        if ask.weight != weight {
+            weight = ask.weight;
+            share = default_share(capacity, weight, total_weight);
         }
         grant.default_share = share;
     }

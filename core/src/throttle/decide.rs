@@ -47,6 +47,11 @@ impl Throttle {
         if matches!(verdict, Verdict::Delay(_)) {
             return verdict;
         }
+        // Next to nothing waits: whatever completes now leaves no map at all.
+        if self.map_stays_empty(arrival.partition, arrival.offset) {
+            self.complete(arrival.partition, arrival.offset);
+            return verdict;
+        }
         self.make_room_in_map(arrival.partition, arrival.offset);
         match verdict {
             Verdict::Reject(rejection) if !self.map_has_room(arrival.partition, arrival.offset) => {
@@ -78,8 +83,7 @@ impl Throttle {
             None => self.unregistered.admitted += 1,
         }
         self.delays.record(waited);
-        self.actual.add(now, 1);
-        self.window_max = self.window_max.max(self.actual.count(now));
+        self.window_max = self.window_max.max(self.actual.add(now, 1));
         self.partitions[partition as usize].memory.add(now, 1);
     }
 
@@ -89,9 +93,14 @@ impl Throttle {
             Sender::NotAllowed(_) => return Err(Reason::UnknownClient),
             Sender::Anonymous => return Err(Reason::Anonymous),
         };
-        if let Some(client) = self.registry.find(name) {
-            return Ok(client);
+        match self.registry.find(name) {
+            Some(client) => Ok(client),
+            None => self.newcomer(now, name),
         }
+    }
+
+    #[cold]
+    fn newcomer(&mut self, now: Time, name: &str) -> Result<u32, Reason> {
         let client = self
             .registry
             .register(name, self.share.cycle, &self.policy, now)
@@ -124,7 +133,7 @@ impl Throttle {
 
     /// Shape: at once if nobody waits and all gates are open, else in line.
     fn shape(&mut self, now: Time, client: u32, arrival: &Arrival<'_>) -> Verdict {
-        let alone = self.registry.get(client).lane.records.is_empty() && self.next_ready().is_none();
+        let alone = self.registry.get(client).lane.records.is_empty() && self.nobody_is_ready();
         if !alone || !self.gates_open(now) || !self.fits_in_map(arrival) {
             return Verdict::Delay(self.delay(now, client, arrival));
         }
@@ -177,7 +186,7 @@ impl Throttle {
         let allowance = client.allowance();
         let within = client.used.count(now, cycle) < allowance;
         let granted = if within { now } else { client.used.below_at(now, allowance, edge) };
-        let limit = client.limit.as_ref().map_or(now, OwnLimit::open_at);
+        let limit = client.limit.as_deref().map_or(now, OwnLimit::open_at);
         granted.max(limit).max(self.window.below_at(now, self.policy.capacity))
     }
 
@@ -196,13 +205,23 @@ impl Throttle {
         if self.policy.enforce { arrival.partition } else { VIRTUAL }
     }
 
+    #[inline]
+    fn nobody_is_ready(&mut self) -> bool {
+        self.backlog.nobody_stands() || self.next_ready().is_none()
+    }
+
     /// Both gates on the service, checked before either is charged.
+    #[inline]
     pub(super) fn gates_open(&mut self, now: Time) -> bool {
         self.window.count(now) < self.policy.capacity && self.bucket.has_room(now)
     }
 
+    #[inline]
     pub(super) fn take_own_limit(&mut self, now: Time, client: u32) -> Result<(), Time> {
-        self.registry.get(client).limit.as_ref().map_or(Ok(()), |limit| limit.take(now))
+        match &self.registry.get(client).limit {
+            None => Ok(()),
+            Some(limit) => limit.take(now),
+        }
     }
 
     /// The client whose turn it is.
@@ -212,11 +231,15 @@ impl Throttle {
     }
 
     /// Charges an admission everywhere.
+    #[inline]
     pub(super) fn admitted(&mut self, now: Time, index: u32, partition: u32, waited: Duration) {
-        self.window.add(now, 1);
+        let in_window = self.window.add(now, 1);
         let cycle = self.share.cycle;
         let client = self.registry.get_mut(index);
-        client.used.charge(now, cycle);
+        // Shape counts none: not even looking spares a decision a cache line.
+        if self.policy.mode == Mode::Reject {
+            client.used.charge(now, cycle);
+        }
         if partition == VIRTUAL {
             client.shadow.admitted += 1;
             return;
@@ -224,7 +247,7 @@ impl Throttle {
         client.count_admitted(waited);
         self.delays.record(waited);
         self.partitions[partition as usize].memory.add(now, 1);
-        self.window_max = self.window_max.max(self.window.count(now));
+        self.window_max = self.window_max.max(in_window);
     }
 
     pub(super) fn counts_of(&mut self, index: u32) -> &mut crate::registry::Counts {
@@ -237,6 +260,7 @@ impl Throttle {
         if self.policy.enforce { &mut self.unregistered } else { &mut self.unregistered_shadow }
     }
 
+    #[inline]
     pub(super) fn complete(&mut self, partition: u32, offset: i64) {
         let place = &mut self.partitions[partition as usize];
         place.tracker.complete(offset);
@@ -245,6 +269,7 @@ impl Throttle {
 
     fn fits_in_map(&self, arrival: &Arrival<'_>) -> bool {
         !self.policy.enforce
+            || self.map_stays_empty(arrival.partition, arrival.offset)
             || self.overflow() == Overflow::DeadLetter
             || self.map_has_room(arrival.partition, arrival.offset)
     }

@@ -332,6 +332,13 @@ impl Throttle {
             || offset - tracker.base() < MAX_SPAN as i64 && tracker.bits_bound_after(offset) <= self.map_room.set_bits
     }
 
+    /// Whether this is the committable offset and nothing beyond it is completed.
+    #[inline]
+    pub(super) fn map_stays_empty(&self, partition: u32, offset: i64) -> bool {
+        let tracker = &self.partitions[partition as usize].tracker;
+        offset == tracker.base() && tracker.span() == 0
+    }
+
     /// Paused at three quarters: what is in the backlog already can still complete around its holes.
     fn map_is_nearly_full(&self, partition: u32) -> bool {
         let tracker = &self.partitions[partition as usize].tracker;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Throttle;
-use crate::allocator::{Claim, Grant, Terms, Wants};
+use crate::allocator::{Allocator, Ask, Grant, Terms, Wants};
 use crate::registry::Client;
 use crate::units::{Time, nanos};
 
@@ -27,14 +27,32 @@ impl Cause {
 pub(super) struct Share {
     pub(super) cycle: u64,
     start: Time,
+    /// Where the next one begins: looked at for each record.
+    edge: Time,
     early: Option<(Time, Cause)>,
     last_early: Option<Time>,
     pub(super) allocations: [u64; Cause::NAMES.len()],
+    allocator: Allocator,
+    // Kept for the next time.
+    who: Vec<u32>,
+    asks: Vec<Ask>,
+    grants: Vec<Grant>,
 }
 
 impl Share {
-    pub(super) fn new(now: Time) -> Share {
-        Share { cycle: 0, start: now, early: None, last_early: None, allocations: [0; Cause::NAMES.len()] }
+    pub(super) fn new(now: Time, cycle: Duration) -> Share {
+        Share {
+            cycle: 0,
+            start: now,
+            edge: now + cycle,
+            early: None,
+            last_early: None,
+            allocations: [0; Cause::NAMES.len()],
+            allocator: Allocator::new(),
+            who: Vec::new(),
+            asks: Vec::new(),
+            grants: Vec::new(),
+        }
     }
 }
 
@@ -59,27 +77,32 @@ impl Throttle {
 
     /// Where the next cycle begins.
     pub(super) fn next_edge(&self) -> Time {
-        self.share.start + self.policy.cycle
+        self.share.edge
     }
 
     /// Ends every cycle whose edge has passed. Only the last edge allocates: nobody could have used what the ones
     /// before it would have granted.
+    #[inline]
     pub(super) fn roll(&mut self, now: Time) {
-        if now < self.next_edge() {
-            return;
+        if now >= self.share.edge {
+            self.end_cycles(now);
         }
+    }
+
+    #[cold]
+    fn end_cycles(&mut self, now: Time) {
         let cycle = nanos(self.policy.cycle);
         let ended = nanos(now.since(self.share.start)) / cycle;
-        for _ in 0..ended.min(2) {
-            for client in self.registry.iter_mut() {
+        // Before the allocation, not after: what is granted to the forgotten would be nobody's for a cycle.
+        self.registry.forget_idle(now - self.policy.client_idle_timeout, |client| {
+            for _ in 0..ended.min(2) {
                 end_cycle(client);
             }
-        }
+        });
         self.share.cycle += ended;
         self.share.start = self.share.start + Duration::from_nanos(ended * cycle);
+        self.share.edge = self.share.start + self.policy.cycle;
         self.share.early = None;
-        // Before, not after: what is granted to the forgotten would be nobody's for a cycle.
-        self.registry.forget_idle(now - self.policy.client_idle_timeout);
         self.allocate(Cause::Cycle);
     }
 
@@ -93,7 +116,7 @@ impl Throttle {
             client.last_wants = u64::try_from((wants * new).div_ceil(old)).unwrap_or(u64::MAX);
         }
         self.share.cycle += 1;
-        self.share.start = now;
+        (self.share.start, self.share.edge) = (now, now + self.policy.cycle);
         self.share.early = None;
     }
 
@@ -115,24 +138,24 @@ impl Throttle {
             reservation: self.policy.reservation,
             lending: self.policy.lending,
         };
-        let (cycle, registry) = (self.share.cycle, &self.registry);
-        let claims: Vec<Claim<'_>> = registry
-            .iter()
-            .map(|(_, client)| Claim {
-                name: &client.name,
+        let (share, registry) = (&mut self.share, &self.registry);
+        share.asks.clear();
+        share.who.clear();
+        for (index, client) in registry.iter() {
+            share.who.push(index);
+            share.asks.push(Ask {
                 weight: registry.weight_of(client),
-                wants: claimed(client, cycle, cause),
+                wants: claimed(client, share.cycle, cause),
                 credit: if cause == Cause::Cycle { client.grant.credit } else { client.credit },
-            })
-            .collect();
-        let mut grants: Vec<Grant> = Vec::with_capacity(claims.len());
-        self.allocator.allocate(&terms, &claims, &mut grants);
-        for (client, grant) in self.registry.iter_mut().zip(grants) {
+            });
+        }
+        let name_of = |ask: usize| &*registry.get(share.who[ask]).name;
+        share.allocator.allocate_asks(&terms, &share.asks, name_of, &mut share.grants);
+        for (client, &grant) in self.registry.iter_mut().zip(&self.share.grants) {
             if cause == Cause::Cycle {
                 client.credit = client.grant.credit;
             }
-            client.grant = grant;
-            client.reweigh();
+            client.take_grant(grant);
         }
         self.share.allocations[cause as usize] += 1;
     }

@@ -1,0 +1,234 @@
+//! What the core is measured on: services whose clients are all known, and the three things that cost time in them.
+//!
+//! Only what stands inside [`measured`] is timed, and only that is counted by `scripts/instructions`: not the making of ids,
+//! nor what comes between two batches. Ids lie in the cache when they are looked at, as those of a record that was just read.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::throttle::{Arrival, Sender, Throttle};
+use watermaster_core::units::{Ratio, Time, Weight};
+
+pub const CYCLE: Duration = Duration::from_secs(10);
+/// Decisions between two looks at what else is due.
+const BATCH: usize = 1024;
+/// Time from one record to the next.
+const STEP: Duration = Duration::from_micros(1);
+/// More than ever comes in a cycle.
+const PLENTY: u64 = 1_000_000_000;
+/// A record each ten steps.
+const LITTLE: u64 = 1_000_000;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Case {
+    /// Shape: a record that goes at once.
+    AtOnce,
+    /// Shape: a record that is put in line.
+    Delayed,
+    /// Shape: a record that leaves the line, the question for the next one's time included.
+    Served,
+    /// Reject: a record that is within its client's grant.
+    Reject,
+    /// A cycle's edge: everybody's wants, who is idle, and the allocation.
+    Edge(Lending),
+}
+
+impl Case {
+    pub const ALL: [(&str, Case); 6] = [
+        ("at_once", Case::AtOnce),
+        ("delayed", Case::Delayed),
+        ("served", Case::Served),
+        ("reject", Case::Reject),
+        ("edge", Case::Edge(Lending::Proportional)),
+        ("edge_max_min", Case::Edge(Lending::MaxMin)),
+    ];
+
+    fn policy(self, clients: usize) -> Policy {
+        let mode = if self == Case::Reject { Mode::Reject } else { Mode::Shape };
+        match self {
+            Case::AtOnce | Case::Reject => policy(mode, PLENTY, clients),
+            Case::Delayed | Case::Served => policy(mode, LITTLE, clients),
+            Case::Edge(lending) => {
+                Policy { lending, burst: Ratio::ONE, ..policy(mode, 2 * clients as u64 / 3 + 1, clients) }
+            }
+        }
+    }
+}
+
+/// One of [`Case::ALL`], going on for as long as somebody measures.
+pub struct Service {
+    case: Case,
+    throttle: Throttle,
+    clients: usize,
+    ids: Vec<String>,
+    random: u64,
+    now: Time,
+    offset: i64,
+}
+
+impl Service {
+    /// All clients are known, and a few cycles have passed.
+    pub fn new(case: Case, clients: usize) -> Service {
+        Service::with(case, case.policy(clients), clients)
+    }
+
+    /// The same with another policy.
+    pub fn with(case: Case, policy: Policy, clients: usize) -> Service {
+        let now = Time::from_nanos(1_700_000_000_000_000_000);
+        let mut throttle = Throttle::new(policy, now);
+        throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+        let ids = vec![String::new(); BATCH];
+        let mut service = Service { case, throttle, clients, ids, random: 1, now, offset: 0 };
+        for client in 0..clients {
+            service.name(0, client);
+            service.decide(1, Duration::from_micros(10));
+        }
+        for _ in 0..3 {
+            service.look(CYCLE);
+        }
+        service
+    }
+
+    /// Measures this many operations: how long each took, on average, of those between two looks at what else is due.
+    pub fn run(&mut self, operations: u64) -> Vec<Duration> {
+        let mut left = operations as usize;
+        let mut each = Vec::new();
+        while left > 0 {
+            let batch = if matches!(self.case, Case::Edge(_)) { 1 } else { left.min(BATCH) };
+            let took = match self.case {
+                Case::AtOnce | Case::Reject => self.decisions(batch, STEP),
+                Case::Delayed => {
+                    let took = self.decisions(batch, Duration::ZERO);
+                    self.serve_all();
+                    took
+                }
+                Case::Served => {
+                    self.decisions(batch, Duration::ZERO);
+                    timed(|| self.serve_all())
+                }
+                Case::Edge(_) => self.edge(),
+            };
+            each.push(took / batch as u32);
+            left -= batch;
+        }
+        each
+    }
+
+    /// Puts records in line that stay there: how long that took.
+    pub fn pile_up(&mut self, records: u64) -> Vec<Duration> {
+        (0..records.div_ceil(BATCH as u64)).map(|_| self.decisions(BATCH, STEP) / BATCH as u32).collect()
+    }
+
+    fn decisions(&mut self, batch: usize, step: Duration) -> Duration {
+        self.look(STEP);
+        for index in 0..batch {
+            let client = self.random() as usize % self.clients;
+            self.name(index, client);
+        }
+        // What delays and then serves is measured in one of the two only.
+        if self.case == Case::Served {
+            self.decide(batch, step);
+            return Duration::ZERO;
+        }
+        timed(|| self.decide(batch, step))
+    }
+
+    /// Records of everybody's age: a twentieth of the clients floods, others want little or nothing.
+    fn edge(&mut self) -> Duration {
+        for _ in 0..self.clients.div_ceil(BATCH) {
+            for index in 0..BATCH {
+                let client = self.random() as usize % self.clients;
+                // Smaller numbers more often.
+                let client = client * (self.random() as usize % self.clients) / self.clients;
+                self.name(index, client);
+            }
+            self.decide(BATCH, Duration::ZERO);
+            self.look(Duration::ZERO);
+        }
+        self.now = self.now + CYCLE;
+        let took = timed(|| self.throttle.handle_timeout(self.now));
+        self.look(Duration::ZERO);
+        took
+    }
+
+    fn serve_all(&mut self) {
+        while self.throttle.backlog().0 > 0 {
+            self.now = self.now + 10 * STEP;
+            self.look(Duration::ZERO);
+            black_box(self.throttle.poll_timeout(self.now));
+        }
+    }
+
+    fn decide(&mut self, batch: usize, step: Duration) {
+        for id in &self.ids[..batch] {
+            self.now = self.now + step;
+            let arrival = Arrival { partition: 0, offset: self.offset, bytes: 256, sender: Sender::Client(id) };
+            self.offset += 1;
+            black_box(self.throttle.handle_record(self.now, &arrival));
+        }
+    }
+
+    /// Time passes, and what is due happens.
+    fn look(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.throttle.handle_timeout(self.now);
+        while let Some(action) = self.throttle.poll_action(self.now) {
+            black_box(action);
+        }
+    }
+
+    fn name(&mut self, index: usize, client: usize) {
+        let id = &mut self.ids[index];
+        id.clear();
+        write!(id, "client-{client:08}").expect("a string takes what is written");
+    }
+
+    /// Xorshift: the same clients in every run.
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random >> 20
+    }
+}
+
+/// Shape mode without a burst: a bucket one record deep.
+pub fn policy(mode: Mode, capacity: u64, clients: usize) -> Policy {
+    Policy {
+        capacity,
+        cycle: CYCLE,
+        reservation: Ratio::from_millionths(100_000).expect("a tenth is a ratio"),
+        lending: Lending::Proportional,
+        mode,
+        enforce: true,
+        window: Window::Sliding,
+        catch_up: CatchUp::Delay,
+        max_clients: clients,
+        unlisted_weight: Weight::ONE,
+        client_idle_timeout: CYCLE * 1_000_000,
+        clients: Vec::new(),
+        queue_capacity: 10_000,
+        queue_bytes: 256 << 20,
+        max_delay: CYCLE * 60,
+        overflow: Overflow::DeadLetter,
+        burst: Ratio::ZERO,
+        commit_interval: Duration::from_nanos(1),
+        map_budget: MapBudget::default(),
+    }
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let began = Instant::now();
+    measured(work);
+    began.elapsed()
+}
+
+/// Callgrind counts from this function's start to its end; no other function may be called so.
+#[inline(never)]
+fn measured(work: impl FnOnce()) {
+    work();
+}

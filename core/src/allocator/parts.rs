@@ -1,0 +1,158 @@
+//! The integers of an allocation: 128 bits where everything fits, which is every day; 192 where weights, wants or capacity are extreme.
+
+use std::fmt::Debug;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
+
+use ruint::Uint;
+
+/// 192 bits: the largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record = 2¹⁷⁴.
+pub(super) type Wide = Uint<192, 3>;
+
+/// A number of parts.
+pub(super) trait Parts:
+    Copy
+    + Ord
+    + Debug
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + AddAssign
+    + SubAssign
+    + Sum
+{
+    const ZERO: Self;
+    const ONE: Self;
+
+    /// From a number that is known to fit.
+    fn of(number: u128) -> Self;
+    fn widened(self) -> Wide;
+    fn gcd(self, other: Self) -> Self;
+}
+
+impl Parts for u128 {
+    const ZERO: u128 = 0;
+    const ONE: u128 = 1;
+
+    fn of(number: u128) -> u128 {
+        number
+    }
+
+    fn widened(self) -> Wide {
+        Wide::from(self)
+    }
+
+    fn gcd(self, other: u128) -> u128 {
+        gcd(self, other)
+    }
+}
+
+impl Parts for Wide {
+    const ZERO: Wide = Uint::ZERO;
+    const ONE: Wide = Uint::ONE;
+
+    fn of(number: u128) -> Wide {
+        Wide::from(number)
+    }
+
+    fn widened(self) -> Wide {
+        self
+    }
+
+    fn gcd(self, other: Wide) -> Wide {
+        Uint::gcd(self, other)
+    }
+}
+
+/// The greatest common divisor; of 0 and another number that one.
+pub(super) fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Divides by the same number again and again: Möller and Granlund, *Improved division by invariant integers* (2011), algorithm 5.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Divisor {
+    /// The number with its highest bit moved up to bit 127.
+    shifted: u128,
+    shift: u32,
+    /// ⌊(2¹⁹² − 1) / shifted⌋ − 2⁶⁴.
+    reciprocal: u64,
+}
+
+impl Divisor {
+    /// # Panics
+    ///
+    /// If it is 0.
+    pub(super) fn new(divisor: u128) -> Divisor {
+        let shift = divisor.leading_zeros();
+        let shifted = divisor << shift;
+        let reciprocal: Wide = Wide::MAX / Wide::from(shifted);
+        Divisor { shifted, shift, reciprocal: reciprocal.as_limbs()[0] }
+    }
+
+    /// How many limbs make what is left: its most significant ones.
+    pub(super) fn limbs(&self) -> usize {
+        if self.shift < 64 { 2 } else { 1 }
+    }
+
+    /// The quotient, in units of 2⁻⁶⁴ and rounded down to them, and what is left: comparable with that of another number
+    /// divided by the same. The quotient's whole part must be below 2⁶⁴.
+    pub(super) fn divide(&self, number: u128) -> (u128, u128) {
+        // Shifted, the number is less than 2⁶⁴ times the divisor: three limbs.
+        let (high, low) = if self.shift < 64 {
+            (number >> (64 - self.shift), (number << self.shift) as u64)
+        } else {
+            (number << (self.shift - 64), 0)
+        };
+        let (whole, rest) = self.limb(high, low);
+        let (fraction, rest) = self.limb(rest, 0);
+        (u128::from(whole) << 64 | u128::from(fraction), rest)
+    }
+
+    /// One limb of a quotient, and the rest: of `high` · 2⁶⁴ + `low`, where `high` is less than the divisor.
+    fn limb(&self, high: u128, low: u64) -> (u64, u128) {
+        debug_assert!(high < self.shifted, "the quotient has one limb");
+        let estimate = u128::from(self.reciprocal) * (high >> 64) + high;
+        let guess = (estimate >> 64) as u64;
+        let upper = (high as u64).wrapping_sub(guess.wrapping_mul((self.shifted >> 64) as u64));
+        let lower = u128::from(self.shifted as u64) * u128::from(guess);
+        let rest = (u128::from(upper) << 64 | u128::from(low)).wrapping_sub(lower).wrapping_sub(self.shifted);
+        let (mut quotient, mut rest) = (guess.wrapping_add(1), rest);
+        if (rest >> 64) as u64 >= estimate as u64 {
+            (quotient, rest) = (quotient.wrapping_sub(1), rest.wrapping_add(self.shifted));
+        }
+        if rest >= self.shifted {
+            (quotient, rest) = (quotient.wrapping_add(1), rest - self.shifted);
+        }
+        (quotient, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn a_divisor_divides(
+            high in any::<u128>(), bits in 0..128_u32, near in any::<bool>(), number in any::<u128>(), less in 0..128_u32,
+        ) {
+            // Divisors of every size, some just below a power of two.
+            let divisor = if near { u128::MAX >> bits } else { high >> bits }.max(1);
+            let number = (number >> less).min(divisor.saturating_mul(1 << 63));
+            let (quotient, rest) = Divisor::new(divisor).divide(number);
+            type Wider = Uint<192, 3>;
+            let (expected, left) = (Wider::from(number) << 64_usize).div_rem(Wider::from(divisor));
+            prop_assert_eq!(Wider::from(quotient), expected);
+            prop_assert_eq!(rest >> divisor.leading_zeros(), left.to::<u128>());
+        }
+    }
+}
