@@ -52,9 +52,12 @@ impl Case {
         match self {
             Case::AtOnce | Case::Reject => policy(mode, PLENTY, clients),
             Case::Delayed | Case::Served => policy(mode, LITTLE, clients),
-            Case::Edge(lending) => {
-                Policy { lending, burst: Ratio::ONE, ..policy(mode, 2 * clients as u64 / 3 + 1, clients) }
-            }
+            Case::Edge(lending) => Policy {
+                lending,
+                burst: Ratio::ONE,
+                queue_bytes: u64::MAX,
+                ..policy(mode, 2 * clients as u64 / 3 + 1, clients)
+            },
         }
     }
 }
