@@ -31,7 +31,9 @@ pub(super) struct Link<'c> {
     pub(super) consumer: &'c Consumer,
     pub(super) producer: Producer,
     pub(super) places: Vec<Place>,
-    pub(super) numbers: HashMap<SourcePartition, u32>,
+    numbers: HashMap<SourcePartition, u32>,
+    /// The partition that was looked up last, with its number: records come in runs of one.
+    last: Option<(SourcePartition, u32)>,
     /// How many producers lost a connection before they had their epoch, since one did not.
     tainted_starts: u32,
 }
@@ -49,7 +51,7 @@ pub(super) struct Place {
 
 impl<'c> Link<'c> {
     pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer) -> Link<'c> {
-        Link { job, consumer, producer, places: Vec::new(), numbers: HashMap::new(), tainted_starts: 0 }
+        Link { job, consumer, producer, places: Vec::new(), numbers: HashMap::new(), last: None, tainted_starts: 0 }
     }
 
     /// The number of a partition, a new one if it never came before.
@@ -60,6 +62,18 @@ impl<'c> Link<'c> {
             self.places.push(Place { source, partition, assigned: false, high: 0, read_at: Time::ZERO });
         }
         number
+    }
+
+    /// The number of a partition that came before.
+    pub(super) fn known(&mut self, partition: SourcePartition) -> Option<u32> {
+        match self.last {
+            Some((last, number)) if last == partition => Some(number),
+            _ => {
+                let number = *self.numbers.get(&partition)?;
+                self.last = Some((partition, number));
+                Some(number)
+            }
+        }
     }
 
     /// Where a number's partition is.
@@ -85,7 +99,7 @@ impl<'c> Link<'c> {
 }
 
 /// Sends an output where it belongs.
-pub(super) fn send(producer: &Producer, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+pub(super) fn send(producer: &Producer, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
     let to = match &output.rejected {
         None => Destination::Target,
         Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
@@ -94,7 +108,7 @@ pub(super) fn send(producer: &Producer, output: &Output<record::Output<'_>>, tag
             retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
         }),
     };
-    producer.send(to, &output.payload, tag)
+    producer.send(to, &mut output.payload, tag)
 }
 
 /// A call between two places at which the process can be told to die; the second one is reached if it succeeded.
@@ -139,7 +153,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
         around("before_begin", "after_begin", || self.producer.begin())
     }
 
-    fn send(&mut self, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
         send(&self.producer, output, tag)
     }
 

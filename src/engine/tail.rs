@@ -24,7 +24,7 @@ impl Engine<'_> {
     /// Has idle partitions looked behind, and completes the holes that were found.
     pub(super) fn notice_tails(&mut self, now: Time) {
         for holes in self.link.consumer.holes() {
-            let Some(&number) = self.link.numbers.get(&holes.partition) else { continue };
+            let Some(number) = self.link.known(holes.partition) else { continue };
             // Somebody else's by now, or more of it was read.
             if self.stands_at(number, holes.partition) != Some(holes.from) {
                 continue;
