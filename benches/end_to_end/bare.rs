@@ -116,9 +116,10 @@ fn forward(producer: &BaseProducer, target: &str, message: &BorrowedMessage<'_>)
 }
 
 fn commit(transactions: Transactions, consumer: &BaseConsumer, producer: &BaseProducer) {
-    // `flush` looks up once in 100 ms where no report says that a record arrived.
+    // `flush` looks up once in 100 ms where no report says that a record arrived; `poll` spins through its last millisecond.
     while producer.in_flight_count() > 0 {
-        producer.poll(Duration::from_millis(1));
+        producer.poll(Duration::ZERO);
+        std::thread::sleep(Duration::from_millis(1));
     }
     let position = consumer.position().expect("it has read");
     match transactions {

@@ -121,9 +121,7 @@ impl Options {
             turned: match (self.delayed, self.rejected) {
                 (Some(percent), _) => Turned::Delayed { percent, capacity: self.capacity },
                 (_, Some(percent)) => Turned::Rejected { percent },
-                _ if self.latency => {
-                    Turned::Steady { capacity: self.capacity, rate: self.capacity * self.load / 100 }
-                }
+                _ if self.latency => Turned::Steady { capacity: self.capacity, rate: self.capacity * self.load / 100 },
                 _ => Turned::Nothing,
             },
         }
@@ -144,19 +142,20 @@ impl Options {
             under: self.under.clone(),
         };
         let mut all = vec![
-            runner("bare loop".to_owned(), Program::Bare(Transactions::No)),
-            runner("bare loop, transactions".to_owned(), Program::Bare(Transactions::Yes)),
+            runner("plain loop".to_owned(), Program::Bare(Transactions::No)),
+            runner("transactional loop".to_owned(), Program::Bare(Transactions::Yes)),
         ];
         for &mode in modes {
             for delivery in [Delivery::AtLeastOnce, Delivery::ExactlyOnce] {
-                let name = format!("{}, {}", mode.name(), delivery.name());
+                let name = format!("{} {}", mode.name(), delivery.name());
                 all.push(runner(name, Program::Watermaster(mode, delivery)));
             }
         }
         if self.latency {
             all.retain(|runner| runner.transactional());
         }
-        all.retain(|runner| self.only.is_empty() || self.only.iter().any(|text| runner.name.contains(text.as_str())));
+        let chosen = |runner: &Runner| self.only.iter().any(|text| runner.name.contains(text.as_str()));
+        all.retain(|runner| self.only.is_empty() || chosen(runner));
         all.extend(self.peers.iter().map(|(name, command)| runner(name.clone(), Program::Peer(command.clone()))));
         all
     }

@@ -55,7 +55,8 @@ impl Results {
         for row in &self.rows {
             let against = self.loop_of(row);
             let text = |of: fn(&Cost) -> f64| against.map_or(String::new(), |base| ratio(row, base, of).to_string());
-            let beyond = against.map_or(0.0, |base| row.median(|cost| cost.peak_bytes) - base.median(|cost| cost.peak_bytes));
+            let beyond =
+                against.map_or(0.0, |base| row.median(|cost| cost.peak_bytes) - base.median(|cost| cost.peak_bytes));
             println!(
                 "{:<28} {:>13.2} {:>10.0} {:>18} {:>18} {:>10.1} {:>10.1} {:>9.1}",
                 row.runner.name,

@@ -71,6 +71,12 @@ unsafe fn bytes<'a>(pointer: *const c_void, size: usize) -> Option<&'a [u8]> {
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) })
 }
 
+/// The name of the topic that a message came from. (`Message::topic` looks for broken UTF-8 in it each time.)
+pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
+    // SAFETY: a consumed message keeps its topic alive, whose name is a C string that never changes.
+    unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(message.topic_ptr())) }
+}
+
 /// Name and value of a header.
 pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
@@ -205,7 +211,11 @@ pub(super) struct Outgoing<'a> {
 }
 
 /// Hands a record to a producer, which copies key and value. (`BaseProducer::send` copies the topic's name, and has it looked up, each time.)
-pub(super) fn produce<C: ClientContext>(client: &Client<C>, topic: &TopicHandle, record: Outgoing<'_>) -> Result<(), Code> {
+pub(super) fn produce<C: ClientContext>(
+    client: &Client<C>,
+    topic: &TopicHandle,
+    record: Outgoing<'_>,
+) -> Result<(), Code> {
     let part = |bytes: Option<&[u8]>| match bytes {
         Some(bytes) => (bytes.as_ptr().cast::<c_void>(), bytes.len()),
         None => (ptr::null(), 0),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, PurgeConfig};
 use watermaster_core::reason::Reason;
 use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 pub use watermaster_core::round::{Failure, SendError};
@@ -69,9 +69,50 @@ pub struct DeadLetter<'a> {
 pub struct Producer {
     /// Before their client.
     topics: Topics,
-    inner: Arc<ThreadedProducer<Context>>,
+    inner: Arc<Served>,
     names: Names,
     transactions: Option<Transactions>,
+}
+
+/// A client whose reports and events a thread of its own serves.
+///
+/// (rdkafka's `ThreadedProducer` spins through the last millisecond of each 100: librdkafka's timeouts are whole milliseconds, and
+/// 99.99 ms are 99 and then nothing for a while.)
+struct Served {
+    base: Arc<BaseProducer<Context>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// How long the serving thread waits for an event. A moment more than whole milliseconds, so that nothing is left of it after them.
+const SERVE: Duration = Duration::from_micros(100_050);
+
+impl Served {
+    fn new(base: BaseProducer<Context>) -> Result<Served, KafkaError> {
+        let (base, stop) = (Arc::new(base), Arc::new(AtomicBool::new(false)));
+        let (served, stopped) = (Arc::clone(&base), Arc::clone(&stop));
+        let thread = thread::Builder::new().name("kafka-reports".to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                served.poll(SERVE);
+            }
+        });
+        let thread = thread.map_err(|error| KafkaError::Client(format!("no thread to serve the producer: {error}")))?;
+        Ok(Served { base, stop, thread: Some(thread) })
+    }
+
+    fn client(&self) -> &Client<Context> {
+        self.base.client()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It can only have panicked, which was told.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// What a producer needs to know of its transactions.
@@ -147,7 +188,7 @@ impl Producer {
             dead_letter: service.dead_letter.clone(),
             sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
         };
-        let inner: ThreadedProducer<Context> = config.create_with_context(Context::default())?;
+        let inner = Served::new(config.create_with_context(Context::default())?)?;
         let topics = Topics {
             target: topic(inner.client(), &names.target)?,
             dead_letter: topic(inner.client(), &names.dead_letter)?,
@@ -183,7 +224,7 @@ impl Producer {
     /// What librdkafka has said by now is heard first: the polling thread may not have got to it yet.
     pub fn tainted(&self) -> bool {
         for _ in 0..ffi::waiting_events(self.client()) {
-            self.inner.poll(Duration::ZERO);
+            self.inner.base.poll(Duration::ZERO);
         }
         !planted(Fault::NoTaint) && self.client().context().tainted.load(Ordering::Acquire)
     }
@@ -336,7 +377,7 @@ impl Producer {
 
     /// Gives up what is in flight: each becomes a failure of unknown outcome.
     pub fn purge(&self) {
-        self.inner.purge(PurgeConfig::default().queue().inflight());
+        self.inner.base.purge(PurgeConfig::default().queue().inflight());
     }
 
     /// Why this producer is of no use any more, if so.
@@ -354,8 +395,7 @@ impl Producer {
     fn dead_letter_headers(&self, output: &mut Output<'_>, letter: &DeadLetter<'_>) -> HeaderList {
         let attempt = incoming_attempt(output.headers()).map_or(1, |attempt| attempt.saturating_add(1));
         let came_back = output.headers().iter().any(|(name, _)| name.starts_with(throttle::PREFIX));
-        let mut headers =
-            output.take_headers().unwrap_or_else(|| HeaderList::with_capacity(throttle::ALL.len()));
+        let mut headers = output.take_headers().unwrap_or_else(|| HeaderList::with_capacity(throttle::ALL.len()));
         if came_back {
             throttle::ALL.into_iter().for_each(|name| headers.remove(name));
         }
