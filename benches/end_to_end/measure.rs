@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::bare;
 use crate::runner::{Route, Runner, Start};
-use crate::topics::Topics;
+use crate::topics::{Probe, Topics};
 use crate::workload::{self, Workload};
 
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -57,7 +57,7 @@ pub fn run(broker: &str, topics: &Topics, source: &str, workload: &Workload, run
         if runner.bare() {
             await_done(&mut said);
         } else {
-            await_arrival(topics, route, workload);
+            await_arrival(&topics.probe(), route, workload, &mut child);
             await_commit(admin, workload);
         }
         Cost {
@@ -101,18 +101,21 @@ fn await_done(said: &mut BufReader<ChildStdout>) {
 
 /// Partition by partition: what came from one goes to the same one of either topic. Markers of transactions count as
 /// offsets too, so it may not be over yet.
-fn await_arrival(topics: &Topics, route: Route<'_>, workload: &Workload) {
+fn await_arrival(probe: &Probe, route: Route<'_>, workload: &Workload, child: &mut Running) {
     let began = Instant::now();
-    let pause = Duration::from_millis(20);
-    let arrived = |partition| topics.end(route.target, partition) + topics.end(route.dead_letter, partition);
-    let sent = || topics.partitions().map(|partition| topics.end(route.source, partition)).sum::<u64>();
+    let mut pause = || {
+        assert!(began.elapsed() < LONGEST, "the forwarder takes too long");
+        assert!(child.0.try_wait().expect("it is a child").is_none(), "the forwarder ended");
+        thread::sleep(Duration::from_millis(20));
+    };
+    let arrived = |partition| probe.end(route.target, partition) + probe.end(route.dead_letter, partition);
+    let sent = || probe.partitions().map(|partition| probe.end(route.source, partition)).sum::<u64>();
     while sent() < workload.records {
-        thread::sleep(pause);
+        pause();
     }
-    for partition in topics.partitions() {
-        while arrived(partition) < topics.end(route.source, partition) {
-            assert!(began.elapsed() < LONGEST, "the forwarder takes too long");
-            thread::sleep(pause);
+    for partition in probe.partitions() {
+        while arrived(partition) < probe.end(route.source, partition) {
+            pause();
         }
     }
 }

@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 pub struct Topics {
     admin: AdminClient<DefaultClientContext>,
-    probe: BaseConsumer,
+    config: ClientConfig,
     runtime: tokio::runtime::Runtime,
     partitions: i32,
 }
@@ -23,12 +23,12 @@ impl Topics {
             config.set("bootstrap.servers", broker);
             config
         };
-        Topics {
-            admin: config().create().expect("an admin client"),
-            probe: config().create().expect("a consumer"),
-            runtime,
-            partitions,
-        }
+        Topics { admin: config().create().expect("an admin client"), config: config(), runtime, partitions }
+    }
+
+    /// One that knows nothing of topics that are gone.
+    pub fn probe(&self) -> Probe {
+        Probe { consumer: self.config.create().expect("a consumer"), partitions: self.partitions }
     }
 
     pub fn create(&self, topic: &str) {
@@ -40,11 +40,25 @@ impl Topics {
     pub fn delete(&self, topic: &str) {
         let _ = self.runtime.block_on(self.admin.delete_topics(&[topic], &AdminOptions::new()));
     }
+}
 
+/// Tells how much is in topics.
+pub struct Probe {
+    consumer: BaseConsumer,
+    partitions: i32,
+}
+
+impl Probe {
     /// How many offsets of a partition are taken: records, and the markers of transactions.
     pub fn end(&self, topic: &str, partition: i32) -> u64 {
-        let ends = self.probe.fetch_watermarks(topic, partition, Duration::from_secs(5));
-        ends.map_or(0, |(_, high)| u64::try_from(high).unwrap_or(0))
+        let ends = self.consumer.fetch_watermarks(topic, partition, Duration::from_secs(5));
+        match ends {
+            Ok((_, high)) => u64::try_from(high).unwrap_or(0),
+            Err(error) => {
+                eprintln!("  how much is in {topic}-{partition}: {error}");
+                0
+            }
+        }
     }
 
     pub fn partitions(&self) -> impl Iterator<Item = i32> {
