@@ -261,6 +261,7 @@ impl<'c> Engine<'c> {
             }
             match event {
                 Event::Idle => {
+                    self.tail.emptied = true;
                     if !self.round_has_work() {
                         self.detach_held();
                     }
