@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
+use watermaster_core::backlog::Slot;
 use watermaster_core::map::DecodeError;
 use watermaster_core::round::{Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
@@ -33,7 +34,7 @@ use crate::heartbeat::Heartbeat;
 use crate::kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartition};
 use crate::kafka::preflight;
 use crate::kafka::producer::Producer;
-use crate::kafka::record::{HeldRecord, Output, Record, SourceIndex};
+use crate::kafka::record::{Output, Record, SourceIndex};
 use crate::reload::Inbox;
 use crate::settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 use crate::snapshot::SnapshotCell;
@@ -46,6 +47,8 @@ use tail::Tail;
 
 /// Decisions between two looks at the clock.
 const RECORDS_PER_LOOK: usize = 64;
+/// So many delayed records may pin the fetches that they came with.
+const MAX_PINNING: usize = 1024;
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -144,7 +147,9 @@ struct Engine<'c> {
     clock: Clock,
     throttle: Throttle,
     /// Payloads of delayed records, by slot.
-    held: Vec<Option<HeldRecord>>,
+    held: Vec<Option<Output<'c>>>,
+    /// Slots of what was delayed lately: it still pins the fetch that it came with, for many a record waits only for a moment.
+    pinning: Vec<u32>,
     /// What was decided since the last commit.
     round: Round<Output<'c>>,
     transactions: Transactions<Offsets>,
@@ -213,6 +218,7 @@ impl<'c> Engine<'c> {
             clock: kept.clock,
             throttle: kept.throttle,
             held: Vec::new(),
+            pinning: Vec::new(),
             round: Round::default(),
             transactions: kept.transactions,
             last_round: now,
@@ -305,7 +311,8 @@ impl<'c> Engine<'c> {
         if self.round_has_work() {
             until = until.min(self.round_due_at());
         }
-        until.since(now)
+        // A shorter wait is none to librdkafka, and would be spun through. What may go meanwhile goes then.
+        Duration::from_millis(until.since(now).as_nanos().div_ceil(1_000_000) as u64)
     }
 
     // ## Reading
@@ -323,7 +330,13 @@ impl<'c> Engine<'c> {
                 now = self.clock.now();
             }
             match event {
-                Event::Idle => break,
+                Event::Idle => {
+                    self.tail.emptied = true;
+                    if !self.round_has_work() {
+                        self.detach_held();
+                    }
+                    break;
+                }
                 Event::Record(record) => self.decide(now, record),
                 other => self.handle(other)?,
             }
@@ -365,20 +378,41 @@ impl<'c> Engine<'c> {
         let bytes = u32::try_from(size).unwrap_or(u32::MAX);
         let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
         let verdict = self.throttle.handle_record(now, &arrival);
-        let rejected: Option<Arc<str>> = matches!(verdict, Verdict::Reject(_)).then(|| Arc::from(name));
+        let unregistered = match verdict {
+            Verdict::Reject(Rejection { client: None, .. }) => Some(Arc::from(name)),
+            _ => None,
+        };
         match verdict {
             Verdict::Skip => {}
             Verdict::Admit(client) => self.round.admit(place, Output::Fresh(record), size, client),
-            Verdict::Delay(slot) => {
-                let index = slot.0 as usize;
-                if self.held.len() <= index {
-                    self.held.resize_with(index + 1, || None);
-                }
-                self.held[index] = Some(record.detach());
-            }
+            Verdict::Delay(slot) => self.hold(slot, record),
             Verdict::Reject(rejection) => {
-                let name = rejected.unwrap_or_else(|| Arc::from(""));
+                let name = unregistered.unwrap_or_else(|| self.client_name(&rejection));
                 self.round.reject(place, Output::Fresh(record), size, rejection, name);
+            }
+        }
+    }
+
+    /// Keeps what is delayed.
+    fn hold(&mut self, slot: Slot, record: Record<'c>) {
+        let index = slot.0 as usize;
+        if self.held.len() <= index {
+            self.held.resize_with(index + 1, || None);
+        }
+        self.held[index] = Some(Output::Fresh(record));
+        self.pinning.push(slot.0);
+        if self.pinning.len() >= MAX_PINNING {
+            self.detach_held();
+        }
+    }
+
+    /// Copies what is delayed and still pins a fetch. (A slot may have been let go, or given away again, meanwhile.)
+    fn detach_held(&mut self) {
+        for slot in self.pinning.drain(..) {
+            if let Some(output @ Output::Fresh(_)) = &mut self.held[slot as usize]
+                && let Output::Fresh(record) = output
+            {
+                *output = Output::Held(record.detach());
             }
         }
     }
@@ -404,12 +438,12 @@ impl<'c> Engine<'c> {
             Action::Admit { slot, partition, offset, client, .. } => {
                 let record = self.take_held(slot.0);
                 let size = record.size();
-                self.round.admit((partition, offset), Output::Held(record), size, Some(client));
+                self.round.admit((partition, offset), record, size, Some(client));
             }
             Action::Reject { slot, partition, offset, rejection } => {
                 let record = self.take_held(slot.0);
                 let (size, name) = (record.size(), self.client_name(&rejection));
-                self.round.reject((partition, offset), Output::Held(record), size, rejection, name);
+                self.round.reject((partition, offset), record, size, rejection, name);
             }
             Action::Pause { partition: number } => {
                 let (topic, partition) = self.place_name(number);
@@ -442,7 +476,7 @@ impl<'c> Engine<'c> {
         }
     }
 
-    fn take_held(&mut self, slot: u32) -> HeldRecord {
+    fn take_held(&mut self, slot: u32) -> Output<'c> {
         self.held[slot as usize].take().expect("the core names slots that it was given")
     }
 

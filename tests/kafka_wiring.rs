@@ -250,11 +250,11 @@ fn what_is_admitted_is_what_came() {
     for (tag, output) in read_all(&consumer, odd_records().len()).into_iter().enumerate() {
         assert_eq!((output.source(), output.partition(), output.offset()), (SourceIndex(0), 0, tag as i64));
         // Half of them as if they had waited.
-        let output = match output {
+        let mut output = match output {
             Output::Fresh(record) if tag % 2 == 1 => Output::Held(record.detach()),
             output => output,
         };
-        producer.send(Destination::Target, &output, tag).unwrap();
+        producer.send(Destination::Target, &mut output, tag).unwrap();
     }
     assert!(producer.flush(PATIENCE));
     assert_eq!(producer.take_failures(), []);
@@ -292,8 +292,8 @@ fn a_rejected_record_gains_its_headers_last() {
     let (consumer, producer) = (bench.consumer(), bench.producer());
     assigned(&consumer);
     let letter = DeadLetter { reason: Reason::QueueFull, client: "acme", retry_after_ms: 250 };
-    for output in read_all(&consumer, 2) {
-        producer.send(Destination::DeadLetter(letter), &output, 0).unwrap();
+    for mut output in read_all(&consumer, 2) {
+        producer.send(Destination::DeadLetter(letter), &mut output, 0).unwrap();
     }
     assert!(producer.flush(PATIENCE));
 
@@ -557,16 +557,16 @@ fn what_a_broker_refuses_is_named_by_tag() {
     bench.feed("loans", 0, &[raw(None, Some(b"v"), &[])]);
     let (consumer, producer) = (bench.consumer(), bench.producer());
     assigned(&consumer);
-    let outputs = read_all(&consumer, 1);
+    let mut outputs = read_all(&consumer, 1);
     bench.broker.refuse_next_batch();
-    producer.send(Destination::Target, &outputs[0], 42).unwrap();
+    producer.send(Destination::Target, &mut outputs[0], 42).unwrap();
     assert!(producer.flush(PATIENCE));
     match producer.take_failures().as_slice() {
         [(42, Failure::Refused(text))] => assert!(text.contains("target"), "{text}"),
         other => panic!("{other:?}"),
     }
     assert_eq!(producer.take_failures(), []);
-    producer.send(Destination::Target, &outputs[0], 43).unwrap();
+    producer.send(Destination::Target, &mut outputs[0], 43).unwrap();
     assert!(producer.flush(PATIENCE));
     assert_eq!(producer.take_failures(), []);
     assert_eq!(bench.read("target", 1).len(), 1);

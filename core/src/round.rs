@@ -145,6 +145,17 @@ impl<P> Round<P> {
         &self.outputs
     }
 
+    /// One of them, by its tag.
+    pub fn output_mut(&mut self, tag: usize) -> &mut Output<P> {
+        &mut self.outputs[tag]
+    }
+
+    /// Lets go of everything: all of it is committed.
+    pub fn clear(&mut self) {
+        self.outputs.clear();
+        self.bytes = 0;
+    }
+
     /// How many outputs there are.
     pub fn len(&self) -> usize {
         self.outputs.len()

@@ -50,7 +50,7 @@ impl<'c> Link<'c> {
 }
 
 /// Sends an output where it belongs.
-pub(super) fn send(producer: &Producer, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+pub(super) fn send(producer: &Producer, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
     let to = match &output.rejected {
         None => Destination::Target,
         Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
@@ -59,7 +59,7 @@ pub(super) fn send(producer: &Producer, output: &Output<record::Output<'_>>, tag
             retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
         }),
     };
-    producer.send(to, &output.payload, tag)
+    producer.send(to, &mut output.payload, tag)
 }
 
 /// A call between two places at which the process can be told to die; the second one is reached if it succeeded.
@@ -104,7 +104,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
         around("before_begin", "after_begin", || self.producer.begin())
     }
 
-    fn send(&mut self, output: &Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
         send(&self.producer, output, tag)
     }
 

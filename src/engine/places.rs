@@ -1,5 +1,6 @@
 //! The partitions of a service, by their number in the core.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
@@ -13,6 +14,8 @@ use crate::kafka::record::SourceIndex;
 pub(super) struct Places {
     list: Vec<Place>,
     numbers: HashMap<SourcePartition, u32>,
+    /// What was found last: records come in runs of one partition.
+    last: Cell<Option<(SourcePartition, u32)>>,
 }
 
 /// A partition that was ever assigned.
@@ -40,7 +43,14 @@ impl Places {
 
     /// The number of a partition that came before.
     pub(super) fn find(&self, at: SourcePartition) -> Option<u32> {
-        self.numbers.get(&at).copied()
+        match self.last.get() {
+            Some((last, number)) if last == at => Some(number),
+            _ => {
+                let number = *self.numbers.get(&at)?;
+                self.last.set(Some((at, number)));
+                Some(number)
+            }
+        }
     }
 
     /// Where a number's partition is.

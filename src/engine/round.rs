@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
-use watermaster_core::round::{Cause, Failure, Halves, Round, SendError, Sent, Stop, commits};
+use watermaster_core::round::{Cause, Failure, Halves, SendError, Sent, Stop, commits};
 use watermaster_core::units::Time;
 
 use super::late::{Lateness, STEP};
@@ -69,7 +69,8 @@ impl Engine<'_> {
                 self.report.end_to_end.record(Duration::from_millis((wall_ms - timestamp).max(0) as u64));
             }
         }
-        self.round = Round::default();
+        self.round.clear();
+        self.detach_held();
         (self.last_round, self.hurry) = (counts_from(began, now, self.job.kafka.commit_interval), false);
         self.end_lateness(&late, "a late round was committed", now.since(began));
         self.publish(now);
@@ -133,7 +134,7 @@ impl Engine<'_> {
     fn offer(&mut self, tag: usize, late: &mut Lateness) -> Result<Offered, Stopped> {
         let mut emptied = false;
         loop {
-            let output = &self.round.outputs()[tag];
+            let output = self.round.output_mut(tag);
             if output.orphan || output.discarded {
                 // Its next owner sends it, and may have done so: ours would come after its successors.
                 return Ok(Offered::Taken);

@@ -16,6 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct Tail {
     looked: Option<Time>,
+    /// All that had been fetched was read at some time since the last look. Else what stands may have records waiting.
+    pub(super) emptied: bool,
     /// Where the partitions stood at the last look that had nothing waiting and yet another end, by number.
     stood: HashMap<u32, i64>,
 }
@@ -35,10 +37,10 @@ impl Engine<'_> {
             self.throttle.handle_end(number, holes.to);
             self.link.consumer.passed(holes.partition, holes.to);
         }
-        if self.tail.looked.is_some_and(|at| now.since(at) < LOOK_EVERY) {
+        if !self.tail.emptied || self.tail.looked.is_some_and(|at| now.since(at) < LOOK_EVERY) {
             return;
         }
-        self.tail.looked = Some(now);
+        (self.tail.looked, self.tail.emptied) = (Some(now), false);
         let standing = self.link.places.assigned().filter_map(|(number, address)| {
             let at = self.stands_at(number, address)?;
             let high = self.link.consumer.cached_high(address.0, address.1)?;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::map::{DecodeError, Map};
 
@@ -231,7 +232,7 @@ impl Consumer {
         }
         // Errors have gone through the context by the time they are returned.
         if let Some(Ok(message)) = self.base.poll(timeout)
-            && let Some(source) = self.source(message.topic())
+            && let Some(source) = self.source(&message)
         {
             return Event::Record(Record { message, source });
         }
@@ -250,9 +251,9 @@ impl Consumer {
     }
 
     /// Records come in runs of one topic.
-    fn source(&self, topic: &str) -> Option<SourceIndex> {
-        if self.topics.name(self.last_source.get()) != topic {
-            self.last_source.set(self.topics.find(topic)?);
+    fn source(&self, message: &BorrowedMessage<'_>) -> Option<SourceIndex> {
+        if ffi::topic_name(message) != self.topics.c_name(self.last_source.get()).as_c_str() {
+            self.last_source.set(self.topics.find(message.topic())?);
         }
         Some(self.last_source.get())
     }

@@ -1,16 +1,19 @@
 //! What rdkafka's safe interface can't do. The only `unsafe` of this program; each block names what it relies on.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::mem::ManuallyDrop;
 use std::os::raw::c_int;
+use std::ptr::NonNull;
 use std::time::Duration;
 use std::{ptr, slice};
 
 use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::RDKafkaErrorCode as Code;
-use rdkafka::message::{BorrowedHeaders, OwnedHeaders};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
+use rdkafka::util::IntoOpaque as _;
 use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 
 use crate::failpoint::{Fault, planted};
@@ -68,6 +71,12 @@ unsafe fn bytes<'a>(pointer: *const c_void, size: usize) -> Option<&'a [u8]> {
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) })
 }
 
+/// The name of the topic that a message came from. (`Message::topic` looks for broken UTF-8 in it each time.)
+pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
+    // SAFETY: a consumed message keeps its topic alive, whose name is a C string that never changes.
+    unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(message.topic_ptr())) }
+}
+
 /// Name and value of a header.
 pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
@@ -85,12 +94,165 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     }
 }
 
-/// Removes every header of this name.
-pub(super) fn remove_header(headers: &mut OwnedHeaders, name: &CStr) {
-    let list: *const BorrowedHeaders = headers.as_borrowed();
-    // SAFETY: the address of an `OwnedHeaders`'s list, ours alone through `&mut`; librdkafka owns and frees the removed elements.
-    // That a name is absent is the only error.
-    unsafe { sys::rd_kafka_header_remove(list.cast_mut().cast(), name.as_ptr()) };
+/// The header at an index, if its value is not null and no part of its name is out of sight (behind a NUL).
+///
+/// librdkafka does not tell how long a name is. It puts the value right behind the NUL that ends it: if the value stands right
+/// behind the first NUL, that is the end.
+pub(super) fn whole_header_at(headers: &BorrowedHeaders, index: usize) -> Option<(&[u8], &[u8])> {
+    let (name, value) = header_at(headers, index)?;
+    let value = value?;
+    (name.as_ptr().addr() + name.len() + 1 == value.as_ptr().addr()).then_some((name, value))
+}
+
+/// A list of headers of our own. (`OwnedHeaders` takes names as `str` and copies them twice, and can't be made of a message's list.)
+pub(super) struct HeaderList(NonNull<sys::rd_kafka_headers_t>);
+
+impl HeaderList {
+    /// An empty list that has room for so many.
+    pub fn with_capacity(count: usize) -> HeaderList {
+        // SAFETY: the call only fails where memory ends, and then does not return.
+        HeaderList::own(unsafe { sys::rd_kafka_headers_new(count) }).expect("a new list")
+    }
+
+    /// A copy.
+    pub fn copy_of(headers: &BorrowedHeaders) -> HeaderList {
+        let list: *const BorrowedHeaders = headers;
+        // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list, which lives while it is borrowed.
+        HeaderList::own(unsafe { sys::rd_kafka_headers_copy(list.cast()) }).expect("a copy of a list")
+    }
+
+    /// Takes a consumed message's headers out of it. The message makes them anew, from the bytes that it came as, when
+    /// they are asked for again.
+    pub fn take(message: &mut BorrowedMessage<'_>) -> Option<HeaderList> {
+        let mut list = ptr::null_mut();
+        // SAFETY: the message lives while it is borrowed, and through `&mut` nobody has a reference into its headers; on
+        // success the list is ours.
+        unsafe {
+            let error = sys::rd_kafka_message_detach_headers(message.ptr(), &mut list);
+            (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| HeaderList::own(list)).flatten()
+        }
+    }
+
+    fn own(list: *mut sys::rd_kafka_headers_t) -> Option<HeaderList> {
+        NonNull::new(list).map(HeaderList)
+    }
+
+    /// To be looked at.
+    pub fn as_borrowed(&self) -> &BorrowedHeaders {
+        // SAFETY: the address of a header list is what rdkafka makes a `&BorrowedHeaders` of; the list lives while it is borrowed.
+        unsafe { self.0.cast::<BorrowedHeaders>().as_ref() }
+    }
+
+    /// Adds one at the end; its name may be any bytes.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
+        // SAFETY: the list is ours alone through `&mut`; name and value are as long as told, and copied. (A length is never
+        // more than `isize::MAX`.) That a list is read-only is the only error, and none of ours is.
+        unsafe {
+            let (name_size, value_size) = (name.len() as isize, value.len() as isize);
+            let (name, value) = (name.as_ptr().cast::<c_char>(), value.as_ptr().cast::<c_void>());
+            sys::rd_kafka_header_add(self.0.as_ptr(), name, name_size, value, value_size);
+        }
+    }
+
+    /// Removes every header of this name.
+    pub fn remove(&mut self, name: &CStr) {
+        // SAFETY: the list is ours alone through `&mut`; librdkafka owns and frees the removed elements. That a name is
+        // absent is the only error.
+        unsafe { sys::rd_kafka_header_remove(self.0.as_ptr(), name.as_ptr()) };
+    }
+}
+
+impl Clone for HeaderList {
+    fn clone(&self) -> HeaderList {
+        HeaderList::copy_of(self.as_borrowed())
+    }
+}
+
+impl Drop for HeaderList {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed only here: who hands it over forgets it.
+        unsafe { sys::rd_kafka_headers_destroy(self.0.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for HeaderList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries((0..).map_while(|index| header_at(self.as_borrowed(), index))).finish()
+    }
+}
+
+/// A topic that a producer writes to, found once. To be dropped before its client.
+pub(super) struct TopicHandle(*mut sys::rd_kafka_topic_t);
+
+impl TopicHandle {
+    /// `None`: librdkafka does not take the name.
+    pub fn new<C: ClientContext>(client: &Client<C>, name: &CStr) -> Option<TopicHandle> {
+        // SAFETY: the client lives while it is borrowed, the name is a C string; null stands for the client's own settings.
+        let handle = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
+        (!handle.is_null()).then_some(TopicHandle(handle))
+    }
+}
+
+impl Drop for TopicHandle {
+    fn drop(&mut self) {
+        // SAFETY: made by `rd_kafka_topic_new`, never null, destroyed only here, before its client.
+        unsafe { sys::rd_kafka_topic_destroy(self.0) };
+    }
+}
+
+/// What is produced.
+pub(super) struct Outgoing<'a> {
+    pub key: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
+    pub timestamp_ms: i64,
+    pub headers: Option<HeaderList>,
+    /// Comes back with its report.
+    pub tag: usize,
+}
+
+/// Hands a record to a producer, which copies key and value. (`BaseProducer::send` copies the topic's name, and has it looked up, each time.)
+pub(super) fn produce<C: ClientContext>(
+    client: &Client<C>,
+    topic: &TopicHandle,
+    record: Outgoing<'_>,
+) -> Result<(), Code> {
+    let part = |bytes: Option<&[u8]>| match bytes {
+        Some(bytes) => (bytes.as_ptr().cast::<c_void>(), bytes.len()),
+        None => (ptr::null(), 0),
+    };
+    let ((key, key_size), (value, value_size)) = (part(record.key), part(record.value));
+    let headers = record.headers.map(ManuallyDrop::new);
+    let list = headers.as_ref().map_or(ptr::null_mut(), |headers| headers.0.as_ptr());
+    // SAFETY: client and topic (of this client, by the type that owns both) live during the call; the arguments are those that each
+    // tag announces, `int` and pointers as C passes them; key and value are as long as told, and copied. On success
+    // librdkafka owns the headers, else they are still ours.
+    let error = unsafe {
+        sys::rd_kafka_producev(
+            client.native_ptr(),
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_RKT,
+            topic.0,
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_MSGFLAGS,
+            sys::RD_KAFKA_MSG_F_COPY,
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_VALUE,
+            value,
+            value_size,
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_KEY,
+            key,
+            key_size,
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_OPAQUE,
+            record.tag.into_ptr(),
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_TIMESTAMP,
+            record.timestamp_ms,
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_HEADERS,
+            list,
+            sys::rd_kafka_vtype_t::RD_KAFKA_VTYPE_END,
+        )
+    };
+    if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+        return Ok(());
+    }
+    drop(headers.map(ManuallyDrop::into_inner));
+    Err(error.into())
 }
 
 /// The low and high watermark that the last fetch brought, without asking a broker; `None` before the first.
@@ -359,7 +521,7 @@ unsafe impl Send for ReplyQueue {}
 mod tests {
     use rdkafka::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-    use rdkafka::message::Header;
+    use rdkafka::message::{Header, OwnedHeaders};
     use rdkafka::topic_partition_list::Offset;
 
     use super::super::embedded::Embedded;
@@ -403,34 +565,39 @@ mod tests {
     }
 
     /// Names and values, in order.
-    fn all(headers: &OwnedHeaders) -> Vec<RawHeader<'_>> {
+    fn all(headers: &HeaderList) -> Vec<RawHeader<'_>> {
         (0..).map_while(|index| header_at(headers.as_borrowed(), index)).collect()
     }
 
     #[test]
     fn headers_are_removed_by_name_and_the_rest_keeps_its_order() {
-        let mut headers = OwnedHeaders::new();
+        let mut owned = OwnedHeaders::new();
         for (key, value) in [("a", Some("1")), ("b", None), ("a", Some("")), ("", Some("2")), ("b", Some("3"))] {
-            headers = headers.insert(Header { key, value });
+            owned = owned.insert(Header { key, value });
         }
-        remove_header(&mut headers, c"none");
+        let mut headers = HeaderList::copy_of(owned.as_borrowed());
+        headers.remove(c"none");
         assert_eq!(all(&headers).len(), 5);
-        remove_header(&mut headers, c"b");
+        headers.remove(c"b");
         assert_eq!(all(&headers), [(&b"a"[..], Some(&b"1"[..])), (b"a", Some(b"")), (b"", Some(b"2"))]);
     }
 
     #[test]
     fn a_name_that_is_not_utf8_is_only_bytes() {
         // rdkafka takes names as `str`, librdkafka as bytes.
-        let headers = OwnedHeaders::new();
-        let pointer: *const BorrowedHeaders = headers.as_borrowed();
-        let name = b"\xff\xfe";
-        // SAFETY: the address of a list that is ours alone; name and value are as long as told, and copied.
-        unsafe {
-            let value = b"v".as_ptr().cast::<c_void>();
-            sys::rd_kafka_header_add(pointer.cast_mut().cast(), name.as_ptr().cast(), 2, value, 1);
-        }
-        assert_eq!(all(&headers), [(&name[..], Some(&b"v"[..]))]);
+        let mut headers = HeaderList::with_capacity(1);
+        headers.add(b"\xff\xfe", b"v");
+        assert_eq!(all(&headers), [(&b"\xff\xfe"[..], Some(&b"v"[..]))]);
+    }
+
+    #[test]
+    fn a_header_is_whole_unless_its_name_goes_on_out_of_sight_or_its_value_is_null() {
+        let owned = OwnedHeaders::new().insert(Header { key: "null", value: None::<&[u8]> });
+        let mut headers = HeaderList::copy_of(owned.as_borrowed());
+        let named: [(&[u8], &[u8]); 5] = [(b"a", b"1"), (b"", b""), (b"a\0b", b"1"), (b"\0", b""), (b"a\0", b"\0")];
+        named.map(|(name, value)| headers.add(name, value));
+        let whole: Vec<_> = (0..=named.len()).map(|index| whole_header_at(headers.as_borrowed(), index)).collect();
+        assert_eq!(whole, [None, Some(named[0]), Some(named[1]), None, None, None]);
     }
 
     #[test]

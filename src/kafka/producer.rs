@@ -1,7 +1,8 @@
 //! Where outputs go.
 
 use std::cell::Cell;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
@@ -10,16 +11,15 @@ use std::time::Duration;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, PurgeConfig};
 use watermaster_core::reason::Reason;
 use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 pub use watermaster_core::round::{Failure, SendError};
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
-use super::ffi;
-use super::record::{Headers, Output};
+use super::ffi::{self, HeaderList, TopicHandle};
+use super::record::{Headers, NO_TIMESTAMP, Output};
 use crate::failpoint::{Fault, planted};
 use crate::settings::{self, Delivery};
 
@@ -67,9 +67,52 @@ pub struct DeadLetter<'a> {
 
 /// The one producer of a service.
 pub struct Producer {
-    inner: Arc<ThreadedProducer<Context>>,
+    /// Before their client.
+    topics: Topics,
+    inner: Arc<Served>,
     names: Names,
     transactions: Option<Transactions>,
+}
+
+/// A client whose reports and events a thread of its own serves.
+///
+/// (rdkafka's `ThreadedProducer` spins through the last millisecond of each 100: librdkafka's timeouts are whole milliseconds, and
+/// 99.99 ms are 99 and then nothing for a while.)
+struct Served {
+    base: Arc<BaseProducer<Context>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// How long the serving thread waits for an event. A moment more than whole milliseconds, so that nothing is left of it after them.
+const SERVE: Duration = Duration::from_micros(100_050);
+
+impl Served {
+    fn new(base: BaseProducer<Context>) -> Result<Served, KafkaError> {
+        let (base, stop) = (Arc::new(base), Arc::new(AtomicBool::new(false)));
+        let (served, stopped) = (Arc::clone(&base), Arc::clone(&stop));
+        let thread = thread::Builder::new().name("kafka-reports".to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                served.poll(SERVE);
+            }
+        });
+        let thread = thread.map_err(|error| KafkaError::Client(format!("no thread to serve the producer: {error}")))?;
+        Ok(Served { base, stop, thread: Some(thread) })
+    }
+
+    fn client(&self) -> &Client<Context> {
+        self.base.client()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It can only have panicked, which was told.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// What a producer needs to know of its transactions.
@@ -78,6 +121,12 @@ struct Transactions {
     timeout: Duration,
     initialised: Cell<bool>,
     open: Cell<bool>,
+}
+
+/// Where outputs go.
+struct Topics {
+    target: TopicHandle,
+    dead_letter: TopicHandle,
 }
 
 /// The names that go into outputs.
@@ -139,7 +188,12 @@ impl Producer {
             dead_letter: service.dead_letter.clone(),
             sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
         };
-        Ok(Producer { inner: Arc::new(config.create_with_context(Context::default())?), names, transactions })
+        let inner = Served::new(config.create_with_context(Context::default())?)?;
+        let topics = Topics {
+            target: topic(inner.client(), &names.target)?,
+            dead_letter: topic(inner.client(), &names.dead_letter)?,
+        };
+        Ok(Producer { topics, inner: Arc::new(inner), names, transactions })
     }
 
     // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each
@@ -170,7 +224,7 @@ impl Producer {
     /// What librdkafka has said by now is heard first: the polling thread may not have got to it yet.
     pub fn tainted(&self) -> bool {
         for _ in 0..ffi::waiting_events(self.client()) {
-            self.inner.poll(Duration::ZERO);
+            self.inner.base.poll(Duration::ZERO);
         }
         !planted(Fault::NoTaint) && self.client().context().tainted.load(Ordering::Acquire)
     }
@@ -273,26 +327,26 @@ impl Producer {
     ///
     /// Key, value, headers and timestamp go as they came, with one exception: a timestamp of exactly 0 (1970)
     /// becomes the time of sending, which is what 0 means to librdkafka.
-    pub fn send(&self, to: Destination<'_>, output: &Output<'_>, tag: usize) -> Result<(), SendError> {
+    ///
+    /// The headers of a fresh record are handed over, not copied; it makes them anew if it is sent again.
+    pub fn send(&self, to: Destination<'_>, output: &mut Output<'_>, tag: usize) -> Result<(), SendError> {
         let (topic, headers) = match to {
-            Destination::Target => (&self.names.target, output.headers().to_owned()),
+            Destination::Target => (&self.topics.target, output.take_headers()),
             Destination::DeadLetter(letter) => {
-                (&self.names.dead_letter, Some(self.dead_letter_headers(output, &letter)))
+                (&self.topics.dead_letter, Some(self.dead_letter_headers(output, &letter)))
             }
         };
-        let record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord {
-            topic,
-            partition: None,
-            payload: output.value(),
-            key: output.key(),
-            // -1: not available.
-            timestamp: Some(output.timestamp_ms().unwrap_or(-1)),
-            headers,
-            delivery_opaque: tag,
-        };
-        match self.inner.send(record) {
+        let (key, value) = (output.key(), output.value());
+        let timestamp_ms = output.timestamp_ms().unwrap_or(NO_TIMESTAMP);
+        match ffi::produce(self.client(), topic, ffi::Outgoing { key, value, timestamp_ms, headers, tag }) {
             Err(_) if planted(Fault::IgnoredSendError) => Ok(()),
-            sent => sent.map_err(|(error, _)| self.send_error(topic, &error)),
+            sent => sent.map_err(|code| {
+                let name = match to {
+                    Destination::Target => &self.names.target,
+                    Destination::DeadLetter(_) => &self.names.dead_letter,
+                };
+                self.send_error(name, &ClientError::MessageProduction(code))
+            }),
         }
     }
 
@@ -323,7 +377,7 @@ impl Producer {
 
     /// Gives up what is in flight: each becomes a failure of unknown outcome.
     pub fn purge(&self) {
-        self.inner.purge(PurgeConfig::default().queue().inflight());
+        self.inner.base.purge(PurgeConfig::default().queue().inflight());
     }
 
     /// Why this producer is of no use any more, if so.
@@ -338,27 +392,56 @@ impl Producer {
     }
 
     /// The record's own headers without earlier `throttle-*`, then ours.
-    fn dead_letter_headers(&self, output: &Output<'_>, letter: &DeadLetter<'_>) -> OwnedHeaders {
-        let mut headers = output.headers().to_owned().unwrap_or_default();
+    fn dead_letter_headers(&self, output: &mut Output<'_>, letter: &DeadLetter<'_>) -> HeaderList {
         let attempt = incoming_attempt(output.headers()).map_or(1, |attempt| attempt.saturating_add(1));
-        for name in throttle::ALL {
-            ffi::remove_header(&mut headers, name);
+        let came_back = output.headers().iter().any(|(name, _)| name.starts_with(throttle::PREFIX));
+        let mut headers = output.take_headers().unwrap_or_else(|| HeaderList::with_capacity(throttle::ALL.len()));
+        if came_back {
+            throttle::ALL.into_iter().for_each(|name| headers.remove(name));
         }
-        let values: [(&CStr, &str); throttle::ALL.len()] = [
-            (throttle::REASON, letter.reason.as_str()),
-            (throttle::SERVICE, &self.names.service),
-            (throttle::CLIENT, letter.client),
-            (throttle::TOPIC, &self.names.sources[output.source().index()]),
-            (throttle::PARTITION, &output.partition().to_string()),
-            (throttle::OFFSET, &output.offset().to_string()),
-            (throttle::TIMESTAMP_MS, &output.timestamp_ms().unwrap_or(-1).to_string()),
-            (throttle::RETRY_AFTER_MS, &letter.retry_after_ms.to_string()),
-            (throttle::ATTEMPT, &attempt.to_string()),
+        let [partition, offset] = [i64::from(output.partition()), output.offset()].map(Number::new);
+        let timestamp_ms = Number::new(output.timestamp_ms().unwrap_or(NO_TIMESTAMP));
+        let [retry_after_ms, attempt] = [letter.retry_after_ms, attempt].map(Number::new);
+        let values: [(&CStr, &[u8]); throttle::ALL.len()] = [
+            (throttle::REASON, letter.reason.as_str().as_bytes()),
+            (throttle::SERVICE, self.names.service.as_bytes()),
+            (throttle::CLIENT, letter.client.as_bytes()),
+            (throttle::TOPIC, self.names.sources[output.source().index()].as_bytes()),
+            (throttle::PARTITION, partition.text()),
+            (throttle::OFFSET, offset.text()),
+            (throttle::TIMESTAMP_MS, timestamp_ms.text()),
+            (throttle::RETRY_AFTER_MS, retry_after_ms.text()),
+            (throttle::ATTEMPT, attempt.text()),
         ];
-        values.into_iter().fold(headers, |headers, (name, value)| {
-            let key = name.to_str().expect("our own header names are ASCII");
-            headers.insert(Header { key, value: Some(value) })
-        })
+        for (name, value) in values {
+            headers.add(name.to_bytes(), value);
+        }
+        headers
+    }
+}
+
+fn topic(client: &Client<Context>, name: &str) -> Result<TopicHandle, KafkaError> {
+    let handle = CString::new(name).ok().and_then(|name| TopicHandle::new(client, &name));
+    handle.ok_or_else(|| KafkaError::Client(format!("librdkafka does not take the topic's name {name:?}")))
+}
+
+/// A number in decimal, without an allocation.
+struct Number {
+    digits: [u8; 20],
+    length: usize,
+}
+
+impl Number {
+    fn new(number: impl std::fmt::Display) -> Number {
+        let mut digits = [0; 20];
+        let mut rest = &mut digits[..];
+        write!(rest, "{number}").expect("no integer of 64 bits takes more than 20 characters");
+        let length = 20 - rest.len();
+        Number { digits, length }
+    }
+
+    fn text(&self) -> &[u8] {
+        &self.digits[..self.length]
     }
 }
 
@@ -398,6 +481,9 @@ fn incoming_attempt(headers: Headers<'_>) -> Option<u64> {
 /// The headers of a rejected record.
 mod throttle {
     use std::ffi::CStr;
+
+    /// All begin so.
+    pub const PREFIX: &[u8] = b"throttle-";
 
     pub const REASON: &CStr = c"throttle-reason";
     pub const SERVICE: &CStr = c"throttle-service";

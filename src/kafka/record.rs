@@ -1,9 +1,11 @@
 //! Records as they come from a source and as they leave.
 
 use rdkafka::Message;
-use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Headers as _, OwnedHeaders};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Headers as _};
 
-use super::ffi;
+mod packed;
+
+use super::ffi::{self, HeaderList};
 use crate::client_id::{Fields, HeaderLookup};
 
 /// Which source of its service a record or partition belongs to: an index into `Service.sources`.
@@ -16,6 +18,8 @@ impl SourceIndex {
         usize::from(self.0)
     }
 }
+
+use packed::Packed;
 
 /// A record just read. It pins the fetch that it came with: keep it for a round at most, [`detach`](Record::detach) what waits longer.
 #[derive(Debug)]
@@ -57,7 +61,7 @@ impl Record<'_> {
 
     /// Its headers, in order.
     pub fn headers(&self) -> Headers<'_> {
-        Headers(self.message.headers())
+        Headers::native(self.message.headers())
     }
 
     /// Bytes of key, value and headers.
@@ -67,33 +71,32 @@ impl Record<'_> {
 
     /// A copy that pins nothing.
     pub fn detach(&self) -> HeldRecord {
-        let (key, value) = (self.key(), self.value());
+        let headers = self.message.headers();
+        let packed = Packed::new(self.key(), self.value(), headers);
         HeldRecord {
             source: self.source,
             partition: self.partition(),
             offset: self.offset(),
-            timestamp_ms: self.timestamp_ms(),
-            bytes: [key.unwrap_or_default(), value.unwrap_or_default()].concat().into_boxed_slice(),
-            key: key.map(<[u8]>::len),
-            tombstone: value.is_none(),
-            headers: self.message.headers().map(BorrowedHeaders::detach),
+            timestamp_ms: self.timestamp_ms().unwrap_or(NO_TIMESTAMP),
+            native: headers.filter(|_| !packed.has_headers()).map(HeaderList::copy_of),
+            packed,
         }
     }
 }
 
-/// A record that waits, in memory of its own.
+/// What stands where a source keeps no timestamps; also on the wire.
+pub(super) const NO_TIMESTAMP: i64 = -1;
+
+/// A record that waits, in memory of its own. There may be millions of them.
 #[derive(Debug, Clone)]
 pub struct HeldRecord {
-    source: SourceIndex,
-    partition: i32,
+    packed: Packed,
+    /// The headers, if they can't be packed.
+    native: Option<HeaderList>,
     offset: i64,
-    timestamp_ms: Option<i64>,
-    /// Key, then value.
-    bytes: Box<[u8]>,
-    /// The length of the key; `None` for a null key.
-    key: Option<usize>,
-    tombstone: bool,
-    headers: Option<OwnedHeaders>,
+    timestamp_ms: i64,
+    partition: i32,
+    source: SourceIndex,
 }
 
 impl HeldRecord {
@@ -114,27 +117,30 @@ impl HeldRecord {
 
     /// Its key; null and empty differ.
     pub fn key(&self) -> Option<&[u8]> {
-        self.key.map(|length| &self.bytes[..length])
+        self.packed.key()
     }
 
     /// Its value; null is a tombstone.
     pub fn value(&self) -> Option<&[u8]> {
-        (!self.tombstone).then(|| &self.bytes[self.key.unwrap_or(0)..])
+        self.packed.value()
     }
 
     /// Milliseconds since 1970, where the source keeps timestamps.
     pub fn timestamp_ms(&self) -> Option<i64> {
-        self.timestamp_ms
+        (self.timestamp_ms != NO_TIMESTAMP).then_some(self.timestamp_ms)
     }
 
     /// Its headers, in order.
     pub fn headers(&self) -> Headers<'_> {
-        Headers(self.headers.as_ref().map(OwnedHeaders::as_borrowed))
+        match &self.native {
+            Some(headers) => Headers::native(Some(headers.as_borrowed())),
+            None => Headers(Kept::Packed(self.packed.headers())),
+        }
     }
 
     /// Bytes of key, value and headers.
     pub fn size(&self) -> usize {
-        self.bytes.len() + self.headers().size()
+        self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len) + self.headers().size()
     }
 }
 
@@ -169,22 +175,49 @@ impl Output<'_> {
         headers: Headers<'_>,
         size: usize,
     }
+
+    /// Its headers, to send them. Those of a fresh record are handed over; librdkafka makes them again when they are asked for.
+    pub(super) fn take_headers(&mut self) -> Option<HeaderList> {
+        match self {
+            Output::Fresh(record) => HeaderList::take(&mut record.message),
+            Output::Held(record) => match &record.native {
+                Some(headers) => Some(headers.clone()),
+                None => record.packed.to_native(),
+            },
+        }
+    }
 }
 
 /// The headers of a record: names and values are any bytes, names may repeat, values may be null.
 #[derive(Clone, Copy)]
-pub struct Headers<'r>(Option<&'r BorrowedHeaders>);
+pub struct Headers<'r>(Kept<'r>);
+
+/// How headers are kept.
+#[derive(Clone, Copy)]
+enum Kept<'r> {
+    Native(&'r BorrowedHeaders),
+    Packed(packed::Headers<'r>),
+}
 
 impl<'r> Headers<'r> {
     /// Those of any message.
     pub(super) fn of(message: &'r BorrowedMessage<'_>) -> Headers<'r> {
-        Headers(message.headers())
+        Headers::native(message.headers())
+    }
+
+    fn native(headers: Option<&'r BorrowedHeaders>) -> Headers<'r> {
+        Headers(headers.map_or(Kept::Packed(packed::Headers::NONE), Kept::Native))
     }
 
     /// Name and value of each, in order. A name is cut at a NUL here, but not on its way out.
     pub fn iter(self) -> impl Iterator<Item = (&'r [u8], Option<&'r [u8]>)> {
-        let count = self.0.map_or(0, |headers| headers.count());
-        (0..count).map_while(move |index| self.0.and_then(|headers| ffi::header_at(headers, index)))
+        let (native, packed) = match self.0 {
+            Kept::Native(headers) => (Some(headers), packed::Headers::NONE),
+            Kept::Packed(headers) => (None, headers),
+        };
+        let count = native.map_or(0, |headers| headers.count());
+        let native = (0..count).map_while(move |index| native.and_then(|headers| ffi::header_at(headers, index)));
+        native.chain(packed.map(|(name, value)| (name, Some(value))))
     }
 
     /// The header of this name, unless it is absent or repeated.
@@ -199,11 +232,6 @@ impl<'r> Headers<'r> {
             }
         }
         found
-    }
-
-    /// A copy to send.
-    pub(super) fn to_owned(self) -> Option<OwnedHeaders> {
-        self.0.map(BorrowedHeaders::detach)
     }
 
     /// Bytes of names and values.

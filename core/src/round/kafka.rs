@@ -115,8 +115,8 @@ pub trait Kafka<P> {
     /// Begins a transaction.
     fn begin(&mut self) -> Result<(), TransactionError>;
     /// Takes an output; it is on its way after this, and arrived when [`flush`](Kafka::flush) says true and
-    /// [`failures`](Kafka::failures) does not name its tag.
-    fn send(&mut self, output: &Output<P>, tag: usize) -> Result<(), SendError>;
+    /// [`failures`](Kafka::failures) does not name its tag. The payload must remain good for being sent again.
+    fn send(&mut self, output: &mut Output<P>, tag: usize) -> Result<(), SendError>;
     /// Waits for a moment until nothing is in flight; false if something still is.
     fn flush(&mut self) -> bool;
     /// What did not arrive, by tag, since the last call.

@@ -248,7 +248,7 @@ impl<O> Transactions<O> {
         }
         while next < until {
             let tag = attempt.tags[next];
-            let output = &round.outputs[tag];
+            let output = &mut round.outputs[tag];
             // Of a revoked one its next owner may have sent what comes after it already.
             let wanted = !output.orphan && !output.discarded;
             match if wanted { kafka.send(output, tag) } else { Ok(()) } {

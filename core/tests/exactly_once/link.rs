@@ -116,7 +116,7 @@ impl Kafka<Record> for Link<'_> {
         self.answer("begin", Ok(()))
     }
 
-    fn send(&mut self, output: &Output<Record>, tag: usize) -> Result<(), SendError> {
+    fn send(&mut self, output: &mut Output<Record>, tag: usize) -> Result<(), SendError> {
         if self.client.crashed {
             return Err(SendError::Fatal("the process is gone".to_owned()));
         }
