@@ -50,7 +50,10 @@ impl Engine<'_> {
         let left_out = alone > consumer::joins_within(&self.job.kafka);
         if left_out {
             let seconds = alone.as_secs();
-            warn!(service = self.job.service.name, seconds, "in no group although brokers answer: another consumer joins");
+            warn!(
+                service = self.job.service.name,
+                seconds, "in no group although brokers answer: another consumer joins"
+            );
             self.report.consumer_recreations += 1;
         }
         left_out

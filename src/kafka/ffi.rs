@@ -595,7 +595,7 @@ mod tests {
         let owned = OwnedHeaders::new().insert(Header { key: "null", value: None::<&[u8]> });
         let mut headers = HeaderList::copy_of(owned.as_borrowed());
         let named: [(&[u8], &[u8]); 5] = [(b"a", b"1"), (b"", b""), (b"a\0b", b"1"), (b"\0", b""), (b"a\0", b"\0")];
-        named.map(|(name, value)| headers.add(name, value));
+        named.into_iter().for_each(|(name, value)| headers.add(name, value));
         let whole: Vec<_> = (0..=named.len()).map(|index| whole_header_at(headers.as_borrowed(), index)).collect();
         assert_eq!(whole, [None, Some(named[0]), Some(named[1]), None, None, None]);
     }

@@ -15,9 +15,9 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 
 use super::assign::{self, Refusal, Rules, SourcePartition, Topics};
-use super::{client, ffi};
 use super::consumer::{Assignment, Event, ForeignOffset};
 use super::trouble::{self, Missing, Trouble};
+use super::{client, ffi};
 use crate::seldom::Seldom;
 
 /// The longest that one attempt to find out where partitions start takes. A shutdown waits for it.
