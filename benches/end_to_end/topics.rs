@@ -1,5 +1,6 @@
 //! Makes and removes topics, and tells how much is in them.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -26,9 +27,9 @@ impl Topics {
         Topics { admin: config().create().expect("an admin client"), config: config(), runtime, partitions }
     }
 
-    /// One that knows nothing of topics that are gone.
+    /// Tells how much is in topics.
     pub fn probe(&self) -> Probe {
-        Probe { consumer: self.config.create().expect("a consumer"), partitions: self.partitions }
+        Probe { consumer: RefCell::new(client(&self.config)), config: self.config.clone(), partitions: self.partitions }
     }
 
     pub fn create(&self, topic: &str) {
@@ -42,20 +43,26 @@ impl Topics {
     }
 }
 
+fn client(config: &ClientConfig) -> BaseConsumer {
+    config.create().expect("a consumer")
+}
+
 /// Tells how much is in topics.
 pub struct Probe {
-    consumer: BaseConsumer,
+    consumer: RefCell<BaseConsumer>,
+    config: ClientConfig,
     partitions: i32,
 }
 
 impl Probe {
     /// How many offsets of a partition are taken: records, and the markers of transactions.
     pub fn end(&self, topic: &str, partition: i32) -> u64 {
-        let ends = self.consumer.fetch_watermarks(topic, partition, Duration::from_secs(5));
+        let ends = self.consumer.borrow().fetch_watermarks(topic, partition, Duration::from_secs(5));
         match ends {
             Ok((_, high)) => u64::try_from(high).unwrap_or(0),
-            Err(error) => {
-                eprintln!("  how much is in {topic}-{partition}: {error}");
+            Err(_) => {
+                // A topic this young may have had no leader yet, which a client remembers for long.
+                self.consumer.replace(client(&self.config));
                 0
             }
         }
