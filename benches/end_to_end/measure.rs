@@ -52,7 +52,10 @@ pub fn run(broker: &str, topics: &Topics, source: &str, workload: &Workload, run
         let mut child = Running(command.spawn().expect("the forwarder starts"));
         let mut said = BufReader::new(child.0.stdout.take().expect("it is a pipe"));
         if workload.live() {
-            scope.spawn(|| workload::send(broker, source, workload, Instant::now()));
+            scope.spawn(|| {
+                thread::sleep(workload::LEAD);
+                workload::send(broker, source, workload, Instant::now());
+            });
         }
         if runner.bare() {
             await_done(&mut said);

@@ -35,8 +35,10 @@ pub enum Turned {
 
 /// Two commit intervals' worth of the capacity: how deep the bucket is that paces.
 const BUCKET_SECONDS: f64 = 0.2;
-/// How much longer a burst and the quiet after it take than the burst; 0.8 of the capacity is used.
-const PERIOD: f64 = 2.5;
+/// How much longer a burst and the quiet after it take than the burst; half of the capacity is used.
+const PERIOD: f64 = 4.0;
+/// Who forwards has joined its group by then.
+pub const LEAD: Duration = Duration::from_secs(2);
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,7 +99,7 @@ impl Workload {
                 let client = client(n % self.clients);
                 write!(
                     buffer,
-                    "{{\"at\":{stamp:016},\"amount\":{},\"currency\":\"EUR\",\"applicant\":{{\"name\":\"Ada Example\",\
+                    "{{\"at\":\"{stamp:016}\",\"amount\":{},\"currency\":\"EUR\",\"applicant\":{{\"name\":\"Ada Example\",\
                      \"city\":\"Köln\"}},\"client\":{{\"id\":\"{client}\"}},\"note\":\"",
                     n % 10_000
                 )
