@@ -29,6 +29,8 @@ pub enum Turned {
     Delayed { percent: u8, capacity: u64 },
     /// All wait in the source already; so many clients have a limit that rejects what they sent.
     Rejected { percent: u8 },
+    /// All wait in the source already, and then in backlogs: next to nothing may go.
+    Held,
     /// They come evenly, and may go.
     Steady { capacity: u64, rate: u64 },
 }
@@ -49,6 +51,7 @@ impl fmt::Display for Workload {
             Turned::Nothing => Ok(()),
             Turned::Delayed { percent, capacity } => write!(f, ", {percent} % delayed by a capacity of {capacity}/s"),
             Turned::Rejected { percent } => write!(f, ", {percent} % rejected"),
+            Turned::Held => write!(f, ", all held"),
             Turned::Steady { capacity, rate } => write!(f, ", {rate} of {capacity} a second"),
         }
     }
@@ -65,6 +68,7 @@ impl Workload {
         match self.turned {
             Turned::Delayed { capacity, .. } | Turned::Steady { capacity, .. } => capacity * 10,
             Turned::Nothing | Turned::Rejected { .. } => 1_000_000_000,
+            Turned::Held => 1,
         }
     }
 
@@ -77,7 +81,7 @@ impl Workload {
     /// When a record is sent, after the first one.
     fn due(&self, n: u64) -> Duration {
         match self.turned {
-            Turned::Nothing | Turned::Rejected { .. } => Duration::ZERO,
+            Turned::Nothing | Turned::Rejected { .. } | Turned::Held => Duration::ZERO,
             Turned::Steady { rate, .. } => Duration::from_secs_f64(n as f64 / rate as f64),
             Turned::Delayed { percent, capacity } => {
                 let rate = 2.0 * capacity as f64;
