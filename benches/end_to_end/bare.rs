@@ -43,9 +43,13 @@ pub fn run(task: &Task) {
     let (mut forwarded, mut committed) = (0, 0);
     let mut round = Instant::now();
     while committed < task.records {
-        if let Some(message) = consumer.poll(Duration::from_millis(20)) {
-            forward(&producer, &task.target, &message.expect("a record"));
-            forwarded += 1;
+        match consumer.poll(Duration::from_millis(20)) {
+            Some(Ok(message)) => {
+                forward(&producer, &task.target, &message);
+                forwarded += 1;
+            }
+            Some(Err(error)) => eprintln!("  the loop goes on: {error}"),
+            None => {}
         }
         if round.elapsed() >= task.commit_interval || forwarded == task.records {
             if forwarded > committed {

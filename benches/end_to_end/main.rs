@@ -7,9 +7,11 @@
 //! - `runner.rs`: how each program is started
 //! - `measure.rs`: what a run costs
 //! - `latency.rs`: how long a record is on its way
+//! - `backlog.rs`: what a delayed record takes in memory
 //! - `workload.rs`, `topics.rs`: what is forwarded
 //! - `results.rs`: ratios, pair by pair, as a table and as JSON
 
+mod backlog;
 mod bare;
 mod latency;
 mod measure;
@@ -39,6 +41,9 @@ fn main() {
     let runners = options.runners();
     if options.latency {
         return latency::compare(&broker, &options, &runners);
+    }
+    if options.backlog {
+        return backlog::measure(&broker, &options, &runners);
     }
     let results = compare(&broker, &options, &runners);
     results.print();

@@ -52,7 +52,10 @@ pub fn run(broker: &str, topics: &Topics, source: &str, workload: &Workload, run
         let mut child = Running(command.spawn().expect("the forwarder starts"));
         let mut said = BufReader::new(child.0.stdout.take().expect("it is a pipe"));
         if workload.live() {
-            scope.spawn(|| workload::send(broker, source, workload, Instant::now()));
+            scope.spawn(|| {
+                thread::sleep(workload::LEAD);
+                workload::send(broker, source, workload, Instant::now());
+            });
         }
         if runner.bare() {
             await_done(&mut said);
@@ -84,7 +87,7 @@ fn unique() -> u32 {
 }
 
 /// A process that ends with its run, be it by a panic.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -128,7 +131,7 @@ fn await_commit(admin: Option<u16>, workload: &Workload) {
 }
 
 /// The sum of the samples of watermaster's own scrape whose line begins so.
-fn scraped(port: u16, beginning: &str) -> f64 {
+pub fn scraped(port: u16, beginning: &str) -> f64 {
     let scrape = ureq::get(format!("http://127.0.0.1:{port}/metrics")).call().expect("it is watched");
     let text = scrape.into_body().read_to_string().expect("text");
     let values = text.lines().filter(|line| line.starts_with(beginning)).filter_map(|line| line.rsplit(' ').next());
@@ -143,10 +146,15 @@ fn cpu_seconds(child: &Child) -> f64 {
     ticks / 100.0
 }
 
-/// The most that was resident at once, from /proc.
+/// The most that was resident at once.
 fn peak_bytes(child: &Child) -> f64 {
+    memory(child, "VmHWM:")
+}
+
+/// A line of /proc's status, in bytes.
+pub fn memory(child: &Child, name: &str) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).expect("Linux's /proc");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the peak");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("it is told");
     let kibibytes: f64 = line.split_whitespace().nth(1).expect("a figure").parse().expect("a number");
     kibibytes * 1024.0
 }

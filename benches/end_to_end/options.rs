@@ -60,6 +60,10 @@ pub struct Options {
     #[arg(long)]
     pub latency: bool,
 
+    /// The memory that a delayed record takes, instead of CPU
+    #[arg(long, conflicts_with_all = ["latency", "delayed", "rejected"])]
+    pub backlog: bool,
+
     /// With --latency: records per second, in percent of the capacity
     #[arg(long, value_name = "PERCENT", default_value_t = 50)]
     pub load: u64,
@@ -121,6 +125,7 @@ impl Options {
             turned: match (self.delayed, self.rejected) {
                 (Some(percent), _) => Turned::Delayed { percent, capacity: self.capacity },
                 (_, Some(percent)) => Turned::Rejected { percent },
+                _ if self.backlog => Turned::Held,
                 _ if self.latency => Turned::Steady { capacity: self.capacity, rate: self.capacity * self.load / 100 },
                 _ => Turned::Nothing,
             },
@@ -130,6 +135,7 @@ impl Options {
     /// Who is compared. The first two are the loops that the others are compared with.
     pub fn runners(&self) -> Vec<Runner> {
         let modes: &[Mode] = match (self.delayed, self.rejected, self.latency) {
+            _ if self.backlog => &[Mode::Shape],
             (Some(_), ..) => &[Mode::Shape],
             (_, Some(_), _) => &[Mode::Reject],
             (.., true) => &[Mode::Passthrough, Mode::Shape],
@@ -151,8 +157,8 @@ impl Options {
                 all.push(runner(name, Program::Watermaster(mode, delivery)));
             }
         }
-        if self.latency {
-            all.retain(|runner| runner.transactional());
+        if self.latency || self.backlog {
+            all.retain(|runner| runner.transactional() && !(self.backlog && runner.bare()));
         }
         let chosen = |runner: &Runner| self.only.iter().any(|text| runner.name.contains(text.as_str()));
         all.retain(|runner| self.only.is_empty() || chosen(runner));

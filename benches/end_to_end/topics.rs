@@ -33,9 +33,21 @@ impl Topics {
     }
 
     pub fn create(&self, topic: &str) {
-        let topic = NewTopic::new(topic, self.partitions, TopicReplication::Fixed(1));
-        let made = self.runtime.block_on(self.admin.create_topics([&topic], &AdminOptions::new()));
+        let new = NewTopic::new(topic, self.partitions, TopicReplication::Fixed(1));
+        let made = self.runtime.block_on(self.admin.create_topics([&new], &AdminOptions::new()));
         made.expect("topics are made").into_iter().for_each(|topic| drop(topic.expect("the topic is made")));
+        while !self.has_leaders(topic) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn has_leaders(&self, topic: &str) -> bool {
+        let metadata = self.admin.inner().fetch_metadata(Some(topic), Duration::from_secs(5));
+        metadata.is_ok_and(|metadata| {
+            let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+            partitions.filter(|partition| partition.leader() >= 0 && partition.error().is_none()).count()
+                == usize::try_from(self.partitions).unwrap_or(0)
+        })
     }
 
     pub fn delete(&self, topic: &str) {

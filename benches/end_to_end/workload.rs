@@ -29,14 +29,18 @@ pub enum Turned {
     Delayed { percent: u8, capacity: u64 },
     /// All wait in the source already; so many clients have a limit that rejects what they sent.
     Rejected { percent: u8 },
+    /// All wait in the source already, and then in backlogs: next to nothing may go.
+    Held,
     /// They come evenly, and may go.
     Steady { capacity: u64, rate: u64 },
 }
 
 /// Two commit intervals' worth of the capacity: how deep the bucket is that paces.
 const BUCKET_SECONDS: f64 = 0.2;
-/// How much longer a burst and the quiet after it take than the burst; 0.8 of the capacity is used.
-const PERIOD: f64 = 2.5;
+/// How much longer a burst and the quiet after it take than the burst; half of the capacity is used.
+const PERIOD: f64 = 4.0;
+/// Who forwards has joined its group by then.
+pub const LEAD: Duration = Duration::from_secs(2);
 
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,6 +51,7 @@ impl fmt::Display for Workload {
             Turned::Nothing => Ok(()),
             Turned::Delayed { percent, capacity } => write!(f, ", {percent} % delayed by a capacity of {capacity}/s"),
             Turned::Rejected { percent } => write!(f, ", {percent} % rejected"),
+            Turned::Held => write!(f, ", all held"),
             Turned::Steady { capacity, rate } => write!(f, ", {rate} of {capacity} a second"),
         }
     }
@@ -63,6 +68,7 @@ impl Workload {
         match self.turned {
             Turned::Delayed { capacity, .. } | Turned::Steady { capacity, .. } => capacity * 10,
             Turned::Nothing | Turned::Rejected { .. } => 1_000_000_000,
+            Turned::Held => 1,
         }
     }
 
@@ -75,7 +81,7 @@ impl Workload {
     /// When a record is sent, after the first one.
     fn due(&self, n: u64) -> Duration {
         match self.turned {
-            Turned::Nothing | Turned::Rejected { .. } => Duration::ZERO,
+            Turned::Nothing | Turned::Rejected { .. } | Turned::Held => Duration::ZERO,
             Turned::Steady { rate, .. } => Duration::from_secs_f64(n as f64 / rate as f64),
             Turned::Delayed { percent, capacity } => {
                 let rate = 2.0 * capacity as f64;
@@ -97,7 +103,7 @@ impl Workload {
                 let client = client(n % self.clients);
                 write!(
                     buffer,
-                    "{{\"at\":{stamp:016},\"amount\":{},\"currency\":\"EUR\",\"applicant\":{{\"name\":\"Ada Example\",\
+                    "{{\"at\":\"{stamp:016}\",\"amount\":{},\"currency\":\"EUR\",\"applicant\":{{\"name\":\"Ada Example\",\
                      \"city\":\"Köln\"}},\"client\":{{\"id\":\"{client}\"}},\"note\":\"",
                     n % 10_000
                 )
