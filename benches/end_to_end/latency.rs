@@ -7,6 +7,7 @@ use rdkafka::Message as _;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
+use crate::measure::Running;
 use crate::options::Options;
 use crate::results::sorted;
 use crate::runner::{Route, Runner};
@@ -15,6 +16,8 @@ use crate::workload::{self, Workload};
 
 /// What a program does first takes longer; those records are not counted.
 const WARM_UP: Duration = Duration::from_secs(3);
+/// The longest time that nothing arrives.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Prints percentiles of each program, all runs together.
 pub fn compare(broker: &str, options: &Options, runners: &[Runner]) {
@@ -52,14 +55,13 @@ fn run(broker: &str, topics: &Topics, workload: &Workload, runner: &Runner, name
     [&target, &source, &dead_letter].into_iter().for_each(|topic| topics.create(topic));
     let route = Route { broker, source: &source, target: &target, dead_letter: &dead_letter };
     let mut start = runner.start(workload, route);
-    let mut child = start.command.spawn().expect("the forwarder starts");
+    let child = Running(start.command.spawn().expect("the forwarder starts"));
     let began = Instant::now();
     let millis = thread::scope(|scope| {
         scope.spawn(|| workload::send(broker, &source, workload, began));
         read(broker, &target, workload.records, began)
     });
-    let _ = std::process::Command::new("kill").arg(child.id().to_string()).status();
-    child.wait().expect("the forwarder ends");
+    drop(child);
     [&target, &source, &dead_letter].into_iter().for_each(|topic| topics.delete(topic));
     millis
 }
@@ -74,13 +76,17 @@ fn read(broker: &str, target: &str, records: u64, began: Instant) -> Vec<f64> {
         .create()
         .expect("a consumer");
     consumer.subscribe(&[target]).expect("a subscription");
-    let mut millis = Vec::new();
-    for _ in 0..records {
-        let message = consumer.poll(Duration::from_secs(60)).expect("it arrives within a minute").expect("a record");
+    let (mut millis, mut read, mut last) = (Vec::new(), 0, Instant::now());
+    while read < records {
+        assert!(last.elapsed() < PATIENCE, "{read} of {records} records arrived");
+        // Nothing also means that the group did something.
+        let Some(message) = consumer.poll(Duration::from_secs(1)) else { continue };
+        let message = message.expect("a record");
         let sent = workload::sent_at(message.payload().expect("a value")).expect("a value of ours");
         if sent > WARM_UP {
             millis.push((began.elapsed().saturating_sub(sent)).as_secs_f64() * 1e3);
         }
+        (read, last) = (read + 1, Instant::now());
     }
     millis
 }
