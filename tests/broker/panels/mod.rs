@@ -1,22 +1,9 @@
 //! Every query of every panel, asked of a real Prometheus that scrapes a running Watermaster: none stays empty in the
 //! scenario that should fill it ([`placed`] says which).
-//!
-//! `WATERMASTER_PANELS_OUT=DIR` plays the campaign to its end and saves what was answered over the whole run, second by second, for
-//! whoever wants to draw it: `DIR/UID.json` for each dashboard, each query with the service that should fill it, and
-//! `DIR/SERVICE/UID.json`, the same dashboard with that service chosen.
-//!
-//! ```json
-//! {"dashboard": UID, "title": …, "panels": [{"id": …, "title": …, "type": …, "unit": …, "queries": [
-//!   {"refId": …, "expr": …, "service": …, "legend": "{{client}}", "instant": false, "result": [RESULT, …]}]}]}
-//! ```
-//!
-//! `expr` is what was asked, its variables put in; a `RESULT` is one of `query_range`: `{"metric": {label: value}, "values": [[seconds
-//! since 1970, "value"], …]}`. What Grafana asks as an instant query has the answers of every second, too: the last one is Grafana's.
 
 mod placed;
 mod prometheus;
 mod question;
-mod save;
 mod stage;
 
 use std::time::{Duration, Instant};
@@ -44,22 +31,18 @@ fn every_panel_answers() {
     let prometheus = Prometheus::start(&addresses);
     let mut stage = Stage::start(ports);
     // What an instance did before it was first seen is in no rate.
-    until_answered(&mut stage, "the first instance, to be seen", |_| all_ready(&prometheus, &addresses[..1]));
+    until_answered(&mut stage, "the first instance, to be seen", || all_ready(&prometheus, &addresses[..1]));
     stage.join();
     let mut open = panels;
-    until_answered(&mut stage, "panels, variables and rules", |_| {
+    until_answered(&mut stage, "panels, variables and rules", || {
         let mut complaints = still_open(&mut open, &prometheus, run);
         complaints.extend(unanswered_variables(&boards, &prometheus, run, &addresses));
         complaints.extend(unhealthy_rules(&prometheus));
         complaints
     });
-    if let Some(out) = std::env::var_os("WATERMASTER_PANELS_OUT").filter(|folder| !folder.is_empty()) {
-        until_answered(&mut stage, "the campaign", |played| if played { vec![] } else { vec!["not over".to_owned()] });
-        save::save(out.as_ref(), &boards, &prometheus, run);
-    }
     stage.reload();
     let mut open = annotations;
-    until_answered(&mut stage, "the annotations", |_| still_open(&mut open, &prometheus, run));
+    until_answered(&mut stage, "the annotations", || still_open(&mut open, &prometheus, run));
     stage.end();
     let [panels, queries, annotations] = counts;
     eprintln!("{panels} panels, {queries} queries, {annotations} annotations: each was answered");
@@ -85,12 +68,12 @@ fn questions_of_annotations(boards: &[Board]) -> Vec<Question> {
     annotations.map(question).collect()
 }
 
-/// Probes once a scrape until there are no complaints; told is whether the campaign is over.
-fn until_answered(stage: &mut Stage, what: &str, mut complaints: impl FnMut(bool) -> Vec<String>) {
+/// Probes once a scrape until there are no complaints.
+fn until_answered(stage: &mut Stage, what: &str, mut complaints: impl FnMut() -> Vec<String>) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let played = stage.is_played();
-        let left = complaints(played);
+        stage.assert_well();
+        let left = complaints();
         if left.is_empty() {
             return;
         }
