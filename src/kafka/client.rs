@@ -1,5 +1,7 @@
 //! What consumer, producer and preflight have in common: properties, logs, errors.
 
+use std::time::Duration;
+
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 
@@ -70,6 +72,12 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: 
     let debug = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
     config.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     config
+}
+
+/// A time that librdkafka takes in milliseconds: the user's, or the default that is given with the property's name.
+pub(super) fn time(kafka: &settings::Kafka, (property, default): (&str, &str)) -> Duration {
+    let millis = kafka.properties.get(property).and_then(|value| value.parse().ok());
+    Duration::from_millis(millis.unwrap_or_else(|| default.parse().expect("our own defaults are numbers")))
 }
 
 /// Passes librdkafka's log on. It calls every broken connection an error; what really is one reaches us

@@ -439,14 +439,11 @@ impl Consumer {
 pub fn joins_within(kafka: &settings::Kafka) -> Duration {
     let rebalance = match kafka.group_protocol {
         // Anybody is let in only when all members have given back what they have.
-        GroupProtocol::Classic => {
-            let (property, default) = MAX_POLL_INTERVAL;
-            kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(300_000)
-        }
+        GroupProtocol::Classic => client::time(kafka, MAX_POLL_INTERVAL),
         // The first heartbeat that is answered.
-        GroupProtocol::Consumer => 0,
+        GroupProtocol::Consumer => Duration::ZERO,
     };
-    Duration::from_millis(rebalance) + JOIN_GRACE
+    rebalance + JOIN_GRACE
 }
 
 /// The consumer group of a service.

@@ -452,9 +452,7 @@ pub(super) fn transactional_id(kafka: &settings::Kafka, service: &settings::Serv
 
 /// How long the coordinator is asked to leave a transaction open.
 pub(super) fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
-    let (property, default) = TRANSACTIONS_TIMEOUT;
-    let millis = kafka.properties.get(property).map_or(default, String::as_str).parse().unwrap_or(10_000);
-    Duration::from_millis(millis)
+    client::time(kafka, TRANSACTIONS_TIMEOUT)
 }
 
 impl Transactions {
