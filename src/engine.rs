@@ -378,16 +378,16 @@ impl<'c> Engine<'c> {
         let bytes = u32::try_from(size).unwrap_or(u32::MAX);
         let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
         let verdict = self.throttle.handle_record(now, &arrival);
-        let unregistered = match verdict {
-            Verdict::Reject(Rejection { client: None, .. }) => Some(Arc::from(name)),
-            _ => None,
-        };
         match verdict {
             Verdict::Skip => {}
             Verdict::Admit(client) => self.round.admit(place, Output::Fresh(record), size, client),
             Verdict::Delay(slot) => self.hold(slot, record),
             Verdict::Reject(rejection) => {
-                let name = unregistered.unwrap_or_else(|| self.client_name(&rejection));
+                // Who is not known to the core is known by name only.
+                let name = match rejection.client {
+                    Some(_) => self.client_name(&rejection),
+                    None => Arc::from(name),
+                };
                 self.round.reject(place, Output::Fresh(record), size, rejection, name);
             }
         }
@@ -409,10 +409,9 @@ impl<'c> Engine<'c> {
     /// Copies what is delayed and still pins a fetch. (A slot may have been let go, or given away again, meanwhile.)
     fn detach_held(&mut self) {
         for slot in self.pinning.drain(..) {
-            if let Some(output @ Output::Fresh(_)) = &mut self.held[slot as usize]
-                && let Output::Fresh(record) = output
-            {
-                *output = Output::Held(record.detach());
+            let place = &mut self.held[slot as usize];
+            if let Some(Output::Fresh(record)) = place {
+                *place = Some(Output::Held(record.detach()));
             }
         }
     }
