@@ -1,6 +1,6 @@
 //! Tables on the standard output.
 
-/// Names to the left, figures to the right. The first `names` columns are names.
+/// Names to the left, figures to the right. The first `names` columns are names; columns without figures are left out.
 pub fn print(names: usize, heads: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..heads.len())
         .map(|column| {
@@ -8,10 +8,14 @@ pub fn print(names: usize, heads: &[&str], rows: &[Vec<String>]) {
             cells.chain([heads[column].chars().count()]).max().unwrap_or(0)
         })
         .collect();
+    let has_figures = |column: usize| column < names || rows.iter().any(|row| !row[column].is_empty());
     let line = |cells: &[&str]| {
-        let cells = cells.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if column < names { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        });
+        let told = cells.iter().zip(&widths).enumerate().filter(|(column, _)| has_figures(*column));
+        let cells = told.map(
+            |(column, (cell, &width))| {
+                if column < names { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            },
+        );
         println!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     };
     line(heads);

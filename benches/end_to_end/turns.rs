@@ -9,7 +9,7 @@ pub fn in_turn<T>(pairs: usize, runners: &[Runner], mut run: impl FnMut(&Runner)
     for pair in 0..pairs {
         for step in 0..runners.len() {
             let n = if pair % 2 == 0 { step } else { runners.len() - 1 - step };
-            eprint!("pair {} of {pairs}: {:<28} ", pair + 1, runners[n].name);
+            eprint!("pair {} of {pairs}: {:<33} ", pair + 1, runners[n].name);
             all[n].push(run(&runners[n]));
         }
     }
