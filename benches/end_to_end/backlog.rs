@@ -3,60 +3,105 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::measure::{Running, memory, scraped};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::figures::{MIB, Spread};
 use crate::options::Options;
-use crate::runner::{Route, Runner};
-use crate::topics::Topics;
-use crate::workload::{self, Workload};
+use crate::process::Running;
+use crate::report::{Report, free_memory};
+use crate::runner::Runner;
+use crate::table;
+use crate::topics::{Made, Topics};
+use crate::turns::in_turn;
+use crate::workload::Workload;
 
-/// Prints bytes per record, of each run.
-pub fn measure(broker: &str, options: &Options, runners: &[Runner]) {
-    let workload = options.workload();
-    let topics = Topics::new(broker, workload.partitions);
-    println!("{workload}");
-    for runner in runners {
-        for pair in 0..options.pairs {
-            let [empty, full] = [0, workload.records].map(|records| {
-                let workload = Workload { records, ..workload.clone() };
-                run(broker, &topics, &workload, runner, &format!("{pair}-{records}"))
-            });
-            println!(
-                "{}: {:.1} MiB with none, {:.1} MiB with all (peak {:.1}): {:.0} bytes a record, {:.0} of all memory",
-                runner.name,
-                empty.resident / MIB,
-                full.resident / MIB,
-                full.peak / MIB,
-                (full.resident - empty.resident) / workload.records as f64,
-                full.resident / workload.records as f64,
-            );
-        }
-    }
-}
+/// What it takes to start.
+const START: Duration = Duration::from_secs(5);
+/// The longest time that no more records are held.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What is left to others if no bound of memory was given: the broker's pages, too.
+const MARGIN: f64 = 3.0 * 1024.0 * MIB;
 
-const MIB: f64 = 1024.0 * 1024.0;
+const HEADS: [&str; 7] = ["records", "", "held", "MiB with none", "MiB with them", "peak MiB", "bytes a record"];
 
+/// One run: held records, and memory in bytes.
+#[derive(Debug, Clone, Copy, Serialize)]
 struct Memory {
+    held: f64,
     resident: f64,
     peak: f64,
 }
 
-fn run(broker: &str, topics: &Topics, workload: &Workload, runner: &Runner, name: &str) -> Memory {
-    let target = format!("bench-{}-{}-{name}", std::process::id(), runner.name.replace(' ', "-"));
-    let (source, dead_letter) = (format!("{target}-source"), format!("{target}-dead"));
-    let made = [&target, &source, &dead_letter];
-    made.into_iter().for_each(|topic| topics.create(topic));
-    workload::send(broker, &source, workload, Instant::now());
-    let route = Route { broker, source: &source, target: &target, dead_letter: &dead_letter };
-    let mut start = runner.start(workload, route);
-    let child = Running(start.command.spawn().expect("the forwarder starts"));
-    // What it takes to start, and then until all are read; one may have gone.
-    thread::sleep(Duration::from_secs(5));
-    let port = start.admin.expect("watermaster tells of itself");
-    while scraped(port, "watermaster_backlog_records") + 2.0 < workload.records as f64 {
+/// Prints bytes per record, for each number of records.
+pub fn measure(broker: &str, options: &Options, points: &[u64], report: &Report) {
+    let topics = Topics::new(broker, options.workload().partitions);
+    let bound = options.memory.map_or(free_memory() - MARGIN, |gibibytes| gibibytes * 1024.0 * MIB);
+    let bounded = format!("or until watermaster's memory is {:.1} GiB", bound / 1024.0 / MIB);
+    let runners = options.runners(options.commit_interval());
+    let mut rows = Vec::new();
+    for &records in points {
+        let workload = Workload { records, ..options.workload() };
+        let (nothing, filled) = (topics.sources(1), topics.filled(&workload));
+        let runs = in_turn(options.pairs(), &runners, |runner| {
+            let empty = run(&topics, &nothing, &Workload { records: 0, ..workload.clone() }, runner, bound);
+            let full = run(&topics, &filled, &workload, runner, bound);
+            eprintln!("{:.0} held in {:.0} MiB", full.held, full.resident / MIB);
+            [empty, full]
+        });
+        for (runner, runs) in runners.iter().zip(&runs) {
+            let each =
+                Spread::of(runs.iter().map(|[empty, full]| (full.resident - empty.resident) / full.held.max(1.0)));
+            let at = |of: fn(&[Memory; 2]) -> f64| Spread::of(runs.iter().map(of)).median;
+            let mib = |of: fn(&[Memory; 2]) -> f64| format!("{:.1}", at(of) / MIB);
+            rows.push(vec![
+                records.to_string(),
+                runner.name.clone(),
+                format!("{:.0}", at(|runs| runs[1].held)),
+                mib(|runs| runs[0].resident),
+                mib(|runs| runs[1].resident),
+                mib(|runs| runs[1].peak),
+                each.text(0),
+            ]);
+            let result = json!({
+                "workload": workload.to_string(), "name": runner.name, "memory_bound": bound,
+                "bytes_per_record": each, "runs": runs,
+            });
+            report.add("backlog", result);
+        }
+    }
+    let Workload { bytes, clients, partitions, .. } = options.workload();
+    println!(
+        "\nRecords of {bytes} bytes, {clients} clients, each in one of {partitions} partitions, all held, {bounded}.\n"
+    );
+    table::print(2, &HEADS, &rows);
+}
+
+fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner, bound: f64) -> Memory {
+    let (_made, lanes) = topics.behind(sources);
+    let mut running = runner.start(workload, topics.broker(), &lanes);
+    thread::sleep(START);
+    let held = await_held(&mut running, workload, bound);
+    Memory { held, resident: running.resident_bytes(), peak: running.peak_bytes() }
+}
+
+/// Until all are held, or as many as the memory takes.
+fn await_held(running: &mut Running, workload: &Workload, bound: f64) -> f64 {
+    let (mut most, mut since) = (0.0, Instant::now());
+    loop {
+        running.assert_alive();
+        let held = running.scraped("watermaster_backlog_records");
+        if held > most {
+            (most, since) = (held, Instant::now());
+        }
+        // Some may have gone: one in each cycle.
+        if held + 2.0 >= workload.records as f64 || running.resident_bytes() >= bound {
+            return held;
+        }
+        if since.elapsed() >= PATIENCE {
+            eprint!("no more than {held:.0} are held: ");
+            return held;
+        }
         thread::sleep(Duration::from_millis(100));
     }
-    let (resident, peak) = (memory(&child.0, "VmRSS:"), memory(&child.0, "VmHWM:"));
-    drop(child);
-    made.into_iter().for_each(|topic| topics.delete(topic));
-    Memory { resident, peak }
 }

@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use rdkafka::Message as _;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use serde_json::json;
 
-use crate::measure::Running;
+use crate::figures::{Spread, quantile, sorted};
 use crate::options::Options;
-use crate::results::sorted;
-use crate::runner::{Route, Runner};
+use crate::report::Report;
+use crate::runner::Runner;
+use crate::table;
 use crate::topics::Topics;
+use crate::turns::in_turn;
 use crate::workload::{self, Workload};
 
 /// What a program does first takes longer; those records are not counted.
@@ -19,51 +22,87 @@ const WARM_UP: Duration = Duration::from_secs(3);
 /// The longest time that nothing arrives.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Prints percentiles of each program, all runs together.
-pub fn compare(broker: &str, options: &Options, runners: &[Runner]) {
-    let workload = options.workload();
-    let topics = Topics::new(broker, workload.partitions);
-    let mut all = vec![Vec::new(); runners.len()];
-    for pair in 0..options.pairs {
-        for step in 0..runners.len() {
-            let n = if pair % 2 == 0 { step } else { runners.len() - 1 - step };
-            eprintln!("pair {} of {}: {}", pair + 1, options.pairs, runners[n].name);
-            all[n].extend(run(broker, &topics, &workload, &runners[n], &format!("latency-{pair}-{n}")));
+const HEADS: [&str; 10] =
+    ["commit ms", "load %", "records/s", "", "p50", "p99", "p99.9", "largest", "added p99", "records"];
+
+/// Prints percentiles of each program, all runs together, for each commit interval and load.
+pub fn sweep(broker: &str, options: &Options, report: &Report) {
+    let topics = Topics::new(broker, options.workload().partitions);
+    let mut rows = Vec::new();
+    for &interval in &options.commit_intervals {
+        for &load in &options.load {
+            let (workload, runners) = (options.steady(load), options.runners(interval));
+            eprintln!("a commit each {interval} ms: {workload}");
+            let runs = in_turn(options.pairs(), &runners, |runner| {
+                let millis = sorted(run(&topics, &workload, runner).into_iter());
+                eprintln!("p50 {:.1} ms, p99 {:.1} ms", quantile(&millis, 0.5), quantile(&millis, 0.99));
+                millis
+            });
+            let all = percentiles(&runners, runs);
+            report.add("latency", json!({ "workload": workload.to_string(), "load": load, "programs": all }));
+            let rate = workload.records as f64 / workload.lasts().as_secs_f64();
+            let point = [interval.to_string(), load.to_string(), format!("{rate:.0}")];
+            rows.extend(all.iter().map(|row| point.iter().cloned().chain(row.cells()).collect::<Vec<_>>()));
         }
     }
-    println!("\n{workload}");
-    println!("Milliseconds from sending to reading from the target, committed.\n");
-    println!("{:<28} {:>8} {:>8} {:>8} {:>8} {:>10}", "", "p50", "p99", "p99.9", "largest", "records");
-    for (runner, millis) in runners.iter().zip(all) {
-        let millis = sorted(millis.into_iter());
-        let at = |part: f64| millis[((millis.len() - 1) as f64 * part) as usize];
-        println!(
-            "{:<28} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>10}",
-            runner.name,
-            at(0.5),
-            at(0.99),
-            at(0.999),
-            at(1.0),
-            millis.len()
-        );
+    println!("\nMilliseconds from sending to reading from the target, committed, all runs together.");
+    println!("Added: a run's p99 less that of the loop in the same pair, median (least–largest).\n");
+    table::print(4, &HEADS, &rows);
+}
+
+/// What is told of a program. In milliseconds.
+#[derive(serde::Serialize)]
+struct Percentiles {
+    name: String,
+    commit_interval_ms: u64,
+    p50: f64,
+    p99: f64,
+    p999: f64,
+    largest: f64,
+    /// Over the loop, pair by pair.
+    added_p99: Option<Spread>,
+    records: usize,
+}
+
+/// Of the runs of each program, each in ascending order.
+fn percentiles(runners: &[Runner], runs: Vec<Vec<Vec<f64>>>) -> Vec<Percentiles> {
+    let p99s = |runs: &[Vec<f64>]| runs.iter().map(|millis| quantile(millis, 0.99)).collect::<Vec<_>>();
+    let base = runners.iter().position(Runner::bare).map(|n| p99s(&runs[n]));
+    let each = runners.iter().zip(runs).map(|(runner, runs)| {
+        let against = base.as_ref().filter(|_| !runner.bare());
+        let added = against.map(|base| Spread::of(p99s(&runs).iter().zip(base).map(|(p99, base)| p99 - base)));
+        let all = sorted(runs.into_iter().flatten());
+        Percentiles {
+            name: runner.name.clone(),
+            commit_interval_ms: runner.commit_interval_ms,
+            p50: quantile(&all, 0.5),
+            p99: quantile(&all, 0.99),
+            p999: quantile(&all, 0.999),
+            largest: quantile(&all, 1.0),
+            added_p99: added,
+            records: all.len(),
+        }
+    });
+    each.collect()
+}
+
+impl Percentiles {
+    fn cells(&self) -> Vec<String> {
+        let millis = [self.p50, self.p99, self.p999, self.largest].map(|millis| format!("{millis:.1}"));
+        let added = self.added_p99.map_or(String::new(), |added| added.text(1));
+        [self.name.clone()].into_iter().chain(millis).chain([added, self.records.to_string()]).collect()
     }
 }
 
-fn run(broker: &str, topics: &Topics, workload: &Workload, runner: &Runner, name: &str) -> Vec<f64> {
-    let target = format!("bench-{}-{name}", std::process::id());
-    let (source, dead_letter) = (format!("{target}-source"), format!("{target}-dead"));
-    [&target, &source, &dead_letter].into_iter().for_each(|topic| topics.create(topic));
-    let route = Route { broker, source: &source, target: &target, dead_letter: &dead_letter };
-    let mut start = runner.start(workload, route);
-    let child = Running(start.command.spawn().expect("the forwarder starts"));
+fn run(topics: &Topics, workload: &Workload, runner: &Runner) -> Vec<f64> {
+    let sources = topics.sources(1);
+    let (_made, lanes) = topics.behind(&sources);
+    let _running = runner.start(workload, topics.broker(), &lanes);
     let began = Instant::now();
-    let millis = thread::scope(|scope| {
-        scope.spawn(|| workload::send(broker, &source, workload, began));
-        read(broker, &target, workload.records, began)
-    });
-    drop(child);
-    [&target, &source, &dead_letter].into_iter().for_each(|topic| topics.delete(topic));
-    millis
+    thread::scope(|scope| {
+        scope.spawn(|| workload::send(topics.broker(), &lanes[0].source, workload, began));
+        read(topics.broker(), &lanes[0].target, workload.records, began)
+    })
 }
 
 fn read(broker: &str, target: &str, records: u64, began: Instant) -> Vec<f64> {
@@ -88,5 +127,6 @@ fn read(broker: &str, target: &str, records: u64, began: Instant) -> Vec<f64> {
         }
         (read, last) = (read + 1, Instant::now());
     }
+    assert!(!millis.is_empty(), "all {records} records were sent within the first {WARM_UP:?}, which are not counted");
     millis
 }

@@ -4,74 +4,71 @@
 //! of all options with `--help`). All forward the same records on the same broker, in turn, in alternating order.
 //!
 //! - `bare.rs`: the loops
-//! - `runner.rs`: how each program is started
-//! - `measure.rs`: what a run costs
+//! - `runner.rs`, `process.rs`: how each program is started, and what it takes while it runs
+//! - `cost.rs`, `results.rs`: CPU, time and memory of a run, and ratios pair by pair
 //! - `latency.rs`: how long a record is on its way
 //! - `backlog.rs`: what a delayed record takes in memory
-//! - `workload.rs`, `topics.rs`: what is forwarded
-//! - `results.rs`: ratios, pair by pair, as a table and as JSON
+//! - `scale.rs`: curves
+//! - `workload.rs`, `topics.rs`, `turns.rs`: what is forwarded, from where, and when
+//! - `figures.rs`, `table.rs`, `report.rs`: medians, tables, and what is kept as JSON
 
 mod backlog;
 mod bare;
+mod cost;
+mod figures;
 mod latency;
-mod measure;
 mod options;
+mod process;
+mod report;
 mod results;
 mod runner;
+mod scale;
+mod table;
 mod topics;
+mod turns;
 mod workload;
 
 use clap::Parser as _;
 
-use measure::Cost;
 use options::Options;
+use report::Report;
 use results::Results;
-use runner::Runner;
-use topics::Topics;
 
 fn main() {
     let options = Options::parse();
     if let Some(task) = options.bare_task() {
         return bare::run(&task);
     }
-    let Ok(broker) = std::env::var("WATERMASTER_TEST_BROKER") else {
-        eprintln!("end_to_end needs a broker: set WATERMASTER_TEST_BROKER, or use scripts/bench");
-        std::process::exit(2);
+    let refused = options.refused().map(str::to_owned);
+    let broker = std::env::var("WATERMASTER_TEST_BROKER");
+    let missing = "end_to_end needs a broker: set WATERMASTER_TEST_BROKER, or use scripts/bench".to_owned();
+    let broker = match refused.map_or(broker.map_err(|_| missing), Err) {
+        Ok(broker) => broker,
+        Err(reason) => {
+            eprintln!("{reason}");
+            std::process::exit(2);
+        }
     };
-    let runners = options.runners();
+    let report = Report::new(options.json.clone());
     if options.latency {
-        return latency::compare(&broker, &options, &runners);
-    }
-    if options.backlog {
-        return backlog::measure(&broker, &options, &runners);
-    }
-    let results = compare(&broker, &options, &runners);
-    results.print();
-    if let Some(file) = &options.json {
-        std::fs::write(file, results.json()).expect("the results are written");
+        latency::sweep(&broker, &options, &report);
+    } else if options.backlog {
+        backlog::measure(&broker, &options, &[options.workload().records], &report);
+    } else if let Some(scale) = &options.scale {
+        scale::measure(&broker, &options, scale, &report);
+    } else {
+        compare(&broker, &options, &report);
     }
 }
 
-fn compare(broker: &str, options: &Options, runners: &[Runner]) -> Results {
-    let workload = options.workload();
-    let topics = Topics::new(broker, workload.partitions);
-    let source = format!("bench-{}-source", std::process::id());
-    topics.create(&source);
-    if !workload.live() {
-        eprintln!("filling {source}: {workload}");
-        workload::send(broker, &source, &workload, std::time::Instant::now());
-    }
-    let mut results = Results::new(&workload, runners);
-    for pair in 0..options.pairs {
-        eprintln!("pair {} of {}", pair + 1, options.pairs);
-        for step in 0..runners.len() {
-            // Alternating order: whatever drifts, drifts for all.
-            let n = if pair % 2 == 0 { step } else { runners.len() - 1 - step };
-            let cost: Cost = measure::run(broker, &topics, &source, &workload, &runners[n]);
-            eprintln!("  {:<24} {cost}", runners[n].name);
-            results.add(n, cost);
-        }
-    }
-    topics.delete(&source);
-    results
+/// Prints what all programs cost.
+fn compare(broker: &str, options: &Options, report: &Report) {
+    let (workload, runners) = (options.workload(), options.runners(options.commit_interval()));
+    let costs = cost::compare(broker, &workload, &runners, options.pairs(), false);
+    let results = Results::new(&workload, &runners, costs);
+    report.add("cost", results.json());
+    println!("\n{}", results.workload());
+    println!("Medians; ratios to the loop of the same delivery, pair by pair: median (least–largest).\n");
+    table::print(1, &results::HEADS, &results.rows());
+    results.turned().iter().for_each(|line| println!("{line}"));
 }

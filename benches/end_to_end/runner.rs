@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
-
 use crate::bare::Transactions;
 use crate::options::ClientFrom;
+use crate::process::Running;
+use crate::topics::Lane;
 use crate::workload::{Turned, Workload};
 
 /// One of those that are compared.
@@ -23,14 +23,17 @@ pub struct Runner {
 pub enum Program {
     Bare(Transactions),
     Watermaster(Mode, Delivery),
-    /// A shell command.
-    Peer(String),
+    /// A name and a shell command.
+    Peer(String, String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Passthrough,
+    /// What waits in the source when it starts is decided at once.
     Reject,
+    /// As it is by default: what waits in the source passes through the backlog.
+    RejectCatchingUp,
     Shape,
 }
 
@@ -41,10 +44,11 @@ pub enum Delivery {
 }
 
 impl Mode {
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Mode::Passthrough => "passthrough",
             Mode::Reject => "reject",
+            Mode::RejectCatchingUp => "reject catching_up",
             Mode::Shape => "shape",
         }
     }
@@ -52,14 +56,15 @@ impl Mode {
     fn config(self) -> &'static str {
         match self {
             Mode::Passthrough => "enforce = false",
-            Mode::Reject => "mode = \"reject\"",
+            Mode::Reject => "mode = \"reject\"\ncatch_up = \"reject\"",
+            Mode::RejectCatchingUp => "mode = \"reject\"",
             Mode::Shape => "mode = \"shape\"",
         }
     }
 }
 
 impl Delivery {
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Delivery::AtLeastOnce => "at_least_once",
             Delivery::ExactlyOnce => "exactly_once",
@@ -67,21 +72,15 @@ impl Delivery {
     }
 }
 
-/// Between which topics of which broker.
-#[derive(Clone, Copy)]
-pub struct Route<'a> {
-    pub broker: &'a str,
-    pub source: &'a str,
-    pub target: &'a str,
-    pub dead_letter: &'a str,
-}
-
-/// A program that can be started. The folder holds its configuration.
-pub struct Start {
-    pub command: Command,
-    /// Where it tells of itself.
-    pub admin: Option<u16>,
-    pub _folder: TempDir,
+impl Program {
+    pub fn name(&self) -> String {
+        match self {
+            Program::Bare(Transactions::No) => "plain loop".to_owned(),
+            Program::Bare(Transactions::Yes) => "transactional loop".to_owned(),
+            Program::Watermaster(mode, delivery) => format!("{} {}", mode.name(), delivery.name()),
+            Program::Peer(name, _) => name.clone(),
+        }
+    }
 }
 
 impl Runner {
@@ -90,7 +89,7 @@ impl Runner {
         match &self.program {
             Program::Bare(transactions) => *transactions == Transactions::Yes,
             Program::Watermaster(_, delivery) => *delivery == Delivery::ExactlyOnce,
-            Program::Peer(_) => false,
+            Program::Peer(..) => false,
         }
     }
 
@@ -99,34 +98,46 @@ impl Runner {
         matches!(self.program, Program::Bare(_))
     }
 
-    pub fn start(&self, workload: &Workload, route: Route<'_>) -> Start {
+    /// Starts to forward. Only watermaster takes more than one lane.
+    pub fn start(&self, workload: &Workload, broker: &str, lanes: &[Lane]) -> Running {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let lane = &lanes[0];
         let mut admin = None;
         let (program, arguments) = match &self.program {
-            Program::Bare(transactions) => self.bare_loop(*transactions, workload, route),
+            Program::Bare(transactions) => self.bare_loop(*transactions, workload, broker, lane),
             Program::Watermaster(mode, delivery) => {
                 let file = folder.path().join("watermaster.toml");
-                let port = *admin.insert(free_port());
-                std::fs::write(&file, self.config(*mode, *delivery, workload, route, port)).expect("a configuration");
+                let mut text = self.config(*delivery, broker, &lane.target, *admin.insert(free_port()));
+                lanes.iter().for_each(|lane| text.push_str(&service(*mode, workload, lane)));
+                std::fs::write(&file, text).expect("a configuration");
                 let file = file.to_str().expect("a readable path").to_owned();
                 (env!("CARGO_BIN_EXE_watermaster").to_owned(), vec!["run".to_owned(), "--config".to_owned(), file])
             }
             // `exec`: its CPU, not a shell's, is measured.
-            Program::Peer(command) => ("sh".to_owned(), vec!["-c".to_owned(), format!("exec {command}")]),
+            Program::Peer(_, command) => ("sh".to_owned(), vec!["-c".to_owned(), format!("exec {command}")]),
         };
         let under = self.under.iter().flat_map(|under| under.split_whitespace().map(str::to_owned));
         let mut words = under.chain([program]).chain(arguments);
         let mut command = Command::new(words.next().expect("a program"));
-        command.args(words).stdout(Stdio::piped()).env("RUST_LOG", "error");
-        command.env("BROKER", route.broker).env("SOURCE", route.source).env("TARGET", route.target);
-        Start { command, admin, _folder: folder }
+        command.args(words).env("RUST_LOG", "error");
+        // A pipe that nobody reads would stop others once it is full.
+        command.stdout(if self.bare() { Stdio::piped() } else { Stdio::from(std::io::stderr()) });
+        command.env("BROKER", broker).env("SOURCE", &lane.source).env("TARGET", &lane.target);
+        command.env("COMMIT_INTERVAL_MS", self.commit_interval_ms.to_string());
+        Running::start(command, admin, folder)
     }
 
-    fn bare_loop(&self, transactions: Transactions, workload: &Workload, route: Route<'_>) -> (String, Vec<String>) {
+    fn bare_loop(
+        &self,
+        transactions: Transactions,
+        workload: &Workload,
+        broker: &str,
+        lane: &Lane,
+    ) -> (String, Vec<String>) {
         let program = std::env::current_exe().expect("this program has a path");
         let records = workload.records.to_string();
         let mut arguments: Vec<String> =
-            ["--bare", route.broker, route.source, route.target, &records].map(str::to_owned).into();
+            ["--bare", broker, &lane.source, &lane.target, &records].map(str::to_owned).into();
         arguments.extend(["--commit-interval".to_owned(), self.commit_interval_ms.to_string()]);
         if transactions == Transactions::Yes {
             arguments.push("--transactions".to_owned());
@@ -134,36 +145,42 @@ impl Runner {
         (program.to_str().expect("a readable path").to_owned(), arguments)
     }
 
-    fn config(&self, mode: Mode, delivery: Delivery, workload: &Workload, route: Route<'_>, port: u16) -> String {
-        let Route { broker, source, target, dead_letter } = route;
-        let client_from = match workload.client_from {
-            ClientFrom::Header => "header:client-id",
-            ClientFrom::Json => "json:/client/id",
-        };
-        let mut text = format!(
-            "[kafka]\nbootstrap_servers = \"{broker}\"\ngroup_id = \"{target}\"\ndelivery = \"{}\"\ncommit_interval = \"{}ms\"\n\
+    fn config(&self, delivery: Delivery, broker: &str, group: &str, port: u16) -> String {
+        format!(
+            "[kafka]\nbootstrap_servers = \"{broker}\"\ngroup_id = \"{group}\"\ndelivery = \"{}\"\ncommit_interval = \"{}ms\"\n\
              [kafka.properties]\n\"session.timeout.ms\" = \"60000\"\n\"transaction.timeout.ms\" = \"60000\"\n\
-             [admin]\nlisten = \"127.0.0.1:{port}\"\n\
-             [[service]]\nname = \"bench\"\ntarget = \"{target}\"\ndead_letter = \"{dead_letter}\"\n\
-             capacity = {}\ncycle = \"10s\"\n{}\nclient_from = [\"{client_from}\"]\nmax_clients = {}\n",
+             [admin]\nlisten = \"127.0.0.1:{port}\"\n",
             delivery.name(),
             self.commit_interval_ms,
-            workload.capacity(),
-            mode.config(),
-            workload.clients.max(1000),
-        );
-        if matches!(workload.turned, Turned::Rejected { .. }) {
-            // What waits in the source already would be delayed until it is caught up.
-            text.push_str("catch_up = \"reject\"\n");
-        }
-        text.push_str("[service.shape]\nqueue_capacity = 1000000\nqueue_bytes = \"4GiB\"\nmax_delay = \"600s\"\n");
-        write!(text, "[[service.source]]\ntopic = \"{source}\"\n").expect("memory takes it");
-        for client in workload.rejected_clients() {
-            write!(text, "[service.client.{client}]\nlimit = {{ rate = 1, per = \"1h\", burst = 1 }}\n")
-                .expect("memory takes it");
-        }
-        text
+        )
     }
+}
+
+/// One service. Nothing is turned out of its backlogs: they hold all that there is, for as long as it takes.
+fn service(mode: Mode, workload: &Workload, lane: &Lane) -> String {
+    let Lane { source, target, dead_letter } = lane;
+    let client_from = match workload.client_from {
+        ClientFrom::Header => "header:client-id",
+        ClientFrom::Json => "json:/client/id",
+    };
+    let (queue_capacity, queue_bytes, max_delay) = match workload.turned {
+        Turned::Held => (100_000_000, "1024GiB", "12h"),
+        _ => (1_000_000, "4GiB", "600s"),
+    };
+    let mut text = format!(
+        "[[service]]\nname = \"{target}\"\ntarget = \"{target}\"\ndead_letter = \"{dead_letter}\"\n\
+         capacity = {}\ncycle = \"10s\"\n{}\nclient_from = [\"{client_from}\"]\nmax_clients = {}\n\
+         [service.shape]\nqueue_capacity = {queue_capacity}\nqueue_bytes = \"{queue_bytes}\"\nmax_delay = \"{max_delay}\"\n\
+         [[service.source]]\ntopic = \"{source}\"\n",
+        workload.capacity(),
+        mode.config(),
+        workload.clients.max(1000),
+    );
+    for client in workload.rejected_clients() {
+        write!(text, "[service.client.{client}]\nlimit = {{ rate = 1, per = \"1h\", burst = 1 }}\n")
+            .expect("memory takes it");
+    }
+    text
 }
 
 fn free_port() -> u16 {

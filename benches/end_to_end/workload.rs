@@ -12,10 +12,13 @@ use crate::options::ClientFrom;
 /// Records, and what becomes of them.
 #[derive(Debug, Clone)]
 pub struct Workload {
+    /// Of all services together, as many of each.
     pub records: u64,
     pub bytes: usize,
     pub clients: u64,
     pub partitions: i32,
+    /// Each with topics of its own.
+    pub services: u64,
     pub client_from: ClientFrom,
     pub turned: Turned,
 }
@@ -29,7 +32,7 @@ pub enum Turned {
     Delayed { percent: u8, capacity: u64 },
     /// All wait in the source already; so many clients have a limit that rejects what they sent.
     Rejected { percent: u8 },
-    /// All wait in the source already, and then in backlogs: next to nothing may go.
+    /// All wait in the source already, and then in backlogs: next to nothing may go. Each client keeps to one partition.
     Held,
     /// They come evenly, and may go.
     Steady { capacity: u64, rate: u64 },
@@ -47,6 +50,9 @@ impl fmt::Display for Workload {
         let Workload { records, bytes, clients, partitions, .. } = self;
         let from = if self.client_from == ClientFrom::Json { "JSON" } else { "a header" };
         write!(f, "{records} records of {bytes} bytes, {partitions} partitions, {clients} clients in {from}")?;
+        if self.services > 1 {
+            write!(f, ", {} services", self.services)?;
+        }
         match self.turned {
             Turned::Nothing => Ok(()),
             Turned::Delayed { percent, capacity } => write!(f, ", {percent} % delayed by a capacity of {capacity}/s"),
@@ -76,6 +82,22 @@ impl Workload {
     pub fn rejected_clients(&self) -> impl Iterator<Item = String> {
         let percent = if let Turned::Rejected { percent } = self.turned { u64::from(percent) } else { 0 };
         (0..self.clients * percent / 100).map(client)
+    }
+
+    /// How long it takes to send them.
+    pub fn lasts(&self) -> Duration {
+        self.due(self.records)
+    }
+
+    /// Records of each service.
+    fn records_each(&self) -> u64 {
+        self.records / self.services
+    }
+
+    /// Where a record goes; by its key if that does not matter.
+    fn partition(&self, n: u64) -> Option<i32> {
+        let client = i32::try_from(n % self.clients).expect("fewer clients than that");
+        (self.turned == Turned::Held).then(|| client % self.partitions)
     }
 
     /// When a record is sent, after the first one.
@@ -127,7 +149,7 @@ fn client(number: u64) -> String {
     format!("client-{number}")
 }
 
-/// Sends all records, each when it is due after `began`.
+/// Sends the records of one service, each when it is due after `began`.
 pub fn send(broker: &str, topic: &str, workload: &Workload, began: Instant) {
     let producer: BaseProducer = ClientConfig::new()
         .set("bootstrap.servers", broker)
@@ -138,7 +160,7 @@ pub fn send(broker: &str, topic: &str, workload: &Workload, began: Instant) {
         .create()
         .expect("a producer");
     let mut value = Vec::new();
-    for n in 0..workload.records {
+    for n in 0..workload.records_each() {
         let wait = workload.due(n).saturating_sub(began.elapsed());
         if !wait.is_zero() {
             std::thread::sleep(wait.max(Duration::from_millis(1)));
@@ -147,7 +169,11 @@ pub fn send(broker: &str, topic: &str, workload: &Workload, began: Instant) {
         let (key, client) = (n.to_string(), client(n % workload.clients));
         let name = if workload.client_from == ClientFrom::Header { "client-id" } else { "trace-id" };
         let headers = || OwnedHeaders::new().insert(Header { key: name, value: Some(&client) });
-        while producer.send(BaseRecord::to(topic).key(&key).payload(&value).headers(headers())).is_err() {
+        let record = || {
+            let record = BaseRecord::to(topic).key(&key).payload(&value).headers(headers());
+            if let Some(partition) = workload.partition(n) { record.partition(partition) } else { record }
+        };
+        while producer.send(record()).is_err() {
             producer.poll(Duration::from_millis(10));
         }
         if n % 1024 == 0 {
