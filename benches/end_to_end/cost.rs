@@ -23,6 +23,8 @@ pub struct Cost {
     /// User and system time of the whole process.
     pub cpu_seconds: f64,
     pub wall_seconds: f64,
+    /// From the first arrivals on: what a start takes is left out, and what had arrived by then, too.
+    pub records_per_second: f64,
     /// The most that was resident at once.
     pub peak_bytes: f64,
     /// How long a round took on average; 0 for others than watermaster.
@@ -35,8 +37,12 @@ pub struct Cost {
 
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cost { cpu_seconds, wall_seconds, peak_bytes, .. } = self;
-        write!(f, "CPU {cpu_seconds:.2} s, wall {wall_seconds:.2} s, peak {:.1} MiB", peak_bytes / 1024.0 / 1024.0)?;
+        let Cost { cpu_seconds, wall_seconds, records_per_second, peak_bytes, .. } = self;
+        write!(
+            f,
+            "CPU {cpu_seconds:.2} s, wall {wall_seconds:.2} s, {records_per_second:.0} records/s, peak {:.1} MiB",
+            peak_bytes / 1024.0 / 1024.0
+        )?;
         self.idle.map_or(Ok(()), |idle| write!(f, ", idle {:.2} %", idle * 100.0))
     }
 }
@@ -67,19 +73,22 @@ fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner
                 workload::send(topics.broker(), &lanes[0].source, workload, Instant::now());
             });
         }
+        let flowing = scope.spawn(|| Flowing::awaited(&topics.probe(), &lanes));
         if runner.bare() {
             running.await_done();
         } else {
             await_arrival(&topics.probe(), &lanes, workload, &mut running);
             await_commit(&mut running, workload);
         }
-        let (wall_seconds, cpu_seconds) = (began.elapsed().as_secs_f64(), running.cpu_seconds());
+        let (ended, cpu_seconds) = (Instant::now(), running.cpu_seconds());
+        let flowing = flowing.join().expect("something arrived");
         let [delayed, rejected, rounds, seconds] =
             ["delayed_total", "rejected_total", "round_seconds_count", "round_seconds_sum"]
                 .map(|name| running.scraped(&format!("watermaster_{name}")));
         Cost {
             cpu_seconds,
-            wall_seconds,
+            wall_seconds: ended.duration_since(began).as_secs_f64(),
+            records_per_second: flowing.rate(workload.records, ended),
             peak_bytes: running.peak_bytes(),
             round_seconds: seconds / rounds.max(1.0),
             turned: (delayed + rejected) / workload.records as f64,
@@ -88,12 +97,42 @@ fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner
     })
 }
 
+/// When something had arrived, and how much.
+struct Flowing {
+    at: Instant,
+    arrived: u64,
+}
+
+impl Flowing {
+    fn awaited(probe: &Probe, lanes: &[Lane]) -> Flowing {
+        let began = Instant::now();
+        loop {
+            let at = Instant::now();
+            let topics = lanes.iter().flat_map(|lane| [&lane.target, &lane.dead_letter]);
+            let arrived = topics.flat_map(|topic| probe.ends(topic)).sum();
+            if arrived > 0 {
+                return Flowing { at, arrived };
+            }
+            assert!(began.elapsed() < LONGEST, "nothing arrives");
+            thread::sleep(often(lanes, probe));
+        }
+    }
+
+    fn rate(&self, records: u64, ended: Instant) -> f64 {
+        records.saturating_sub(self.arrived) as f64 / ended.duration_since(self.at).as_secs_f64()
+    }
+}
+
+/// Answering for many partitions takes the broker a while, which those who forward would have to wait for.
+fn often(lanes: &[Lane], probe: &Probe) -> Duration {
+    Duration::from_millis(20 + lanes.len() as u64 * probe.partitions() / 10)
+}
+
 /// Partition by partition: what came from one goes to the same one of either topic. Markers of transactions count as
 /// offsets too, so it may not be over yet.
 fn await_arrival(probe: &Probe, lanes: &[Lane], workload: &Workload, running: &mut Running) {
     let began = Instant::now();
-    // Answering for many partitions takes the broker a while, which those who forward would have to wait for.
-    let often = Duration::from_millis(20 + lanes.len() as u64 * workload.partitions.unsigned_abs() as u64 / 10);
+    let often = often(lanes, probe);
     let mut pause = || {
         assert!(began.elapsed() < LONGEST, "the forwarder takes too long");
         running.assert_alive();

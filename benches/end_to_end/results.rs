@@ -51,9 +51,9 @@ impl Results {
         vec![
             row.runner.name.clone(),
             format!("{:.2}", row.median(|cost| cost.cpu_seconds) / self.records * 1e6),
-            format!("{:.0}", self.records / row.median(|cost| cost.wall_seconds)),
+            format!("{:.0}", row.median(|cost| cost.records_per_second)),
             text(|cost| cost.cpu_seconds),
-            text(|cost| 1.0 / cost.wall_seconds),
+            text(|cost| cost.records_per_second),
             format!("{:.1}", peak / MIB),
             beyond.map_or(String::new(), |beyond| format!("{:.1}", beyond / MIB)),
             format!("{:.1}", row.median(|cost| cost.round_seconds) * 1e3),
@@ -84,11 +84,11 @@ impl Results {
             "against": against.map(|base| &base.runner.name),
             "commit_interval_ms": row.runner.commit_interval_ms,
             "cpu_us_per_record": row.median(|cost| cost.cpu_seconds) / self.records * 1e6,
-            "records_per_second": self.records / row.median(|cost| cost.wall_seconds),
+            "records_per_second": row.median(|cost| cost.records_per_second),
             "peak_bytes": row.median(|cost| cost.peak_bytes),
             "idle": row.idle(),
             "cpu_ratio": of_loop(|cost| cost.cpu_seconds),
-            "speed_ratio": of_loop(|cost| 1.0 / cost.wall_seconds),
+            "speed_ratio": of_loop(|cost| cost.records_per_second),
             "runs": row.costs,
         })
     }

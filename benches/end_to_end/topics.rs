@@ -131,6 +131,11 @@ pub struct Probe {
 }
 
 impl Probe {
+    /// Of each topic.
+    pub fn partitions(&self) -> u64 {
+        self.partitions.unsigned_abs().into()
+    }
+
     /// How many offsets of each partition are taken: records that can be read, and the markers of transactions.
     pub fn ends(&self, topic: &str) -> Vec<u64> {
         let mut asked = TopicPartitionList::new();
