@@ -80,22 +80,23 @@ pub fn measure(broker: &str, options: &Options, points: &[u64], report: &Report)
 fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner, bound: f64) -> Memory {
     let (_made, lanes) = topics.behind(sources);
     let mut running = runner.start(workload, topics.broker(), &lanes);
-    thread::sleep(START);
     let held = await_held(&mut running, workload, bound);
     Memory { held, resident: running.resident_bytes(), peak: running.peak_bytes() }
 }
 
 /// Until all are held, or as many as the memory takes.
 fn await_held(running: &mut Running, workload: &Workload, bound: f64) -> f64 {
-    let (mut most, mut since) = (0.0, Instant::now());
+    let began = Instant::now();
+    let (mut most, mut since) = (0.0, began);
     loop {
         running.assert_alive();
         let held = running.scraped("watermaster_backlog_records");
         if held > most {
             (most, since) = (held, Instant::now());
         }
-        // Some may have gone: one in each cycle.
-        if held + 2.0 >= workload.records as f64 || running.resident_bytes() >= bound {
+        // One may have gone before there was a backlog, and one in the next cycle.
+        let all = held + 2.0 >= workload.records as f64 && began.elapsed() >= START;
+        if all || running.resident_bytes() >= bound {
             return held;
         }
         if since.elapsed() >= PATIENCE {
