@@ -24,7 +24,7 @@ use crate::delays::Histogram;
 use crate::map::{self, Map, MemorySlice};
 use crate::policy::Policy;
 use crate::reason::Reason;
-use crate::registry::{Client, Counts, Registry};
+use crate::registry::{Client, Counts, Forgotten, Registry};
 use crate::tracker::Tracker;
 use crate::units::Time;
 use crate::window::{SlidingCount, slice_width};
@@ -344,6 +344,21 @@ impl Throttle {
         self.registry.iter().map(|(_, client)| client)
     }
 
+    /// How many clients are known.
+    pub fn known(&self) -> usize {
+        self.registry.len()
+    }
+
+    /// How many pages the clients stand in: looking at all of them at once takes long where there are very many.
+    pub fn pages(&self) -> usize {
+        self.registry.pages()
+    }
+
+    /// The clients of a page below [`pages`](Throttle::pages), and the counts of those that were forgotten out of it.
+    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
+        self.registry.page(page)
+    }
+
     /// A client by name.
     pub fn client(&self, name: &str) -> Option<&Client> {
         self.registry.find(name).map(|index| self.registry.get(index))
@@ -351,10 +366,16 @@ impl Throttle {
 
     /// Counts of records that belong to no known client, forgotten clients' included: real, and passthrough's.
     pub fn unregistered(&self) -> (Counts, Counts) {
-        let (mut real, mut shadow) = (self.unregistered, self.unregistered_shadow);
-        real.merge(&self.registry.forgotten);
-        shadow.merge(&self.registry.forgotten_shadow);
+        let (mut real, mut shadow) = self.of_nobody();
+        let forgotten = self.registry.forgotten();
+        real.merge(&forgotten.counts);
+        shadow.merge(&forgotten.shadow);
         (real, shadow)
+    }
+
+    /// Counts of records that belonged to no known client when they came: real, and passthrough's.
+    pub fn of_nobody(&self) -> (Counts, Counts) {
+        (self.unregistered, self.unregistered_shadow)
     }
 
     /// The number of the running cycle, from 0.
