@@ -6,11 +6,13 @@
 //! - `throttle.rs`: what it holds, what happens to partitions, what it shows
 //! - `throttle/decide.rs`: the decision on a record that was just read
 //! - `throttle/queue.rs`: delayed records that go, overflow, expire; paused partitions
+//! - `throttle/excess.rs`: which of the delayed records go when they are too many bytes
 //! - `throttle/change.rs`: another policy
 //! - `throttle/share.rs`: cycles, wants and when the allocator runs
 
 mod change;
 mod decide;
+mod excess;
 mod queue;
 mod share;
 
@@ -176,6 +178,7 @@ pub struct Throttle {
     /// to make room). They stand in [`Throttle::nobody`]'s lane.
     doomed: VecDeque<(Slot, Rejection)>,
     nobody: Lane,
+    excess: excess::Excess,
     /// How many partitions are paused.
     paused: usize,
     map_room: MapRoom,
@@ -206,6 +209,7 @@ impl Throttle {
             delays: Histogram::default(),
             doomed: VecDeque::new(),
             nobody: Lane::default(),
+            excess: excess::Excess::default(),
             paused: 0,
             map_room: MapRoom::new(&policy),
             policy,
