@@ -2,6 +2,8 @@
 //!
 //! The engine's thread makes it, the metrics, the HTTP API and the demo read it; nobody shares the core.
 
+mod clients;
+
 use std::sync::Arc;
 use std::sync::RwLock;
 
@@ -30,13 +32,11 @@ pub struct ServiceSnapshot {
     pub cycle_seconds: f64,
     /// The number of the running cycle.
     pub cycle: u64,
-    /// Sorted by name. Anonymous and unregistered clients are in `unregistered`.
-    pub clients: Vec<ClientSnapshot>,
-    /// Rejections of records that belong to no registered client (anonymous, unknown_client, too_many_clients),
-    /// and the counts of clients that were forgotten.
+    /// Anonymous and unregistered clients are in `unregistered`.
+    pub clients: Clients,
+    /// Rejections of records that belonged to no registered client (anonymous, unknown_client, too_many_clients).
     pub unregistered: Counts,
-    /// Decisions that would have been taken, of records that belong to no registered client (passthrough), and those
-    /// of clients that were forgotten.
+    /// Decisions that would have been taken, of records that belonged to no registered client (passthrough).
     pub unregistered_shadow: Counts,
     pub window_admitted: u64,
     pub window_admitted_max: u64,
@@ -84,6 +84,8 @@ pub struct ServiceSnapshot {
     pub round_phases: Vec<HistogramSnapshot>,
 }
 
+pub use clients::Clients;
+pub(crate) use clients::{Page, Renewal};
 pub use watermaster_core::registry::Counts;
 
 /// One client at one moment.
@@ -138,7 +140,11 @@ impl SnapshotCell {
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
         let snapshot = Arc::new(snapshot);
-        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+        let mut place = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let before = std::mem::replace(&mut *place, snapshot);
+        // Nobody has to wait while it is taken apart.
+        drop(place);
+        drop(before);
     }
 
     /// The newest snapshot.

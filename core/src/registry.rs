@@ -1,10 +1,11 @@
 //! The clients of a service: who is known, what each weighs, what was decided for each.
 
-use std::hash::BuildHasher;
+mod names;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::HashMap;
 
 use crate::allocator::{self, Credit, Fixed, Grant};
 use crate::backlog::Lane;
@@ -14,6 +15,8 @@ use crate::policy::{ClientPolicy, Mode, Policy};
 use crate::reason::ReasonCounts;
 use crate::units::{Time, Weight};
 use crate::window::SlidingCount;
+
+use names::Names;
 
 /// What was decided for a client, since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -130,47 +133,33 @@ impl Client {
 pub struct Registry {
     slots: Vec<Option<Client>>,
     free: Vec<u32>,
-    by_name: HashTable<Entry>,
-    /// Keyed anew in each process: ids come from outside.
-    hasher: DefaultHashBuilder,
+    names: Names,
     /// Of the configured clients, in thousandths.
     listed_weight: u64,
     listed: u64,
     unlisted_weight: Weight,
     max_clients: usize,
-    /// The counts of forgotten clients.
-    pub forgotten: Counts,
-    pub forgotten_shadow: Counts,
+    /// By page: see [`Registry::page`].
+    forgotten: Vec<Forgotten>,
 }
 
-/// A client's place in the table of names. The name's start stands here too: with very many clients, to look at the name itself
-/// is to wait for memory once more.
-#[derive(Debug, Clone, Copy)]
-#[repr(align(32))]
-struct Entry {
-    index: u32,
-    /// Of the whole name, at most 255.
-    length: u8,
-    /// Zeros behind a shorter one.
-    start: [u8; Entry::START],
+/// What was decided for clients that are not known any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Forgotten {
+    pub counts: Counts,
+    pub shadow: Counts,
 }
 
-impl Entry {
-    /// So that two entries fill a cache line.
-    const START: usize = 27;
-
-    fn new(name: &str, index: u32) -> Entry {
-        let mut start = [0; Entry::START];
-        let length = name.len().min(Entry::START);
-        start[..length].copy_from_slice(&name.as_bytes()[..length]);
-        Entry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
-    }
-
-    /// Whether it is this client's; the whole name is asked for only if it is longer than what stands here.
-    fn is_named(&self, wanted: &Entry, name: &str, whole: impl Fn(u32) -> bool) -> bool {
-        self.length == wanted.length && self.start == wanted.start && (name.len() <= Entry::START || whole(self.index))
+impl Forgotten {
+    /// Adds another set of counts.
+    pub fn merge(&mut self, other: &Forgotten) {
+        self.counts.merge(&other.counts);
+        self.shadow.merge(&other.shadow);
     }
 }
+
+/// So many neighbouring indices are a page.
+pub const PAGE: usize = 256;
 
 /// The registry has no place for another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,14 +174,12 @@ impl Registry {
         let mut registry = Registry {
             slots: Vec::new(),
             free: Vec::new(),
-            by_name: HashTable::new(),
-            hasher: DefaultHashBuilder::default(),
+            names: Names::default(),
             listed_weight: 0,
             listed: 0,
             unlisted_weight: policy.unlisted_weight,
             max_clients: policy.max_clients,
-            forgotten: Counts::default(),
-            forgotten_shadow: Counts::default(),
+            forgotten: Vec::new(),
         };
         registry.configure(policy, now, None, HashMap::new());
         registry
@@ -228,6 +215,9 @@ impl Registry {
         self.listed_weight = policy.clients.iter().map(|client| client.weight.thousandths()).sum();
         self.listed = policy.clients.len() as u64;
         (self.unlisted_weight, self.max_clients) = (policy.unlisted_weight, policy.max_clients);
+        // Address space, not memory: moving so many clients to a larger place, once they are there, is a long pause. Where
+        // there is none to be had they move when it has to be.
+        let _ = self.slots.try_reserve_exact(self.most().saturating_sub(self.slots.len()));
         for wanted in &policy.clients {
             let begun = || wanted.limit.as_ref().map(|limit| Box::new(OwnLimit::new(limit, now)));
             let limit = limits.remove(&*wanted.name).or_else(begun);
@@ -245,20 +235,17 @@ impl Registry {
 
     /// How many are known.
     pub fn len(&self) -> usize {
-        self.by_name.len()
+        self.names.len()
     }
 
     /// Whether nobody is known.
     pub fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.len() == 0
     }
 
     /// The index of a known client.
     pub fn find(&self, name: &str) -> Option<u32> {
-        let wanted = Entry::new(name, 0);
-        let whole = |index| *self.get(index).name == *name;
-        let named = |entry: &Entry| entry.is_named(&wanted, name, whole);
-        self.by_name.find(self.hasher.hash_one(name), named).map(|entry| entry.index)
+        self.names.find(name, |index| *self.get(index).name == *name)
     }
 
     /// A known client.
@@ -288,9 +275,35 @@ impl Registry {
         self.slots.iter_mut().filter_map(Option::as_mut)
     }
 
+    /// How many pages there are.
+    pub fn pages(&self) -> usize {
+        self.slots.len().div_ceil(PAGE)
+    }
+
+    /// The clients of a page, and what was decided for those that were forgotten while they stood in it. Whatever becomes of a
+    /// client, the sum over its page never falls: a page that was looked at earlier shows what was true then, all of it.
+    ///
+    /// # Panics
+    /// If there are not so many pages.
+    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
+        let slots = &self.slots[page * PAGE..self.slots.len().min((page + 1) * PAGE)];
+        (slots.iter().flatten(), self.forgotten.get(page).copied().unwrap_or_default())
+    }
+
+    /// What was decided for all who were forgotten.
+    pub fn forgotten(&self) -> Forgotten {
+        let mut sum = Forgotten::default();
+        self.forgotten.iter().for_each(|page| sum.merge(page));
+        sum
+    }
+
+    fn most(&self) -> usize {
+        self.max_clients.max(self.listed as usize)
+    }
+
     /// Makes a newcomer known: it gets its default share at once.
     pub fn register(&mut self, name: &str, cycle: u64, policy: &Policy, now: Time) -> Result<u32, Full> {
-        if self.len() >= self.max_clients.max(self.listed as usize) {
+        if self.len() >= self.most() {
             return Err(Full);
         }
         let index = self.insert(name, Weight::ONE, None, false, Some(cycle), policy, now);
@@ -314,13 +327,12 @@ impl Registry {
                 idle
             };
             if let Some(client) = self.slots[index].take_if(idle) {
-                let hash = self.hasher.hash_one(&*client.name);
-                if let Ok(entry) = self.by_name.find_entry(hash, |entry| entry.index == index as u32) {
-                    entry.remove();
-                }
+                self.names.remove(&client.name, index as u32);
                 self.free.push(index as u32);
-                self.forgotten.merge(&client.counts);
-                self.forgotten_shadow.merge(&client.shadow);
+                if self.forgotten.len() <= index / PAGE {
+                    self.forgotten.resize(index / PAGE + 1, Forgotten::default());
+                }
+                self.forgotten[index / PAGE].merge(&Forgotten { counts: client.counts, shadow: client.shadow });
             }
         }
     }
@@ -387,11 +399,7 @@ impl Registry {
             configured,
             shadow: Counts::default(),
         });
-        let (slots, hasher) = (&self.slots, &self.hasher);
-        let hash_of = |entry: &Entry| {
-            hasher.hash_one(&*slots[entry.index as usize].as_ref().expect("an index in the table is in use").name)
-        };
-        self.by_name.insert_unique(hasher.hash_one(name), Entry::new(name, index), hash_of);
+        self.names.insert(name, index);
         index
     }
 }

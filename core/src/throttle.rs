@@ -6,11 +6,13 @@
 //! - `throttle.rs`: what it holds, what happens to partitions, what it shows
 //! - `throttle/decide.rs`: the decision on a record that was just read
 //! - `throttle/queue.rs`: delayed records that go, overflow, expire; paused partitions
+//! - `throttle/excess.rs`: which of the delayed records go when they are too many bytes
 //! - `throttle/change.rs`: another policy
 //! - `throttle/share.rs`: cycles, wants and when the allocator runs
 
 mod change;
 mod decide;
+mod excess;
 mod queue;
 mod share;
 
@@ -24,7 +26,7 @@ use crate::delays::Histogram;
 use crate::map::{self, Map, MemorySlice};
 use crate::policy::Policy;
 use crate::reason::Reason;
-use crate::registry::{Client, Counts, Registry};
+use crate::registry::{Client, Counts, Forgotten, Registry};
 use crate::tracker::Tracker;
 use crate::units::Time;
 use crate::window::{SlidingCount, slice_width};
@@ -176,6 +178,7 @@ pub struct Throttle {
     /// to make room). They stand in [`Throttle::nobody`]'s lane.
     doomed: VecDeque<(Slot, Rejection)>,
     nobody: Lane,
+    excess: excess::Excess,
     /// How many partitions are paused.
     paused: usize,
     map_room: MapRoom,
@@ -206,6 +209,7 @@ impl Throttle {
             delays: Histogram::default(),
             doomed: VecDeque::new(),
             nobody: Lane::default(),
+            excess: excess::Excess::default(),
             paused: 0,
             map_room: MapRoom::new(&policy),
             policy,
@@ -344,6 +348,21 @@ impl Throttle {
         self.registry.iter().map(|(_, client)| client)
     }
 
+    /// How many clients are known.
+    pub fn known(&self) -> usize {
+        self.registry.len()
+    }
+
+    /// How many pages the clients stand in: looking at all of them at once takes long where there are very many.
+    pub fn pages(&self) -> usize {
+        self.registry.pages()
+    }
+
+    /// The clients of a page below [`pages`](Throttle::pages), and the counts of those that were forgotten out of it.
+    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
+        self.registry.page(page)
+    }
+
     /// A client by name.
     pub fn client(&self, name: &str) -> Option<&Client> {
         self.registry.find(name).map(|index| self.registry.get(index))
@@ -351,10 +370,16 @@ impl Throttle {
 
     /// Counts of records that belong to no known client, forgotten clients' included: real, and passthrough's.
     pub fn unregistered(&self) -> (Counts, Counts) {
-        let (mut real, mut shadow) = (self.unregistered, self.unregistered_shadow);
-        real.merge(&self.registry.forgotten);
-        shadow.merge(&self.registry.forgotten_shadow);
+        let (mut real, mut shadow) = self.of_nobody();
+        let forgotten = self.registry.forgotten();
+        real.merge(&forgotten.counts);
+        shadow.merge(&forgotten.shadow);
         (real, shadow)
+    }
+
+    /// Counts of records that belonged to no known client when they came: real, and passthrough's.
+    pub fn of_nobody(&self) -> (Counts, Counts) {
+        (self.unregistered, self.unregistered_shadow)
     }
 
     /// The number of the running cycle, from 0.

@@ -54,8 +54,6 @@ pub struct ShadowView {
 impl ServiceView {
     /// The view of a snapshot; the name is given apart, since before the first snapshot there is none in it.
     pub fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
-        let mut clients: Vec<_> = snapshot.clients.iter().map(ClientView::new).collect();
-        clients.sort_by(|a, b| a.name.cmp(&b.name));
         ServiceView {
             name: name.to_owned(),
             mode: mode_name(snapshot.mode),
@@ -67,7 +65,7 @@ impl ServiceView {
             window_admitted_max: snapshot.window_admitted_max,
             ready: snapshot.ready,
             trouble: snapshot.trouble.clone(),
-            clients,
+            clients: snapshot.clients.iter().map(ClientView::new).collect(),
         }
     }
 }

@@ -196,8 +196,11 @@ mod tests {
         shown.enforce = false;
         let mut rejected = ReasonCounts::default();
         rejected.add(Reason::OverAllocation);
-        shown.clients[1].shadow.rejected = rejected;
-        shown.clients[1].shadow.delayed = 5;
+        shown.clients.change(|client| {
+            if &*client.name == "credit-card" {
+                (client.shadow.rejected, client.shadow.delayed) = (rejected, 5);
+            }
+        });
         let words = in_words(&Summary::new(&shown, &SENT, 203), &shown, true);
         assert!(words.contains("would have delayed 5 and rejected 1"), "{words}");
     }

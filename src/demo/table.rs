@@ -12,7 +12,7 @@ const HEADER: [&str; 9] = ["client", "wants", "granted", "share", "admitted", "d
 
 /// The product in a snapshot; all 0 until the engine has shown it.
 pub fn client_of(snapshot: &ServiceSnapshot, name: &str) -> ClientSnapshot {
-    let found = snapshot.clients.iter().find(|client| &*client.name == name);
+    let found = snapshot.clients.get(name);
     found.cloned().unwrap_or_else(|| ClientSnapshot { name: name.into(), ..Default::default() })
 }
 
@@ -114,7 +114,8 @@ pub(super) mod tests {
                 card,
                 client("home-loan", 10, 10),
                 client("personal-loan", 20, 50),
-            ],
+            ]
+            .into(),
             ..Default::default()
         }
     }
@@ -145,19 +146,17 @@ credit-card     300      90 borrows 40      300     390        1      99 7.5 s";
              car-loan wants 30 granted 50; credit-card wants 300 granted 90, 99 wait"
         );
         let mut observed = ServiceSnapshot { enforce: false, ..snapshot() };
-        for client in &mut observed.clients {
-            client.shadow_backlog = std::mem::take(&mut client.backlog);
-        }
+        observed.clients.change(|client| client.shadow_backlog = std::mem::take(&mut client.backlog));
         assert!(one_line(&observed).ends_with("99 would wait"));
     }
 
     #[test]
     fn the_widest_table_fits_80_columns() {
         let mut widest = snapshot();
-        for client in &mut widest.clients {
+        widest.clients.change(|client| {
             (client.wants, client.granted, client.default_share) = (99_999, 185, 50.0);
             client.delay_p99_seconds = 59.9;
-        }
+        });
         let text = render(&widest);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }

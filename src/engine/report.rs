@@ -5,15 +5,15 @@ use std::time::Duration;
 use tracing::debug;
 use watermaster_core::delays::Histogram;
 use watermaster_core::policy::Policy;
-use watermaster_core::registry::Client;
+use watermaster_core::registry::{Client, PAGE};
 use watermaster_core::round::{ErrorClass, Phase};
-use watermaster_core::throttle::{Cause, PauseReason};
+use watermaster_core::throttle::{Cause, PauseReason, Throttle};
 use watermaster_core::units::Time;
 
 use super::Engine;
 use crate::seldom::Seldom;
 use crate::snapshot::{
-    ClientSnapshot, HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot,
+    ClientSnapshot, Clients, HistogramSnapshot, PRODUCER_CAUSES, Page, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
 };
 
 /// A snapshot is renewed at least this often.
@@ -40,6 +40,7 @@ pub(super) struct Report {
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
+    clients: Renewal,
     /// Lines of the log that could repeat with each record or attempt.
     pub(super) seldom: Seldom,
     /// Allocations that were logged.
@@ -107,7 +108,7 @@ impl Engine<'_> {
         let (service, cycle) = (&self.job.service.name, self.throttle.cycle());
         for (cause, runs) in Cause::NAMES.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before)) {
             if runs > 0 {
-                debug!(service, cause, runs, cycle, clients = self.throttle.clients().count(), "allocated");
+                debug!(service, cause, runs, cycle, clients = self.throttle.known(), "allocated");
             }
         }
     }
@@ -172,9 +173,8 @@ impl Engine<'_> {
         let (window_admitted, window_admitted_max) = self.throttle.window_admitted(now);
         let throttle = &self.throttle;
         let policy = throttle.policy();
-        let (unregistered, unregistered_shadow) = throttle.unregistered();
-        let mut clients: Vec<ClientSnapshot> = throttle.clients().map(|one| client(one, policy)).collect();
-        clients.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let (unregistered, unregistered_shadow) = throttle.of_nobody();
+        let clients = clients(&mut self.report.clients, throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));
@@ -247,6 +247,18 @@ impl Engine<'_> {
     }
 }
 
+/// The clients as they are shown by now, some of them perhaps as they were a little earlier.
+fn clients(renewal: &mut Renewal, throttle: &Throttle) -> Clients {
+    renewal.renew(throttle.known(), throttle.pages(), |number| page(throttle, number))
+}
+
+fn page(throttle: &Throttle, number: usize) -> Page {
+    let (known, forgotten) = throttle.page(number);
+    let mut clients = Vec::with_capacity(PAGE);
+    clients.extend(known.map(|one| client(one, throttle.policy())));
+    Page::new(clients, forgotten)
+}
+
 fn client(client: &Client, policy: &Policy) -> ClientSnapshot {
     let waiting = client.lane.records.len();
     let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
@@ -273,7 +285,7 @@ fn histogram(histogram: &Histogram) -> HistogramSnapshot {
 mod tests {
     use watermaster_core::map::Map;
     use watermaster_core::policy::Mode;
-    use watermaster_core::throttle::{Arrival, Sender, Throttle};
+    use watermaster_core::throttle::{Arrival, Sender};
 
     use super::*;
 

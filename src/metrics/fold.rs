@@ -2,7 +2,7 @@
 //!
 //! The number of labels is bounded while clients come and go, yet a counter must never decrease. So a label, once
 //! given, is kept for the life of the process: when its client is forgotten the label keeps what it counted (the
-//! snapshot moves those counts to `unregistered`), and when the client comes back it goes on from there. Whatever
+//! snapshot counts them as a forgotten one's), and when the client comes back it goes on from there. Whatever
 //! no label holds is `_other`: the snapshot's total minus all labels, which can't decrease either, because a label
 //! only grows by records that the total grew by too.
 
@@ -35,6 +35,13 @@ impl Tally {
             }
         }
         tally
+    }
+
+    /// What belongs to nobody who is known.
+    fn of_no_client(snapshot: &ServiceSnapshot) -> Tally {
+        let forgotten = snapshot.clients.forgotten();
+        let strangers = Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow);
+        strangers.plus(&Tally::new(&forgotten.counts, &forgotten.shadow))
     }
 
     pub(super) fn done(&self) -> TallyHalf<'_> {
@@ -159,9 +166,9 @@ impl Fold {
     pub(super) fn update(&mut self, snapshot: &ServiceSnapshot) {
         self.labels.values_mut().for_each(|label| label.levels = Levels::default());
         self.other.levels = Levels::default();
-        let mut total = Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow);
+        let mut total = Tally::of_no_client(snapshot);
         let mut present = Vec::with_capacity(self.labels.len());
-        for client in &snapshot.clients {
+        for client in snapshot.clients.iter() {
             let tally = Tally::new(&client.counts, &client.shadow);
             total = total.plus(&tally);
             if let Some(label) = self.label_for(client, &tally) {
@@ -214,8 +221,10 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
+    use watermaster_core::registry::Forgotten;
 
     use super::*;
+    use crate::snapshot::{Page, Renewal};
 
     /// What can happen to a service between two scrapes.
     #[derive(Debug, Clone)]
@@ -244,25 +253,41 @@ mod tests {
         ]
     }
 
-    /// A registry as the core keeps it: the counts of a forgotten client move to `unregistered`.
-    #[derive(Default)]
+    /// A registry as the core keeps it, shown a part at a time: what was decided for a forgotten client stays in its page.
     struct Registry {
-        clients: BTreeMap<u8, ClientSnapshot>,
+        slots: [Option<(u8, ClientSnapshot)>; 8],
+        free: Vec<usize>,
+        forgotten: [Forgotten; 4],
         unregistered: Counts,
-        unregistered_shadow: Counts,
         ever_configured: BTreeSet<u8>,
+        shown: Renewal,
+    }
+
+    impl Default for Registry {
+        fn default() -> Registry {
+            Registry {
+                slots: [const { None }; 8],
+                free: (0..8).rev().collect(),
+                forgotten: Default::default(),
+                unregistered: Counts::default(),
+                ever_configured: BTreeSet::new(),
+                shown: Renewal::default(),
+            }
+        }
     }
 
     impl Registry {
+        fn find(&self, id: u8) -> Option<usize> {
+            self.slots.iter().position(|slot| slot.as_ref().is_some_and(|(of, _)| *of == id))
+        }
+
         fn client(&mut self, id: u8) -> &mut ClientSnapshot {
+            let slot = self.find(id).unwrap_or_else(|| self.free.pop().unwrap());
             // Client 0 is configured, client 7 has the name of the fold itself.
             let name = if id == 7 { OTHER.into() } else { format!("c{id}").into() };
-            self.clients.entry(id).or_insert_with(|| ClientSnapshot {
-                name,
-                configured: id == 0,
-                granted: u64::from(id) + 1,
-                ..Default::default()
-            })
+            let (configured, granted) = (id == 0, u64::from(id) + 1);
+            let client = ClientSnapshot { name, configured, granted, ..Default::default() };
+            &mut self.slots[slot].get_or_insert((id, client)).1
         }
 
         fn apply(&mut self, step: &Step) {
@@ -278,35 +303,38 @@ mod tests {
                 }
                 Step::Publish => {}
                 Step::Forget(c) => {
-                    if let Some(gone) = self.clients.remove(&c) {
-                        merge(&mut self.unregistered, &gone.counts);
-                        merge(&mut self.unregistered_shadow, &gone.shadow);
-                    }
+                    let Some(slot) = self.find(c) else { return };
+                    let (_, gone) = self.slots[slot].take().unwrap();
+                    self.forgotten[slot / 2].merge(&Forgotten { counts: gone.counts, shadow: gone.shadow });
+                    self.free.push(slot);
                 }
             }
         }
 
-        fn snapshot(&self) -> ServiceSnapshot {
-            let mut clients: Vec<_> = self.clients.values().cloned().collect();
-            clients.sort_by(|a, b| a.name.cmp(&b.name));
-            ServiceSnapshot {
-                clients,
-                unregistered: self.unregistered,
-                unregistered_shadow: self.unregistered_shadow,
-                ..Default::default()
-            }
+        fn page(&self, number: usize) -> Page {
+            let clients = self.slots[2 * number..][..2].iter().flatten().map(|(_, client)| client.clone());
+            Page::new(clients.collect(), self.forgotten[number])
         }
-    }
 
-    fn merge(into: &mut Counts, from: &Counts) {
-        into.admitted += from.admitted;
-        into.delayed += from.delayed;
-        into.rejected.merge(&from.rejected);
+        /// The truth.
+        fn decided(&self) -> Tally {
+            let all: Vec<Page> = (0..4).map(|number| self.page(number)).collect();
+            let clients = Renewal::default().renew(8, 4, |number| all[number].clone());
+            total(&ServiceSnapshot { clients, unregistered: self.unregistered, ..Default::default() })
+        }
+
+        /// What is shown: `renewed` pages of four as they are now, and the first one.
+        fn snapshot(&mut self, renewed: usize) -> ServiceSnapshot {
+            let mut shown = std::mem::take(&mut self.shown);
+            let clients = shown.renew_some(8 - self.free.len(), 4, [1, 1 + renewed], |number| self.page(number));
+            self.shown = shown;
+            ServiceSnapshot { clients, unregistered: self.unregistered, ..Default::default() }
+        }
     }
 
     fn total(snapshot: &ServiceSnapshot) -> Tally {
         let clients = snapshot.clients.iter().map(|c| Tally::new(&c.counts, &c.shadow));
-        clients.fold(Tally::new(&snapshot.unregistered, &snapshot.unregistered_shadow), |sum, t| sum.plus(&t))
+        clients.fold(Tally::of_no_client(snapshot), |sum, t| sum.plus(&t))
     }
 
     proptest! {
@@ -314,6 +342,7 @@ mod tests {
         #[test]
         fn counters_never_decrease_and_add_up_whoever_comes_and_goes(
             max_labels in 0..5_usize,
+            renewed in 1..4_usize,
             steps in prop::collection::vec(step(), 1..120),
         ) {
             let mut registry = Registry { ever_configured: [0].into(), ..Default::default() };
@@ -324,8 +353,12 @@ mod tests {
                 if !matches!(step, Step::Publish) {
                     continue;
                 }
-                let snapshot = registry.snapshot();
+                let snapshot = registry.snapshot(renewed);
                 fold.update(&snapshot);
+                prop_assert!(!registry.decided().went_back(&total(&snapshot)), "more than was decided");
+                if renewed == 3 {
+                    prop_assert_eq!(total(&snapshot), registry.decided());
+                }
                 let now: BTreeMap<String, Tally> = fold.iter().map(|(name, t, _)| (name.into(), t)).collect();
                 for (name, tally) in &before {
                     prop_assert!(!now[name].went_back(tally), "{name} decreased");
@@ -349,7 +382,7 @@ mod tests {
         };
         let mut publish = |steps: &[Step], fold: &mut Fold| {
             steps.iter().for_each(|step| registry.apply(step));
-            fold.update(&registry.snapshot());
+            fold.update(&registry.snapshot(3));
         };
         publish(&[Step::Admit(1, 5)], &mut fold);
         assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));

@@ -208,7 +208,7 @@ const GAUGES: &[(&Metric, ValueOf)] = &[
     (&table::CYCLE, |s| s.cycle_seconds),
     (&table::WINDOW_ADMITTED, |s| s.window_admitted as f64),
     (&table::WINDOW_ADMITTED_MAX, |s| s.window_admitted_max as f64),
-    (&table::CLIENTS, |s| s.clients.len() as f64),
+    (&table::CLIENTS, |s| s.clients.known() as f64),
     (&table::ENFORCED, |s| f64::from(s.enforce)),
     (&table::BACKLOG_BYTES, |s| s.backlog_bytes as f64),
     (&table::BACKLOG_LIMIT_RECORDS, |s| s.backlog_limit_records as f64),

@@ -75,7 +75,7 @@ fn client(name: &str, admitted: u64) -> ClientSnapshot {
 }
 
 fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
-    ServiceSnapshot { name: "kyc".into(), clients, ..Default::default() }
+    ServiceSnapshot { name: "kyc".into(), clients: clients.into(), ..Default::default() }
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {

@@ -182,7 +182,8 @@ pub(super) mod tests {
                 client("credit-card", 6_350, 72, [2_266, 8_462], 6_334),
                 client("home-loan", 52, 50, [512, 85], 0),
                 client("personal-loan", 43, 43, [1_300, 28], 0),
-            ],
+            ]
+            .into(),
             ready: true,
             up: true,
             ..Default::default()

@@ -201,7 +201,7 @@ impl Throttle {
     }
 
     /// Turns a delayed record away after others of its partition, if its completion would not fit in the map.
-    fn turn_away_fitting(&mut self, slot: Slot, reason: Reason) {
+    pub(super) fn turn_away_fitting(&mut self, slot: Slot, reason: Reason) {
         let Held { client, partition, offset, .. } = *self.backlog.get(slot);
         if partition != VIRTUAL {
             self.make_room_in_map(partition, offset);
@@ -260,7 +260,7 @@ impl Throttle {
         // Passthrough can't pause anything: its imagined backlogs are bounded as if it could not.
         if self.overflow() == Overflow::DeadLetter || partition == VIRTUAL {
             self.shed_records(client);
-            self.shed_bytes();
+            self.bound_bytes(client);
             return;
         }
         if self.registry.get(client).lane.records.len() >= self.policy.queue_capacity {
@@ -285,30 +285,9 @@ impl Throttle {
         }
     }
 
-    /// Turns away the oldest records of whoever is furthest above its default share of `queue_bytes`, and a little
-    /// more than is needed: finding that client looks at all of them.
-    pub(super) fn shed_bytes(&mut self) {
-        if self.backlog.bytes() <= self.policy.queue_bytes {
-            return;
-        }
-        let bound = self.policy.queue_bytes - self.policy.queue_bytes / 64;
-        while self.backlog.bytes() > bound {
-            let bytes = self.registry.iter().map(|(index, client)| (index, client.lane.bytes));
-            let Some(client) = self.furthest_above_share(bytes, self.policy.queue_bytes) else {
-                return;
-            };
-            let allowed = self.registry.get(client).lane.bytes / 2;
-            while self.backlog.bytes() > bound && self.registry.get(client).lane.bytes > allowed {
-                match self.registry.get(client).lane.records.head() {
-                    Some(oldest) => self.turn_away_fitting(oldest, Reason::QueueFull),
-                    None => break,
-                }
-            }
-        }
-    }
-
-    /// The client whose use of a bound exceeds its default share of it the most; ties by name.
-    fn furthest_above_share(&self, uses: impl Iterator<Item = (u32, u64)>, bound: u64) -> Option<u32> {
+    /// The client that holds so many records of a partition back, in all `bound`, and exceeds its default share of that the
+    /// most; ties by name.
+    fn furthest_above_share_of(&self, uses: impl Iterator<Item = (u32, u64)>, bound: u64) -> Option<u32> {
         let excess = |index: u32, used: u64| {
             let share = self.registry.get(index).grant.default_share.as_f64() / self.policy.capacity as f64;
             used as f64 - share * bound as f64
@@ -370,7 +349,7 @@ impl Throttle {
                 *held.entry(client).or_default() += 1;
             }
             let total = list.len();
-            let Some(client) = self.furthest_above_share(held.iter().map(|(&c, &n)| (c, n)), total) else {
+            let Some(client) = self.furthest_above_share_of(held.iter().map(|(&c, &n)| (c, n)), total) else {
                 // Nobody's are rejected already, from when nobody could be turned away.
                 if self.reject_doomed() {
                     continue;

@@ -157,6 +157,7 @@ impl Throttle {
             }
             client.take_grant(grant);
         }
+        self.excess.forget();
         self.share.allocations[cause as usize] += 1;
     }
 }

@@ -1,0 +1,254 @@
+//! `queue_bytes` with `overflow = "dead_letter"`: whose oldest record goes when the backlogs are larger.
+//!
+//! Of all clients the one furthest above its default share of the bound. With very many clients, to look at all of them is to
+//! decide nothing for milliseconds, so they are looked at once after each allocation, if at all; from then on a heap knows.
+
+use std::cmp::Ordering;
+
+use super::Throttle;
+use crate::reason::Reason;
+
+/// Clients by how far they are above their share. Each that has something waiting stands in it, at least as far up as it should:
+/// who grew stands in it once more, who shrank is moved when it comes out on top.
+#[derive(Debug, Default)]
+pub(super) struct Excess {
+    heap: Vec<Place>,
+    /// Whether it holds.
+    known: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    excess: f64,
+    client: u32,
+}
+
+impl Excess {
+    /// Shares changed: all of it is void.
+    pub(super) fn forget(&mut self) {
+        self.known = false;
+    }
+}
+
+impl Throttle {
+    /// After a record of this client was put in line: turns the oldest records away of whoever is furthest above its default
+    /// share of `queue_bytes`, until that is kept.
+    pub(super) fn bound_bytes(&mut self, client: u32) {
+        if self.excess.known {
+            self.note_growth(client);
+        }
+        self.shed_bytes();
+    }
+
+    /// The same after the bound itself changed.
+    pub(super) fn shed_bytes(&mut self) {
+        while self.backlog.bytes() > self.policy.queue_bytes
+            && let Some(client) = self.furthest_above_share()
+            && let Some(oldest) = self.registry.get(client).lane.records.head()
+        {
+            self.turn_away_fitting(oldest, Reason::QueueFull);
+        }
+    }
+
+    fn note_growth(&mut self, client: u32) {
+        // As many look-ups as there were records make up for one look at everybody.
+        if self.excess.heap.len() > 2 * self.registry.len() + 64 {
+            return self.excess.forget();
+        }
+        if let Some(excess) = self.excess_of(client) {
+            let mut heap = std::mem::take(&mut self.excess.heap);
+            heap.push(Place { excess, client });
+            let last = heap.len() - 1;
+            sift_up(&mut heap, last, |one, other| self.is_before(one, other));
+            self.excess.heap = heap;
+        }
+    }
+
+    /// The client whose bytes exceed its default share of `queue_bytes` the most; ties by name.
+    fn furthest_above_share(&mut self) -> Option<u32> {
+        let mut heap = std::mem::take(&mut self.excess.heap);
+        if !self.excess.known {
+            self.look_at_all(&mut heap);
+        }
+        let before = |one: &Place, other: &Place| self.is_before(one, other);
+        let furthest = loop {
+            let Some(&top) = heap.first() else { break None };
+            match self.excess_of(top.client) {
+                Some(excess) if excess == top.excess => break Some(top.client),
+                Some(excess) => heap[0].excess = excess,
+                None => {
+                    heap.swap_remove(0);
+                }
+            }
+            sift_down(&mut heap, 0, before);
+        };
+        self.excess = Excess { heap, known: true };
+        furthest
+    }
+
+    fn look_at_all(&self, heap: &mut Vec<Place>) {
+        heap.clear();
+        heap.extend(self.registry.iter().filter(|(_, client)| client.lane.bytes > 0).filter_map(|(client, _)| {
+            self.excess_of(client).map(|excess| Place { excess, client })
+        }));
+        for place in (0..heap.len() / 2).rev() {
+            sift_down(heap, place, |one, other| self.is_before(one, other));
+        }
+    }
+
+    /// How far a client with something waiting is above its share.
+    fn excess_of(&self, client: u32) -> Option<f64> {
+        let client = self.registry.lookup(client).filter(|client| client.lane.bytes > 0)?;
+        let share = client.grant.default_share.as_f64() / self.policy.capacity as f64;
+        Some(client.lane.bytes as f64 - share * self.policy.queue_bytes as f64)
+    }
+
+    fn is_before(&self, one: &Place, other: &Place) -> bool {
+        match one.excess.total_cmp(&other.excess) {
+            Ordering::Equal => self.name_of(one.client) < self.name_of(other.client),
+            order => order == Ordering::Greater,
+        }
+    }
+
+    fn name_of(&self, client: u32) -> Option<&str> {
+        self.registry.lookup(client).map(|client| &*client.name)
+    }
+}
+
+fn sift_up(heap: &mut [Place], mut place: usize, before: impl Fn(&Place, &Place) -> bool) {
+    while place > 0 {
+        let parent = (place - 1) / 2;
+        if !before(&heap[place], &heap[parent]) {
+            return;
+        }
+        heap.swap(place, parent);
+        place = parent;
+    }
+}
+
+fn sift_down(heap: &mut [Place], mut place: usize, before: impl Fn(&Place, &Place) -> bool) {
+    loop {
+        let (left, right) = (2 * place + 1, 2 * place + 2);
+        let mut first = place;
+        for child in [left, right] {
+            if child < heap.len() && before(&heap[child], &heap[first]) {
+                first = child;
+            }
+        }
+        if first == place {
+            return;
+        }
+        heap.swap(place, first);
+        place = first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::map::{Map, MapBudget};
+    use crate::policy::{CatchUp, ClientPolicy, Lending, Mode, Overflow, Policy, Window};
+    use crate::throttle::{Arrival, Sender};
+    use crate::units::{Ratio, Time, Weight};
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// Records of a client, of so many bytes.
+        Read(u8, u8, u32),
+        Wait(u16),
+        /// Another bound.
+        Bound(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        // Few sizes, so that there are ties.
+        let bytes = prop_oneof![Just(100_u32), Just(200), 1..2_000_u32];
+        prop_oneof![
+            8 => (0..12_u8, 1..9_u8, bytes).prop_map(|(client, count, bytes)| Step::Read(client, count, bytes)),
+            2 => (1..2_500_u16).prop_map(Step::Wait),
+            1 => (1_000..20_000_u64).prop_map(Step::Bound),
+        ]
+    }
+
+    fn policy(enforce: bool) -> Policy {
+        let weighty = |name: &str, thousandths| ClientPolicy {
+            name: name.into(),
+            weight: Weight::from_thousandths(thousandths).unwrap(),
+            limit: None,
+        };
+        Policy {
+            capacity: 40,
+            cycle: Duration::from_secs(1),
+            reservation: Ratio::ZERO,
+            lending: Lending::Proportional,
+            mode: Mode::Shape,
+            enforce,
+            window: Window::Sliding,
+            catch_up: CatchUp::Delay,
+            max_clients: 20,
+            unlisted_weight: Weight::ONE,
+            client_idle_timeout: Duration::from_secs(2),
+            clients: vec![weighty("heavy", 3_000), weighty("light", 500)],
+            queue_capacity: 60,
+            queue_bytes: 10_000,
+            max_delay: Duration::from_secs(60),
+            overflow: Overflow::DeadLetter,
+            burst: Ratio::ZERO,
+            commit_interval: Duration::from_millis(1),
+            map_budget: MapBudget::default(),
+        }
+    }
+
+    /// As it is defined: everybody is looked at.
+    fn furthest_of_all(throttle: &Throttle) -> Option<u32> {
+        let bound = throttle.policy.queue_bytes as f64;
+        let excess = |client: &crate::registry::Client| {
+            client.lane.bytes as f64 - client.grant.default_share.as_f64() / throttle.policy.capacity as f64 * bound
+        };
+        let waiting = throttle.registry.iter().filter(|(_, client)| client.lane.bytes > 0);
+        let furthest = waiting.max_by(|(_, a), (_, b)| excess(a).total_cmp(&excess(b)).then_with(|| b.name.cmp(&a.name)));
+        furthest.map(|(index, _)| index)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+        #[test]
+        fn it_is_always_who_is_furthest_of_all(
+            enforce: bool,
+            look in 1..4_usize,
+            steps in prop::collection::vec(step(), 1..80),
+        ) {
+            let mut now = Time::ZERO + Duration::from_secs(1_000);
+            let mut throttle = Throttle::new(policy(enforce), now);
+            throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+            let mut offset = 0;
+            for (number, step) in steps.iter().enumerate() {
+                match *step {
+                    Step::Read(client, count, bytes) => for _ in 0..count {
+                        let name = ["heavy".to_owned(), "light".to_owned(), format!("c{client}")];
+                        let sender = Sender::Client(&name[usize::from(client).min(2)]);
+                        throttle.handle_record(now, &Arrival { partition: 0, offset, bytes, sender });
+                        offset += 1;
+                    },
+                    Step::Wait(milliseconds) => {
+                        now = now + Duration::from_millis(milliseconds.into());
+                        throttle.handle_timeout(now);
+                    }
+                    Step::Bound(bytes) => {
+                        throttle.handle_policy(now, Policy { queue_bytes: bytes, ..policy(enforce) });
+                    }
+                }
+                while throttle.poll_action(now).is_some() {}
+                prop_assert!(throttle.backlog.bytes() <= throttle.policy.queue_bytes);
+                // Not each time, so that it is also found by those who shed.
+                if number % look == 0 {
+                    prop_assert_eq!(throttle.furthest_above_share(), furthest_of_all(&throttle));
+                }
+            }
+        }
+    }
+}
