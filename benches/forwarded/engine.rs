@@ -22,8 +22,8 @@ use crate::records::SOURCE;
 
 pub const TARGET: &str = "target";
 pub const DEAD_LETTER: &str = "dead-letter";
-/// Two rounds that are full.
-pub const RECORDS: u64 = 20_000;
+/// A round that is full.
+pub const RECORDS: u64 = 10_000;
 /// No round is due before it is full, no cycle ends.
 const NEVER: Duration = Duration::from_secs(3600);
 /// Nothing is delayed or rejected by a capacity that is never used up.

@@ -65,7 +65,13 @@ fn start(broker: &str, case: &Case, profile: &str) -> Result<Child, Box<dyn Erro
     let profile = format!("--callgrind-out-file={profile}");
     let options = ["--tool=callgrind", &profile, "--toggle-collect=forwarded::engine::measured"];
     let mut command = Command::new("valgrind");
-    command.args(options).arg(program).args([broker, case.name]).env("CASE", case.name).stdin(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(options)
+        .arg(program)
+        .args([broker, case.name])
+        .env("CASE", case.name)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
     Ok(command.spawn()?)
 }
 
