@@ -148,6 +148,8 @@ struct Engine<'c> {
     throttle: Throttle,
     /// Payloads of delayed records, by slot.
     held: Vec<Option<Output<'c>>>,
+    /// How many of them there are.
+    holding: usize,
     /// Slots of what was delayed lately: it still pins the fetch that it came with, for many a record waits only for a moment.
     pinning: Vec<u32>,
     /// What was decided since the last commit.
@@ -218,6 +220,7 @@ impl<'c> Engine<'c> {
             clock: kept.clock,
             throttle: kept.throttle,
             held: Vec::new(),
+            holding: 0,
             pinning: Vec::new(),
             round: Round::default(),
             transactions: kept.transactions,
@@ -399,7 +402,8 @@ impl<'c> Engine<'c> {
         if self.held.len() <= index {
             self.held.resize_with(index + 1, || None);
         }
-        self.held[index] = Some(Output::Fresh(record));
+        let before = self.held[index].replace(Output::Fresh(record));
+        self.holding += usize::from(before.is_none());
         self.pinning.push(slot.0);
         if self.pinning.len() >= MAX_PINNING {
             self.detach_held();
@@ -434,15 +438,13 @@ impl<'c> Engine<'c> {
 
     fn enact(&mut self, action: Action) {
         match action {
-            Action::Admit { slot, partition, offset, client, .. } => {
+            Action::Admit { slot, partition, offset, bytes, client, .. } => {
                 let record = self.take_held(slot.0);
-                let size = record.size();
-                self.round.admit((partition, offset), record, size, Some(client));
+                self.round.admit((partition, offset), record, bytes as usize, Some(client));
             }
-            Action::Reject { slot, partition, offset, rejection } => {
-                let record = self.take_held(slot.0);
-                let (size, name) = (record.size(), self.client_name(&rejection));
-                self.round.reject((partition, offset), record, size, rejection, name);
+            Action::Reject { slot, partition, offset, bytes, rejection } => {
+                let (record, name) = (self.take_held(slot.0), self.client_name(&rejection));
+                self.round.reject((partition, offset), record, bytes as usize, rejection, name);
             }
             Action::Pause { partition: number } => {
                 let (topic, partition) = self.place_name(number);
@@ -476,7 +478,17 @@ impl<'c> Engine<'c> {
     }
 
     fn take_held(&mut self, slot: u32) -> Output<'c> {
-        self.held[slot as usize].take().expect("the core names slots that it was given")
+        self.let_go(slot).expect("the core names slots that it was given")
+    }
+
+    /// Empties a slot. Once all are empty nothing pins a fetch: what waits only for a moment is never looked for to be copied.
+    fn let_go(&mut self, slot: u32) -> Option<Output<'c>> {
+        let output = self.held[slot as usize].take()?;
+        self.holding -= 1;
+        if self.holding == 0 {
+            self.pinning.clear();
+        }
+        Some(output)
     }
 
     fn client_name(&self, rejection: &Rejection) -> Arc<str> {
@@ -595,7 +607,7 @@ impl<'c> Engine<'c> {
             let Some(number) = self.link.places.find((source, partition)) else { continue };
             self.link.places[number].assigned = false;
             for slot in self.throttle.handle_revoked(number) {
-                self.held[slot.0 as usize] = None;
+                self.let_go(slot.0);
             }
             self.round.forget(number);
             self.stash.retain(|record| (record.source(), record.partition()) != (source, partition));

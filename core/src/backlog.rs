@@ -187,7 +187,17 @@ impl Backlog {
         lane.finish = tag + lane.cost;
         let held = self.unlink(slot, lane, partition);
         if !lane.records.is_empty() {
-            self.make_head(held.client, lane, lane.finish.max(self.virtual_time));
+            let next = lane.finish.max(self.virtual_time);
+            // Nearly always who is served stood first. Its entry is void by now, and moves to where its next one belongs.
+            if let Some(mut first) = self.ready.peek_mut()
+                && lane.parked.is_none()
+                && *first == Reverse((tag, held.client))
+            {
+                lane.head_tag = Some(next);
+                *first = Reverse((next, held.client));
+            } else {
+                self.make_head(held.client, lane, next);
+            }
         }
         held
     }

@@ -81,10 +81,10 @@ pub struct Rejection {
 /// What to do beyond the record that was just read. A slot named here is free afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Send the record kept under this slot to the target.
-    Admit { slot: Slot, partition: u32, offset: i64, client: u32, waited: Duration },
+    /// Send the record kept under this slot to the target; its bytes are those of its arrival.
+    Admit { slot: Slot, partition: u32, offset: i64, bytes: u32, client: u32, waited: Duration },
     /// Send the record kept under this slot to the dead-letter topic.
-    Reject { slot: Slot, partition: u32, offset: i64, rejection: Rejection },
+    Reject { slot: Slot, partition: u32, offset: i64, bytes: u32, rejection: Rejection },
     /// Read nothing from this partition.
     Pause { partition: u32 },
     /// Read from this partition again.

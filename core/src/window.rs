@@ -92,17 +92,23 @@ impl SlidingCount {
     /// When the window will hold less than `limit`, if nothing is added; never, if that is 0.
     pub fn below_at(&mut self, now: Time, limit: u64) -> Time {
         let mut left = self.count(now);
-        let mut slice = self.oldest;
-        let mut at = now;
-        while left >= limit {
-            if left == 0 {
-                return Time::NEVER;
-            }
-            left -= *self.at(slice);
-            slice += 1;
-            at = Time::from_nanos(slice * self.width + self.cycle);
+        if left < limit {
+            return now;
         }
-        at
+        if limit == 0 || self.ring.is_empty() {
+            return Time::NEVER;
+        }
+        // Each rejection asks, and while a window is full the answer lies far from its oldest slice: no division on the way.
+        let (newer, older) = self.ring.split_at((self.oldest % self.len) as usize);
+        let mut slice = self.oldest;
+        for held in older.iter().chain(newer) {
+            left -= held;
+            slice += 1;
+            if left < limit {
+                break;
+            }
+        }
+        Time::from_nanos(slice * self.width + self.cycle)
     }
 
     /// Charges what was admitted earlier by another owner: `n` in the slice that ends at `end`. What this window
@@ -218,6 +224,21 @@ mod tests {
         assert_eq!(window.count(at(3_600_000)), 0);
         window.add(at(3_600_000), 1);
         assert_eq!(window.count(at(3_600_001)), 1);
+    }
+
+    #[test]
+    fn it_holds_less_from_when_it_says_on() {
+        let mut window = SlidingCount::new(CYCLE);
+        // Around the ring's end, with empty slices between.
+        for (ms, n) in [(5_003, 2), (5_004, 1), (5_500, 4), (5_998, 3)] {
+            window.add(at(ms), n);
+        }
+        for (limit, from) in [(11, 5_998), (10, 6_005), (8, 6_005), (7, 6_505), (4, 6_505), (3, 7_000), (1, 7_000)] {
+            assert_eq!(window.below_at(at(5_998), limit), at(from), "below {limit}");
+            let mut later = window.clone();
+            assert!(later.count(at(from)) < limit, "below {limit}");
+        }
+        assert_eq!(window.below_at(at(5_998), 0), Time::NEVER);
     }
 
     #[test]

@@ -137,10 +137,10 @@ impl Engine<'_> {
 
     /// Shows everything; in the middle of a round only flags, because what was decided is not committed yet.
     pub(super) fn publish(&mut self, now: Time) {
+        self.report.published = Some(now);
         if !self.round_is_empty() {
             return self.publish_flags();
         }
-        self.report.published = Some(now);
         let snapshot = self.snapshot(now);
         self.job.cell.set(snapshot);
     }

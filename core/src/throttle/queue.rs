@@ -126,14 +126,15 @@ impl Throttle {
             return Served::Virtual;
         }
         self.complete(held.partition, held.offset);
-        Served::Real(Action::Admit { slot, partition: held.partition, offset: held.offset, client, waited })
+        let Held { partition, offset, bytes, .. } = held;
+        Served::Real(Action::Admit { slot, partition, offset, bytes, client, waited })
     }
 
     /// Passthrough: what still waits from before goes, in the order in which it was read. (The first one of all is the first
     /// one of its partition too, so it fits in the map.)
     fn let_go(&mut self, now: Time) -> Option<Action> {
         let slot = self.backlog.oldest().filter(|_| !self.policy.enforce)?;
-        let Held { client, partition, offset, .. } = *self.backlog.get(slot);
+        let Held { client, partition, offset, bytes, .. } = *self.backlog.get(slot);
         if partition == VIRTUAL || client == NOBODY {
             return None;
         }
@@ -141,7 +142,7 @@ impl Throttle {
         self.backlog.release(slot);
         self.passed(now, Some(client), partition, waited);
         self.complete(partition, offset);
-        Some(Action::Admit { slot, partition, offset, client, waited })
+        Some(Action::Admit { slot, partition, offset, bytes, client, waited })
     }
 
     /// The record itself, if its completion fits in its partition's map; else the one that holds this partition's
@@ -173,9 +174,9 @@ impl Throttle {
         let Some((slot, rejection)) = self.doomed.iter().position(fits).and_then(|at| self.doomed.remove(at)) else {
             return false;
         };
-        let held = self.take_out(slot, false);
-        self.complete(held.partition, held.offset);
-        self.actions.push_back(Action::Reject { slot, partition: held.partition, offset: held.offset, rejection });
+        let Held { partition, offset, bytes, .. } = self.take_out(slot, false);
+        self.complete(partition, offset);
+        self.actions.push_back(Action::Reject { slot, partition, offset, bytes, rejection });
         true
     }
 
@@ -195,9 +196,10 @@ impl Throttle {
             self.backlog.release(slot);
             return;
         }
-        self.complete(held.partition, held.offset);
-        let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(held.client) };
-        self.actions.push_back(Action::Reject { slot, partition: held.partition, offset: held.offset, rejection });
+        let Held { client, partition, offset, bytes, .. } = held;
+        self.complete(partition, offset);
+        let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(client) };
+        self.actions.push_back(Action::Reject { slot, partition, offset, bytes, rejection });
     }
 
     /// Turns a delayed record away after others of its partition, if its completion would not fit in the map.
