@@ -16,15 +16,18 @@ WORKDIR /source
 ENV LIBZ_SYS_STATIC=1
 # Names of functions stay, for backtraces; the rest of the debug information is four fifths of the binary.
 ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo
-# Benches and core/tests are not compiled; the manifests name some of them.
 COPY Cargo.toml Cargo.lock ./
-COPY config config
-COPY benches benches
+# `demo` has its configuration in itself.
+COPY config/demo.toml config/
+# With its benches, which its manifest names; its tests and ours are left out (.dockerignore).
 COPY core core
 COPY src src
-RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/source/target \
-    cargo build --release --locked --bin watermaster \
+# Touched, because Cargo goes by times: a folder that was checked out before the last build of another one would pass for
+# compiled, and the image would hold the other one's program. What they depend on stays compiled.
+RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
+    --mount=type=cache,sharing=locked,target=/source/target \
+    find core src config -type f -exec touch {} + \
+    && cargo build --release --locked --bin watermaster \
     && cp target/release/watermaster /watermaster
 
 # glibc, libgcc, OpenSSL 3 and CA certificates, no shell and no package manager. Runs as 65532.
