@@ -1,5 +1,6 @@
 //! What may happen with each record or each attempt is logged now and then, not each time.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ pub const AGAIN: Duration = Duration::from_secs(10);
 
 /// Remembers what was told when, by the name of the kind of thing.
 #[derive(Debug, Default)]
-pub struct Seldom(HashMap<&'static str, Told>);
+pub struct Seldom(HashMap<Cow<'static, str>, Told>);
 
 #[derive(Debug)]
 struct Told {
@@ -19,8 +20,9 @@ struct Told {
 impl Seldom {
     /// Says it, if it was not said lately. `say` is given how often it was left out since then, if it was: a field of that
     /// name belongs on the line.
-    pub fn tell(&mut self, what: &'static str, now: Instant, say: impl FnOnce(Option<u64>)) {
-        match self.0.get_mut(what) {
+    pub fn tell(&mut self, what: impl Into<Cow<'static, str>>, now: Instant, say: impl FnOnce(Option<u64>)) {
+        let what = what.into();
+        match self.0.get_mut(&what) {
             Some(told) if now.saturating_duration_since(told.at) < AGAIN => told.left_out += 1,
             before => {
                 let left_out = before.map_or(0, |told| told.left_out);

@@ -13,7 +13,8 @@ use watermaster_core::units::Time;
 use super::Engine;
 use crate::seldom::Seldom;
 use crate::snapshot::{
-    ClientSnapshot, Clients, HistogramSnapshot, PRODUCER_CAUSES, Page, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
+    ClientSnapshot, Clients, HistogramSnapshot, PRODUCER_CAUSES, Page, PartitionSnapshot, ROUND_OUTCOMES, Renewal,
+    ServiceSnapshot,
 };
 
 /// A snapshot is renewed at least this often.

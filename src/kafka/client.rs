@@ -1,10 +1,12 @@
 //! What consumer, producer and preflight have in common: properties, logs, errors.
 
-use std::time::Duration;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 
+use crate::seldom::Seldom;
 use crate::settings;
 
 /// Why a client could not be made or used.
@@ -80,6 +82,21 @@ pub(super) fn time(kafka: &settings::Kafka, (property, default): (&str, &str)) -
     Duration::from_millis(millis.unwrap_or_else(|| default.parse().expect("our own defaults are numbers")))
 }
 
+/// It repeats itself with each attempt, some of it ten times a second.
+fn warn_seldom(facility: &str, message: &str) {
+    static TOLD: LazyLock<Mutex<Seldom>> = LazyLock::new(Mutex::default);
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner).tell(kind(facility, message), Instant::now(), |left_out| {
+        tracing::warn!(target: "librdkafka", left_out, "{facility}: {message}");
+    });
+}
+
+/// What a message is about: one thing that one of librdkafka's threads does. Each broker has a thread of its own, whose name a
+/// message begins with: `[thrd:127.0.0.1:9092/1]: …`.
+fn kind(facility: &str, message: &str) -> String {
+    let thread = message.split_once(']').map_or("", |(thread, _)| thread);
+    format!("{facility} {thread}")
+}
+
 /// Passes librdkafka's log on. It calls every broken connection an error; what really is one reaches us
 /// through error events and failed calls, so nothing here is louder than a warning but what it calls critical.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -91,12 +108,27 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
         RDKafkaLogLevel::Warning if facility == "CONFWARN" => {
             tracing::debug!(target: "librdkafka", "{facility}: {message}")
         }
-        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => {
-            tracing::warn!(target: "librdkafka", "{facility}: {message}")
-        }
+        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => warn_seldom(facility, message),
         RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
             tracing::info!(target: "librdkafka", "{facility}: {message}")
         }
         RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", "{facility}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A Kafka that had just started made each producer say GETPID a dozen times within half a second.
+    #[test]
+    fn a_warning_that_repeats_is_of_one_kind_whatever_it_counts() {
+        let failed = |broker: &str, after: u32| {
+            format!("[thrd:{broker}]: {broker}: Connect to {broker} failed (after {after}ms)")
+        };
+        let kind = |facility, broker, after| kind(facility, &failed(broker, after));
+        assert_eq!(kind("FAIL", "a:9092/1", 1), kind("FAIL", "a:9092/1", 250));
+        assert_ne!(kind("FAIL", "a:9092/1", 1), kind("FAIL", "b:9092/2", 1));
+        assert_ne!(kind("FAIL", "a:9092/1", 1), kind("GETPID", "a:9092/1", 1));
     }
 }

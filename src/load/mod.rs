@@ -145,7 +145,7 @@ struct Books {
 impl Books {
     fn new(plan: Plan, service: &Service, options: Options, start: Start) -> Books {
         let patience = PATIENCE.max(service.policy.cycle * 3);
-        let progress = Progress::new(plan.length);
+        let progress = Progress::new(plan.length, options.read_back);
         let account = Account::new(plan);
         Books { account, start, read_back: options.read_back, patience, progress, sending: Duration::ZERO }
     }
