@@ -37,6 +37,8 @@ impl Histogram {
 
 /// Eight buckets an octave from 1 ms up: a quantile is at most 9 % too high.
 const PER_OCTAVE: f64 = 8.0;
+/// The bound of the first bucket.
+const SHORTEST: Duration = Duration::from_millis(1);
 const BUCKETS: usize = 180;
 
 /// One client's delays, for its quantiles.
@@ -62,8 +64,13 @@ impl DelayHistogram {
 
     /// Counts a record that waited.
     pub fn record(&mut self, delay: Duration) {
-        let octaves = (delay.as_secs_f64() * 1_000.0).max(1.0).log2();
-        let bucket = ((octaves * PER_OCTAVE).ceil() as usize).min(BUCKETS - 1);
+        // Most of those that wait do so for a moment, and need no logarithm.
+        let bucket = if delay <= SHORTEST {
+            0
+        } else {
+            let octaves = (delay.as_secs_f64() * 1_000.0).log2();
+            ((octaves * PER_OCTAVE).ceil() as usize).min(BUCKETS - 1)
+        };
         self.counts[bucket] = self.counts[bucket].saturating_add(1);
         self.total += 1;
     }
