@@ -187,17 +187,7 @@ impl Backlog {
         lane.finish = tag + lane.cost;
         let held = self.unlink(slot, lane, partition);
         if !lane.records.is_empty() {
-            let next = lane.finish.max(self.virtual_time);
-            // Nearly always who is served stood first. Its entry is void by now, and moves to where its next one belongs.
-            if let Some(mut first) = self.ready.peek_mut()
-                && lane.parked.is_none()
-                && *first == Reverse((tag, held.client))
-            {
-                lane.head_tag = Some(next);
-                *first = Reverse((next, held.client));
-            } else {
-                self.make_head(held.client, lane, next);
-            }
+            self.make_head(held.client, lane, lane.finish.max(self.virtual_time));
         }
         held
     }
