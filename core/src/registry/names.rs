@@ -96,7 +96,11 @@ mod tests {
 
     /// Short and long ones, some of which begin alike.
     fn name(number: u32) -> String {
-        if number.is_multiple_of(2) { format!("{number}") } else { format!("a-name-too-long-to-stand-in-an-entry-{number}") }
+        if number.is_multiple_of(2) {
+            format!("{number}")
+        } else {
+            format!("a-name-too-long-to-stand-in-an-entry-{number}")
+        }
     }
 
     #[test]

@@ -88,9 +88,12 @@ impl Throttle {
 
     fn look_at_all(&self, heap: &mut Vec<Place>) {
         heap.clear();
-        heap.extend(self.registry.iter().filter(|(_, client)| client.lane.bytes > 0).filter_map(|(client, _)| {
-            self.excess_of(client).map(|excess| Place { excess, client })
-        }));
+        heap.extend(
+            self.registry
+                .iter()
+                .filter(|(_, client)| client.lane.bytes > 0)
+                .filter_map(|(client, _)| self.excess_of(client).map(|excess| Place { excess, client })),
+        );
         for place in (0..heap.len() / 2).rev() {
             sift_down(heap, place, |one, other| self.is_before(one, other));
         }
@@ -210,7 +213,8 @@ mod tests {
             client.lane.bytes as f64 - client.grant.default_share.as_f64() / throttle.policy.capacity as f64 * bound
         };
         let waiting = throttle.registry.iter().filter(|(_, client)| client.lane.bytes > 0);
-        let furthest = waiting.max_by(|(_, a), (_, b)| excess(a).total_cmp(&excess(b)).then_with(|| b.name.cmp(&a.name)));
+        let furthest =
+            waiting.max_by(|(_, a), (_, b)| excess(a).total_cmp(&excess(b)).then_with(|| b.name.cmp(&a.name)));
         furthest.map(|(index, _)| index)
     }
 
