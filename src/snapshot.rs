@@ -84,8 +84,9 @@ pub struct ServiceSnapshot {
     pub round_phases: Vec<HistogramSnapshot>,
 }
 
-pub use clients::Clients;
-pub(crate) use clients::{Page, Renewal};
+#[cfg(test)]
+pub(crate) use clients::Page;
+pub use clients::{Clients, Renewal};
 pub use watermaster_core::registry::Counts;
 
 /// One client at one moment.

@@ -4,17 +4,14 @@ use std::time::Duration;
 
 use tracing::debug;
 use watermaster_core::delays::Histogram;
-use watermaster_core::policy::Policy;
-use watermaster_core::registry::{Client, PAGE};
 use watermaster_core::round::{ErrorClass, Phase};
-use watermaster_core::throttle::{Cause, PauseReason, Throttle};
+use watermaster_core::throttle::{Cause, PauseReason};
 use watermaster_core::units::Time;
 
 use super::Engine;
 use crate::seldom::Seldom;
 use crate::snapshot::{
-    ClientSnapshot, Clients, HistogramSnapshot, PRODUCER_CAUSES, Page, PartitionSnapshot, ROUND_OUTCOMES, Renewal,
-    ServiceSnapshot,
+    HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
 };
 
 /// A snapshot is renewed at least this often.
@@ -175,7 +172,7 @@ impl Engine<'_> {
         let throttle = &self.throttle;
         let policy = throttle.policy();
         let (unregistered, unregistered_shadow) = throttle.of_nobody();
-        let clients = clients(&mut self.report.clients, throttle);
+        let clients = self.report.clients.renew(throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));
@@ -248,67 +245,6 @@ impl Engine<'_> {
     }
 }
 
-/// The clients as they are shown by now, some of them perhaps as they were a little earlier.
-fn clients(renewal: &mut Renewal, throttle: &Throttle) -> Clients {
-    renewal.renew(throttle.known(), throttle.pages(), |number| page(throttle, number))
-}
-
-fn page(throttle: &Throttle, number: usize) -> Page {
-    let (known, forgotten) = throttle.page(number);
-    let mut clients = Vec::with_capacity(PAGE);
-    clients.extend(known.map(|one| client(one, throttle.policy())));
-    Page::new(clients, forgotten)
-}
-
-fn client(client: &Client, policy: &Policy) -> ClientSnapshot {
-    let waiting = client.lane.records.len();
-    let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
-    ClientSnapshot {
-        name: client.name.clone(),
-        configured: client.configured,
-        wants: client.wants().max(client.last_wants),
-        default_share: client.grant.default_share.as_f64(),
-        granted: client.grant.records,
-        limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
-        backlog,
-        shadow_backlog,
-        counts: client.counts,
-        shadow: client.shadow,
-        delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
-    }
-}
-
 fn histogram(histogram: &Histogram) -> HistogramSnapshot {
     HistogramSnapshot { counts: histogram.counts.to_vec(), sums: histogram.sums.to_vec() }
-}
-
-#[cfg(test)]
-mod tests {
-    use watermaster_core::map::Map;
-    use watermaster_core::policy::Mode;
-    use watermaster_core::throttle::{Arrival, Sender};
-
-    use super::*;
-
-    /// A client of the demo that sent five times the capacity at once.
-    fn flooding(enforce: bool) -> ClientSnapshot {
-        let now = Time::ZERO + Duration::from_secs(1_000);
-        let policy = crate::demo::setup::service(Mode::Shape, enforce).policy;
-        let sent = i64::try_from(policy.capacity * 5).unwrap();
-        let mut throttle = Throttle::new(policy, now);
-        throttle.handle_assigned(now, 0, 0, &Map::default(), sent);
-        for offset in 0..sent {
-            let sender = Sender::Client("home-loan");
-            throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });
-        }
-        client(throttle.client("home-loan").unwrap(), throttle.policy())
-    }
-
-    #[test]
-    fn nothing_waits_in_passthrough_but_it_is_shown_what_would() {
-        let (enforced, observed) = (flooding(true), flooding(false));
-        assert!(enforced.backlog > 0 && enforced.shadow_backlog == 0, "{enforced:?}");
-        assert!(observed.backlog == 0 && observed.shadow_backlog == enforced.backlog, "{observed:?}");
-        assert!(enforced.counts.delayed > 0 && observed.shadow.delayed == enforced.counts.delayed);
-    }
 }

@@ -17,6 +17,10 @@ Made from the table in `src/metrics/table.rs`; `UPDATE_DOCS=1 cargo test --lib m
 labels. Counters count since the process started and never decrease. Counts are records, also where the name says
 `units`: those are measured per cycle.
 
+Beyond 8 192 clients of a service, what is shown of them, here and at `/v1/services`, may be of different moments: the first 1 024 to
+come, the configured ones before all, are shown as they are, the others take turns, 7 168 with each round (and each half second). Of
+100 000 clients one is at most 14 rounds old. Sums over all clients and `_other` never decrease and never exceed what was decided.
+
 ";
 
 /// The page, as it should be.

@@ -319,7 +319,7 @@ mod tests {
         /// The truth.
         fn decided(&self) -> Tally {
             let all: Vec<Page> = (0..4).map(|number| self.page(number)).collect();
-            let clients = Renewal::default().renew(8, 4, |number| all[number].clone());
+            let clients = Renewal::default().renew_some(8, 4, [4, 4], |number| all[number].clone());
             total(&ServiceSnapshot { clients, unregistered: self.unregistered, ..Default::default() })
         }
 

@@ -8,12 +8,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-use watermaster_core::registry::Forgotten;
+use watermaster_core::policy::Policy;
+use watermaster_core::registry::{Client, Forgotten, PAGE};
+use watermaster_core::throttle::Throttle;
 
 use super::ClientSnapshot;
 
-/// How many pages of [`PAGE`](watermaster_core::registry::PAGE) clients one snapshot renews: a fraction of a millisecond.
-pub const AT_ONCE: usize = 16;
+/// How many pages of [`PAGE`] clients one snapshot renews, which takes about half a millisecond.
+pub const AT_ONCE: usize = 32;
 /// How many of these are the first ones, every time.
 pub const ALWAYS: usize = 4;
 
@@ -38,6 +40,13 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    fn of(throttle: &Throttle, number: usize) -> Page {
+        let (known, forgotten) = throttle.page(number);
+        let mut clients = Vec::with_capacity(PAGE);
+        clients.extend(known.map(|client| ClientSnapshot::of(client, throttle.policy())));
+        Page::new(clients, forgotten)
+    }
+
     /// Of clients in any order.
     pub(crate) fn new(clients: Vec<ClientSnapshot>, forgotten: Forgotten) -> Page {
         Page { clients, forgotten, made: 0 }
@@ -129,7 +138,7 @@ impl From<Vec<ClientSnapshot>> for Clients {
 
 /// Makes the clients of each snapshot out of those of the one before.
 #[derive(Debug, Default)]
-pub(crate) struct Renewal {
+pub struct Renewal {
     pages: Vec<Arc<Page>>,
     /// The next one whose turn it is.
     next: usize,
@@ -137,12 +146,13 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// The clients now: so many `known` ones in so many pages, of which `page` makes one. The first time it makes all.
-    pub(crate) fn renew(&mut self, known: usize, pages: usize, page: impl Fn(usize) -> Page) -> Clients {
-        self.renew_some(known, pages, [ALWAYS, AT_ONCE], page)
+    /// The clients of a throttle, some of them perhaps as they were in an earlier snapshot. The first one shows all as they are.
+    pub fn renew(&mut self, throttle: &Throttle) -> Clients {
+        let page = |number| Page::of(throttle, number);
+        self.renew_some(throttle.known(), throttle.pages(), [ALWAYS, AT_ONCE], page)
     }
 
-    /// The same with other numbers for [`ALWAYS`] and [`AT_ONCE`].
+    /// So many `known` clients in so many pages, of which `page` makes one; other numbers for [`ALWAYS`] and [`AT_ONCE`].
     pub(crate) fn renew_some(
         &mut self,
         known: usize,
@@ -165,6 +175,26 @@ impl Renewal {
         }
         self.made += 1;
         Clients(Arc::new(Shown { pages: self.pages.clone(), known, sorted: OnceLock::new() }))
+    }
+}
+
+impl ClientSnapshot {
+    fn of(client: &Client, policy: &Policy) -> ClientSnapshot {
+        let waiting = client.lane.records.len();
+        let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
+        ClientSnapshot {
+            name: client.name.clone(),
+            configured: client.configured,
+            wants: client.wants().max(client.last_wants),
+            default_share: client.grant.default_share.as_f64(),
+            granted: client.grant.records,
+            limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
+            backlog,
+            shadow_backlog,
+            counts: client.counts,
+            shadow: client.shadow,
+            delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
+        }
     }
 }
 

@@ -163,8 +163,30 @@ fn as_many_as_are_renewed_at_once_are_of_one_moment() {
             };
             Page::new((0..PAGE).map(client).collect(), Forgotten::default())
         };
-        let clients = renewal.renew(pages * PAGE, pages, page);
+        let clients = renewal.renew_some(pages * PAGE, pages, [ALWAYS, AT_ONCE], page);
         assert_eq!(clients.iter().len(), pages * PAGE);
         assert!(clients.iter().all(|client| client.wants == moment));
     }
+}
+
+/// A client of the demo that sent five times the capacity at once.
+fn flooding(enforce: bool) -> ClientSnapshot {
+    let now = Time::ZERO + Duration::from_secs(1_000);
+    let policy = crate::demo::setup::service(Mode::Shape, enforce).policy;
+    let sent = i64::try_from(policy.capacity * 5).unwrap();
+    let mut throttle = Throttle::new(policy, now);
+    throttle.handle_assigned(now, 0, 0, &Map::default(), sent);
+    for offset in 0..sent {
+        let sender = Sender::Client("home-loan");
+        throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });
+    }
+    Renewal::default().renew(&throttle).get("home-loan").unwrap().clone()
+}
+
+#[test]
+fn nothing_waits_in_passthrough_but_it_is_shown_what_would() {
+    let (enforced, observed) = (flooding(true), flooding(false));
+    assert!(enforced.backlog > 0 && enforced.shadow_backlog == 0, "{enforced:?}");
+    assert!(observed.backlog == 0 && observed.shadow_backlog == enforced.backlog, "{observed:?}");
+    assert!(enforced.counts.delayed > 0 && observed.shadow.delayed == enforced.counts.delayed);
 }
