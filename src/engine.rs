@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
 use watermaster_core::backlog::Slot;
+use watermaster_core::chunks::Chunks;
 use watermaster_core::map::DecodeError;
 use watermaster_core::round::{Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
@@ -147,7 +148,7 @@ struct Engine<'c> {
     clock: Clock,
     throttle: Throttle,
     /// Payloads of delayed records, by slot.
-    held: Vec<Option<Output<'c>>>,
+    held: Chunks<Option<Output<'c>>>,
     /// How many of them there are.
     holding: usize,
     /// Slots of what was delayed lately: it still pins the fetch that it came with, for many a record waits only for a moment.
@@ -219,7 +220,7 @@ impl<'c> Engine<'c> {
             link: Link::new(job, consumer, kept.producer, kept.places),
             clock: kept.clock,
             throttle: kept.throttle,
-            held: Vec::new(),
+            held: Chunks::default(),
             holding: 0,
             pinning: Vec::new(),
             round: Round::default(),
@@ -399,8 +400,8 @@ impl<'c> Engine<'c> {
     /// Keeps what is delayed.
     fn hold(&mut self, slot: Slot, record: Record<'c>) {
         let index = slot.0 as usize;
-        if self.held.len() <= index {
-            self.held.resize_with(index + 1, || None);
+        while self.held.len() <= index {
+            self.held.push(None);
         }
         let before = self.held[index].replace(Output::Fresh(record));
         self.holding += usize::from(before.is_none());

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::chunks::Chunks;
 use crate::units::Time;
 
 /// Names a delayed record until it leaves; reused afterwards.
@@ -38,10 +39,18 @@ enum By {
     Arrival = 2,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Node {
     held: Held,
     links: [(u32, u32); 3],
+}
+
+impl Default for Node {
+    /// A place that was not used yet.
+    fn default() -> Node {
+        let held = Held { client: NONE, partition: NONE, offset: 0, bytes: 0, since: Time::ZERO };
+        Node { held, links: [(NONE, NONE); 3] }
+    }
 }
 
 /// One list through the nodes.
@@ -102,7 +111,7 @@ impl Lane {
 /// All delayed records of a service.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    nodes: Vec<Node>,
+    nodes: Chunks<Node>,
     free: Vec<u32>,
     arrivals: List,
     bytes: u64,
@@ -141,23 +150,20 @@ impl Backlog {
 
     /// Puts a record at the end of its client's lane and its partition's list.
     pub fn push(&mut self, held: Held, lane: &mut Lane, partition: &mut List) -> Slot {
-        let node = Node { held, links: [(NONE, NONE); 3] };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.nodes[index as usize] = node;
-                index
-            }
-            None => {
-                self.nodes.push(node);
-                u32::try_from(self.nodes.len() - 1).expect("fewer than 2³² delayed records")
-            }
-        };
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Node::default());
+            u32::try_from(self.nodes.len() - 1).expect("fewer than 2³² delayed records")
+        });
         if lane.records.is_empty() {
             self.make_head(held.client, lane, lane.finish.max(self.virtual_time));
         }
-        link(&mut self.nodes, By::Client, &mut lane.records, index);
-        link(&mut self.nodes, By::Partition, partition, index);
-        link(&mut self.nodes, By::Arrival, &mut self.arrivals, index);
+        let nodes = &mut self.nodes;
+        let links = [
+            append(nodes, By::Client, &mut lane.records, index),
+            append(nodes, By::Partition, partition, index),
+            append(nodes, By::Arrival, &mut self.arrivals, index),
+        ];
+        nodes[index as usize] = Node { held, links };
         lane.bytes += u64::from(held.bytes);
         self.bytes += u64::from(held.bytes);
         Slot(index)
@@ -265,10 +271,11 @@ impl Backlog {
     }
 
     fn unlink(&mut self, slot: Slot, lane: &mut Lane, partition: &mut List) -> Held {
-        let held = *self.get(slot);
-        unlink(&mut self.nodes, By::Client, &mut lane.records, slot.0);
-        unlink(&mut self.nodes, By::Partition, partition, slot.0);
-        unlink(&mut self.nodes, By::Arrival, &mut self.arrivals, slot.0);
+        let Node { held, links: [of_client, of_partition, of_all] } = self.nodes[slot.0 as usize];
+        let nodes = &mut self.nodes;
+        unlink(nodes, By::Client, &mut lane.records, of_client);
+        unlink(nodes, By::Partition, partition, of_partition);
+        unlink(nodes, By::Arrival, &mut self.arrivals, of_all);
         lane.bytes -= u64::from(held.bytes);
         self.bytes -= u64::from(held.bytes);
         if lane.records.is_empty() {
@@ -284,18 +291,20 @@ pub fn eligible_tag(lane: &Lane) -> Option<Tag> {
     if lane.parked.is_some() { None } else { lane.head_tag }
 }
 
-fn link(nodes: &mut [Node], by: By, list: &mut List, index: u32) {
-    nodes[index as usize].links[by as usize] = (list.tail, NONE);
-    match list.tail {
+/// Puts a place at the end of a list; returns its links there.
+fn append(nodes: &mut Chunks<Node>, by: By, list: &mut List, index: u32) -> (u32, u32) {
+    let before = list.tail;
+    match before {
         NONE => list.head = index,
-        tail => nodes[tail as usize].links[by as usize].1 = index,
+        before => nodes[before as usize].links[by as usize].1 = index,
     }
     list.tail = index;
     list.len += 1;
+    (before, NONE)
 }
 
-fn unlink(nodes: &mut [Node], by: By, list: &mut List, index: u32) {
-    let (before, after) = nodes[index as usize].links[by as usize];
+/// Joins what is before and behind a place that leaves a list.
+fn unlink(nodes: &mut Chunks<Node>, by: By, list: &mut List, (before, after): (u32, u32)) {
     match before {
         NONE => list.head = after,
         before => nodes[before as usize].links[by as usize].1 = after,

@@ -11,6 +11,7 @@
 pub mod allocator;
 pub mod backlog;
 pub mod bucket;
+pub mod chunks;
 pub mod delays;
 pub mod limit;
 pub mod map;

@@ -21,6 +21,8 @@ pub(super) struct Excess {
 struct Place {
     excess: f64,
     client: u32,
+    /// How its name begins: where all are alike, to look at the names themselves is to wait for memory for each.
+    name: u128,
 }
 
 impl Excess {
@@ -55,9 +57,9 @@ impl Throttle {
         if self.excess.heap.len() > 2 * self.registry.len() + 64 {
             return self.excess.forget();
         }
-        if let Some(excess) = self.excess_of(client) {
+        if let Some(place) = self.place_of(client) {
             let mut heap = std::mem::take(&mut self.excess.heap);
-            heap.push(Place { excess, client });
+            heap.push(place);
             let last = heap.len() - 1;
             sift_up(&mut heap, last, |one, other| self.is_before(one, other));
             self.excess.heap = heap;
@@ -88,15 +90,19 @@ impl Throttle {
 
     fn look_at_all(&self, heap: &mut Vec<Place>) {
         heap.clear();
-        heap.extend(
-            self.registry
-                .iter()
-                .filter(|(_, client)| client.lane.bytes > 0)
-                .filter_map(|(client, _)| self.excess_of(client).map(|excess| Place { excess, client })),
-        );
+        let waiting = self.registry.iter().filter(|(_, client)| client.lane.bytes > 0);
+        heap.extend(waiting.filter_map(|(client, _)| self.place_of(client)));
         for place in (0..heap.len() / 2).rev() {
             sift_down(heap, place, |one, other| self.is_before(one, other));
         }
+    }
+
+    fn place_of(&self, client: u32) -> Option<Place> {
+        let (excess, name) = (self.excess_of(client)?, self.name_of(client)?);
+        let mut start = [0; size_of::<u128>()];
+        let length = name.len().min(start.len());
+        start[..length].copy_from_slice(&name.as_bytes()[..length]);
+        Some(Place { excess, client, name: u128::from_be_bytes(start) })
     }
 
     /// How far a client with something waiting is above its share.
@@ -107,9 +113,9 @@ impl Throttle {
     }
 
     fn is_before(&self, one: &Place, other: &Place) -> bool {
-        match one.excess.total_cmp(&other.excess) {
+        match other.excess.total_cmp(&one.excess).then(one.name.cmp(&other.name)) {
             Ordering::Equal => self.name_of(one.client) < self.name_of(other.client),
-            order => order == Ordering::Greater,
+            order => order == Ordering::Less,
         }
     }
 
@@ -233,8 +239,13 @@ mod tests {
             for (number, step) in steps.iter().enumerate() {
                 match *step {
                     Step::Read(client, count, bytes) => for _ in 0..count {
-                        let name = ["heavy".to_owned(), "light".to_owned(), format!("c{client}")];
-                        let sender = Sender::Client(&name[usize::from(client).min(2)]);
+                        let name = match client {
+                            0 => "heavy".to_owned(),
+                            1 => "light".to_owned(),
+                            2..6 => format!("c{client}"),
+                            _ => format!("with-a-name-so-long-{client}"),
+                        };
+                        let sender = Sender::Client(&name);
                         throttle.handle_record(now, &Arrival { partition: 0, offset, bytes, sender });
                         offset += 1;
                     },
