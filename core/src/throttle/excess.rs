@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 
 use super::Throttle;
 use crate::reason::Reason;
+use crate::registry::Client;
 
 /// Clients by how far they are above their share. Each that has something waiting stands in it, at least as far up as it should:
 /// who grew stands in it once more, who shrank is moved when it comes out on top.
@@ -108,8 +109,13 @@ impl Throttle {
     /// How far a client with something waiting is above its share.
     fn excess_of(&self, client: u32) -> Option<f64> {
         let client = self.registry.lookup(client).filter(|client| client.lane.bytes > 0)?;
+        Some(self.above_share(client, client.lane.bytes, self.policy.queue_bytes))
+    }
+
+    /// By how much a client's use of a bound exceeds its default share of it; negative below that.
+    pub(super) fn above_share(&self, client: &Client, used: u64, bound: u64) -> f64 {
         let share = client.grant.default_share.as_f64() / self.policy.capacity as f64;
-        Some(client.lane.bytes as f64 - share * self.policy.queue_bytes as f64)
+        used as f64 - share * bound as f64
     }
 
     fn is_before(&self, one: &Place, other: &Place) -> bool {
@@ -215,7 +221,7 @@ mod tests {
     /// As it is defined: everybody is looked at.
     fn furthest_of_all(throttle: &Throttle) -> Option<u32> {
         let bound = throttle.policy.queue_bytes as f64;
-        let excess = |client: &crate::registry::Client| {
+        let excess = |client: &Client| {
             client.lane.bytes as f64 - client.grant.default_share.as_f64() / throttle.policy.capacity as f64 * bound
         };
         let waiting = throttle.registry.iter().filter(|(_, client)| client.lane.bytes > 0);

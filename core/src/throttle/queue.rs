@@ -290,17 +290,13 @@ impl Throttle {
     /// The client that holds so many records of a partition back, in all `bound`, and exceeds its default share of that the
     /// most; ties by name.
     fn furthest_above_share_of(&self, uses: impl Iterator<Item = (u32, u64)>, bound: u64) -> Option<u32> {
-        let excess = |index: u32, used: u64| {
-            let share = self.registry.get(index).grant.default_share.as_f64() / self.policy.capacity as f64;
-            used as f64 - share * bound as f64
-        };
-        uses.filter(|&(_, used)| used > 0)
-            .max_by(|&(a, used_a), &(b, used_b)| {
-                excess(a, used_a)
-                    .total_cmp(&excess(b, used_b))
-                    .then_with(|| self.registry.get(b).name.cmp(&self.registry.get(a).name))
-            })
-            .map(|(index, _)| index)
+        let excess = |index: u32, used: u64| self.above_share(self.registry.get(index), used, bound);
+        uses.max_by(|&(a, used_a), &(b, used_b)| {
+            excess(a, used_a)
+                .total_cmp(&excess(b, used_b))
+                .then_with(|| self.registry.get(b).name.cmp(&self.registry.get(a).name))
+        })
+        .map(|(index, _)| index)
     }
 
     // ## The map's bound
