@@ -30,8 +30,9 @@ fn main() {
             edges(name, lending, clients);
         }
         publications(clients);
-        sheds("record with shed", clients, |random, _| random);
-        sheds("record with shed, all equal", clients, |_, number| number);
+        sheds("record with shed, passthrough", clients, false, |random, _| random);
+        sheds("the same, all equal", clients, false, |_, number| number);
+        sheds("record with shed, full map", clients, true, |random, _| random);
         reloads(clients);
     }
 }
@@ -148,13 +149,14 @@ fn publications(clients: usize) {
     tell("snapshot, new flags only", clients, flags);
 }
 
-/// A record beyond `queue_bytes`, right after an allocation now and then. In passthrough, where no offset map is in play.
-fn sheds(name: &str, clients: usize, choose: impl Fn(usize, usize) -> usize) {
+/// A record beyond `queue_bytes`, right after an allocation now and then. Enforced, all of it lies in one partition, whose map
+/// is full then; in passthrough no map is in play.
+fn sheds(name: &str, clients: usize, enforce: bool, choose: impl Fn(usize, usize) -> usize) {
     const BOUND: u64 = 64 << 20;
     let policy = Policy {
         queue_bytes: BOUND,
         queue_capacity: u64::MAX,
-        enforce: false,
+        enforce,
         ..policy(Mode::Shape, clients as u64 / 10 + 1, clients)
     };
     let mut service = Service::new(policy, clients);

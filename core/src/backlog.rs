@@ -246,11 +246,6 @@ impl Backlog {
         }
     }
 
-    /// The oldest record of a client in a partition's list.
-    pub fn oldest_of(&self, partition: &List, client: u32) -> Option<Slot> {
-        self.iter(By::Partition, partition).find(|&slot| self.get(slot).client == client)
-    }
-
     /// A partition's records, oldest first.
     pub fn of_partition<'a>(&'a self, partition: &List) -> impl Iterator<Item = Slot> + 'a {
         self.iter(By::Partition, partition)

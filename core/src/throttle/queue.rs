@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use hashbrown::HashMap;
-
 use super::{Action, Arrival, NOBODY, PauseReason, Rejection, Throttle, VIRTUAL, arrival_held};
 use crate::backlog::{Backlog, Held, Lane, List, Slot};
 use crate::map::MAX_SPAN;
@@ -104,7 +102,7 @@ impl Throttle {
                 return Served::Nobody;
             }
             let head = self.registry.get(index).lane.records.head().expect("a client with a tag has a first record");
-            let slot = self.sendable(head);
+            let Some(slot) = self.sendable(head) else { continue };
             let held = *self.backlog.get(slot);
             if let Err(until) = self.take_own_limit(now, held.client) {
                 self.backlog.park(index, &mut self.registry.get_mut(index).lane, until);
@@ -145,14 +143,19 @@ impl Throttle {
         Some(Action::Admit { slot, partition, offset, bytes, client, waited })
     }
 
-    /// The record itself, if its completion fits in its partition's map; else the one that holds this partition's
-    /// committable offset back, whoever's it is: completing that never makes a map larger, and only that helps.
-    fn sendable(&self, slot: Slot) -> Slot {
-        let held = self.backlog.get(slot);
-        if held.partition == VIRTUAL || self.map_has_room(held.partition, held.offset) {
-            return slot;
+    /// The record itself, if its completion fits in its partition's map, or can be made to; `None` if it was turned away for
+    /// that. Where nobody may be, the one that holds this partition's committable offset back, whoever's it is: completing
+    /// that never makes a map larger, and only that helps.
+    fn sendable(&mut self, slot: Slot) -> Option<Slot> {
+        let Held { client, partition, offset, .. } = *self.backlog.get(slot);
+        if partition == VIRTUAL || self.map_has_room(partition, offset) {
+            return Some(slot);
         }
-        self.partitions[held.partition as usize].held.head().unwrap_or(slot)
+        if self.overflow() == Overflow::Pause {
+            return Some(self.partitions[partition as usize].held.head().unwrap_or(slot));
+        }
+        self.make_room_in_map(partition, offset);
+        (self.registry.get(client).lane.records.head() == Some(slot)).then_some(slot)
     }
 
     // ## Rejected => waiting for room in the map => heard
@@ -287,18 +290,6 @@ impl Throttle {
         }
     }
 
-    /// The client that holds so many records of a partition back, in all `bound`, and exceeds its default share of that the
-    /// most; ties by name.
-    fn furthest_above_share_of(&self, uses: impl Iterator<Item = (u32, u64)>, bound: u64) -> Option<u32> {
-        let excess = |index: u32, used: u64| self.above_share(self.registry.get(index), used, bound);
-        uses.max_by(|&(a, used_a), &(b, used_b)| {
-            excess(a, used_a)
-                .total_cmp(&excess(b, used_b))
-                .then_with(|| self.registry.get(b).name.cmp(&self.registry.get(a).name))
-        })
-        .map(|(index, _)| index)
-    }
-
     // ## The map's bound
 
     /// Whether this offset may complete without the map outgrowing its budget. The committable offset always may,
@@ -330,8 +321,8 @@ impl Throttle {
         self.partitions[partition as usize].held.is_empty() || small && self.map_has_room(partition, tracker.next())
     }
 
-    /// Makes this offset's completion fit: turns away delayed records of the partition, of whoever is furthest
-    /// above its default share of what the partition holds back, or pauses it.
+    /// Makes this offset's completion fit: turns away what holds the partition's committable offset back, whoever's it is, or
+    /// pauses it. Anything else that completes may make the map larger; and who waits the longest is not below its share.
     pub(super) fn make_room_in_map(&mut self, partition: u32, offset: i64) {
         if self.overflow() == Overflow::Pause {
             if self.map_is_nearly_full(partition) {
@@ -339,30 +330,14 @@ impl Throttle {
             }
             return;
         }
-        while !self.map_has_room(partition, offset) {
-            let list = &self.partitions[partition as usize].held;
-            let mut held: HashMap<u32, u64> = HashMap::new();
-            let clients = self.backlog.of_partition(list).map(|slot| self.backlog.get(slot).client);
-            for client in clients.filter(|&client| client != NOBODY) {
-                *held.entry(client).or_default() += 1;
-            }
-            let total = list.len();
-            let Some(client) = self.furthest_above_share_of(held.iter().map(|(&c, &n)| (c, n)), total) else {
-                // Nobody's are rejected already, from when nobody could be turned away.
-                if self.reject_doomed() {
-                    continue;
-                }
+        while !self.map_has_room(partition, offset)
+            && let Some(first) = self.partitions[partition as usize].held.head()
+        {
+            debug_assert_eq!(self.backlog.get(first).offset, self.partitions[partition as usize].tracker.base());
+            if self.backlog.get(first).client != NOBODY {
+                self.turn_away(first, Reason::QueueFull);
+            } else if !self.reject_doomed() {
                 return;
-            };
-            // A sixteenth at a time: each look costs a walk over all that the partition holds.
-            let batch: Vec<Slot> = self
-                .backlog
-                .of_partition(list)
-                .filter(|&slot| self.backlog.get(slot).client == client)
-                .take((held[&client] as usize).div_ceil(16))
-                .collect();
-            for slot in batch {
-                self.turn_away(slot, Reason::QueueFull);
             }
         }
     }
