@@ -89,7 +89,7 @@ fn producer(task: &Task) -> BaseProducer {
         .set("acks", "all")
         .set("enable.idempotence", "true")
         .set("partitioner", "murmur2_random")
-        .set("linger.ms", "5")
+        .set("linger.ms", "1")
         .set("batch.size", "1000000")
         .set("compression.type", "lz4")
         .set("retry.backoff.ms", "10")
