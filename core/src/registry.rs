@@ -83,6 +83,11 @@ pub enum Used {
 }
 
 impl Client {
+    /// Its weight in thousandths if it is configured; 0 if it is any other, which weighs what depends on how many those are.
+    pub fn own_weight(&self) -> u64 {
+        if self.configured { self.weight.thousandths() } else { 0 }
+    }
+
     /// What it wants in this cycle, so far.
     pub fn wants(&self) -> u64 {
         self.waiting.saturating_add(self.arrivals)
@@ -307,8 +312,7 @@ impl Registry {
             return Err(Full);
         }
         let index = self.insert(name, Weight::ONE, None, false, Some(cycle), policy, now);
-        let share =
-            allocator::default_share(policy.capacity, self.relative_weight(false, Weight::ONE), self.total_weight());
+        let share = allocator::default_share(policy.capacity, self.relative_weight(0), self.total_weight());
         let client = self.get_mut(index);
         let (records, credit) = (share.floor(), Credit::default());
         client.take_grant(Grant { records, exact: share, default_share: share, credit });
@@ -317,12 +321,12 @@ impl Registry {
 
     /// Forgets who is not configured, has nothing waiting and was not heard of since `before`. All others are `kept`: one walk
     /// for both, as with very many clients it is long.
-    pub fn forget_idle(&mut self, before: Time, kept: impl Fn(&mut Client)) {
+    pub fn forget_idle(&mut self, before: Time, mut kept: impl FnMut(u32, &mut Client)) {
         for index in 0..self.slots.len() {
             let idle = |client: &mut Client| {
                 let idle = client.last_seen <= before && client.lane.records.is_empty() && !client.configured;
                 if !idle {
-                    kept(client);
+                    kept(index as u32, client);
                 }
                 idle
             };
@@ -337,30 +341,26 @@ impl Registry {
         }
     }
 
-    /// A client's weight on the scale of [`total_weight`](Registry::total_weight): thousandths × the number of
-    /// unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each, stays a whole number.
-    pub fn weight_of(&self, client: &Client) -> u64 {
-        self.relative_weight(client.configured, client.weight)
+    /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight): thousandths × the
+    /// number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each, stays a whole number.
+    pub fn relative_weight(&self, own: u64) -> u64 {
+        let unlisted = self.unlisted().max(1);
+        match (own, self.listed) {
+            (0, 0) => Weight::ONE.thousandths() * unlisted,
+            (0, _) => self.unlisted_weight.thousandths().min(Weight::ONE.thousandths() * unlisted),
+            (own, _) => own * unlisted,
+        }
     }
 
     /// The sum of all weights.
     pub fn total_weight(&self) -> u128 {
         let unlisted = self.unlisted();
         u128::from(self.listed_weight) * u128::from(unlisted.max(1))
-            + u128::from(unlisted) * u128::from(self.relative_weight(false, Weight::ONE))
+            + u128::from(unlisted) * u128::from(self.relative_weight(0))
     }
 
     fn unlisted(&self) -> u64 {
         self.len() as u64 - self.listed
-    }
-
-    fn relative_weight(&self, configured: bool, weight: Weight) -> u64 {
-        let unlisted = self.unlisted().max(1);
-        if configured || self.listed == 0 {
-            weight.thousandths() * unlisted
-        } else {
-            self.unlisted_weight.thousandths().min(Weight::ONE.thousandths() * unlisted)
-        }
     }
 
     #[allow(clippy::too_many_arguments)]

@@ -34,9 +34,15 @@ pub(super) struct Share {
     pub(super) allocations: [u64; Cause::NAMES.len()],
     allocator: Allocator,
     // Kept for the next time.
+    claims: Claims,
+    grants: Vec<Grant>,
+}
+
+/// What all clients claim, and who claims it.
+#[derive(Debug, Default)]
+struct Claims {
     who: Vec<u32>,
     asks: Vec<Ask>,
-    grants: Vec<Grant>,
 }
 
 impl Share {
@@ -49,8 +55,7 @@ impl Share {
             last_early: None,
             allocations: [0; Cause::NAMES.len()],
             allocator: Allocator::new(),
-            who: Vec::new(),
-            asks: Vec::new(),
+            claims: Claims::default(),
             grants: Vec::new(),
         }
     }
@@ -93,17 +98,21 @@ impl Throttle {
     fn end_cycles(&mut self, now: Time) {
         let cycle = nanos(self.policy.cycle);
         let ended = nanos(now.since(self.share.start)) / cycle;
-        // Before the allocation, not after: what is granted to the forgotten would be nobody's for a cycle.
-        self.registry.forget_idle(now - self.policy.client_idle_timeout, |client| {
-            for _ in 0..ended.min(2) {
-                end_cycle(client);
-            }
-        });
         self.share.cycle += ended;
         self.share.start = self.share.start + Duration::from_nanos(ended * cycle);
         self.share.edge = self.share.start + self.policy.cycle;
         self.share.early = None;
-        self.allocate(Cause::Cycle);
+        let share = &mut self.share;
+        share.claims.clear();
+        // Before the allocation, not after: what is granted to the forgotten would be nobody's for a cycle.
+        self.registry.forget_idle(now - self.policy.client_idle_timeout, |index, client| {
+            for _ in 0..ended.min(2) {
+                end_cycle(client);
+            }
+            client.credit = client.grant.credit;
+            share.claims.push(index, client, share.cycle, Cause::Cycle);
+        });
+        self.allocate_claims(Cause::Cycle);
     }
 
     /// The cycle has another length from now on: a new one begins. What was wanted lately is taken to be wanted at the same
@@ -133,32 +142,50 @@ impl Throttle {
     /// Runs the allocator: at a cycle's edge on the last full cycle's wants; early on the larger of those and this
     /// cycle's so far.
     pub(super) fn allocate(&mut self, cause: Cause) {
+        let share = &mut self.share;
+        share.claims.clear();
+        for (index, client) in self.registry.iter() {
+            share.claims.push(index, client, share.cycle, cause);
+        }
+        self.allocate_claims(cause);
+    }
+
+    /// Runs the allocator on the claims of all clients. Who collects them walks over all clients, as this does, which with very
+    /// many is to wait for memory: so an edge collects them while it ends everybody's cycle.
+    fn allocate_claims(&mut self, cause: Cause) {
         let terms = Terms {
             capacity: self.policy.capacity,
             reservation: self.policy.reservation,
             lending: self.policy.lending,
         };
         let (share, registry) = (&mut self.share, &self.registry);
-        share.asks.clear();
-        share.who.clear();
-        for (index, client) in registry.iter() {
-            share.who.push(index);
-            share.asks.push(Ask {
-                weight: registry.weight_of(client),
-                wants: claimed(client, share.cycle, cause),
-                credit: if cause == Cause::Cycle { client.grant.credit } else { client.credit },
-            });
-        }
-        let name_of = |ask: usize| &*registry.get(share.who[ask]).name;
-        share.allocator.allocate_asks(&terms, &share.asks, name_of, &mut share.grants);
+        let Claims { who, asks } = &mut share.claims;
+        // Only now it is known how many there are.
+        asks.iter_mut().for_each(|ask| ask.weight = registry.relative_weight(ask.weight));
+        let name_of = |ask: usize| &*registry.get(who[ask]).name;
+        share.allocator.allocate_asks(&terms, asks, name_of, &mut share.grants);
         for (client, &grant) in self.registry.iter_mut().zip(&self.share.grants) {
-            if cause == Cause::Cycle {
-                client.credit = client.grant.credit;
-            }
             client.take_grant(grant);
         }
         self.excess.forget();
         self.share.allocations[cause as usize] += 1;
+    }
+}
+
+impl Claims {
+    fn clear(&mut self) {
+        self.who.clear();
+        self.asks.clear();
+    }
+
+    /// What a client claims, with its own weight.
+    fn push(&mut self, index: u32, client: &Client, cycle: u64, cause: Cause) {
+        self.who.push(index);
+        self.asks.push(Ask {
+            weight: client.own_weight(),
+            wants: claimed(client, cycle, cause),
+            credit: client.credit,
+        });
     }
 }
 
