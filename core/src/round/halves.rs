@@ -9,6 +9,11 @@ pub struct Sent {
 }
 
 impl Sent {
+    /// Whether everything is known to have arrived, or may still.
+    pub fn is_empty(&self) -> bool {
+        self.refused.is_empty() && self.again.is_empty()
+    }
+
     /// In the order of the tags, each once.
     pub fn sort(&mut self) {
         self.refused.sort_unstable();

@@ -1,6 +1,6 @@
 //! A round under `exactly_once`: outputs, offsets and maps in one transaction, or none of them.
 //!
-//! `Fencing => Filling => Landing => Offsets => Committing => done`; whatever goes wrong leads through `Aborting`, or through
+//! `Fencing => Filling => Offsets => Landing => Committing => done`; whatever goes wrong leads through `Aborting`, or through
 //! another producer, and `Resyncing` back to `Fencing`, where the round is tried again with what is left of it. Refused
 //! records are found in between, in transactions that are always aborted (`Probing`). ARCHITECTURE.md has the table.
 //!
@@ -67,8 +67,8 @@ enum State<O> {
         next: usize,
         emptied: bool,
     },
-    Landing(Attempt<O>),
     Offsets(Attempt<O>),
+    Landing(Attempt<O>),
     Committing {
         since: Time,
     },
@@ -100,6 +100,8 @@ struct Attempt<O> {
     purpose: Purpose<O>,
     deadline: Time,
     sent: Sent,
+    /// The offsets can't be part of this transaction.
+    unplaced: Option<TransactionError>,
     /// Nothing is on its way.
     landed: bool,
 }
@@ -150,8 +152,8 @@ impl<O> Transactions<O> {
         match mem::replace(&mut self.state, State::Fencing) {
             State::Fencing => self.fence(desk),
             State::Filling { attempt, next, emptied } => self.fill(desk, attempt, next, emptied),
-            State::Landing(attempt) => self.land(desk, attempt),
             State::Offsets(attempt) => self.send_offsets(desk, attempt),
+            State::Landing(attempt) => self.land(desk, attempt),
             State::Committing { since } => self.commit(desk, since),
             State::Aborting { since, then } => self.abort(desk, since, then),
             State::Resyncing { told } => self.resync(desk, told),
@@ -213,7 +215,7 @@ impl<O> Transactions<O> {
                 self.began = Some(now);
                 // Time is left for the offsets and the commit.
                 let deadline = now + self.rules.timeout * 8 / 10;
-                let attempt = Attempt { tags, purpose, deadline, sent: Sent::default(), landed: false };
+                let attempt = Attempt { tags, purpose, deadline, sent: Sent::default(), unplaced: None, landed: false };
                 self.state = State::Filling { attempt, next: 0, emptied: false };
                 Ok(Step::Again)
             }
@@ -231,7 +233,7 @@ impl<O> Transactions<O> {
         }
     }
 
-    // ## Filling => Landing => Offsets => Committing
+    // ## Filling => Offsets => Landing => Committing
 
     fn fill<P, K: Kafka<P, Offsets = O>>(
         &mut self,
@@ -271,8 +273,32 @@ impl<O> Transactions<O> {
             }
             (next, emptied) = (next + 1, false);
         }
-        self.state =
-            if next < attempt.tags.len() { State::Filling { attempt, next, emptied } } else { State::Landing(attempt) };
+        self.state = if next < attempt.tags.len() {
+            State::Filling { attempt, next, emptied }
+        } else if matches!(attempt.purpose, Purpose::Commit(_)) && attempt.sent.is_empty() {
+            State::Offsets(attempt)
+        } else {
+            State::Landing(attempt)
+        };
+        Ok(Step::Again)
+    }
+
+    /// Makes the offsets part of the transaction while its records are on their way: a fifth of a round's time, else.
+    fn send_offsets<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        mut attempt: Attempt<O>,
+    ) -> Result<Step, Stop> {
+        let Desk { kafka, now, .. } = desk;
+        let Purpose::Commit(offsets) = &attempt.purpose else { unreachable!("a probe is aborted without offsets") };
+        if let Err(error) = kafka.send_offsets(offsets) {
+            if error.class != ErrorClass::Abortable {
+                return self.sort_error(kafka, Phase::Offsets, &error, now);
+            }
+            // Perhaps because a record is refused: which of them, is known when all have landed or failed.
+            attempt.unplaced = Some(error);
+        }
+        self.state = State::Landing(attempt);
         Ok(Step::Again)
     }
 
@@ -285,7 +311,8 @@ impl<O> Transactions<O> {
         let Desk { kafka, now, .. } = desk;
         attempt.landed = kafka.flush();
         // Once something failed, the rest stays where it is until the abort.
-        if !attempt.landed && !kafka.failing() && now < attempt.deadline {
+        let failing = attempt.unplaced.is_some() || kafka.failing();
+        if !attempt.landed && !failing && now < attempt.deadline {
             self.state = State::Landing(attempt);
             return Ok(Step::Again);
         }
@@ -296,26 +323,12 @@ impl<O> Transactions<O> {
             let outcome = Ending::Aborted;
             self.notes.push(Note::Ended { outcome, why: "a record is refused".to_owned() });
             self.state = State::Aborting { since: now, then: Then::Probe };
+        } else if let Some(error) = &attempt.unplaced {
+            return self.sort_error(kafka, Phase::Offsets, error, now);
         } else if !attempt.landed && !kafka.failing() {
             self.give_up("what was sent did not arrive in time".to_owned(), now);
-        } else {
-            self.state = State::Offsets(attempt);
-        }
-        Ok(Step::Again)
-    }
-
-    fn send_offsets<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        desk: Desk<'_, P, K>,
-        attempt: Attempt<O>,
-    ) -> Result<Step, Stop> {
-        let Desk { kafka, now, .. } = desk;
-        let Purpose::Commit(offsets) = &attempt.purpose else { unreachable!("a probe is aborted before its offsets") };
-        // Also asked where it can only fail: it says why.
-        if let Err(error) = kafka.send_offsets(offsets) {
-            return self.sort_error(kafka, Phase::Offsets, &error, now);
-        }
-        if !attempt.landed || !attempt.sent.again.is_empty() {
+        } else if !attempt.landed || !attempt.sent.again.is_empty() {
+            // The abort says why, if it can't be done either.
             self.give_up("something that was sent did not arrive".to_owned(), now);
         } else {
             self.state = State::Committing { since: now };
