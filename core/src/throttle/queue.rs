@@ -322,7 +322,8 @@ impl Throttle {
     }
 
     /// Makes this offset's completion fit: turns away what holds the partition's committable offset back, whoever's it is, or
-    /// pauses it. Anything else that completes may make the map larger; and who waits the longest is not below its share.
+    /// pauses it. Anything else that completes may make the map larger; and who waits the longest sends more than its share, or
+    /// than its own limit.
     pub(super) fn make_room_in_map(&mut self, partition: u32, offset: i64) {
         if self.overflow() == Overflow::Pause {
             if self.map_is_nearly_full(partition) {
