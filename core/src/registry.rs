@@ -83,9 +83,9 @@ pub enum Used {
 }
 
 impl Client {
-    /// Its weight in thousandths if it is configured; 0 if it is any other, which weighs what depends on how many those are.
+    /// Its weight in thousandths if it is configured, else [`UNLISTED`].
     pub fn own_weight(&self) -> u64 {
-        if self.configured { self.weight.thousandths() } else { 0 }
+        if self.configured { self.weight.thousandths() } else { UNLISTED }
     }
 
     /// What it wants in this cycle, so far.
@@ -162,6 +162,9 @@ impl Forgotten {
         self.shadow.merge(&other.shadow);
     }
 }
+
+/// The own weight of whoever is not configured: what it weighs depends on how many those are.
+const UNLISTED: u64 = 0;
 
 /// So many neighbouring indices are a page.
 pub const PAGE: usize = 256;
@@ -312,7 +315,7 @@ impl Registry {
             return Err(Full);
         }
         let index = self.insert(name, Weight::ONE, None, false, Some(cycle), policy, now);
-        let share = allocator::default_share(policy.capacity, self.relative_weight(0), self.total_weight());
+        let share = allocator::default_share(policy.capacity, self.relative_weight(UNLISTED), self.total_weight());
         let client = self.get_mut(index);
         let (records, credit) = (share.floor(), Credit::default());
         client.take_grant(Grant { records, exact: share, default_share: share, credit });
@@ -346,8 +349,8 @@ impl Registry {
     pub fn relative_weight(&self, own: u64) -> u64 {
         let unlisted = self.unlisted().max(1);
         match (own, self.listed) {
-            (0, 0) => Weight::ONE.thousandths() * unlisted,
-            (0, _) => self.unlisted_weight.thousandths().min(Weight::ONE.thousandths() * unlisted),
+            (UNLISTED, 0) => Weight::ONE.thousandths() * unlisted,
+            (UNLISTED, _) => self.unlisted_weight.thousandths().min(Weight::ONE.thousandths() * unlisted),
             (own, _) => own * unlisted,
         }
     }
@@ -356,7 +359,7 @@ impl Registry {
     pub fn total_weight(&self) -> u128 {
         let unlisted = self.unlisted();
         u128::from(self.listed_weight) * u128::from(unlisted.max(1))
-            + u128::from(unlisted) * u128::from(self.relative_weight(0))
+            + u128::from(unlisted) * u128::from(self.relative_weight(UNLISTED))
     }
 
     fn unlisted(&self) -> u64 {

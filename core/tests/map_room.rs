@@ -19,11 +19,6 @@ fn turned_away(throttle: &Throttle) -> u64 {
     throttle.clients().map(|client| client.counts.rejected.total()).sum()
 }
 
-fn assert_the_map_fits(sim: &mut Sim) {
-    assert!(sim.throttle.partition(0).unwrap().map_used <= 1.0, "the map fits");
-    sim.throttle.commit_of(sim.now, 0).expect("the map fits");
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     /// Whoever completes in the middle of what waits makes a map larger. Once, all that a partition held was turned away
@@ -54,7 +49,7 @@ proptest! {
             let gone = turned_away(&sim.throttle) - before;
             prop_assert!(gone <= waiting / 20 + 40, "{gone} of {waiting} for one record");
             sim.run_for(SECOND / 200);
-            assert_the_map_fits(&mut sim);
+            sim.assert_the_map_fits(0);
         }
     }
 }
@@ -68,7 +63,7 @@ fn a_flood_makes_room_in_the_map_for_whoever_goes_ahead_of_it_at_once() {
         sim.read(if number % 40 == 0 { "light" } else { "flood" }, 0);
         if number % 40 == 0 {
             sim.run_for(SECOND / 100);
-            assert_the_map_fits(&mut sim);
+            sim.assert_the_map_fits(0);
         }
     }
     let gone = |name| sim.count(name, |fate| *fate == Fate::Rejected(Reason::QueueFull));

@@ -285,8 +285,7 @@ fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_bu
             1 => sim.read(if n < 200 { "ahead" } else { "newcomer" }, 0),
             _ => sim.read_sized(Sender::Anonymous, 0, 1),
         };
-        assert!(sim.throttle.partition(0).unwrap().map_used <= 1.0, "the map fits");
-        sim.throttle.commit_of(sim.now, 0).expect("the map fits");
+        sim.assert_the_map_fits(0);
     }
     sim.run_for(100 * SECOND);
     assert_eq!(sim.throttle.backlog().0, 0, "and nothing is stuck");
@@ -319,8 +318,7 @@ fn records_without_a_client_wait_for_a_full_map_where_nothing_may_be_lost() {
     for _ in 0..200 {
         sim.read("slow", 0);
         sim.read_sized(Sender::Anonymous, 0, 1);
-        assert!(sim.throttle.partition(0).unwrap().map_used <= 1.0, "the map fits");
-        sim.throttle.commit_of(sim.now, 0).expect("the map fits");
+        sim.assert_the_map_fits(0);
     }
     assert!(sim.paused[0]);
     sim.run_for(250 * SECOND);
@@ -337,8 +335,7 @@ fn a_queue_that_is_full_makes_room_in_the_map_before_it_turns_away() {
     let mut sim = Sim::new(policy, 1);
     for n in 0..3_000 {
         sim.read(["patient", "flood", "flood", "other", "flood"][n * n % 5], 0);
-        assert!(sim.throttle.partition(0).unwrap().map_used <= 1.0, "the map fits");
-        sim.throttle.commit_of(sim.now, 0).expect("the map fits");
+        sim.assert_the_map_fits(0);
     }
 }
 

@@ -325,7 +325,7 @@ impl<O> Transactions<O> {
             self.state = State::Aborting { since: now, then: Then::Probe };
         } else if let Some(error) = &attempt.unplaced {
             return self.sort_error(kafka, Phase::Offsets, error, now);
-        } else if !attempt.landed && !kafka.failing() {
+        } else if !attempt.landed && !failing {
             self.give_up("what was sent did not arrive in time".to_owned(), now);
         } else if !attempt.landed || !attempt.sent.again.is_empty() {
             // The abort says why, if it can't be done either.

@@ -147,15 +147,14 @@ impl Throttle {
     /// that. Where nobody may be, the one that holds this partition's committable offset back, whoever's it is: completing
     /// that never makes a map larger, and only that helps.
     fn sendable(&mut self, slot: Slot) -> Option<Slot> {
-        let Held { client, partition, offset, .. } = *self.backlog.get(slot);
+        let Held { partition, offset, .. } = *self.backlog.get(slot);
         if partition == VIRTUAL || self.map_has_room(partition, offset) {
             return Some(slot);
         }
         if self.overflow() == Overflow::Pause {
             return Some(self.partitions[partition as usize].held.head().unwrap_or(slot));
         }
-        self.make_room_in_map(partition, offset);
-        (self.registry.get(client).lane.records.head() == Some(slot)).then_some(slot)
+        self.make_fit(slot).then_some(slot)
     }
 
     // ## Rejected => waiting for room in the map => heard
@@ -207,13 +206,18 @@ impl Throttle {
 
     /// Turns a delayed record away after others of its partition, if its completion would not fit in the map.
     pub(super) fn turn_away_fitting(&mut self, slot: Slot, reason: Reason) {
+        if self.make_fit(slot) {
+            self.turn_away(slot, reason);
+        }
+    }
+
+    /// Makes the completion of its client's first record fit in the map; false if that itself was turned away for it.
+    fn make_fit(&mut self, slot: Slot) -> bool {
         let Held { client, partition, offset, .. } = *self.backlog.get(slot);
         if partition != VIRTUAL {
             self.make_room_in_map(partition, offset);
         }
-        if self.registry.get(client).lane.records.head() == Some(slot) {
-            self.turn_away(slot, reason);
-        }
+        self.registry.get(client).lane.records.head() == Some(slot)
     }
 
     pub(super) fn put_in(&mut self, held: Held) -> Slot {

@@ -139,8 +139,8 @@ impl Throttle {
         }
     }
 
-    /// Runs the allocator: at a cycle's edge on the last full cycle's wants; early on the larger of those and this
-    /// cycle's so far.
+    /// Runs the allocator within a cycle: on the larger of the last full cycle's wants and this cycle's so far. At an edge
+    /// it is on those of the cycle that ends.
     pub(super) fn allocate(&mut self, cause: Cause) {
         let share = &mut self.share;
         share.claims.clear();

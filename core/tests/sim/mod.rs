@@ -196,6 +196,12 @@ impl Sim {
         }
     }
 
+    /// A partition's map is within its budget, and can be committed.
+    pub fn assert_the_map_fits(&mut self, partition: u32) {
+        assert!(self.throttle.partition(partition).unwrap().map_used <= 1.0, "the map fits");
+        self.throttle.commit_of(self.now, partition).expect("the map fits");
+    }
+
     /// Grants by client, in the order of the names given.
     pub fn grants(&self, names: &[&str]) -> Vec<u64> {
         names.iter().map(|name| self.throttle.client(name).unwrap().grant.records).collect()
