@@ -7,7 +7,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime};
 use crate::support::broker::Broker;
-use crate::support::config::Config;
+use crate::support::config::{Config, SHORT_SESSION};
 use crate::support::generator::Random;
 use crate::support::judge::{Judge, Verdict};
 use crate::support::own_broker::OwnBroker;
@@ -111,7 +111,9 @@ fn kills(prefix: &str, instances: &[&'static str], seed: u64) {
     let load = Load::start(&broker, 3_000, move |n| numbered(&sources, n));
     let mut follower = follow(&broker, &rig);
     for instance in instances {
-        let mut watermaster = Watermaster::start(&config(&rig, 1_500, instance));
+        let mut config = config(&rig, 1_500, instance);
+        config.kafka.push_str(SHORT_SESSION);
+        let mut watermaster = Watermaster::start(&config);
         wait_for_backlog(&mut watermaster, 3_000.0);
         let from = follower.seen() as u64;
         follower.wait_for(from + 500 + random.below(1_500), DRAIN);
@@ -126,7 +128,7 @@ fn kills(prefix: &str, instances: &[&'static str], seed: u64) {
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn kills_under_load_repeat_nothing() {
-    kills("eos-kill", &["only"; 6], 1);
+    kills("eos-kill", &["only"; 4], 1);
 }
 
 #[test]

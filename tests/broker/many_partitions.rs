@@ -8,6 +8,7 @@ use watermaster_core::tracker::Tracker;
 use crate::exactly_once::{END, config, follow, rounds};
 use crate::rig::{DRAIN, Rig, TargetTime};
 use crate::support::broker::Broker;
+use crate::support::config::SHORT_SESSION;
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::record::Identity;
 use crate::support::watermaster::Watermaster;
@@ -65,7 +66,7 @@ mod long {
         let mut config = config(&rig, 20_000, "only");
         config.services[0].cycle = "10s";
         config.commit_interval = "500ms";
-        config.kafka.push_str("\n[kafka.properties]\n\"session.timeout.ms\" = \"6000\"");
+        config.kafka.push_str(SHORT_SESSION);
         let mut follower = follow(&broker, &rig);
         let mut watermaster = Watermaster::start(&config);
         follower.wait_for(records / 8, DRAIN);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{DRAIN, Rig, TargetTime};
 use crate::support::broker::Broker;
+use crate::support::config::SHORT_SESSION;
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::promise::Promise;
 use crate::support::reader::Follower;
@@ -64,6 +65,7 @@ impl Flood {
 fn start(rig: &Rig) -> Watermaster {
     let mut config = rig.config(rig.service(PROMISE.capacity, "2s", "client_from = [\"header:client-id\"]", TABLES));
     config.commit_interval = "20ms";
+    config.kafka.push_str(SHORT_SESSION);
     Watermaster::start(&config)
 }
 
@@ -102,7 +104,7 @@ fn a_restart_within_a_cycle_remembers_what_was_admitted() {
     let tables = TABLES.replace("burst = 0.01", "burst = 1.0");
     let mut config = rig.config(rig.service(capacity, "20s", "client_from = [\"header:client-id\"]", &tables));
     // The group waits for the dead member for this long: well within a cycle.
-    config.kafka = "delivery = \"at_least_once\"\n[kafka.properties]\n\"session.timeout.ms\" = \"6000\"".to_owned();
+    config.kafka.push_str(SHORT_SESSION);
     let mut watermaster = Watermaster::start(&config);
     wait_until("a full window to be committed", CYCLE, || {
         let admitted = watermaster.metric("watermaster_records_total", &["decision=\"admitted\""]);

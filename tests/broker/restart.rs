@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime};
 use crate::support::broker::Broker;
+use crate::support::config::SHORT_SESSION;
 use crate::support::judge::{Judge, Verdict};
 use crate::support::producer::{Load, Outgoing, Producer};
 use crate::support::promise::Promise;
@@ -82,7 +83,8 @@ fn kill_with_thousands_delayed_repeats_a_round_at_most() {
     let numbered = |n: u64| Outgoing::numbered(&rig.sources[n as usize % 2], n, client(n));
     Producer::to(&broker).send_all((0..records).map(numbered));
     let tables = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"";
-    let slow = rig.config(rig.service(promise.capacity, "1s", CLIENT_FROM, tables));
+    let mut slow = rig.config(rig.service(promise.capacity, "1s", CLIENT_FROM, tables));
+    slow.kafka.push_str(SHORT_SESSION);
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
     for _ in 0..KILLS {
         let mut watermaster = Watermaster::start(&slow);

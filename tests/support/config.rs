@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+/// More lines of [`Config::kafka`], the last of them: what a killed instance had moves after the least that brokers allow.
+pub const SHORT_SESSION: &str = "\n[kafka.properties]\n\"session.timeout.ms\" = \"6000\"";
+
 /// One configuration file.
 #[derive(Debug, Clone)]
 pub struct Config {
