@@ -36,6 +36,13 @@ pub struct Lane {
     pub dead_letter: String,
 }
 
+impl Lane {
+    /// Who reads its source for watermaster, in a process that begins with this lane.
+    pub fn group(&self, first: &Lane) -> String {
+        format!("{}.{}", first.target, self.target)
+    }
+}
+
 impl Topics {
     /// For topics of so many partitions.
     pub fn new(broker: &str, partitions: i32) -> Topics {
@@ -50,7 +57,14 @@ impl Topics {
 
     /// Tells how much is in topics.
     pub fn probe(&self) -> Probe {
-        let config = config(&self.broker);
+        // It joins none.
+        self.probe_of("nobody")
+    }
+
+    /// The same, and what this group has committed of them.
+    pub fn probe_of(&self, group: &str) -> Probe {
+        let mut config = config(&self.broker);
+        config.set("group.id", group);
         Probe { consumer: RefCell::new(client(&config)), config, partitions: self.partitions }
     }
 
@@ -144,10 +158,7 @@ impl Probe {
         asked.set_all_offsets(Offset::End).expect("a special offset");
         let told = self.consumer.borrow().offsets_for_times(asked, Duration::from_secs(5));
         match told {
-            Ok(told) if told.elements().iter().all(|partition| partition.error().is_ok()) => {
-                let end = |offset: Offset| offset.to_raw().and_then(|end| u64::try_from(end).ok()).unwrap_or(0);
-                told.elements().iter().map(|partition| end(partition.offset())).collect()
-            }
+            Ok(told) if told.elements().iter().all(|partition| partition.error().is_ok()) => offsets(&told),
             _ => {
                 // A topic this young may have had no leader yet, which a client remembers for long.
                 self.consumer.replace(client(&self.config));
@@ -155,4 +166,18 @@ impl Probe {
             }
         }
     }
+
+    /// How far its group has committed each partition.
+    pub fn committed(&self, topic: &str) -> Vec<u64> {
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition_range(topic, 0, self.partitions - 1);
+        let told = self.consumer.borrow().committed_offsets(asked, PATIENCE).expect("the coordinator answers");
+        offsets(&told)
+    }
+}
+
+/// 0 where there is none.
+fn offsets(told: &TopicPartitionList) -> Vec<u64> {
+    let raw = |offset: Offset| offset.to_raw().and_then(|offset| u64::try_from(offset).ok()).unwrap_or(0);
+    told.elements().iter().map(|partition| raw(partition.offset())).collect()
 }
