@@ -79,7 +79,7 @@ fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner
         } else {
             await_arrival(&topics.probe(), &lanes, workload, &mut running);
             if running.tells() {
-                await_commit(&topics, &lanes, &mut running);
+                await_commit(topics, &lanes, &mut running);
             }
         }
         let (ended, cpu_seconds) = (Instant::now(), running.cpu_seconds());
