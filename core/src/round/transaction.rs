@@ -55,6 +55,9 @@ pub struct Transactions<O> {
     replaced: Vec<Time>,
     /// When one was last fenced.
     fenced: Option<Time>,
+    /// This producer gave up records that may have arrived. It counts the next ones as if they had not, and a broker that
+    /// has them takes as many others for the same ones: it says that they arrived, and drops them.
+    in_doubt: bool,
     notes: Vec<Note>,
 }
 
@@ -130,6 +133,7 @@ impl<O> Transactions<O> {
             preparing: None,
             replaced: Vec::new(),
             fenced: None,
+            in_doubt: false,
             notes: Vec::new(),
         }
     }
@@ -317,6 +321,7 @@ impl<O> Transactions<O> {
             return Ok(Step::Again);
         }
         sort_failures(kafka.failures(), &mut attempt.sent)?;
+        self.in_doubt |= !attempt.landed || !attempt.sent.again.is_empty();
         if matches!(attempt.purpose, Purpose::Probe(_)) {
             self.state = State::Aborting { since: now, then: Then::Judge(attempt) };
         } else if !attempt.sent.refused.is_empty() {

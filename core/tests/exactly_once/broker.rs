@@ -3,6 +3,7 @@
 //! A transaction ends in two moments, as in Kafka: the coordinator decides (`Ending`), and a little later its markers are
 //! written, which is when outputs and offsets become visible, here both at once. Every request carries the producer's epoch.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::time::Duration;
 
@@ -60,6 +61,15 @@ pub enum Refusal {
     Busy,
 }
 
+/// What the sequence numbers of a batch say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequence {
+    Next,
+    /// It is there already: acknowledged, and not stored again.
+    Known,
+    OutOfOrder,
+}
+
 /// A request that the network delivers late.
 #[derive(Debug)]
 pub enum Late {
@@ -73,6 +83,8 @@ pub struct Broker {
     pub sources: Vec<Source>,
     pub logs: [Vec<Entry>; LOGS],
     ids: Vec<Transactional>,
+    /// By id, epoch and log: the first sequence number of the last batch, and how many records it had.
+    batches: BTreeMap<(usize, u32, usize), (u64, u64)>,
     pub timeout: Duration,
     pub group: Group,
     pub late: Vec<(Time, Late)>,
@@ -91,6 +103,7 @@ impl Broker {
             sources,
             logs: Default::default(),
             ids: Vec::new(),
+            batches: BTreeMap::new(),
             timeout,
             group,
             late: Vec::new(),
@@ -187,6 +200,25 @@ impl Broker {
         self.ids[id].outputs.push((log, self.logs[log].len()));
         self.logs[log].push(Entry { record, open: true });
         Ok(())
+    }
+
+    /// What the sequence numbers of a batch say. Brokers remember the last batch; markers do not change that.
+    pub fn sequence(&self, id: usize, epoch: u32, log: usize, first: u64, count: u64) -> Sequence {
+        match self.batches.get(&(id, epoch, log)) {
+            Some(&last) if last == (first, count) => Sequence::Known,
+            Some(&(last, length)) if last + length != first => Sequence::OutOfOrder,
+            _ => Sequence::Next,
+        }
+    }
+
+    /// Remembers a batch.
+    pub fn remember(&mut self, id: usize, epoch: u32, log: usize, first: u64, count: u64) {
+        self.batches.insert((id, epoch, log), (first, count));
+    }
+
+    /// After what librdkafka knows to have failed it takes another epoch with the next transaction, and counts anew.
+    pub fn count_anew(&mut self, id: usize, epoch: u32) {
+        self.batches.retain(|&(of, in_epoch, _), _| (of, in_epoch) != (id, epoch));
     }
 
     /// AddOffsetsToTxn and, if the group does not mind, TxnOffsetCommit.

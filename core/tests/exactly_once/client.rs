@@ -6,7 +6,7 @@ use std::time::Duration;
 use watermaster_core::round::Failure;
 use watermaster_core::units::Time;
 
-use super::broker::Broker;
+use super::broker::{Broker, LOGS};
 use super::group::{Beat, Partitions};
 use super::planted::Plant;
 use super::scenario::Rates;
@@ -19,6 +19,8 @@ use super::trace::note;
 pub struct Cluster {
     pub now: Time,
     pub random: Random,
+    /// For faults that came to the model later ([`Rates::with_later_ones`]).
+    pub later: Random,
     /// How often calls fail; nothing does in the quiet phase.
     pub rates: Rates,
     pub quiet: bool,
@@ -30,6 +32,11 @@ impl Cluster {
     /// A fault of this rate strikes now.
     pub fn strikes(&mut self, rate: u32) -> bool {
         !self.quiet && self.random.strikes(rate)
+    }
+
+    /// As [`strikes`](Cluster::strikes), of a fault that came to the model later.
+    pub fn strikes_later(&mut self, rate: u32) -> bool {
+        !self.quiet && self.later.strikes(rate)
     }
 
     pub fn has(&self, plant: Plant) -> bool {
@@ -55,6 +62,12 @@ pub struct Producer {
     pub committing: bool,
     /// Log, record and tag of what was taken and not sent.
     pub in_flight: VecDeque<(usize, Record, usize)>,
+    /// So many of them, the first ones, are a batch that is sent again as it was.
+    pub again: Option<usize>,
+    /// The sequence number of the next record, by log. Whoever purges records gives their numbers to the next ones.
+    pub next: [u64; LOGS],
+    /// The offsets are on their way until then.
+    pub offsets_until: Option<Time>,
     pub failures: Vec<(usize, Failure)>,
     /// Why the open transaction can't be committed.
     pub failing: Option<String>,

@@ -176,6 +176,14 @@ impl Kafka<Record> for Link<'_> {
         if self.transactions_away() || self.group_away() {
             return Err(self.timed_out(SEND_OFFSETS));
         }
+        if self.cluster.rates.stored_and_repeated > 0 && self.cluster.later.once_in(2) {
+            // Records do not wait for offsets.
+            self.cluster.broker.finish_markers(self.client.id);
+            self.transmit();
+            if let Some(error) = self.trouble() {
+                return self.answer("send_offsets", Err(error));
+            }
+        }
         if let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal]) {
             return self.answer("send_offsets", Err(error));
         }
@@ -261,6 +269,7 @@ impl Kafka<Record> for Link<'_> {
         self.expect(!committing, "abort while a commit is unanswered");
         let producer = self.producer();
         let purged: Vec<usize> = producer.in_flight.drain(..).map(|(_, _, tag)| tag).collect();
+        producer.again = None;
         producer.failures.extend(purged.into_iter().map(|tag| (tag, Failure::Unknown("purged".to_owned()))));
         if let Some(why) = producer.fatal.clone() {
             return self.answer("abort", Err(error(ErrorClass::Fatal, ErrorKind::Other, &why)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use watermaster_core::round::{ErrorClass, ErrorKind, Failure, TransactionError};
 
-use super::broker::{DEAD_LETTER, Late, Refusal};
+use super::broker::{DEAD_LETTER, Late, Refusal, Sequence};
 use super::client::Producer;
 use super::link::Link;
 use super::source::{Poison, Record};
@@ -154,10 +154,15 @@ impl Link<'_> {
     /// Hands what was taken to the brokers, batch by batch.
     pub(super) fn transmit(&mut self) {
         while let Some(&(log, ..)) = self.producer().in_flight.front() {
-            let most = self.cluster.random.between(1, self.cluster.rates.batch) as usize;
-            let same = self.producer().in_flight.iter().take(most).take_while(|(other, ..)| *other == log).count();
+            let same = match self.producer().again.take() {
+                Some(same) => same,
+                None => {
+                    let most = self.cluster.random.between(1, self.cluster.rates.batch) as usize;
+                    self.producer().in_flight.iter().take(most).take_while(|(other, ..)| *other == log).count()
+                }
+            };
             let batch: Vec<_> = self.producer().in_flight.drain(..same).collect();
-            if !self.send_batch(log, &batch) && self.cluster.random.once_in(2) {
+            if !self.send_batch(log, &batch) && (self.producer().again.is_some() || self.cluster.random.once_in(2)) {
                 // The rest stays where it is until the abort.
                 return;
             }
@@ -175,13 +180,29 @@ impl Link<'_> {
         };
         if batch.iter().any(|(_, record, _)| refused(record)) {
             self.cluster.broker.coverage.neighbours += batch.len() as u64 - 1;
+            let (id, epoch) = (self.client.id, self.epoch());
+            self.cluster.broker.count_anew(id, epoch);
             self.fail(batch, |tag| (tag, Failure::Refused("invalid record".to_owned())));
             return false;
+        }
+        let (id, epoch, now) = (self.client.id, self.epoch(), self.cluster.now);
+        let (first, count) = (self.producer().next[log], batch.len() as u64);
+        match self.cluster.broker.sequence(id, epoch, log, first, count) {
+            Sequence::Next => {}
+            Sequence::Known => {
+                self.cluster.broker.coverage.known_batches += 1;
+                self.producer().next[log] += count;
+                return true;
+            }
+            Sequence::OutOfOrder => {
+                self.producer().fatal = Some("out of order".to_owned());
+                self.fail(batch, |tag| (tag, Failure::Fatal("out of order".to_owned())));
+                return false;
+            }
         }
         let rate = self.cluster.rates.batch_lost;
         let lost = self.cluster.strikes(rate);
         if !(lost && self.cluster.random.once_in(2)) {
-            let (id, epoch, now) = (self.client.id, self.epoch(), self.cluster.now);
             for &(_, record, _) in batch {
                 if let Err(refusal) = self.cluster.broker.produce(id, epoch, log, record, now) {
                     self.refused(refusal);
@@ -196,9 +217,20 @@ impl Link<'_> {
             // A record's own time may be over before anything breaks.
             let broke = self.cluster.random.once_in(2);
             self.producer().tainted |= broke;
+            self.cluster.broker.count_anew(id, epoch);
             self.fail(batch, |tag| (tag, Failure::Unknown("not answered".to_owned())));
+            return false;
         }
-        !lost
+        self.cluster.broker.remember(id, epoch, log, first, count);
+        let rate = self.cluster.rates.stored_and_repeated;
+        if self.cluster.strikes_later(rate) {
+            let producer = self.producer();
+            batch.iter().rev().for_each(|record| producer.in_flight.push_front(*record));
+            producer.again = Some(batch.len());
+            return false;
+        }
+        self.producer().next[log] += count;
+        true
     }
 
     fn fail(&mut self, batch: &[(usize, Record, usize)], failure: impl Fn(usize) -> (usize, Failure)) {

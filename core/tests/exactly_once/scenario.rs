@@ -20,6 +20,10 @@ pub struct Rates {
     /// EndTxn meets a connection that breaks.
     pub disconnect: u32,
     pub batch_lost: u32,
+    /// A batch is stored, and its answer says that it is to be sent again (a leader that moves on, too few replicas).
+    pub stored_and_repeated: u32,
+    /// Offsets wait behind what else is on its way.
+    pub slow_offsets: u32,
     pub slow: u32,
     /// Records in a batch, at most.
     pub batch: u64,
@@ -39,6 +43,16 @@ pub struct Scenario {
     /// Faults end then.
     pub quiet_from: Time,
     pub small_map: bool,
+}
+
+impl Rates {
+    /// With faults that came to the model later: seeds without them stand for what they always stood for.
+    pub fn with_later_ones(self, random: &mut Random) -> Rates {
+        if random.once_in(2) {
+            return self;
+        }
+        Rates { stored_and_repeated: random.below(1_000) as u32, slow_offsets: random.below(300) as u32, ..self }
+    }
 }
 
 impl Scenario {
@@ -73,6 +87,8 @@ impl Scenario {
             error,
             disconnect,
             batch_lost,
+            stored_and_repeated: 0,
+            slow_offsets: 0,
             slow,
             batch: random.one_of(&[1, 3, 10]),
             queue: random.one_of(&[2, 8, 1_000, 1_000]),

@@ -69,7 +69,9 @@ impl World {
         note("seed", || format!("{seed}: {:?}, {:?}, session {:?}", scenario.job, scenario.rates, scenario.session));
         let group = Group::new(scenario.sources.len() as u32, scenario.session);
         let broker = Broker::new(scenario.sources, scenario.job.rules.timeout, group);
-        let cluster = Cluster { now: START, random, rates: scenario.rates, quiet: false, plant, broker };
+        let mut later = Random::stream(seed, 1);
+        let rates = scenario.rates.with_later_ones(&mut later);
+        let cluster = Cluster { now: START, random, later, rates, quiet: false, plant, broker };
         let mut world = World {
             cluster,
             job: scenario.job,
