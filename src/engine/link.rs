@@ -17,8 +17,6 @@ use crate::kafka::record;
 
 /// One call that can be gone on with; the heart beats between two of them.
 const CALL: Duration = Duration::from_millis(500);
-/// The longest wait for the offsets of a transaction to be taken; far below the heartbeat's limit.
-const SEND_OFFSETS: Duration = Duration::from_secs(5);
 /// So many producers in a row may lose a connection before they have their epoch; the next one may keep it.
 const TAINTED_STARTS: u32 = 3;
 /// One attempt to learn what is committed.
@@ -120,8 +118,13 @@ impl Kafka<record::Output<'_>> for Link<'_> {
         self.producer.take_failures()
     }
 
-    fn send_offsets(&mut self, offsets: &Offsets) -> Result<(), TransactionError> {
-        around("before_offsets", "after_offsets", || self.producer.send_offsets(offsets, SEND_OFFSETS))
+    fn send_offsets(&mut self, offsets: &Offsets) -> Result<bool, TransactionError> {
+        failpoint::reach("before_offsets");
+        let placed = self.producer.send_offsets(offsets, CALL)?;
+        if placed {
+            failpoint::reach("after_offsets");
+        }
+        Ok(placed)
     }
 
     fn commit(&mut self) -> Result<(), TransactionError> {

@@ -387,6 +387,10 @@ impl ClientContext for Membership {
 impl ConsumerContext for Membership {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, error: RDKafkaRespErr, list: &mut TopicPartitionList) {
         debug_assert!(error.is_error(), "librdkafka tells the kind of rebalance as an error code");
+        if consumer.closed() {
+            // Nobody waits for an answer any more, and librdkafka leaves most questions of a group that has ended unanswered.
+            return;
+        }
         if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
             self.settle(consumer, self.topics.partitions(list));
         } else {

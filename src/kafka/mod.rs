@@ -16,6 +16,7 @@ pub mod embedded;
 mod ffi;
 pub mod load;
 mod membership;
+mod offsets_call;
 mod plant;
 pub mod preflight;
 pub mod probe;

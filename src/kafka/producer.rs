@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -13,12 +13,13 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, PurgeConfig};
 use watermaster_core::reason::Reason;
-use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
+use watermaster_core::round::TransactionError;
 pub use watermaster_core::round::{Failure, SendError};
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
 use super::ffi::{self, HeaderList, TopicHandle};
+use super::offsets_call::OffsetsCall;
 use super::record::{Headers, NO_TIMESTAMP, Output};
 use crate::failpoint::{Fault, planted};
 use crate::settings::{self, Delivery};
@@ -72,6 +73,7 @@ pub struct Producer {
     inner: Arc<Served>,
     names: Names,
     transactions: Option<Transactions>,
+    sending: OffsetsCall,
 }
 
 /// A client whose reports and events a thread of its own serves.
@@ -165,9 +167,6 @@ const OWNED: &[(&str, &str)] = &[
 /// What transactions ask for, and the user may change. (`message.timeout.ms` and `socket.timeout.ms` then follow from it.)
 const TRANSACTIONS_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
 
-/// How much later than asked for librdkafka may come back from sending offsets.
-const OFFSETS_GRACE: Duration = Duration::from_secs(1);
-
 impl Producer {
     /// A producer for the target and the dead-letter topic of `service`. Contacts nobody yet.
     pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
@@ -194,7 +193,7 @@ impl Producer {
             target: topic(inner.client(), &names.target)?,
             dead_letter: topic(inner.client(), &names.dead_letter)?,
         };
-        Ok(Producer { topics, inner: Arc::new(inner), names, transactions })
+        Ok(Producer { topics, inner: Arc::new(inner), names, transactions, sending: OffsetsCall::default() })
     }
 
     // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each
@@ -279,26 +278,14 @@ impl Producer {
         Ok(())
     }
 
-    /// Makes the offsets part of the transaction. If librdkafka does not come back, this producer has to go: what it still
-    /// wants is void once another has its id.
-    pub fn send_offsets(&self, offsets: &Offsets, timeout: Duration) -> Result<(), TransactionError> {
-        let (inner, offsets) = (Arc::clone(&self.inner), Offsets::clone(offsets));
-        let (done, sent) = mpsc::sync_channel(1);
-        // A thread of its own, which keeps the client alive for as long as it is stuck in it.
-        let sending = thread::Builder::new().name("kafka-offsets".to_owned()).spawn(move || {
-            let Offsets(offsets) = offsets;
+    /// Makes the offsets part of the transaction. False: not answered yet; the same call goes on with it. If librdkafka never
+    /// comes back, this producer has to go: what it still wants is void once another has its id.
+    pub fn send_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, TransactionError> {
+        let (inner, Offsets(offsets), timeout) = (Arc::clone(&self.inner), offsets.clone(), self.transaction_timeout());
+        self.sending.go_on(wait, move || {
             let mut lists = offsets.lists.iter();
-            let result = lists.try_for_each(|list| ffi::send_offsets(inner.client(), list, &offsets.group, timeout));
-            let _ = done.send(result);
-        });
-        let stuck = || TransactionError {
-            // Not answered; that another producer is needed follows from it.
-            class: ErrorClass::Retriable,
-            kind: ErrorKind::Other,
-            text: "sending offsets to the transaction did not come back in time".to_owned(),
-        };
-        sending.map_err(|_| stuck())?;
-        Ok(sent.recv_timeout(timeout + OFFSETS_GRACE).map_err(|_| stuck())??)
+            lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, &offsets.group, timeout)?))
+        })
     }
 
     /// Commits. After a retriable error nothing but the same call again.
@@ -310,6 +297,7 @@ impl Producer {
 
     /// Aborts. After a retriable error: the same call again.
     pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.sending.end(timeout)?;
         ffi::abort_transaction(self.client(), timeout)?;
         self.mark(|transactions| transactions.open.set(false));
         Ok(())

@@ -121,8 +121,9 @@ pub trait Kafka<P> {
     fn flush(&mut self) -> bool;
     /// What did not arrive, by tag, since the last call.
     fn failures(&mut self) -> Vec<(usize, Failure)>;
-    /// Makes the offsets part of the transaction.
-    fn send_offsets(&mut self, offsets: &Self::Offsets) -> Result<(), TransactionError>;
+    /// Makes the offsets part of the transaction. False: that is under way; then the same call again, and no other, until it
+    /// is answered or the producer is given up.
+    fn send_offsets(&mut self, offsets: &Self::Offsets) -> Result<bool, TransactionError>;
     /// Commits.
     fn commit(&mut self) -> Result<(), TransactionError>;
     /// Aborts.

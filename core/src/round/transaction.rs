@@ -17,7 +17,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::halves::{Halves, Sent};
-use super::kafka::{Commit, ErrorClass, Failure, Kafka, OffsetsError, SendError};
+use super::kafka::{Commit, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, SendError};
 use super::outcome::{Cause, Ending, Note, Phase, Step, Stop};
 use super::{Round, TransactionError, commits};
 use crate::throttle::Throttle;
@@ -30,6 +30,7 @@ const WATCHDOG: Duration = Duration::from_secs(15);
 const CHUNK: usize = 1024;
 
 const TAINTED: &str = "a connection broke: a late commit could end the next transaction";
+const IN_DOUBT: &str = "records were given up that may have arrived: others could be taken for them";
 
 /// What the owner wants.
 #[derive(Debug, Clone, Copy)]
@@ -186,6 +187,10 @@ impl<O> Transactions<O> {
 
     fn fence<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>) -> Result<Step, Stop> {
         let Desk { round, throttle, kafka, now } = desk;
+        // Probes may go on with it: they commit nothing.
+        if self.in_doubt {
+            self.replace(kafka, Cause::Timeout, IN_DOUBT.to_owned(), now)?;
+        }
         if let Some(step) = self.ready(kafka, now)? {
             return Ok(step);
         }
@@ -295,14 +300,18 @@ impl<O> Transactions<O> {
     ) -> Result<Step, Stop> {
         let Desk { kafka, now, .. } = desk;
         let Purpose::Commit(offsets) = &attempt.purpose else { unreachable!("a probe is aborted without offsets") };
-        if let Err(error) = kafka.send_offsets(offsets) {
-            if error.class != ErrorClass::Abortable {
-                return self.sort_error(kafka, Phase::Offsets, &error, now);
+        self.state = match kafka.send_offsets(offsets) {
+            Ok(true) => State::Landing(attempt),
+            // On a connection to a broker they wait behind records that are not stored yet.
+            Ok(false) if now < attempt.deadline => State::Offsets(attempt),
+            Ok(false) => return self.sort_error(kafka, Phase::Offsets, &unanswered_offsets(), now),
+            Err(error) if error.class == ErrorClass::Abortable => {
+                // Perhaps because a record is refused: which of them, is known when all have landed or failed.
+                attempt.unplaced = Some(error);
+                State::Landing(attempt)
             }
-            // Perhaps because a record is refused: which of them, is known when all have landed or failed.
-            attempt.unplaced = Some(error);
-        }
-        self.state = State::Landing(attempt);
+            Err(error) => return self.sort_error(kafka, Phase::Offsets, &error, now),
+        };
         Ok(Step::Again)
     }
 
@@ -438,6 +447,14 @@ impl<O> Transactions<O> {
             }
         }
         Ok(Step::Again)
+    }
+}
+
+fn unanswered_offsets() -> TransactionError {
+    TransactionError {
+        class: ErrorClass::Retriable,
+        kind: ErrorKind::Other,
+        text: "the offsets of a transaction were not answered in time".to_owned(),
     }
 }
 

@@ -69,6 +69,7 @@ counters! {
     undeliverable 15_000 "poison records found";
     discarded 3_000 "poison records that both topics refuse, let go";
     neighbours 10_000 "records refused with a neighbour";
+    slow_offsets 1_000 "offsets that took longer than a call";
     known_batches 1_000 "batches that were sent again and known";
     batches_unknown 3_000 "batches whose outcome is unknown";
     queue_full 40_000 "full send queues";

@@ -113,6 +113,7 @@ impl Kafka<Record> for Link<'_> {
         let producer = self.producer();
         producer.failures.clear();
         (producer.open, producer.added, producer.failing) = (true, false, None);
+        producer.offsets_until = None;
         self.answer("begin", Ok(()))
     }
 
@@ -164,12 +165,16 @@ impl Kafka<Record> for Link<'_> {
         std::mem::take(&mut self.producer().failures)
     }
 
-    fn send_offsets(&mut self, offsets: &Offsets) -> Result<(), TransactionError> {
+    fn send_offsets(&mut self, offsets: &Offsets) -> Result<bool, TransactionError> {
         if self.dies(false) {
             return Err(gone());
         }
         let open = self.producer().open;
         self.expect(open, "offsets outside of a transaction");
+        if self.offsets_wait() {
+            self.take(CALL);
+            return self.answer("send_offsets", Ok(false));
+        }
         if let Some(error) = self.trouble() {
             return self.answer("send_offsets", Err(error));
         }
@@ -209,7 +214,7 @@ impl Kafka<Record> for Link<'_> {
         }
         if self.cluster.has(Plant::OffsetsOutsideTransaction) {
             commits.iter().for_each(|commit| self.cluster.broker.store(commit.clone()));
-            return self.answer("send_offsets", Ok(()));
+            return self.answer("send_offsets", Ok(true));
         }
         self.cluster.broker.finish_markers(id);
         if let Err(refusal) = self.cluster.broker.add_offsets(id, epoch, commits, now) {
@@ -223,7 +228,7 @@ impl Kafka<Record> for Link<'_> {
         if let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal]) {
             return self.answer("send_offsets", Err(error));
         }
-        self.answer("send_offsets", Ok(()))
+        self.answer("send_offsets", Ok(true))
     }
 
     fn commit(&mut self) -> Result<(), TransactionError> {
@@ -267,6 +272,9 @@ impl Kafka<Record> for Link<'_> {
         let Producer { open, committing, .. } = *self.producer();
         self.expect(open, "abort outside of a transaction");
         self.expect(!committing, "abort while a commit is unanswered");
+        if self.producer().offsets_until.is_some_and(|until| until > self.cluster.now) {
+            return Err(self.timed_out(CALL));
+        }
         let producer = self.producer();
         let purged: Vec<usize> = producer.in_flight.drain(..).map(|(_, _, tag)| tag).collect();
         producer.again = None;

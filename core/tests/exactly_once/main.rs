@@ -94,3 +94,10 @@ fn offsets_that_come_late_join_no_other_transaction() {
 fn an_offset_that_moved_over_holes_is_committed() {
     run::check(2560);
 }
+
+/// A batch was stored, but asked for again, and given up with its transaction. The next one had its sequence numbers: it was
+/// taken for that batch, acknowledged and dropped.
+#[test]
+fn records_that_were_given_up_hide_no_others() {
+    run::check(1);
+}

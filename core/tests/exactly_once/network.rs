@@ -149,6 +149,22 @@ impl Link<'_> {
         }
     }
 
+    /// Whether offsets are on their way for longer than a call takes, behind what goes to the same broker.
+    pub(super) fn offsets_wait(&mut self) -> bool {
+        let (now, rate) = (self.cluster.now, self.cluster.rates.slow_offsets);
+        let begun = self.producer().offsets_until;
+        let until = match begun {
+            Some(until) => until,
+            None if self.cluster.strikes_later(rate) => {
+                self.cluster.broker.coverage.slow_offsets += 1;
+                now + self.cluster.later.millis(500, 12_000)
+            }
+            None => now,
+        };
+        self.producer().offsets_until = Some(until);
+        until > now
+    }
+
     // ## Sending
 
     /// Hands what was taken to the brokers, batch by batch.

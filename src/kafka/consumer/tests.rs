@@ -185,4 +185,9 @@ fn a_rebalance_is_answered_after_half_a_restart() {
             assigned += assignments.len();
         }
     }
+    // Half a restart leaves librdkafka with a rebalance that it takes for answered. The group may end while that is served, and
+    // what is asked then waits for ever (seen under valgrind): nobody may wait for that.
+    for consumer in [second, first] {
+        consumer.close(PATIENCE);
+    }
 }

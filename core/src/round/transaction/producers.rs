@@ -18,8 +18,6 @@ const FENCED_WITHIN: Duration = Duration::from_secs(60);
 /// Fenced again within this: by the same one.
 const FENCING_LASTS: Duration = Duration::from_secs(5);
 
-const IN_DOUBT: &str = "records were given up that may have arrived: others could be taken for them";
-
 impl<O> Transactions<O> {
     /// Sees to it that transactions can begin: `None` when they can. No transaction is open.
     pub(super) fn ready<P, K: Kafka<P, Offsets = O>>(
@@ -33,8 +31,6 @@ impl<O> Transactions<O> {
             self.replace(kafka, Cause::Timeout, "an abort was not answered".to_owned(), now)?;
         } else if kafka.is_initialised() && kafka.tainted() {
             self.replace(kafka, Cause::Disconnect, TAINTED.to_owned(), now)?;
-        } else if self.in_doubt {
-            self.replace(kafka, Cause::Timeout, IN_DOUBT.to_owned(), now)?;
         }
         if kafka.is_initialised() {
             return Ok(None);
