@@ -298,6 +298,11 @@ impl Kafka<Record> for Link<'_> {
 
     fn replace(&mut self) -> Result<(), String> {
         if !self.client.crashed {
+            if self.producer().open && self.cluster.rates.stored_and_repeated > 0 && self.cluster.later.once_in(2) {
+                // One that is given up goes on with what it was given, until its successor has its epoch.
+                self.cluster.broker.finish_markers(self.client.id);
+                self.transmit();
+            }
             self.client.producer = Producer::default();
             self.answer("replace", ());
         }
