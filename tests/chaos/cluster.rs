@@ -9,11 +9,14 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::children::{guarded, start};
 use crate::plan::client;
-use crate::support::own_broker::free_port;
+use crate::support::own_broker::free_ports;
 use crate::support::process::{Process, Signal};
 use crate::wire;
 
 pub const NODES: usize = 3;
+/// How long a cluster may take to come up, and how often it is tried.
+const START: Duration = Duration::from_secs(90);
+const ATTEMPTS: usize = 3;
 
 /// The same for every node.
 const PROPERTIES: &[&str] = &[
@@ -74,11 +77,28 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts all nodes; `proxies` are the ports where their proxies listen.
-    pub fn start(dir: &Path, proxies: &[u16]) -> Cluster {
-        let ports: Vec<Ports> = proxies
-            .iter()
-            .map(|&proxy| Ports { plain: free_port(), controller: free_port(), behind_proxy: free_port(), proxy })
+    /// Starts all nodes, and waits until they are whole; `proxies` are the ports where their proxies listen. With how long it took.
+    pub fn start(dir: &Path, proxies: &[u16; NODES]) -> Result<(Cluster, Duration), String> {
+        // Between being found free and being taken a port may become somebody else's: then that node ends.
+        let mut left = ATTEMPTS;
+        loop {
+            let cluster = Cluster::on_free_ports(dir, proxies);
+            let took = cluster.wait_whole(START);
+            left -= 1;
+            if took.is_ok() || left == 0 {
+                return took.map(|took| (cluster, took));
+            }
+            eprintln!("another attempt to start the cluster: {}", took.unwrap_err());
+            (0..NODES).for_each(|node| _ = cluster.kill(node));
+            (0..NODES).for_each(|node| _ = fs::remove_dir_all(cluster.dir_of(node)));
+        }
+    }
+
+    fn on_free_ports(dir: &Path, proxies: &[u16; NODES]) -> Cluster {
+        let free: [u16; 3 * NODES] = free_ports();
+        let of_nodes = free.chunks(3).zip(proxies);
+        let ports = of_nodes
+            .map(|(free, &proxy)| Ports { plain: free[0], controller: free[1], behind_proxy: free[2], proxy })
             .collect();
         let nodes = (0..NODES).map(|_| Mutex::new(Node { process: None, frozen: false })).collect();
         let cluster = Cluster { nodes, ports, dir: dir.to_owned() };
@@ -100,12 +120,16 @@ impl Cluster {
         self.nodes[node].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    fn dir_of(&self, node: usize) -> PathBuf {
+        self.dir.join(format!("node-{}", node + 1))
+    }
+
     /// Starts a node on what it left; returns at once.
     pub fn start_node(&self, node: usize) {
         let ports = self.ports[node];
         let voters =
             self.ports.iter().enumerate().map(|(n, ports)| format!("{}@127.0.0.1:{}", n + 1, ports.controller));
-        let dir = self.dir.join(format!("node-{}", node + 1));
+        let dir = self.dir_of(node);
         fs::create_dir_all(&dir).expect("the run's directory can be written");
         let mut command = guarded(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/kafka-node"));
         command.arg(&dir).arg(ports.plain.to_string()).arg(ports.controller.to_string());

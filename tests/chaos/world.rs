@@ -11,7 +11,7 @@ use rdkafka::client::DefaultClientContext;
 use serde_json::Value;
 
 use crate::children::Role;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NODES};
 use crate::faults::Inflicted;
 use crate::flow::Flow;
 use crate::instances::{Fleet, Metrics};
@@ -60,15 +60,13 @@ pub struct World {
 impl Site {
     /// Starts the cluster behind its proxies.
     pub fn start(dir: &Path) -> Result<Site, String> {
-        let bound: Vec<_> = (0..crate::cluster::NODES).map(|_| Proxy::bind()).collect();
-        let ports: Vec<u16> = bound.iter().map(|(proxy, _)| proxy.port).collect();
-        let cluster = Cluster::start(dir, &ports);
+        let bound = [(); NODES].map(|()| Proxy::bind());
+        let (cluster, took) = Cluster::start(dir, &bound.each_ref().map(|(proxy, _)| proxy.port))?;
         let serve = |(node, (proxy, listener)): (usize, (Arc<Proxy>, _))| {
             proxy.serve(listener, cluster.ports(node).behind_proxy);
             proxy
         };
         let proxies = bound.into_iter().enumerate().map(serve).collect();
-        let took = cluster.wait_whole(Duration::from_secs(120))?;
         eprintln!("the cluster is up after {:.1} s: {}", took.as_secs_f32(), cluster.bootstrap());
         Ok(Site { cluster, proxies })
     }

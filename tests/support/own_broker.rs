@@ -117,12 +117,14 @@ impl Deref for OwnBroker {
 
 /// A port on which nothing listens now.
 pub fn free_port() -> u16 {
-    free_ports()[0]
+    let [port] = free_ports();
+    port
 }
 
-fn free_ports() -> [u16; 2] {
-    // Both are held until both are known, so that they differ.
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+/// So many ports that nobody listens on.
+pub fn free_ports<const N: usize>() -> [u16; N] {
+    // All are held until all are known, so that they differ.
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("it is bound").port())
 }
 
