@@ -127,6 +127,8 @@ struct Label {
     current: Tally,
     elsewhere: Tally,
     levels: Levels,
+    /// The number of the snapshot that `current` was made for.
+    made: u64,
 }
 
 impl Label {
@@ -143,7 +145,7 @@ impl Label {
     }
 
     fn end(&mut self) {
-        *self = Label { ended: self.total(), levels: self.levels, ..Label::default() };
+        *self = Label { ended: self.total(), levels: self.levels, made: self.made, ..Label::default() };
     }
 }
 
@@ -168,13 +170,17 @@ impl Fold {
         self.other.levels = Levels::default();
         let mut total = Tally::of_no_client(snapshot);
         let mut present = Vec::with_capacity(self.labels.len());
-        for client in snapshot.clients.iter() {
+        for (made, client) in snapshot.clients.iter_made() {
             let tally = Tally::new(&client.counts, &client.shadow);
             total = total.plus(&tally);
             if let Some(label) = self.label_for(client, &tally) {
-                label.advance(tally);
                 label.levels = Levels::of(client);
-                present.push(Arc::clone(&client.name));
+                // A life that is over stands in its old page until that is renewed, longer perhaps than the one that came after it.
+                if made >= label.made {
+                    label.made = made;
+                    label.advance(tally);
+                    present.push(Arc::clone(&client.name));
+                }
             } else {
                 self.other.levels.add(client);
             }

@@ -67,6 +67,12 @@ impl Clients {
         self.sorted().places.iter().map(|&place| self.at(place))
     }
 
+    /// The same, each with the number of the snapshot that its figures were made for.
+    pub(crate) fn iter_made(&self) -> impl Iterator<Item = (u64, &ClientSnapshot)> {
+        let made = |(page, _): (u32, u32)| self.0.pages[page as usize].made;
+        self.sorted().places.iter().map(move |&place| (made(place), self.at(place)))
+    }
+
     /// A client by name.
     pub fn get(&self, name: &str) -> Option<&ClientSnapshot> {
         let places = &self.sorted().places;
