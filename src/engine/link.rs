@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use watermaster_core::round::{
-    Commit, Committed, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, Output, Rejected, SendError,
-    TransactionError,
+    Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, Rejected, SendError, TransactionError,
 };
 
 use super::Job;
@@ -68,10 +67,6 @@ fn around<E>(before: &str, after: &str, call: impl FnOnce() -> Result<(), E>) ->
     Ok(())
 }
 
-fn unready(class: ErrorClass, text: String) -> TransactionError {
-    TransactionError { class, kind: ErrorKind::Other, text }
-}
-
 impl Kafka<record::Output<'_>> for Link<'_> {
     type Offsets = Offsets;
 
@@ -89,9 +84,9 @@ impl Kafka<record::Output<'_>> for Link<'_> {
         // nobody answers at as Kafka does), the third has to do.
         if self.producer.tainted() && self.tainted_starts < TAINTED_STARTS {
             self.tainted_starts += 1;
-            let text = "a connection broke before the producer was ready".to_owned();
-            self.replace().map_err(|why| unready(ErrorClass::Fatal, why))?;
-            return Err(unready(ErrorClass::Retriable, text));
+            let text = "a connection broke before the producer was ready";
+            self.replace().map_err(|why| TransactionError::other(ErrorClass::Fatal, why))?;
+            return Err(TransactionError::other(ErrorClass::Retriable, text));
         }
         self.tainted_starts = 0;
         self.producer.forgive();

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
+use watermaster_core::round::{ErrorClass, TransactionError};
 
 type Answer = Result<(), TransactionError>;
 
@@ -62,11 +62,7 @@ fn begin(call: impl FnOnce() -> Answer + Send + 'static) -> std::io::Result<Rece
 
 /// That another producer is needed follows from it.
 fn unanswered(why: &str) -> TransactionError {
-    TransactionError {
-        class: ErrorClass::Retriable,
-        kind: ErrorKind::Other,
-        text: format!("sending offsets to the transaction: {why}"),
-    }
+    TransactionError::other(ErrorClass::Retriable, format!("sending offsets to the transaction: {why}"))
 }
 
 #[cfg(test)]

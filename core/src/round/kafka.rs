@@ -66,6 +66,13 @@ pub struct TransactionError {
     pub text: String,
 }
 
+impl TransactionError {
+    /// One about nothing in particular.
+    pub fn other(class: ErrorClass, text: impl Into<String>) -> TransactionError {
+        TransactionError { class, kind: ErrorKind::Other, text: text.into() }
+    }
+}
+
 /// Why offsets can't be committed now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OffsetsError {

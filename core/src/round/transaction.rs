@@ -17,7 +17,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::halves::{Halves, Sent};
-use super::kafka::{Commit, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, SendError};
+use super::kafka::{Commit, ErrorClass, Failure, Kafka, OffsetsError, SendError};
 use super::outcome::{Cause, Ending, Note, Phase, Step, Stop};
 use super::{Round, TransactionError, commits};
 use crate::throttle::Throttle;
@@ -30,6 +30,7 @@ const WATCHDOG: Duration = Duration::from_secs(15);
 const CHUNK: usize = 1024;
 
 const TAINTED: &str = "a connection broke: a late commit could end the next transaction";
+const UNANSWERED_OFFSETS: &str = "the offsets of a transaction were not answered in time";
 const IN_DOUBT: &str = "records were given up that may have arrived: others could be taken for them";
 
 /// What the owner wants.
@@ -304,7 +305,10 @@ impl<O> Transactions<O> {
             Ok(true) => State::Landing(attempt),
             // On a connection to a broker they wait behind records that are not stored yet.
             Ok(false) if now < attempt.deadline => State::Offsets(attempt),
-            Ok(false) => return self.sort_error(kafka, Phase::Offsets, &unanswered_offsets(), now),
+            Ok(false) => {
+                let error = TransactionError::other(ErrorClass::Retriable, UNANSWERED_OFFSETS);
+                return self.sort_error(kafka, Phase::Offsets, &error, now);
+            }
             Err(error) if error.class == ErrorClass::Abortable => {
                 // Perhaps because a record is refused: which of them, is known when all have landed or failed.
                 attempt.unplaced = Some(error);
@@ -447,14 +451,6 @@ impl<O> Transactions<O> {
             }
         }
         Ok(Step::Again)
-    }
-}
-
-fn unanswered_offsets() -> TransactionError {
-    TransactionError {
-        class: ErrorClass::Retriable,
-        kind: ErrorKind::Other,
-        text: "the offsets of a transaction were not answered in time".to_owned(),
     }
 }
 

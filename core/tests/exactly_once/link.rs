@@ -181,13 +181,10 @@ impl Kafka<Record> for Link<'_> {
         if self.transactions_away() || self.group_away() {
             return Err(self.timed_out(SEND_OFFSETS));
         }
-        if self.cluster.rates.stored_and_repeated > 0 && self.cluster.later.once_in(2) {
-            // Records do not wait for offsets.
-            self.cluster.broker.finish_markers(self.client.id);
-            self.transmit();
-            if let Some(error) = self.trouble() {
-                return self.answer("send_offsets", Err(error));
-            }
+        // Records do not wait for offsets.
+        self.transmit_by_itself();
+        if let Some(error) = self.trouble() {
+            return self.answer("send_offsets", Err(error));
         }
         if let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal]) {
             return self.answer("send_offsets", Err(error));
@@ -298,10 +295,9 @@ impl Kafka<Record> for Link<'_> {
 
     fn replace(&mut self) -> Result<(), String> {
         if !self.client.crashed {
-            if self.producer().open && self.cluster.rates.stored_and_repeated > 0 && self.cluster.later.once_in(2) {
+            if self.producer().open {
                 // One that is given up goes on with what it was given, until its successor has its epoch.
-                self.cluster.broker.finish_markers(self.client.id);
-                self.transmit();
+                self.transmit_by_itself();
             }
             self.client.producer = Producer::default();
             self.answer("replace", ());

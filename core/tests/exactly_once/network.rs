@@ -167,6 +167,14 @@ impl Link<'_> {
 
     // ## Sending
 
+    /// What librdkafka's own threads have sent by now, perhaps.
+    pub(super) fn transmit_by_itself(&mut self) {
+        if self.cluster.rates.stored_and_repeated > 0 && self.cluster.later.once_in(2) {
+            self.cluster.broker.finish_markers(self.client.id);
+            self.transmit();
+        }
+    }
+
     /// Hands what was taken to the brokers, batch by batch.
     pub(super) fn transmit(&mut self) {
         while let Some(&(log, ..)) = self.producer().in_flight.front() {
