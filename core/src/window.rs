@@ -1,7 +1,12 @@
-//! How many were admitted in the last cycle, counted in slices.
+//! How many records were admitted in the last cycle.
 //!
-//! The count is conservative: a slice counts until all of it has left the window, so what is reported is never
-//! less than the truth and at most one slice (half a percent of a cycle, at least 1 ms) more.
+//! The count is kept in slices of half a percent of a cycle (at least 1 ms), so that it takes the same memory for any
+//! number of records. It is conservative: a slice counts until all of it has left the window, so the count is never too
+//! low and at most one slice too high.
+//!
+//! A slice is too coarse for a few records: at two records a cycle, a client that sends exactly once a cycle would find
+//! its last record still counted. So the times of the newest records are kept, too, and while they are all that the
+//! window holds, the count is exact.
 
 use std::time::Duration;
 
@@ -11,6 +16,12 @@ const MILLI: u64 = 1_000_000;
 
 /// The slices of one cycle.
 const SLICES: u64 = 200;
+
+/// While a window holds at most this many records, it counts them by their exact times.
+pub const EXACT_RECORDS: usize = 16;
+
+/// No window holds more: far beyond any capacity, and with room above it.
+const MAX_HELD: u64 = 1 << 62;
 
 /// Whole milliseconds, so that a slice keeps its place when its end travels in a commit as milliseconds.
 pub fn slice_width(cycle: Duration) -> Duration {
@@ -32,6 +43,93 @@ pub struct SlidingCount {
     /// When the oldest slice leaves the window. With [`Latest`] it spares nearly every call the divisions.
     leaves: u64,
     latest: Latest,
+    times: Times,
+}
+
+/// The exact times of the records that were added last.
+#[derive(Debug, Clone)]
+struct Times {
+    /// A ring of a power of two, empty until a record is added; record number `n` stands at `n` modulo its length.
+    ring: Box<[u64]>,
+    /// The largest length of the ring.
+    limit: usize,
+    /// The numbers of the records that are kept: `oldest..next`.
+    oldest: u64,
+    next: u64,
+    /// Before this moment the window may hold records whose times are not kept.
+    unknown_until: u64,
+}
+
+impl Times {
+    fn new(limit: usize) -> Times {
+        let unknown_until = if limit == 0 { u64::MAX } else { 0 };
+        Times { ring: Box::default(), limit, oldest: 0, next: 0, unknown_until }
+    }
+
+    /// Keeps the time of `n` records that are added now.
+    #[inline]
+    fn push(&mut self, now: u64, n: u64, cycle: u64) {
+        if self.limit == 0 {
+            return;
+        }
+        // More than the ring holds would only overwrite each other.
+        for _ in 0..n.min(self.limit as u64 + 1) {
+            if self.next - self.oldest >= self.ring.len() as u64 {
+                self.make_room(now, cycle);
+            }
+            let place = self.place(self.next);
+            self.ring[place] = now;
+            self.next += 1;
+        }
+    }
+
+    /// Makes the ring longer or, once it is as long as it may be, gives up all times in it: a window that holds so many
+    /// records is counted in slices until they have left it.
+    #[cold]
+    fn make_room(&mut self, now: u64, cycle: u64) {
+        if self.expire(now, cycle) {
+            return;
+        }
+        if self.ring.len() < self.limit {
+            return self.grow();
+        }
+        self.unknown_until = self.unknown_until.max(now.saturating_add(cycle));
+        self.oldest = self.next;
+    }
+
+    fn grow(&mut self) {
+        let length = (self.ring.len() * 2).clamp(EXACT_RECORDS.min(self.limit), self.limit);
+        let mut grown = vec![0; length].into_boxed_slice();
+        for number in self.oldest..self.next {
+            grown[number as usize & (length - 1)] = self.ring[self.place(number)];
+        }
+        self.ring = grown;
+    }
+
+    /// The length is a power of two, so that truncating the number first changes nothing.
+    #[inline]
+    fn place(&self, number: u64) -> usize {
+        number as usize & (self.ring.len() - 1)
+    }
+
+    /// Forgets the times that have left the window; says whether there were any.
+    fn expire(&mut self, now: u64, cycle: u64) -> bool {
+        let before = self.oldest;
+        while self.oldest < self.next && self.ring[self.place(self.oldest)].saturating_add(cycle) <= now {
+            self.oldest += 1;
+        }
+        self.oldest > before
+    }
+
+    /// The number of records in the window that ends now, if the times of all of them are kept.
+    #[inline]
+    fn count(&mut self, now: u64, cycle: u64) -> Option<u64> {
+        if now < self.unknown_until {
+            return None;
+        }
+        self.expire(now, cycle);
+        Some(self.next - self.oldest)
+    }
 }
 
 /// The slice that was added to last.
@@ -45,19 +143,38 @@ struct Latest {
 }
 
 impl SlidingCount {
-    /// An empty window as long as a cycle.
+    /// An empty window as long as a cycle, which counts up to [`EXACT_RECORDS`] records by their exact times.
     pub fn new(cycle: Duration) -> SlidingCount {
+        SlidingCount::exact_up_to(EXACT_RECORDS, cycle)
+    }
+
+    /// An empty window that counts up to `records` records, zero or a power of two, by their exact times. It takes 8
+    /// bytes for each of them once it held so many.
+    pub fn exact_up_to(records: usize, cycle: Duration) -> SlidingCount {
         let (cycle, width) = (nanos(cycle), nanos(slice_width(cycle)));
         // A window touches one slice more than it is long, at either end.
         let (len, leaves, latest) = (cycle / width + 2, width.saturating_add(cycle), Latest::default());
-        SlidingCount { cycle, width, ring: Box::default(), len, oldest: 0, sum: 0, leaves, latest }
+        let (times, ring) = (Times::new(records), Box::default());
+        SlidingCount { cycle, width, ring, len, oldest: 0, sum: 0, leaves, latest, times }
     }
 
-    /// How many the window that ends now holds.
+    /// The number of records in the window that ends now: exact while all their times are known, else never too low.
     #[inline]
     pub fn count(&mut self, now: Time) -> u64 {
         self.expire(now);
-        self.sum
+        self.times.count(now.as_nanos(), self.cycle).unwrap_or(self.sum)
+    }
+
+    /// The number of records that are in the window that ends now without any doubt: never more than there are, but for
+    /// records of a former owner or from before the cycle had another length, which were moved to later slices.
+    pub fn count_at_least(&mut self, now: Time) -> u64 {
+        self.expire(now);
+        match self.times.count(now.as_nanos(), self.cycle) {
+            Some(count) => count,
+            None if self.ring.is_empty() => 0,
+            // The window begins within its oldest slice.
+            None => self.sum - *self.at(self.oldest),
+        }
     }
 
     /// Adds what happens now. Returns how many the window that ends now holds.
@@ -70,7 +187,8 @@ impl SlidingCount {
         }
         self.ring[self.latest.place] += n;
         self.sum += n;
-        self.sum
+        self.times.push(now.as_nanos(), n, self.cycle);
+        self.count(now)
     }
 
     /// Makes the slice of this moment the latest one.
@@ -98,6 +216,10 @@ impl SlidingCount {
         if limit == 0 || self.ring.is_empty() {
             return Time::NEVER;
         }
+        if now.as_nanos() >= self.times.unknown_until {
+            let last = self.times.ring[self.times.place(self.times.oldest + left - limit)];
+            return Time::from_nanos(last.saturating_add(self.cycle));
+        }
         // Each rejection asks, and while a window is full the answer lies far from its oldest slice: no division on the way.
         let (newer, older) = self.ring.split_at((self.oldest % self.len) as usize);
         let mut slice = self.oldest;
@@ -121,9 +243,13 @@ impl SlidingCount {
             return None;
         }
         let held = *self.at(slice);
-        let missing = n.saturating_sub(held);
+        // A forged count must not overflow what is added up.
+        let missing = n.saturating_sub(held).min(MAX_HELD.saturating_sub(self.sum));
         *self.at(slice) += missing;
         self.sum += missing;
+        if missing > 0 {
+            self.forget_times_until(slice);
+        }
         (missing > 0).then(|| (Time::from_nanos(slice * self.width), missing))
     }
 
@@ -132,17 +258,28 @@ impl SlidingCount {
         self.expire(now);
         let slice = self.slice_of(when);
         if slice >= self.oldest {
+            let n = n.min(MAX_HELD.saturating_sub(self.sum));
             *self.at(slice) += n;
             self.sum += n;
+            self.forget_times_until(slice);
         }
+    }
+
+    /// Records were added to a slice without their times: the slices alone count until it has left the window.
+    fn forget_times_until(&mut self, slice: u64) {
+        let leaves = (slice + 1).saturating_mul(self.width).saturating_add(self.cycle);
+        self.times.unknown_until = self.times.unknown_until.max(leaves);
     }
 
     /// The same over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window begins with
     /// what the shorter one remembers.
     pub fn over(&mut self, now: Time, cycle: Duration) -> SlidingCount {
-        let mut other = SlidingCount::new(cycle);
+        let mut other = SlidingCount::exact_up_to(self.times.limit, cycle);
         for (end, n) in self.slices(now) {
             other.add_at(now, Time::from_nanos(end.as_nanos() - 1).min(now), n);
+        }
+        if self.times.count(now.as_nanos(), self.cycle).is_some() {
+            other.times = self.times.clone();
         }
         other
     }
@@ -199,6 +336,8 @@ impl SlidingCount {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const CYCLE: Duration = Duration::from_secs(1);
@@ -209,7 +348,7 @@ mod tests {
 
     #[test]
     fn what_was_added_counts_for_a_cycle_and_at_most_a_slice_more() {
-        let mut window = SlidingCount::new(CYCLE);
+        let mut window = SlidingCount::exact_up_to(0, CYCLE);
         window.add(at(5_003), 7);
         assert_eq!(window.count(at(6_003)), 7);
         assert_eq!(window.next_release(at(5_500)), Some(at(6_005)));
@@ -228,7 +367,7 @@ mod tests {
 
     #[test]
     fn it_holds_less_from_when_it_says_on() {
-        let mut window = SlidingCount::new(CYCLE);
+        let mut window = SlidingCount::exact_up_to(0, CYCLE);
         // Around the ring's end, with empty slices between.
         for (ms, n) in [(5_003, 2), (5_004, 1), (5_500, 4), (5_998, 3)] {
             window.add(at(ms), n);
@@ -258,5 +397,92 @@ mod tests {
         window.add(at(9_000), 1);
         window.add(at(100), 1);
         assert_eq!(window.count(at(9_000)), 2);
+    }
+
+    /// At two records a cycle, a client that sends exactly once a cycle found its last record still counted.
+    #[test]
+    fn a_few_records_leave_exactly_after_a_cycle() {
+        let mut window = SlidingCount::new(CYCLE);
+        window.add(at(5_003), 2);
+        assert_eq!(window.next_release(at(5_500)), Some(at(6_003)));
+        assert_eq!(window.count(Time::from_nanos(6_003 * MILLI - 1)), 2);
+        assert_eq!(window.count(at(6_003)), 0);
+    }
+
+    /// A record added at some milliseconds after the one before, or an inherited slice, or another cycle.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Add(u64, u64),
+        Inherit(u64, u64),
+        Over(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let wait = || prop_oneof![4 => 0..30_u64, 2 => 0..400_u64, 1 => 0..2_500_u64];
+        let step = prop_oneof![
+            20 => (wait(), prop_oneof![6 => Just(1_u64), 1 => 1..40_u64]).prop_map(|(wait, n)| Step::Add(wait, n)),
+            1 => (0..1_500_u64, 1..10_u64).prop_map(|(age, n)| Step::Inherit(age, n)),
+            1 => prop_oneof![Just(1_000_u64), Just(500), 1_000..3_000_u64].prop_map(Step::Over),
+        ];
+        proptest::collection::vec(step, 1..120)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        /// The count is never below the truth, the certain count never above it, and both are the truth while the window
+        /// holds few records of its own.
+        #[test]
+        fn counts_enclose_the_truth_and_few_records_are_counted_exactly(steps in steps(), limit in 0..3_usize) {
+            let limit = [0, EXACT_RECORDS, 64][limit];
+            let mut cycle = 1_000;
+            let mut window = SlidingCount::exact_up_to(limit, Duration::from_millis(cycle));
+            let (mut now, mut own, mut inexact_until, mut changed) = (10_000, Vec::new(), 0, false);
+            let mut inherited: Vec<u64> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Add(wait, n) => {
+                        now += wait;
+                        own.extend((0..n).map(|_| now));
+                        window.add(at(now), n);
+                    }
+                    Step::Inherit(age, n) => {
+                        let width = slice_width(Duration::from_millis(cycle)).as_millis() as u64;
+                        let end = (now - age).div_ceil(width) * width;
+                        if let Some((_, missing)) = window.inherit(at(now), at(end), n) {
+                            inherited.extend((0..missing).map(|_| end.min(now)));
+                            inexact_until = inexact_until.max(now + 2 * cycle);
+                        }
+                    }
+                    Step::Over(length) => {
+                        // A longer window remembers no more than the shorter one did.
+                        own.retain(|added| added + cycle > now);
+                        inherited.retain(|added| added + cycle > now);
+                        window = window.over(at(now), Duration::from_millis(length));
+                        inexact_until = inexact_until.max(if inexact_until > now { now + 2 * length } else { 0 });
+                        (cycle, changed) = (length, true);
+                    }
+                }
+                let within = |times: &[u64]| times.iter().filter(|added| **added + cycle > now).count() as u64;
+                let truth = within(&own);
+                let count = window.count(at(now));
+                prop_assert!(count >= truth);
+                if inherited.is_empty() && !changed {
+                    prop_assert!(window.count_at_least(at(now)) <= truth);
+                }
+                if truth > limit as u64 {
+                    inexact_until = inexact_until.max(now + 2 * cycle);
+                }
+                if limit > 0 && now >= inexact_until {
+                    prop_assert_eq!(count, truth);
+                    if truth > 0 {
+                        let mut times: Vec<u64> = own.iter().copied().filter(|added| added + cycle > now).collect();
+                        times.sort_unstable();
+                        let below = window.below_at(at(now), truth);
+                        prop_assert_eq!(below, at(times[0] + cycle));
+                    }
+                }
+            }
+        }
     }
 }
