@@ -98,14 +98,19 @@ impl Client {
         self.wants() > self.recalled_above
     }
 
-    /// What it may send in reject mode: a lender gets back up to its default share at once, without waiting for
-    /// the allocation that its recall causes.
+    /// The number of records that the client may send in reject mode, in the window in which its use is counted: its
+    /// grant, and never less than its default share. A lender gets its share back at once, without waiting for the
+    /// allocation that its recall causes; if borrowers have used it meanwhile, the service's window refuses the record.
     pub fn allowance(&self) -> u64 {
-        if self.lends() {
-            self.grant.records.max(self.wants().min(self.grant.default_share.floor()))
-        } else {
-            self.grant.records
-        }
+        self.grant.records.max(self.grant.default_share.floor())
+    }
+
+    /// Whether the client has used its grant and, without any doubt, its default share (reject mode). Its delayed records
+    /// count as used: they go first, and a flood behind them would otherwise never be rejected.
+    pub fn has_used_its_allowance(&mut self, now: Time, cycle: u64) -> bool {
+        let waiting = self.lane.records.len();
+        self.used.count(now, cycle) + waiting >= self.grant.records
+            && self.used.count_at_least(now, cycle) + waiting >= self.grant.default_share.floor()
     }
 
     fn lends(&self) -> bool {
@@ -172,6 +177,9 @@ pub const PAGE: usize = 256;
 /// The registry has no place for another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
+
+/// Up to this many records of a client in a window are counted by their exact times (16 KiB for a client that sends so many).
+const EXACT_USE: usize = 2_048;
 
 /// Clients beyond this many get no histogram of their own: a bound on memory, not on service.
 const WITH_DELAYS: usize = 1_000;
@@ -411,7 +419,9 @@ impl Used {
     fn new(policy: &Policy) -> Used {
         match (policy.mode, policy.window) {
             (Mode::Shape, _) => Used::Uncounted,
-            (Mode::Reject, crate::policy::Window::Sliding) => Used::Sliding(Box::new(SlidingCount::new(policy.cycle))),
+            (Mode::Reject, crate::policy::Window::Sliding) => {
+                Used::Sliding(Box::new(SlidingCount::exact_up_to(EXACT_USE, policy.cycle)))
+            }
             (Mode::Reject, crate::policy::Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
         }
     }
@@ -442,6 +452,14 @@ impl Used {
                     0
                 }
             }
+        }
+    }
+
+    /// The part of [`count`](Used::count) that is certain: a window of slices may count up to half a percent too much.
+    pub fn count_at_least(&mut self, now: Time, cycle: u64) -> u64 {
+        match self {
+            Used::Sliding(window) => window.count_at_least(now),
+            Used::Uncounted | Used::Fixed { .. } => self.count(now, cycle),
         }
     }
 

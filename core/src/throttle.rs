@@ -158,6 +158,8 @@ pub struct PartitionView {
 #[derive(Debug)]
 pub struct Throttle {
     policy: Policy,
+    /// The latest moment that any call named: an earlier one counts as this.
+    latest: Time,
     registry: Registry,
     backlog: Backlog,
     partitions: Vec<Partition>,
@@ -212,16 +214,26 @@ impl Throttle {
             excess: excess::Excess::default(),
             paused: 0,
             map_room: MapRoom::new(&policy),
+            latest: now,
             policy,
         };
         throttle.allocate(Cause::Cycle);
         throttle
     }
 
+    /// The time of a call, which never goes back: a window that is counted at one moment and charged at an earlier one
+    /// would admit records twice.
+    #[inline]
+    fn not_before(&mut self, now: Time) -> Time {
+        self.latest = self.latest.max(now);
+        self.latest
+    }
+
     // ## Partitions
 
     /// A partition came, with what its last commit said. `high` is its high watermark now.
     pub fn handle_assigned(&mut self, now: Time, partition: u32, base: i64, map: &Map, high: i64) {
+        let now = self.not_before(now);
         self.roll(now);
         while self.partitions.len() <= partition as usize {
             self.partitions.push(Partition::vacant(self.policy.cycle));
@@ -318,6 +330,7 @@ impl Throttle {
     /// The committable offset and the map beside it, once [`poll_rejection`](Throttle::poll_rejection) has nothing more
     /// to say: what was decided counts as completed, so it must be in the same round.
     pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
+        let now = self.not_before(now);
         debug_assert!(!self.decides_on(partition), "a rejection is not in the round that completes it");
         let place = &mut self.partitions[partition as usize];
         let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
@@ -395,6 +408,7 @@ impl Throttle {
     /// Admitted in the window that ends now, and the most in any window since the start; both may count up to half
     /// a percent of a cycle too much, never too little.
     pub fn window_admitted(&mut self, now: Time) -> (u64, u64) {
+        let now = self.not_before(now);
         let window = if self.policy.enforce { &mut self.window } else { &mut self.actual };
         (window.count(now), self.window_max)
     }
@@ -445,7 +459,7 @@ impl Partition {
             assigned: false,
             tracker: Tracker::new(0),
             held: List::default(),
-            memory: SlidingCount::new(cycle),
+            memory: SlidingCount::exact_up_to(0, cycle),
             seen_until: 0,
             catch_up_until: 0,
             paused: None,

@@ -428,7 +428,7 @@ fn a_borrower_whose_loan_ended_is_told_when_enough_of_its_records_have_left_the_
     // It has 20 again and used 38 of them: the ten of 1.2 s are not enough, those of 1.6 s are.
     let Verdict::Reject(rejection) = send("borrower", 2_100, 1) else { panic!("it used more than it has") };
     assert_eq!(rejection.reason, Reason::OverAllocation);
-    assert_eq!(rejection.retry_after, Duration::from_millis(2_605 - 2_100));
+    assert_eq!(rejection.retry_after, Duration::from_millis(2_600 - 2_100));
 }
 
 #[test]

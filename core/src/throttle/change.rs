@@ -17,6 +17,7 @@ impl Throttle {
     ///
     /// `commit_interval` and `map_budget` must be the same: what was written has to fit on.
     pub fn handle_policy(&mut self, now: Time, policy: Policy) {
+        let now = self.not_before(now);
         self.roll(now);
         let old = mem::replace(&mut self.policy, policy);
         self.registry.change(&old, &self.policy, now, self.share.cycle);

@@ -13,6 +13,7 @@ use crate::units::Time;
 impl Throttle {
     /// A record was read: what becomes of it.
     pub fn handle_record(&mut self, now: Time, arrival: &Arrival<'_>) -> Verdict {
+        let now = self.not_before(now);
         self.roll(now);
         let place = &mut self.partitions[arrival.partition as usize];
         if !place.assigned {
@@ -154,12 +155,10 @@ impl Throttle {
     fn admit_or_reject(&mut self, now: Time, index: u32, arrival: &Arrival<'_>) -> Verdict {
         let cycle = self.share.cycle;
         let client = self.registry.get_mut(index);
-        // What is catching up goes first, and counts as used: else a flood behind it would never be rejected.
-        let waiting = client.lane.records.len();
-        if client.used.count(now, cycle) + waiting >= client.allowance() {
+        if client.has_used_its_allowance(now, cycle) {
             return self.rejected(now, index, Reason::OverAllocation);
         }
-        if waiting > 0 || !self.fits_in_map(arrival) {
+        if !client.lane.records.is_empty() || !self.fits_in_map(arrival) {
             return Verdict::Delay(self.delay(now, index, arrival));
         }
         if self.window.count(now) >= self.policy.capacity {
@@ -184,7 +183,7 @@ impl Throttle {
         let (cycle, edge) = (self.share.cycle, self.next_edge());
         let client = self.registry.get_mut(index);
         let allowance = client.allowance();
-        let within = client.used.count(now, cycle) < allowance;
+        let within = !client.has_used_its_allowance(now, cycle);
         let granted = if within { now } else { client.used.below_at(now, allowance, edge) };
         let limit = client.limit.as_deref().map_or(now, OwnLimit::open_at);
         granted.max(limit).max(self.window.below_at(now, self.policy.capacity))

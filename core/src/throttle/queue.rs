@@ -12,6 +12,7 @@ use crate::units::Time;
 impl Throttle {
     /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
+        let now = self.not_before(now);
         loop {
             if let Some(action) = self.say(0) {
                 return Some(action);
@@ -64,6 +65,7 @@ impl Throttle {
 
     /// When something will happen by itself. Call it after [`poll_action`](Throttle::poll_action) said `None`.
     pub fn poll_timeout(&mut self, now: Time) -> Time {
+        let now = self.not_before(now);
         if !self.actions.is_empty() {
             return now;
         }

@@ -64,6 +64,7 @@ impl Share {
 impl Throttle {
     /// Time passed: a cycle may have ended, an early allocation may be due.
     pub fn handle_timeout(&mut self, now: Time) {
+        let now = self.not_before(now);
         self.roll(now);
         if let Some((due, cause)) = self.share.early
             && due <= now

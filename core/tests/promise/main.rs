@@ -6,8 +6,10 @@
 
 mod case;
 mod change;
+mod clock;
 mod fairness;
 mod limits;
+mod own_share;
 mod pace;
 mod passthrough;
 mod retry;
@@ -23,7 +25,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Cases of each law in each class, for the test that counts them.
-const CASES: [(&str, u32); 11] = [
+const CASES: [(&str, u32); 13] = [
     ("scripts", 1_800),
     ("tight", 400),
     ("busy", 200),
@@ -35,6 +37,8 @@ const CASES: [(&str, u32); 11] = [
     ("passthrough", 300),
     ("retry", 500),
     ("change", 120),
+    ("own_share", 1_700),
+    ("clock", 1_700),
 ];
 
 /// Runs a law over random cases of every class.

@@ -542,7 +542,7 @@ impl World {
         }
     }
 
-    /// A client below its grant, or a recalled one below its share, has its grant at once.
+    /// A client below its grant, or below its default share, is not over its allowance.
     fn is_over_its_allowance(&mut self, who: Who) {
         let Who::Client(client) = who else { return };
         let waiting = self.throttle.client(&self.names[client]).unwrap().lane.records.len();
@@ -555,10 +555,7 @@ impl World {
             }
         };
         let known = self.throttle.client(&self.names[client]).unwrap();
-        let wants = self.models[client].waiting + self.models[client].arrivals;
-        let own = wants.min(known.grant.default_share.floor());
-        let recalled = if known.grant.exact < known.grant.default_share { own } else { 0 };
-        let granted = known.grant.records.max(recalled);
+        let granted = known.grant.records.max(known.grant.default_share.floor());
         assert!(used + waiting >= granted, "{used} used and {waiting} waiting of {granted}");
     }
 
