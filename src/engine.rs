@@ -430,13 +430,6 @@ impl<'c> Engine<'c> {
         }
     }
 
-    /// Takes the rejections that were decided already, however full the round is: it commits them as completed.
-    fn take_rejections(&mut self) {
-        while let Some(action) = self.throttle.poll_rejection() {
-            self.enact(action);
-        }
-    }
-
     fn enact(&mut self, action: Action) {
         match action {
             Action::Admit { slot, partition, offset, bytes, client, .. } => {

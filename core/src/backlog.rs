@@ -1,21 +1,22 @@
-//! The delayed records of a service and who of their clients is served next.
+//! The delayed records of a service, and which of their clients is served next.
 //!
-//! Each record stands in three lists at once, in order of arrival: its client's, its partition's and everybody's.
-//! Between clients, start-time fair queueing (Goyal, Vin, Cheng 1996) decides: a head's tag is the later of the
-//! virtual time and its client's last finish; serving it moves the virtual time there and the finish by 1 / weight.
+//! Each record stands in three lists at once, in order of arrival: its client's, its partition's and that of all records.
+//! Between clients [`fair`] decides.
+
+mod fair;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::allocator::Fixed;
 use crate::chunks::Chunks;
 use crate::units::Time;
+use fair::FairQueue;
+pub use fair::{Group, Tag};
 
 /// Names a delayed record until it leaves; reused afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
-
-/// Virtual time, in records × 2⁵⁶ per unit of weight.
-pub type Tag = u128;
 
 /// A delayed record, as the core knows it.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +86,7 @@ impl List {
 }
 
 /// A client's place in the queue; what a record that goes at once touches comes first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub struct Lane {
     /// Its delayed records, oldest first.
@@ -99,12 +100,29 @@ pub struct Lane {
     pub bytes: u64,
     /// Its own limit refused: not before this.
     parked: Option<Time>,
+    group: Group,
+}
+
+impl Default for Lane {
+    /// The lane of a client that is there from the start, without a weight so far.
+    fn default() -> Lane {
+        let (records, cost) = (List::default(), fair::cost_of(Fixed::ZERO));
+        Lane { records, finish: 0, cost, head_tag: None, bytes: 0, parked: None, group: Group::Main }
+    }
 }
 
 impl Lane {
-    /// The weight from now on, in 2⁻⁶⁴ records; the tag that its first record has stays.
-    pub fn set_weight(&mut self, weight: u128) {
-        self.cost = ((1 << 120) / weight.max(1)).max(1);
+    /// The lane of a client that comes while the service runs. With its first weight it begins as if it had just been
+    /// served one of its own records: if it began at the virtual time, ids that are used once would always go first.
+    pub fn of_newcomer(group: Group) -> Lane {
+        Lane { finish: Tag::MAX, group, ..Lane::default() }
+    }
+
+    /// The weight from now on; the tag that the first record has stays. No finish lies further ahead of the virtual time
+    /// than a record of this weight costs: a client that was light does not wait for long once it is heavy.
+    pub fn set_weight(&mut self, weight: Fixed, backlog: &Backlog) {
+        self.cost = fair::cost_of(weight);
+        self.finish = self.finish.min(backlog.fair.virtual_time(self.group) + self.cost);
     }
 }
 
@@ -115,9 +133,7 @@ pub struct Backlog {
     free: Vec<u32>,
     arrivals: List,
     bytes: u64,
-    virtual_time: Tag,
-    /// Clients with a head that may go, by its tag. An entry that no longer is its client's tag is void.
-    ready: BinaryHeap<Reverse<(Tag, u32)>>,
+    fair: FairQueue,
     /// Clients whose own limit refused.
     parked: BinaryHeap<Reverse<(Time, u32)>>,
 }
@@ -155,7 +171,7 @@ impl Backlog {
             u32::try_from(self.nodes.len() - 1).expect("fewer than 2³² delayed records")
         });
         if lane.records.is_empty() {
-            self.make_head(held.client, lane, lane.finish.max(self.virtual_time));
+            self.make_head(held.client, lane);
         }
         let nodes = &mut self.nodes;
         let links = [
@@ -169,31 +185,23 @@ impl Backlog {
         Slot(index)
     }
 
-    /// Whether nobody stands in the queue, which is quicker to know than who is [next](Backlog::next_client).
+    /// Whether no client stands in the queue, which is quicker to know than the [next](Backlog::next_client) one.
     #[inline]
     pub fn nobody_stands(&self) -> bool {
-        self.ready.is_empty()
+        self.fair.is_empty()
     }
 
     /// The client that is served next.
-    pub fn next_client(&mut self, lane_of: impl Fn(u32) -> Option<Tag>) -> Option<u32> {
-        while let Some(&Reverse((tag, client))) = self.ready.peek() {
-            if lane_of(client) == Some(tag) {
-                return Some(client);
-            }
-            self.ready.pop();
-        }
-        None
+    pub fn next_client(&mut self, tag_of: impl Fn(u32) -> Option<Tag>) -> Option<u32> {
+        self.fair.next_client(tag_of)
     }
 
     /// Takes a record out because it is served: its client pays for it.
     pub fn serve(&mut self, slot: Slot, lane: &mut Lane, partition: &mut List) -> Held {
-        let tag = lane.head_tag.unwrap_or(self.virtual_time);
-        self.virtual_time = self.virtual_time.max(tag);
-        lane.finish = tag + lane.cost;
+        self.fair.charge(lane);
         let held = self.unlink(slot, lane, partition);
         if !lane.records.is_empty() {
-            self.make_head(held.client, lane, lane.finish.max(self.virtual_time));
+            self.make_head(held.client, lane);
         }
         held
     }
@@ -206,9 +214,30 @@ impl Backlog {
     /// Charges a record that was served at once.
     #[inline]
     pub fn serve_at_once(&mut self, lane: &mut Lane) {
-        let tag = lane.finish.max(self.virtual_time);
-        self.virtual_time = tag;
-        lane.finish = tag + lane.cost;
+        self.fair.charge(lane);
+    }
+
+    /// The weight of all unlisted clients together.
+    pub fn set_group_weight(&mut self, weight: Fixed) {
+        self.fair.set_group_weight(weight);
+    }
+
+    /// Takes all clients out of the queues, for each to be put back by [`requeue`](Backlog::requeue).
+    pub fn clear_queues(&mut self) {
+        self.fair.clear();
+        self.parked.clear();
+    }
+
+    /// Puts a client back, in a queue that may be another one than before. What it was served lately counts as at most
+    /// one record of its present weight. A client that waited for its own limit may go again.
+    pub fn requeue(&mut self, client: u32, lane: &mut Lane, group: Group) {
+        let (before, after) = (self.fair.virtual_time(lane.group), self.fair.virtual_time(group));
+        let moved = |tag: Tag| after + tag.saturating_sub(before).min(lane.cost);
+        (lane.finish, lane.head_tag) = (moved(lane.finish), lane.head_tag.map(moved));
+        (lane.group, lane.parked) = (group, None);
+        if let Some(tag) = lane.head_tag {
+            self.fair.enter(client, group, tag);
+        }
     }
 
     /// Frees a slot whose payload was handed out.
@@ -241,7 +270,7 @@ impl Backlog {
         if lane.parked.is_some_and(|until| until <= now) {
             lane.parked = None;
             if let Some(tag) = lane.head_tag {
-                self.ready.push(Reverse((tag, client)));
+                self.fair.enter(client, lane.group, tag);
             }
         }
     }
@@ -258,10 +287,11 @@ impl Backlog {
         })
     }
 
-    fn make_head(&mut self, client: u32, lane: &mut Lane, tag: Tag) {
+    fn make_head(&mut self, client: u32, lane: &mut Lane) {
+        let tag = self.fair.next_tag(lane);
         lane.head_tag = Some(tag);
         if lane.parked.is_none() {
-            self.ready.push(Reverse((tag, client)));
+            self.fair.enter(client, lane.group, tag);
         }
     }
 

@@ -29,13 +29,14 @@ impl LeakyBucket {
         LeakyBucket { capacity, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
     }
 
-    /// Another rate and depth from now on; what is in it stays, in records.
+    /// Another rate and depth from now on. The debt stays, in records, up to the new depth: a debt of a larger capacity
+    /// would stop the service for as many cycles, and the count over the window keeps the promise by itself.
     pub fn change(&mut self, now: Time, capacity: u64, cycle: Duration, burst: Ratio, commit_interval: Duration) {
         self.leak(now);
         let other = LeakyBucket::new(capacity, cycle, burst, commit_interval);
         let (records, rest) = (self.debt / self.record, self.debt % self.record);
         let debt = records * other.record + (rest * other.record).div_ceil(self.record);
-        *self = LeakyBucket { debt, at: self.at, ..other };
+        *self = LeakyBucket { debt: debt.min(other.depth), at: self.at, ..other };
     }
 
     /// Whether one more record fits now.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 
 use crate::allocator::{self, Credit, Fixed, Grant};
-use crate::backlog::Lane;
+use crate::backlog::{Backlog, Group, Lane};
 use crate::delays::DelayHistogram;
 use crate::limit::OwnLimit;
 use crate::policy::{ClientPolicy, Mode, Policy};
@@ -127,12 +127,16 @@ impl Client {
     }
 
     /// Grants what an allocation gave. The weight in fair queueing is the larger of grant and default share, unrounded.
-    pub fn take_grant(&mut self, grant: Grant) {
+    pub fn take_grant(&mut self, grant: Grant, backlog: &Backlog) {
         let weight = |grant: &Grant| grant.exact.max(grant.default_share);
         // Only a borrower's changes from cycle to cycle.
         if weight(&grant) != weight(&self.grant) {
-            self.lane.set_weight(weight(&grant).to_bits());
+            self.lane.set_weight(weight(&grant), backlog);
         }
+        self.set_grant(grant);
+    }
+
+    fn set_grant(&mut self, grant: Grant) {
         self.grant = grant;
         self.recalled_above = if self.lends() { self.grant.records } else { u64::MAX };
     }
@@ -148,6 +152,8 @@ pub struct Registry {
     listed_weight: u64,
     listed: u64,
     unlisted_weight: Weight,
+    /// What all unlisted clients are granted together, where any client is configured.
+    unlisted_granted: Fixed,
     max_clients: usize,
     /// By page: see [`Registry::page`].
     forgotten: Vec<Forgotten>,
@@ -194,6 +200,7 @@ impl Registry {
             listed_weight: 0,
             listed: 0,
             unlisted_weight: policy.unlisted_weight,
+            unlisted_granted: Fixed::ZERO,
             max_clients: policy.max_clients,
             forgotten: Vec::new(),
         };
@@ -318,7 +325,14 @@ impl Registry {
     }
 
     /// Makes a newcomer known: it gets its default share at once.
-    pub fn register(&mut self, name: &str, cycle: u64, policy: &Policy, now: Time) -> Result<u32, Full> {
+    pub fn register(
+        &mut self,
+        name: &str,
+        cycle: u64,
+        policy: &Policy,
+        backlog: &mut Backlog,
+        now: Time,
+    ) -> Result<u32, Full> {
         if self.len() >= self.most() {
             return Err(Full);
         }
@@ -326,7 +340,10 @@ impl Registry {
         let share = allocator::default_share(policy.capacity, self.relative_weight(UNLISTED), self.total_weight());
         let client = self.get_mut(index);
         let (records, credit) = (share.floor(), Credit::default());
-        client.take_grant(Grant { records, exact: share, default_share: share, credit });
+        client.lane.set_weight(share, backlog);
+        client.set_grant(Grant { records, exact: share, default_share: share, credit });
+        self.unlisted_granted = self.unlisted_granted + share;
+        self.weigh_group(share, backlog);
         Ok(index)
     }
 
@@ -363,6 +380,35 @@ impl Registry {
         }
     }
 
+    /// The queue of a client.
+    pub fn group(&self, configured: bool) -> Group {
+        if configured || self.listed == 0 { Group::Main } else { Group::Unlisted }
+    }
+
+    /// Hands out what an allocation granted, in the order of [`iter`](Registry::iter).
+    pub fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
+        let grouped = self.listed > 0;
+        let (mut granted, mut share) = (Fixed::ZERO, Fixed::ZERO);
+        for (client, &grant) in self.slots.iter_mut().filter_map(Option::as_mut).zip(grants) {
+            client.take_grant(grant, backlog);
+            if grouped && !client.configured {
+                granted = granted + grant.exact;
+                share = grant.default_share;
+            }
+        }
+        self.unlisted_granted = granted;
+        self.weigh_group(share, backlog);
+    }
+
+    /// The weight of all unlisted clients together is the larger of what they are granted and of their default shares,
+    /// as that of a single client is. All of them have the same default share.
+    fn weigh_group(&self, share: Fixed, backlog: &mut Backlog) {
+        if self.listed > 0 {
+            let shares = Fixed::from_bits(share.to_bits() * u128::from(self.unlisted()));
+            backlog.set_group_weight(self.unlisted_granted.max(shares));
+        }
+    }
+
     /// The sum of all weights.
     pub fn total_weight(&self) -> u128 {
         let unlisted = self.unlisted();
@@ -389,8 +435,10 @@ impl Registry {
             self.slots.push(None);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")
         });
-        let mut lane = Lane::default();
-        lane.set_weight(0);
+        let lane = match since_cycle {
+            Some(_) => Lane::of_newcomer(self.group(configured)),
+            None => Lane::default(),
+        };
         self.slots[index as usize] = Some(Client {
             name: Arc::from(name),
             arrivals: 0,

@@ -91,6 +91,12 @@ pub enum Action {
     Resume { partition: u32 },
 }
 
+impl Action {
+    fn is_about_reading(&self, from: u32) -> bool {
+        matches!(*self, Action::Pause { partition } | Action::Resume { partition } if partition == from)
+    }
+}
+
 /// Why a partition is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseReason {
@@ -123,6 +129,8 @@ struct Partition {
     tracker: Tracker,
     /// Its delayed records, oldest first: the first one is the committable offset, if anything is delayed.
     held: List,
+    /// Rejected records whose completion does not fit in the map yet, oldest first; they are in `held`, too.
+    pending_rejections: VecDeque<(Slot, Rejection)>,
     /// What was admitted from it lately, by whichever owner.
     memory: SlidingCount,
     /// Offsets below this were read before in this process, or completed by a former owner: they are not first-time
@@ -171,15 +179,18 @@ pub struct Throttle {
     window_max: u64,
     bucket: LeakyBucket,
     share: share::Share,
+    /// Partitions to pause and to resume.
     actions: VecDeque<Action>,
     /// Records of no known client.
     unregistered: Counts,
     unregistered_shadow: Counts,
     delays: Histogram,
-    /// Rejected, but their completion does not fit in their partition's map yet (only where nothing may be turned away
-    /// to make room). They stand in [`Throttle::nobody`]'s lane.
-    doomed: VecDeque<(Slot, Rejection)>,
+    /// Partitions with rejections whose completion does not fit in the map yet.
+    rejecting: Vec<u32>,
+    /// The lane of records that are rejected but not completed.
     nobody: Lane,
+    /// Clients that may have more than `queue_capacity` records in their backlogs.
+    above_capacity: Vec<u32>,
     excess: excess::Excess,
     /// How many partitions are paused.
     paused: usize,
@@ -209,8 +220,9 @@ impl Throttle {
             unregistered: Counts::default(),
             unregistered_shadow: Counts::default(),
             delays: Histogram::default(),
-            doomed: VecDeque::new(),
+            rejecting: Vec::new(),
             nobody: Lane::default(),
+            above_capacity: Vec::new(),
             excess: excess::Excess::default(),
             paused: 0,
             map_room: MapRoom::new(&policy),
@@ -264,15 +276,16 @@ impl Throttle {
         place.assigned = false;
         place.touched = false;
         self.paused -= usize::from(place.paused.take().is_some());
+        if !std::mem::take(&mut place.pending_rejections).is_empty() {
+            self.rejecting.retain(|other| *other != partition);
+        }
         let slots: Vec<Slot> = self.backlog.of_partition(&place.held).collect();
-        self.doomed.retain(|(slot, _)| self.backlog.get(*slot).partition != partition);
         for &slot in &slots {
             self.take_out(slot, false);
             self.backlog.release(slot);
         }
-        let mut freed = slots;
-        self.drop_actions_of(partition, &mut freed);
-        freed
+        self.actions.retain(|action| !action.is_about_reading(partition));
+        slots
     }
 
     /// The partition was not read for longer than a cycle: what waits in it up to `high` is catching up.
@@ -327,11 +340,10 @@ impl Throttle {
         self.partitions[partition as usize].touched = true;
     }
 
-    /// The committable offset and the map beside it, once [`poll_rejection`](Throttle::poll_rejection) has nothing more
-    /// to say: what was decided counts as completed, so it must be in the same round.
+    /// The committable offset and the map beside it. All that was decided counts as completed, so the round that commits
+    /// this must hold all outputs of decisions that were not committed before.
     pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
         let now = self.not_before(now);
-        debug_assert!(!self.decides_on(partition), "a rejection is not in the round that completes it");
         let place = &mut self.partitions[partition as usize];
         let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
         let text = map::encode(self.policy.map_budget, &place.tracker, self.map_room.slice_ms, &admitted)?;
@@ -459,6 +471,7 @@ impl Partition {
             assigned: false,
             tracker: Tracker::new(0),
             held: List::default(),
+            pending_rejections: VecDeque::new(),
             memory: SlidingCount::exact_up_to(0, cycle),
             seen_until: 0,
             catch_up_until: 0,

@@ -356,21 +356,28 @@ fn the_smallest_map_budget_carries_the_windows_memory() {
     assert!(sim.most_in_a_window(SECOND) <= 1_000);
 }
 
+/// A reload that lowered a bound put every excess record into one round, which never ended in time.
 #[test]
-fn rejections_that_were_not_heard_are_taken_before_a_commit() {
-    let mut policy = policy(1, SECOND);
-    policy.queue_capacity = 1;
-    let mut throttle = Throttle::new(policy, sim::START);
+fn a_full_round_leaves_evictions_to_the_next_one() {
+    let before = policy(1, SECOND);
+    let mut throttle = Throttle::new(before.clone(), sim::START);
     throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 0);
-    for offset in 0..4 {
+    for offset in 0..1_000 {
         let sender = Sender::Client("a");
         throttle.handle_record(sim::START, &Arrival { partition: 0, offset, bytes: 1, sender });
     }
-    // A full round asks for nothing else, but these are completed as far as the map is concerned.
-    let taken = std::iter::from_fn(|| throttle.poll_rejection()).count();
-    assert_eq!(taken, 2);
-    let (base, _) = throttle.commit_of(sim::START, 0).unwrap();
-    assert_eq!(base, 3);
+    throttle.handle_policy(sim::START, Policy { queue_capacity: 10, ..before });
+    let round = |throttle: &mut Throttle| {
+        let actions = std::iter::from_fn(|| throttle.poll_action(sim::START)).take(100);
+        let evicted = actions.filter(|action| matches!(action, Action::Reject { .. })).count();
+        (evicted, throttle.commit_of(sim::START, 0).unwrap().0)
+    };
+    assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 1, "nothing is completed that is not in a round");
+    assert_eq!(round(&mut throttle), (100, 101));
+    assert_eq!(round(&mut throttle), (100, 201));
+    assert_eq!(throttle.poll_timeout(sim::START), sim::START, "the next ones are due at once");
+    let rest: usize = std::iter::repeat_with(|| round(&mut throttle).0).take_while(|evicted| *evicted > 0).sum();
+    assert_eq!((rest, throttle.backlog().0), (789, 10));
 }
 
 #[test]

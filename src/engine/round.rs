@@ -47,7 +47,6 @@ impl Engine<'_> {
     pub(super) fn run_round(&mut self) -> Result<bool, Stopped> {
         let began = self.clock.now();
         let mut late = Lateness::new();
-        self.take_rejections();
         self.round.drop_orphans(&mut self.throttle);
         let ended = match self.job.kafka.delivery {
             Delivery::ExactlyOnce => self.transact(&mut late),

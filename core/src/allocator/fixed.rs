@@ -48,6 +48,14 @@ impl Fixed {
     }
 }
 
+impl std::ops::Add for Fixed {
+    type Output = Fixed;
+    /// Saturates.
+    fn add(self, other: Fixed) -> Fixed {
+        Fixed(self.0.saturating_add(other.0))
+    }
+}
+
 impl fmt::Debug for Fixed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Fixed({} + {}/2^64)", self.floor(), self.fraction())

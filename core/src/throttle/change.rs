@@ -4,7 +4,7 @@ use std::mem;
 
 use super::{Cause, MapRoom, Throttle};
 use crate::backlog::Slot;
-use crate::policy::{Overflow, Policy};
+use crate::policy::Policy;
 use crate::units::Time;
 
 impl Throttle {
@@ -13,7 +13,8 @@ impl Throttle {
     /// What was admitted counts on: after a change no window, as long as the shortest cycle in force in it, holds more than
     /// the largest capacity in force in it (a longer cycle remembers no more than the shorter one did). What waits keeps its
     /// place: out of shape into reject it goes as what is catching up does, out of enforcement it goes at once, in order, with
-    /// the next [`poll_action`](Throttle::poll_action). A lowered bound of the backlogs turns away what exceeds it.
+    /// the next [`poll_action`](Throttle::poll_action). Records that exceed a lowered bound of the backlogs are evicted by
+    /// [`poll_action`](Throttle::poll_action), too.
     ///
     /// `commit_interval` and `map_budget` must be the same: what was written has to fit on.
     pub fn handle_policy(&mut self, now: Time, policy: Policy) {
@@ -27,13 +28,12 @@ impl Throttle {
         let policy = &self.policy;
         self.bucket.change(now, policy.capacity, policy.cycle, policy.burst, policy.commit_interval);
         self.map_room = MapRoom::new(policy);
-        self.unpark_all();
         self.allocate(Cause::Reload);
-        if old.enforce == self.policy.enforce {
-            self.shed();
-        } else {
+        self.requeue_all();
+        if old.enforce != self.policy.enforce {
             self.change_enforcement();
         }
+        self.bound_all_backlogs();
     }
 
     fn change_cycle(&mut self, now: Time, old: &Policy) {
@@ -59,23 +59,15 @@ impl Throttle {
         }
     }
 
-    /// Whoever waits for its own limit waits anew, if it still has one.
-    fn unpark_all(&mut self) {
+    /// Puts every client in the queue that it belongs to now, with tags on the scale of its new weight: tags of a time
+    /// when all weights were smaller would starve the clients that were served then. A client that waits for its own
+    /// limit waits anew, if it still has one.
+    fn requeue_all(&mut self) {
+        self.backlog.clear_queues();
         let clients: Vec<u32> = self.registry.iter().map(|(index, _)| index).collect();
         for index in clients {
-            self.backlog.unpark(Time::NEVER, index, &mut self.registry.get_mut(index).lane);
+            let group = self.registry.group(self.registry.get(index).configured);
+            self.backlog.requeue(index, &mut self.registry.get_mut(index).lane, group);
         }
-    }
-
-    /// Keeps the backlogs within bounds that may be lower now.
-    fn shed(&mut self) {
-        if self.policy.enforce && self.overflow() == Overflow::Pause {
-            return;
-        }
-        let clients: Vec<u32> = self.registry.iter().map(|(index, _)| index).collect();
-        for index in clients {
-            self.shed_records(index);
-        }
-        self.shed_bytes();
     }
 }

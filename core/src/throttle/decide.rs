@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Arrival, Cause, Rejection, Sender, Throttle, VIRTUAL, Verdict, arrival_held};
 use crate::backlog::{Slot, eligible_tag};
 use crate::limit::OwnLimit;
-use crate::policy::{CatchUp, Mode, Overflow};
+use crate::policy::{CatchUp, Mode};
 use crate::reason::Reason;
 use crate::tracker::Seen;
 use crate::units::Time;
@@ -42,8 +42,8 @@ impl Throttle {
         if self.policy.enforce { self.enact(now, arrival, verdict) } else { self.pass(now, arrival, verdict) }
     }
 
-    /// Enforced: what does not wait is completed, so there must be room for that in the map. A rejection for which
-    /// none can be made waits for it; an admission was not decided without.
+    /// Applies an enforced verdict. Unless delayed, the record completes now and must fit in the map: a rejection for
+    /// which there is no room is kept until there is; admissions were checked by `fits_in_map`.
     fn enact(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
         if matches!(verdict, Verdict::Delay(_)) {
             return verdict;
@@ -53,10 +53,10 @@ impl Throttle {
             self.complete(arrival.partition, arrival.offset);
             return verdict;
         }
-        self.make_room_in_map(arrival.partition, arrival.offset);
+        self.pause_if_map_is_nearly_full(arrival.partition);
         match verdict {
             Verdict::Reject(rejection) if !self.map_has_room(arrival.partition, arrival.offset) => {
-                Verdict::Delay(self.doom(now, arrival, rejection))
+                Verdict::Delay(self.keep_rejection(now, arrival, rejection))
             }
             _ => {
                 self.complete(arrival.partition, arrival.offset);
@@ -104,7 +104,7 @@ impl Throttle {
     fn newcomer(&mut self, now: Time, name: &str) -> Result<u32, Reason> {
         let client = self
             .registry
-            .register(name, self.share.cycle, &self.policy, now)
+            .register(name, self.share.cycle, &self.policy, &mut self.backlog, now)
             .map_err(|_full| Reason::TooManyClients)?;
         self.allocate_early(now, Cause::NewClient);
         Ok(client)
@@ -269,7 +269,6 @@ impl Throttle {
     fn fits_in_map(&self, arrival: &Arrival<'_>) -> bool {
         !self.policy.enforce
             || self.map_stays_empty(arrival.partition, arrival.offset)
-            || self.overflow() == Overflow::DeadLetter
             || self.map_has_room(arrival.partition, arrival.offset)
     }
 }

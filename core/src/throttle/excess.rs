@@ -6,7 +6,6 @@
 use std::cmp::Ordering;
 
 use super::Throttle;
-use crate::reason::Reason;
 use crate::registry::Client;
 
 /// Clients by how far they are above their share. Each that has something waiting stands in it, at least as far up as it should:
@@ -34,26 +33,11 @@ impl Excess {
 }
 
 impl Throttle {
-    /// After a record of this client was put in line: turns the oldest records away of whoever is furthest above its default
-    /// share of `queue_bytes`, until that is kept.
-    pub(super) fn bound_bytes(&mut self, client: u32) {
-        if self.excess.known {
-            self.note_growth(client);
+    /// A record of this client was put in line.
+    pub(super) fn note_growth(&mut self, client: u32) {
+        if !self.excess.known {
+            return;
         }
-        self.shed_bytes();
-    }
-
-    /// The same after the bound itself changed.
-    pub(super) fn shed_bytes(&mut self) {
-        while self.backlog.bytes() > self.policy.queue_bytes
-            && let Some(client) = self.furthest_above_share()
-            && let Some(oldest) = self.registry.get(client).lane.records.head()
-        {
-            self.turn_away_fitting(oldest, Reason::QueueFull);
-        }
-    }
-
-    fn note_growth(&mut self, client: u32) {
         // As many look-ups as there were records make up for one look at everybody.
         if self.excess.heap.len() > 2 * self.registry.len() + 64 {
             return self.excess.forget();
@@ -68,7 +52,7 @@ impl Throttle {
     }
 
     /// The client whose bytes exceed its default share of `queue_bytes` the most; ties by name.
-    fn furthest_above_share(&mut self) -> Option<u32> {
+    pub(super) fn furthest_above_share(&mut self) -> Option<u32> {
         let mut heap = std::mem::take(&mut self.excess.heap);
         if !self.excess.known {
             self.look_at_all(&mut heap);

@@ -11,62 +11,45 @@ use crate::units::Time;
 
 impl Throttle {
     /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
+    ///
+    /// A record completes with the action that names it, not before. So an owner whose round is full may stop to ask, and
+    /// records in excess of a bound are evicted over as many rounds as it takes.
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
         let now = self.not_before(now);
         loop {
-            if let Some(action) = self.say(0) {
+            if let Some(action) = self.actions.pop_front() {
                 return Some(action);
             }
-            if self.reject_doomed() {
-                continue;
+            if let Some(action) = self.complete_rejection() {
+                return Some(action);
             }
             if let Some(action) = self.let_go(now) {
                 return Some(action);
             }
-            if self.expire_oldest(now) {
-                continue;
+            if let Some(action) = self.expire_oldest(now) {
+                return Some(action);
             }
             match self.serve_next(now) {
                 Served::Real(action) => return Some(action),
-                Served::Virtual => {}
-                Served::Nobody => {
-                    self.resume_partitions();
-                    if self.actions.is_empty() {
-                        return None;
-                    }
-                }
+                Served::Virtual => continue,
+                Served::Nobody => {}
+            }
+            match self.evict_next() {
+                Evicted::Real(action) => return Some(action),
+                Evicted::Virtual => continue,
+                Evicted::Nothing => {}
+            }
+            self.resume_partitions();
+            if self.actions.is_empty() {
+                return None;
             }
         }
-    }
-
-    /// The next rejection that was decided already. A round that is full takes no more from
-    /// [`poll_action`](Throttle::poll_action), but must take these: they count as completed.
-    pub fn poll_rejection(&mut self) -> Option<Action> {
-        // What else was said concerns reading, and may as well be heard later.
-        let at = self.actions.iter().position(|action| matches!(action, Action::Reject { .. }))?;
-        self.say(at)
-    }
-
-    fn say(&mut self, at: usize) -> Option<Action> {
-        let action = self.actions.remove(at)?;
-        if let Action::Reject { slot, .. } = action {
-            self.backlog.release(slot);
-        }
-        Some(action)
-    }
-
-    /// Whether a rejection in this partition was not heard yet.
-    pub(super) fn decides_on(&self, partition: u32) -> bool {
-        self.actions.iter().any(|action| match *action {
-            Action::Reject { partition: of, .. } => of == partition,
-            _ => false,
-        })
     }
 
     /// When something will happen by itself. Call it after [`poll_action`](Throttle::poll_action) said `None`.
     pub fn poll_timeout(&mut self, now: Time) -> Time {
         let now = self.not_before(now);
-        if !self.actions.is_empty() {
+        if !self.actions.is_empty() || self.exceeds_bounds() {
             return now;
         }
         let mut next = self.next_allocation();
@@ -104,7 +87,10 @@ impl Throttle {
                 return Served::Nobody;
             }
             let head = self.registry.get(index).lane.records.head().expect("a client with a tag has a first record");
-            let Some(slot) = self.sendable(head) else { continue };
+            let slot = match self.select_record(head) {
+                Ok(slot) => slot,
+                Err(evicted) => return Served::Real(evicted),
+            };
             let held = *self.backlog.get(slot);
             if let Err(until) = self.take_own_limit(now, held.client) {
                 self.backlog.park(index, &mut self.registry.get_mut(index).lane, until);
@@ -145,81 +131,99 @@ impl Throttle {
         Some(Action::Admit { slot, partition, offset, bytes, client, waited })
     }
 
-    /// The record itself, if its completion fits in its partition's map, or can be made to; `None` if it was turned away for
-    /// that. Where nobody may be, the one that holds this partition's committable offset back, whoever's it is: completing
-    /// that never makes a map larger, and only that helps.
-    fn sendable(&mut self, slot: Slot) -> Option<Slot> {
+    /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, then under
+    /// `dead_letter` the partition's oldest record is evicted instead, an error, until it fits; under `pause` the oldest
+    /// record is sent in its place. Only completing the oldest record never makes the map larger.
+    fn select_record(&mut self, slot: Slot) -> Result<Slot, Action> {
         let Held { partition, offset, .. } = *self.backlog.get(slot);
         if partition == VIRTUAL || self.map_has_room(partition, offset) {
-            return Some(slot);
+            return Ok(slot);
         }
-        if self.overflow() == Overflow::Pause {
-            return Some(self.partitions[partition as usize].held.head().unwrap_or(slot));
+        match self.overflow() {
+            Overflow::Pause => Ok(self.partitions[partition as usize].held.head().unwrap_or(slot)),
+            Overflow::DeadLetter => self.evict_oldest_of(partition).map_or(Ok(slot), Err),
         }
-        self.make_fit(slot).then_some(slot)
     }
 
-    // ## Rejected => waiting for room in the map => heard
+    // ## Rejected => waiting for room in the map => completed
 
-    /// Keeps a rejected record until its completion fits.
-    pub(super) fn doom(&mut self, now: Time, arrival: &Arrival<'_>, rejection: Rejection) -> Slot {
+    /// Keeps a rejected record until its completion fits in the map.
+    pub(super) fn keep_rejection(&mut self, now: Time, arrival: &Arrival<'_>, rejection: Rejection) -> Slot {
         let slot = self.put_in(arrival_held(arrival, NOBODY, arrival.partition, now));
-        self.doomed.push_back((slot, rejection));
-        self.pause(arrival.partition, PauseReason::Map);
+        let pending = &mut self.partitions[arrival.partition as usize].pending_rejections;
+        pending.push_back((slot, rejection));
+        if pending.len() == 1 {
+            self.rejecting.push(arrival.partition);
+        }
+        if self.overflow() == Overflow::Pause {
+            self.pause(arrival.partition, PauseReason::Map);
+        }
         slot
     }
 
-    /// Completes a doomed record if one fits. One that holds its partition's committable offset back always does.
-    fn reject_doomed(&mut self) -> bool {
-        let fits = |&(slot, _): &(Slot, Rejection)| {
-            let held = self.backlog.get(slot);
-            self.map_has_room(held.partition, held.offset)
-        };
-        let Some((slot, rejection)) = self.doomed.iter().position(fits).and_then(|at| self.doomed.remove(at)) else {
-            return false;
-        };
-        let Held { partition, offset, bytes, .. } = self.take_out(slot, false);
-        self.complete(partition, offset);
-        self.actions.push_back(Action::Reject { slot, partition, offset, bytes, rejection });
-        true
+    /// Completes the first kept rejection of a partition, if it fits in the map. Under `dead_letter` room is made for it.
+    fn complete_rejection(&mut self) -> Option<Action> {
+        for at in 0..self.rejecting.len() {
+            let number = self.rejecting[at];
+            let &(slot, rejection) = self.partitions[number as usize].pending_rejections.front()?;
+            let Held { offset, bytes, .. } = *self.backlog.get(slot);
+            if self.map_has_room(number, offset) {
+                let pending = &mut self.partitions[number as usize].pending_rejections;
+                pending.pop_front();
+                if pending.is_empty() {
+                    self.rejecting.swap_remove(at);
+                }
+                self.take_out(slot, false);
+                self.backlog.release(slot);
+                self.complete(number, offset);
+                return Some(Action::Reject { slot, partition: number, offset, bytes, rejection });
+            }
+            if self.overflow() == Overflow::DeadLetter
+                && let Some(evicted) = self.evict_oldest_of(number)
+            {
+                return Some(evicted);
+            }
+        }
+        None
     }
 
     // ## Waiting => rejected
 
-    /// Rejects the oldest delayed record if its time is over.
-    fn expire_oldest(&mut self, now: Time) -> bool {
-        let oldest = self.backlog.oldest().filter(|&slot| self.backlog.get(slot).since + self.policy.max_delay <= now);
-        oldest.map(|slot| self.turn_away(slot, Reason::Expired)).is_some()
+    /// Rejects the oldest delayed record if its time is over. No other record of its partition is older, so its
+    /// completion fits in the map.
+    fn expire_oldest(&mut self, now: Time) -> Option<Action> {
+        while let Some(slot) = self.backlog.oldest()
+            && self.backlog.get(slot).since + self.policy.max_delay <= now
+        {
+            if let Some(action) = self.turn_away(slot, Reason::Expired) {
+                return Some(action);
+            }
+        }
+        None
     }
 
-    /// Takes a delayed record out for good and says so.
-    fn turn_away(&mut self, slot: Slot, reason: Reason) {
+    /// Takes a delayed record out for good; no action follows for one that is only imagined.
+    fn turn_away(&mut self, slot: Slot, reason: Reason) -> Option<Action> {
         let held = self.take_out(slot, false);
         self.counts_of(held.client).rejected.add(reason);
-        if held.partition == VIRTUAL {
-            self.backlog.release(slot);
-            return;
-        }
+        self.backlog.release(slot);
         let Held { client, partition, offset, bytes, .. } = held;
+        if partition == VIRTUAL {
+            return None;
+        }
         self.complete(partition, offset);
         let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(client) };
-        self.actions.push_back(Action::Reject { slot, partition, offset, bytes, rejection });
+        Some(Action::Reject { slot, partition, offset, bytes, rejection })
     }
 
-    /// Turns a delayed record away after others of its partition, if its completion would not fit in the map.
-    pub(super) fn turn_away_fitting(&mut self, slot: Slot, reason: Reason) {
-        if self.make_fit(slot) {
-            self.turn_away(slot, reason);
-        }
-    }
-
-    /// Makes the completion of its client's first record fit in the map; false if that itself was turned away for it.
-    fn make_fit(&mut self, slot: Slot) -> bool {
-        let Held { client, partition, offset, .. } = *self.backlog.get(slot);
-        if partition != VIRTUAL {
-            self.make_room_in_map(partition, offset);
-        }
-        self.registry.get(client).lane.records.head() == Some(slot)
+    /// Evicts the record that holds the partition's committable offset back: its completion always fits in the map, and
+    /// only that makes the map smaller. Of all records of the partition it has waited the longest.
+    fn evict_oldest_of(&mut self, partition: u32) -> Option<Action> {
+        let oldest = self.partitions[partition as usize].held.head()?;
+        let Held { client, offset, .. } = *self.backlog.get(oldest);
+        debug_assert_eq!(offset, self.partitions[partition as usize].tracker.base());
+        // A kept rejection completes by itself.
+        if client == NOBODY { None } else { self.turn_away(oldest, Reason::QueueFull) }
     }
 
     pub(super) fn put_in(&mut self, held: Held) -> Slot {
@@ -245,20 +249,6 @@ impl Throttle {
         (&mut self.backlog, lane, list)
     }
 
-    /// A partition went: what was said about it and not yet heard is void; its slots are free.
-    pub(super) fn drop_actions_of(&mut self, partition: u32, freed: &mut Vec<Slot>) {
-        let backlog = &mut self.backlog;
-        self.actions.retain(|action| match *action {
-            Action::Pause { partition: of } | Action::Resume { partition: of } => of != partition,
-            Action::Reject { slot, partition: of, .. } if of == partition => {
-                backlog.release(slot);
-                freed.push(slot);
-                false
-            }
-            Action::Reject { .. } | Action::Admit { .. } => true,
-        });
-    }
-
     // ## Bounds
 
     /// Whether backlogs may only be bounded by reading less. Catching up in reject mode always is.
@@ -266,12 +256,19 @@ impl Throttle {
         if self.policy.mode == Mode::Reject { Overflow::Pause } else { self.policy.overflow }
     }
 
-    /// Keeps the backlogs within their bounds after a record of this client was put in line.
+    /// Whether excess records are evicted. Shadow mode can pause nothing: its imagined backlogs are bounded as if nothing
+    /// could be paused.
+    fn evicts(&self) -> bool {
+        !self.policy.enforce || self.overflow() == Overflow::DeadLetter
+    }
+
+    /// Notes that a record of this client was put in line: from now on a bound may be exceeded.
     pub(super) fn bound_backlog(&mut self, client: u32, partition: u32) {
-        // Passthrough can't pause anything: its imagined backlogs are bounded as if it could not.
-        if self.overflow() == Overflow::DeadLetter || partition == VIRTUAL {
-            self.shed_records(client);
-            self.bound_bytes(client);
+        if self.evicts() {
+            self.note_growth(client);
+            if self.registry.get(client).lane.records.len() > self.policy.queue_capacity {
+                self.above_capacity.push(client);
+            }
             return;
         }
         if self.registry.get(client).lane.records.len() >= self.policy.queue_capacity {
@@ -282,18 +279,48 @@ impl Throttle {
                 self.pause(partition, PauseReason::Bytes);
             }
         }
-        if self.map_is_nearly_full(partition) {
-            self.pause(partition, PauseReason::Map);
+        self.pause_if_map_is_nearly_full(partition);
+    }
+
+    /// Looks for all clients whose backlogs exceed a bound, which may be lower than before.
+    pub(super) fn bound_all_backlogs(&mut self) {
+        self.above_capacity.clear();
+        if self.evicts() {
+            let above = self.registry.iter().filter(|(_, one)| one.lane.records.len() > self.policy.queue_capacity);
+            self.above_capacity.extend(above.map(|(client, _)| client));
         }
     }
 
-    /// Turns away the oldest records of a client until it has no more than `queue_capacity`.
-    pub(super) fn shed_records(&mut self, client: u32) {
-        while self.registry.get(client).lane.records.len() > self.policy.queue_capacity
-            && let Some(oldest) = self.registry.get(client).lane.records.head()
-        {
-            self.turn_away_fitting(oldest, Reason::QueueFull);
+    /// Whether [`poll_action`](Throttle::poll_action) has records to evict or rejections to complete.
+    fn exceeds_bounds(&self) -> bool {
+        let rejects = !self.rejecting.is_empty() && self.overflow() == Overflow::DeadLetter;
+        rejects || !self.above_capacity.is_empty() || self.evicts() && self.backlog.bytes() > self.policy.queue_bytes
+    }
+
+    /// Evicts one record in excess of a bound: the oldest one of a client that has more than `queue_capacity`, or of the
+    /// client furthest above its share of `queue_bytes`.
+    fn evict_next(&mut self) -> Evicted {
+        while let Some(&client) = self.above_capacity.last() {
+            let known = self.registry.lookup(client);
+            match known.filter(|known| known.lane.records.len() > self.policy.queue_capacity) {
+                Some(known) => return self.evict(known.lane.records.head()),
+                None => self.above_capacity.pop(),
+            };
         }
+        if self.evicts() && self.backlog.bytes() > self.policy.queue_bytes {
+            let client = self.furthest_above_share();
+            return self.evict(client.and_then(|client| self.registry.get(client).lane.records.head()));
+        }
+        Evicted::Nothing
+    }
+
+    /// Evicts a record, or, as long as its completion does not fit in the map, the oldest one of its partition.
+    fn evict(&mut self, slot: Option<Slot>) -> Evicted {
+        let Some(slot) = slot else { return Evicted::Nothing };
+        let Held { partition, offset, .. } = *self.backlog.get(slot);
+        let fits = partition == VIRTUAL || self.map_has_room(partition, offset);
+        let evicted = if fits { self.turn_away(slot, Reason::QueueFull) } else { self.evict_oldest_of(partition) };
+        evicted.map_or(Evicted::Virtual, Evicted::Real)
     }
 
     // ## The map's bound
@@ -327,25 +354,10 @@ impl Throttle {
         self.partitions[partition as usize].held.is_empty() || small && self.map_has_room(partition, tracker.next())
     }
 
-    /// Makes this offset's completion fit: turns away what holds the partition's committable offset back, whoever's it is, or
-    /// pauses it. Anything else that completes may make the map larger; and who waits the longest sends more than its share, or
-    /// than its own limit.
-    pub(super) fn make_room_in_map(&mut self, partition: u32, offset: i64) {
-        if self.overflow() == Overflow::Pause {
-            if self.map_is_nearly_full(partition) {
-                self.pause(partition, PauseReason::Map);
-            }
-            return;
-        }
-        while !self.map_has_room(partition, offset)
-            && let Some(first) = self.partitions[partition as usize].held.head()
-        {
-            debug_assert_eq!(self.backlog.get(first).offset, self.partitions[partition as usize].tracker.base());
-            if self.backlog.get(first).client != NOBODY {
-                self.turn_away(first, Reason::QueueFull);
-            } else if !self.reject_doomed() {
-                return;
-            }
+    /// Under `pause`: stops reading a partition whose map is nearly full.
+    pub(super) fn pause_if_map_is_nearly_full(&mut self, partition: u32) {
+        if self.overflow() == Overflow::Pause && self.map_is_nearly_full(partition) {
+            self.pause(partition, PauseReason::Map);
         }
     }
 
@@ -382,6 +394,14 @@ impl Throttle {
             }
         }
     }
+}
+
+/// What became of a bound that may be exceeded.
+enum Evicted {
+    Real(Action),
+    /// The record was only imagined.
+    Virtual,
+    Nothing,
 }
 
 /// What became of the client whose turn it was.

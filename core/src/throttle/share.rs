@@ -165,9 +165,7 @@ impl Throttle {
         asks.iter_mut().for_each(|ask| ask.weight = registry.relative_weight(ask.weight));
         let name_of = |ask: usize| &*registry.get(who[ask]).name;
         share.allocator.allocate_asks(&terms, asks, name_of, &mut share.grants);
-        for (client, &grant) in self.registry.iter_mut().zip(&self.share.grants) {
-            client.take_grant(grant);
-        }
+        self.registry.take_grants(&self.share.grants, &mut self.backlog);
         self.excess.forget();
         self.share.allocations[cause as usize] += 1;
     }

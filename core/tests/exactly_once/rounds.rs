@@ -27,9 +27,6 @@ impl Instance {
 
     pub(super) fn begin_round(&mut self, now: Time) {
         self.in_round = Some(now);
-        while let Some(action) = self.throttle.poll_rejection() {
-            self.enact(action);
-        }
     }
 
     pub(super) fn step(&mut self, cluster: &mut Cluster) -> Result<Turn, Stop> {

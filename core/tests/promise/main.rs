@@ -9,6 +9,8 @@ mod change;
 mod clock;
 mod fairness;
 mod limits;
+mod lowered;
+mod newcomers;
 mod own_share;
 mod pace;
 mod passthrough;
@@ -25,7 +27,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Cases of each law in each class, for the test that counts them.
-const CASES: [(&str, u32); 13] = [
+const CASES: [(&str, u32); 15] = [
     ("scripts", 1_800),
     ("tight", 400),
     ("busy", 200),
@@ -39,6 +41,8 @@ const CASES: [(&str, u32); 13] = [
     ("change", 120),
     ("own_share", 1_700),
     ("clock", 1_700),
+    ("lowered", 1_700),
+    ("newcomers", 1_700),
 ];
 
 /// Runs a law over random cases of every class.

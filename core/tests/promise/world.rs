@@ -237,15 +237,12 @@ impl World {
         self.act();
     }
 
-    /// The round is full in the middle of a batch: nothing but rejections is taken from the throttle, then it is committed.
+    /// The round is full in the middle of a batch: nothing is taken from the throttle before it is committed.
     fn full_round(&mut self) {
         for partition in 0..self.logs.len() {
             if self.may_read(partition) {
                 self.read_one(partition);
             }
-        }
-        while let Some(action) = self.throttle.poll_rejection() {
-            self.enact(action);
         }
         (0..self.logs.len()).for_each(|partition| drop(self.commit(partition)));
         self.read();
