@@ -28,6 +28,9 @@ impl Throttle {
         }
         let first_time = arrival.offset >= place.seen_until;
         place.seen_until = place.seen_until.max(arrival.offset + 1);
+        if arrival.sender == Sender::Oversized {
+            return self.reject_oversized(now, arrival);
+        }
         let verdict = match self.known_client(now, arrival.sender) {
             Ok(client) => {
                 self.count_arrival(now, client, first_time);
@@ -39,6 +42,19 @@ impl Throttle {
             }
         };
         if self.policy.enforce { self.enact(now, arrival, verdict) } else { self.pass(now, arrival, verdict) }
+    }
+
+    /// Rejects a record that can't be forwarded as it is, in shadow mode, too.
+    #[cold]
+    fn reject_oversized(&mut self, now: Time, arrival: &Arrival<'_>) -> Verdict {
+        let reason = Reason::Undeliverable;
+        self.unregistered.rejected.add(reason);
+        let verdict = Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None });
+        if self.policy.enforce {
+            return self.enact(now, arrival, verdict);
+        }
+        self.complete(arrival.partition, arrival.offset);
+        verdict
     }
 
     /// Enforced: what does not wait is completed, so there must be room for that in the map. A rejection for which
@@ -92,6 +108,7 @@ impl Throttle {
             Sender::Client(name) => name,
             Sender::NotAllowed(_) => return Err(Reason::UnknownClient),
             Sender::Anonymous => return Err(Reason::Anonymous),
+            Sender::Oversized => return Err(Reason::Undeliverable),
         };
         match self.registry.find(name) {
             Some(client) => Ok(client),
