@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watermaster_core::policy::Policy;
-use watermaster_core::round::{Round, Rules, Step, Stop, Transactions};
+use watermaster_core::round::{Form, Round, Rules, Step, Stop, Transactions};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -247,7 +247,7 @@ impl Instance {
     fn reject(&mut self, record: Record, rejection: Rejection) {
         let name = rejection.client.and_then(|client| self.throttle.client_name(client));
         let at = (record.partition, record.offset);
-        self.round.reject(at, record, BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
+        self.round.reject(at, (record, Form::Whole), BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
     }
 
     fn act(&mut self, now: Time) {
