@@ -28,33 +28,22 @@ impl Throttle {
         }
         let first_time = arrival.offset >= place.seen_until;
         place.seen_until = place.seen_until.max(arrival.offset + 1);
-        if arrival.sender == Sender::Oversized {
-            return self.reject_oversized(now, arrival);
-        }
         let verdict = match self.known_client(now, arrival.sender) {
             Ok(client) => {
                 self.count_arrival(now, client, first_time);
                 self.decide(now, client, arrival)
             }
-            Err(reason) => {
-                self.unregistered_counts().rejected.add(reason);
-                Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
-            }
+            Err(reason) => self.reject_unregistered(arrival.sender, reason),
         };
         if self.policy.enforce { self.enact(now, arrival, verdict) } else { self.pass(now, arrival, verdict) }
     }
 
-    /// Rejects a record that can't be forwarded as it is, in shadow mode, too.
+    /// Rejects a record of no registered client. An oversized one is really rejected in shadow mode, too.
     #[cold]
-    fn reject_oversized(&mut self, now: Time, arrival: &Arrival<'_>) -> Verdict {
-        let reason = Reason::Undeliverable;
-        self.unregistered.rejected.add(reason);
-        let verdict = Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None });
-        if self.policy.enforce {
-            return self.enact(now, arrival, verdict);
-        }
-        self.complete(arrival.partition, arrival.offset);
-        verdict
+    fn reject_unregistered(&mut self, sender: Sender<'_>, reason: Reason) -> Verdict {
+        let counts = if sender == Sender::Oversized { &mut self.unregistered } else { self.unregistered_counts() };
+        counts.rejected.add(reason);
+        Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
     }
 
     /// Enforced: what does not wait is completed, so there must be room for that in the map. A rejection for which
@@ -80,8 +69,12 @@ impl Throttle {
         }
     }
 
-    /// Passthrough: admitted, whatever was decided.
+    /// Shadow mode: admits the record, unless it can't be forwarded as it is.
     fn pass(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
+        if arrival.sender == Sender::Oversized {
+            self.complete(arrival.partition, arrival.offset);
+            return verdict;
+        }
         let client = match (verdict, arrival.sender) {
             (Verdict::Reject(rejection), _) => rejection.client,
             (_, Sender::Client(name)) => self.registry.find(name),
