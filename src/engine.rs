@@ -403,8 +403,20 @@ impl<'c> Engine<'c> {
     /// Has the core reject a record whose headers are too many to be read. Only its key is kept.
     #[cold]
     fn decide_oversized(&mut self, now: Time, number: u32, record: Record<'c>) {
-        let (topic, partition) = self.place_name(number);
         let (offset, stub) = (record.offset(), record.into_stub());
+        let cost = stub.contents().cost();
+        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
+        let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
+        match self.throttle.handle_record(now, &arrival) {
+            Verdict::Skip => return,
+            Verdict::Delay(slot) => self.hold(slot, Output::Held(stub)),
+            Verdict::Reject(rejection) => {
+                let name = self.client_name(&rejection);
+                self.round.reject((number, offset), (Output::Held(stub), Form::Stub), cost, rejection, name);
+            }
+            Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
+        }
+        let (topic, partition) = self.place_name(number);
         let service = &self.job.service.name;
         self.report.seldom.tell("oversized", Instant::now(), |left_out| {
             warn!(
@@ -416,18 +428,6 @@ impl<'c> Engine<'c> {
                 "a record has more than {MAX_HEADERS} headers: a stub goes to the dead-letter topic in its place"
             );
         });
-        let cost = stub.contents().cost();
-        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
-        let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
-        match self.throttle.handle_record(now, &arrival) {
-            Verdict::Skip => {}
-            Verdict::Delay(slot) => self.hold(slot, Output::Held(stub)),
-            Verdict::Reject(rejection) => {
-                let name = self.client_name(&rejection);
-                self.round.reject((number, offset), (Output::Held(stub), Form::Stub), cost, rejection, name);
-            }
-            Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
-        }
     }
 
     /// Keeps what is delayed.

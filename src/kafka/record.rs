@@ -241,7 +241,7 @@ impl Output<'_> {
         matches!(self, Output::Held(record) if record.stub)
     }
 
-    /// The headers, to send them. A fresh record hands its list over, and librdkafka parses another one when it is needed.
+    /// The headers, to send them. A fresh record hands its list over, and librdkafka parses another one on demand.
     pub(super) fn take_headers(&mut self) -> Option<HeaderList> {
         match self {
             Output::Fresh(record) => HeaderList::take(&mut record.message),

@@ -138,7 +138,7 @@ metrics! {
     SHADOW_BACKLOG "watermaster_shadow_backlog_records" Gauge Records ["service" "client"]
         "Records that would wait now, while enforce = false.";
     BACKLOG_BYTES "watermaster_backlog_bytes" Gauge Bytes ["service"]
-        "Memory that all records that wait now cost: keys, values, headers with 64 bytes each, and 200 bytes a record.";
+        "Memory cost of all waiting records: keys, values, headers, 64 bytes a header and 200 bytes a record.";
     BACKLOG_LIMIT_RECORDS "watermaster_backlog_limit_records" Gauge Records ["service"]
         "The most records that one client may have waiting.";
     BACKLOG_LIMIT_BYTES "watermaster_backlog_limit_bytes" Gauge Bytes ["service"]
@@ -184,7 +184,7 @@ metrics! {
     LOST_RECORDS "watermaster_lost_records_total" Counter Records ["service"]
         "Source records that were deleted before they were read (on_data_loss = continue).";
     STUBS "watermaster_stubs_total" Counter Records ["service"]
-        "Stubs sent to the dead-letter topic in place of records that it refused whole or that have more than 10 000 headers.";
+        "Stubs sent to the dead-letter topic in place of records that it refuses or that have too many headers.";
     REBALANCES "watermaster_rebalances_total" Counter Count ["service"]
         "Changes of the assignment.";
     SOURCE_RETENTION "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]

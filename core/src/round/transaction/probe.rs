@@ -55,7 +55,7 @@ impl<O> Transactions<O> {
         Ok(step)
     }
 
-    /// One record that its topic refuses for good. True: it, or a stub of it, is to be sent to the dead-letter topic instead.
+    /// Marks a record that its topic refuses for good. True: it, or a stub of it, goes to the dead-letter topic.
     pub fn refuse<P>(
         &mut self,
         round: &mut Round<P>,
