@@ -79,7 +79,8 @@ pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
 
 /// The headers of a message: none, a list, or an error where librdkafka cannot hand them over.
 ///
-/// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that cannot be parsed as none.)
+/// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that it cannot parse
+/// as none.)
 pub(super) fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> Result<Option<&'a BorrowedHeaders>, Code> {
     let mut list = ptr::null_mut();
     // SAFETY: the message lives while it is borrowed; on success the list is part of it, and only `&mut` takes it out.
@@ -120,8 +121,8 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     let (mut name, mut value, mut size) = (ptr::null::<c_char>(), ptr::null::<c_void>(), 0_usize);
     let list: *const BorrowedHeaders = headers;
     // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list (that is how rdkafka makes it), which
-    // lives and stays unchanged while it is borrowed. On success `value` is null or `size` bytes, and `name` is the last
-    // field of a `HeaderLayout` (see the assertion above): `name_size` bytes and a NUL. All of it is inside the list.
+    // lives and stays unchanged while it is borrowed. On success `value` is null or `size` bytes, and `name` is the
+    // last field of a `HeaderLayout` (see the assertion above), with `name_size` bytes and a NUL, all inside the list.
     unsafe {
         let error = sys::rd_kafka_header_get_all(list.cast(), index, &mut name, &mut value, &mut size);
         if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {

@@ -132,6 +132,8 @@ impl Kafka<Record> for Link<'_> {
             self.cluster.broker.coverage.queue_full += 1;
             return Err(SendError::QueueFull);
         }
+        let whole_to_target = log != DEAD_LETTER && record.poison == Poison::Instance;
+        self.expect(!whole_to_target, "a record that is only to be sent as a stub goes to the target");
         if log == DEAD_LETTER {
             let needed = output.form == Form::Whole || record.poison.is_refused_as(Form::Whole);
             self.expect(needed, "a stub of a record that the dead-letter topic takes whole");

@@ -20,6 +20,8 @@ pub enum Poison {
     Key,
     /// Every broker does, a stub, too.
     Everywhere,
+    /// The instance does: it has too many headers, so that only a stub is ever sent.
+    Instance,
 }
 
 impl Poison {
@@ -27,7 +29,7 @@ impl Poison {
     pub fn is_refused_as(self, form: Form) -> bool {
         match self {
             Poison::Nobody | Poison::Producer | Poison::Broker => false,
-            Poison::Whole => form == Form::Whole,
+            Poison::Whole | Poison::Instance => form == Form::Whole,
             Poison::Key => form != Form::KeylessStub,
             Poison::Everywhere => true,
         }
