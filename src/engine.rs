@@ -24,7 +24,7 @@ use tracing::{debug, error, info, warn};
 use watermaster_core::backlog::Slot;
 use watermaster_core::chunks::Chunks;
 use watermaster_core::map::DecodeError;
-use watermaster_core::round::{Round, Rules, Transactions};
+use watermaster_core::round::{Form, Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -35,7 +35,7 @@ use crate::heartbeat::Heartbeat;
 use crate::kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartition};
 use crate::kafka::preflight;
 use crate::kafka::producer::Producer;
-use crate::kafka::record::{Output, Record, SourceIndex};
+use crate::kafka::record::{MAX_HEADERS, Output, Record, SourceIndex};
 use crate::reload::Inbox;
 use crate::settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 use crate::snapshot::SnapshotCell;
@@ -363,47 +363,80 @@ impl<'c> Engine<'c> {
         };
         self.notice_silence(now, number);
         let source = &self.job.service.sources[record.source().index()];
-        let identity = client_id::identify(&self.job.service.client_from, &record, source);
+        let (partition, offset) = (record.partition(), record.offset());
+        let Some(contents) = record.contents() else {
+            return self.decide_oversized(now, number, record);
+        };
+        let identity = client_id::identify(&self.job.service.client_from, &contents, source);
         let (sender, name) = match &identity {
             Identity::Client(name) => match &source.allowed_clients {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
                 _ => (Sender::Client(name), &**name),
             },
             Identity::Anonymous(why) => {
-                let (topic, partition, offset) = (&source.topic, record.partition(), record.offset());
-                let service = &self.job.service.name;
+                let (service, topic) = (&self.job.service.name, &source.topic);
                 self.report.seldom.tell("anonymous", Instant::now(), |left_out| {
                     warn!(service, topic, partition, offset, left_out, "a record names no client: {why}");
                 });
                 (Sender::Anonymous, "")
             }
         };
-        let (place, size) = ((number, record.offset()), record.size());
-        let bytes = u32::try_from(size).unwrap_or(u32::MAX);
-        let arrival = Arrival { partition: number, offset: record.offset(), bytes, sender };
+        let (place, cost) = ((number, offset), contents.cost());
+        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
+        let arrival = Arrival { partition: number, offset, bytes, sender };
         let verdict = self.throttle.handle_record(now, &arrival);
         match verdict {
             Verdict::Skip => {}
-            Verdict::Admit(client) => self.round.admit(place, Output::Fresh(record), size, client),
-            Verdict::Delay(slot) => self.hold(slot, record),
+            Verdict::Admit(client) => self.round.admit(place, Output::Fresh(record), cost, client),
+            Verdict::Delay(slot) => self.hold(slot, Output::Fresh(record)),
             Verdict::Reject(rejection) => {
                 // Who is not known to the core is known by name only.
                 let name = match rejection.client {
                     Some(_) => self.client_name(&rejection),
                     None => Arc::from(name),
                 };
-                self.round.reject(place, Output::Fresh(record), size, rejection, name);
+                self.round.reject(place, (Output::Fresh(record), Form::Whole), cost, rejection, name);
             }
         }
     }
 
+    /// Has the core reject a record whose headers are too many to be read. Only its key is kept.
+    #[cold]
+    fn decide_oversized(&mut self, now: Time, number: u32, record: Record<'c>) {
+        let (offset, stub) = (record.offset(), record.into_stub());
+        let cost = stub.contents().cost();
+        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
+        let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
+        match self.throttle.handle_record(now, &arrival) {
+            Verdict::Skip => return,
+            Verdict::Delay(slot) => self.hold(slot, Output::Held(stub)),
+            Verdict::Reject(rejection) => {
+                let name = self.client_name(&rejection);
+                self.round.reject((number, offset), (Output::Held(stub), Form::Stub), cost, rejection, name);
+            }
+            Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
+        }
+        let (topic, partition) = self.place_name(number);
+        let service = &self.job.service.name;
+        self.report.seldom.tell("oversized", Instant::now(), |left_out| {
+            warn!(
+                service,
+                topic,
+                partition,
+                offset,
+                left_out,
+                "a record has more than {MAX_HEADERS} headers: a stub goes to the dead-letter topic in its place"
+            );
+        });
+    }
+
     /// Keeps what is delayed.
-    fn hold(&mut self, slot: Slot, record: Record<'c>) {
+    fn hold(&mut self, slot: Slot, output: Output<'c>) {
         let index = slot.0 as usize;
         while self.held.len() <= index {
             self.held.push(None);
         }
-        let before = self.held[index].replace(Output::Fresh(record));
+        let before = self.held[index].replace(output);
         self.holding += usize::from(before.is_none());
         self.pinning.push(slot.0);
         if self.pinning.len() >= MAX_PINNING {
@@ -438,7 +471,8 @@ impl<'c> Engine<'c> {
             }
             Action::Reject { slot, partition, offset, bytes, rejection } => {
                 let (record, name) = (self.take_held(slot.0), self.client_name(&rejection));
-                self.round.reject((partition, offset), record, bytes as usize, rejection, name);
+                let form = if record.is_stub() { Form::Stub } else { Form::Whole };
+                self.round.reject((partition, offset), (record, form), bytes as usize, rejection, name);
             }
             Action::Pause { partition: number } => {
                 let (topic, partition) = self.place_name(number);

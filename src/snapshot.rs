@@ -66,6 +66,8 @@ pub struct ServiceSnapshot {
     /// Records by what a resync found, in the order of [`RESYNCED`].
     pub resynced: [u64; RESYNCED.len()],
     pub lost_records: u64,
+    /// Stubs that were committed to the dead-letter topic.
+    pub stubs: u64,
     pub rebalances: u64,
     /// Joined, producer up, not draining.
     pub ready: bool,

@@ -13,6 +13,7 @@ mod kafka;
 mod outcome;
 mod transaction;
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,10 +40,23 @@ pub struct Output<P> {
     pub client: Option<u32>,
     /// It goes to the dead-letter topic.
     pub rejected: Option<Rejected>,
+    /// How much of it is sent; less than all of it only if it is rejected.
+    pub form: Form,
     /// Its partition was revoked: its next owner sends it again, and commits it.
     pub orphan: bool,
-    /// The dead-letter topic refuses it too, and it is let go: committed without being sent.
+    /// The dead-letter topic refuses each stub of it, too, and it is let go: committed without being sent.
     pub discarded: bool,
+}
+
+/// How much of a record is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// All of it.
+    Whole,
+    /// A stub: the key and the headers of the rejection, which name the original.
+    Stub,
+    /// A stub without the key.
+    KeylessStub,
 }
 
 /// What the dead-letter topic is told.
@@ -60,6 +74,8 @@ pub struct Rejected {
 pub struct Round<P> {
     outputs: Vec<Output<P>>,
     bytes: usize,
+    /// Stubs that were committed and not taken by [`take_stubs`](Round::take_stubs) yet.
+    stubs: u64,
 }
 
 /// What became of a record that its topic refuses.
@@ -67,26 +83,42 @@ pub struct Round<P> {
 pub enum Refused {
     /// It goes to the dead-letter topic.
     DeadLettered,
-    /// The dead-letter topic refuses it too.
+    /// A stub of it goes to the dead-letter topic.
+    Stubbed,
+    /// The dead-letter topic refuses each stub, too.
     Again,
+}
+
+impl<P> Output<P> {
+    /// Whether a stub is sent in place of the record.
+    fn is_stub(&self) -> bool {
+        self.form != Form::Whole && !self.discarded
+    }
 }
 
 impl<P> Default for Round<P> {
     fn default() -> Round<P> {
-        Round { outputs: Vec::new(), bytes: 0 }
+        Round { outputs: Vec::new(), bytes: 0, stubs: 0 }
     }
 }
 
 impl<P> Round<P> {
     /// Adds a record, by its partition and offset, that goes to the target.
     pub fn admit(&mut self, place: (u32, i64), payload: P, bytes: usize, client: Option<u32>) {
-        self.push(place, payload, bytes, client, None);
+        self.push(place, payload, bytes, client, None, Form::Whole);
     }
 
-    /// Adds a record that goes to the dead-letter topic; `name` is its client's, empty for anonymous.
-    pub fn reject(&mut self, place: (u32, i64), payload: P, bytes: usize, rejection: Rejection, name: Arc<str>) {
+    /// Adds a record that goes to the dead-letter topic in this form; `name` is its client's, empty for anonymous.
+    pub fn reject(
+        &mut self,
+        place: (u32, i64),
+        (payload, form): (P, Form),
+        bytes: usize,
+        rejection: Rejection,
+        name: Arc<str>,
+    ) {
         let rejected = Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name };
-        self.push(place, payload, bytes, rejection.client, Some(rejected));
+        self.push(place, payload, bytes, rejection.client, Some(rejected), form);
     }
 
     fn push(
@@ -96,9 +128,11 @@ impl<P> Round<P> {
         bytes: usize,
         client: Option<u32>,
         rejected: Option<Rejected>,
+        form: Form,
     ) {
         self.bytes += bytes;
-        self.outputs.push(Output { payload, partition, offset, client, rejected, orphan: false, discarded: false });
+        let output = Output { payload, partition, offset, client, rejected, form, orphan: false, discarded: false };
+        self.outputs.push(output);
     }
 
     /// A partition was revoked: what is decided of it is its next owner's to send.
@@ -118,16 +152,27 @@ impl<P> Round<P> {
         });
     }
 
-    /// Drops the outputs that the caller does not want, by partition and offset.
+    /// Drops the outputs that are committed: those that the caller does not want, by partition and offset.
     pub fn retain(&mut self, wanted: impl Fn(u32, i64) -> bool) {
-        self.outputs.retain(|output| wanted(output.partition, output.offset));
+        let stubs = &mut self.stubs;
+        self.outputs.retain(|output| {
+            let wanted = wanted(output.partition, output.offset);
+            *stubs += u64::from(!wanted && output.is_stub());
+            wanted
+        });
     }
 
-    /// The topic of this output refuses it for good: from now on it is `undeliverable`, if it was not already.
+    /// The topic of this output refuses it for good. An admitted record becomes `undeliverable`, a rejected one a stub,
+    /// and a stub loses its key.
     pub fn refuse(&mut self, tag: usize, throttle: &mut Throttle) -> Refused {
         let output = &mut self.outputs[tag];
         if output.rejected.is_some() {
-            return Refused::Again;
+            output.form = match output.form {
+                Form::Whole => Form::Stub,
+                Form::Stub => Form::KeylessStub,
+                Form::KeylessStub => return Refused::Again,
+            };
+            return Refused::Stubbed;
         }
         let client = output.client.and_then(|client| throttle.client_name(client)).unwrap_or_else(|| Arc::from(""));
         output.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after: Duration::ZERO, client });
@@ -135,7 +180,7 @@ impl<P> Round<P> {
         Refused::DeadLettered
     }
 
-    /// Lets go of an output that both topics refuse: it is committed without being sent.
+    /// Lets go of an output whose stubs are refused, too: it is committed without being sent.
     pub fn discard(&mut self, tag: usize) {
         self.outputs[tag].discarded = true;
     }
@@ -152,8 +197,14 @@ impl<P> Round<P> {
 
     /// Lets go of everything: all of it is committed.
     pub fn clear(&mut self) {
+        self.stubs += self.outputs.iter().filter(|output| output.is_stub()).count() as u64;
         self.outputs.clear();
         self.bytes = 0;
+    }
+
+    /// Returns the number of stubs that were committed since the last call.
+    pub fn take_stubs(&mut self) -> u64 {
+        mem::take(&mut self.stubs)
     }
 
     /// How many outputs there are.
@@ -166,7 +217,7 @@ impl<P> Round<P> {
         self.outputs.is_empty()
     }
 
-    /// Bytes of all outputs.
+    /// The memory cost of all outputs, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

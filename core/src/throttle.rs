@@ -42,6 +42,8 @@ pub enum Sender<'a> {
     NotAllowed(&'a str),
     /// None, or one that can't be read.
     Anonymous,
+    /// The record has more headers than are read, so it can't be forwarded as it is.
+    Oversized,
 }
 
 /// A record that was just read.
@@ -50,7 +52,7 @@ pub struct Arrival<'a> {
     /// The partition's number, as given to [`Throttle::handle_assigned`].
     pub partition: u32,
     pub offset: i64,
-    /// Key, value and headers.
+    /// The memory that the record costs while it is delayed.
     pub bytes: u32,
     pub sender: Sender<'a>,
 }

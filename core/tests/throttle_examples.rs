@@ -244,6 +244,27 @@ fn passthrough_admits_everything_and_counts_what_would_have_been() {
     assert_eq!(sim.throttle.window_admitted(sim.now).1, 101);
 }
 
+/// A record with more headers than are read can't be forwarded as it is: not even in shadow mode, not even when the
+/// capacity is used up.
+#[test]
+fn an_oversized_record_is_undeliverable_in_every_mode() {
+    for (mode, enforce) in [(Mode::Shape, true), (Mode::Reject, true), (Mode::Shape, false), (Mode::Reject, false)] {
+        let mut policy = policy(1, SECOND);
+        (policy.mode, policy.enforce) = (mode, enforce);
+        let mut sim = Sim::new(policy, 1);
+        let undeliverable = Fate::Rejected(Reason::Undeliverable);
+        assert_eq!(sim.read_sized(Sender::Oversized, 0, 1), undeliverable, "{mode:?} {enforce}");
+        sim.read("a", 0);
+        sim.read("a", 0);
+        assert_eq!(sim.read_sized(Sender::Oversized, 0, 1), undeliverable, "{mode:?} {enforce}");
+        let (real, shadow) = sim.throttle.unregistered();
+        let counted = [real, shadow].map(|counts| (counts.admitted, counts.rejected.get(Reason::Undeliverable)));
+        assert_eq!(counted, [(0, 2), (0, 0)], "{mode:?} {enforce}");
+        let left = if enforce && mode == Mode::Shape { 2 } else { 4 };
+        assert_eq!(sim.throttle.partition(0).unwrap().base, left, "{mode:?} {enforce}");
+    }
+}
+
 #[test]
 fn senders_that_can_not_be_known_are_turned_away() {
     let mut policy = policy(10, SECOND);

@@ -54,6 +54,7 @@ pub(super) fn send(producer: &Producer, output: &mut Output<record::Output<'_>>,
             reason: *reason,
             client,
             retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
+            form: output.form,
         }),
     };
     producer.send(to, &mut output.payload, tag)

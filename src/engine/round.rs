@@ -69,6 +69,7 @@ impl Engine<'_> {
             }
         }
         self.round.clear();
+        self.report.stubs += self.round.take_stubs();
         self.detach_held();
         (self.last_round, self.hurry) = (counts_from(began, now, self.job.kafka.commit_interval), false);
         self.end_lateness(&late, "a late round was committed", now.since(began));

@@ -97,6 +97,7 @@ impl<'c> Engine<'c> {
         let (topic, partition) = match note {
             Note::Overtaken { partition, .. }
             | Note::Undeliverable { partition, .. }
+            | Note::Stubbed { partition, .. }
             | Note::Discarded { partition, .. } => self.place_name(*partition),
             _ => ("", 0),
         };
@@ -133,6 +134,16 @@ impl<'c> Engine<'c> {
                     topic, partition, offset, left_out, "undeliverable: {topic}/{partition} offset {offset}: {why}"
                 );
             }),
+            Note::Stubbed { offset, why, .. } => seldom.tell("stubbed", now, |left_out| {
+                warn!(
+                    service,
+                    topic,
+                    partition,
+                    offset,
+                    left_out,
+                    "a stub goes to the dead-letter topic in place of {topic}/{partition} offset {offset}: {why}"
+                );
+            }),
             // Each of them: nothing else says which record is gone.
             Note::Discarded { offset, why, .. } => {
                 error!(
@@ -157,6 +168,7 @@ impl<'c> Engine<'c> {
             | Note::Unlearnt(_)
             | Note::Overtaken { .. }
             | Note::Undeliverable { .. }
+            | Note::Stubbed { .. }
             | Note::Discarded { .. } => {}
         }
     }

@@ -52,6 +52,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("fetch.queue.backoff.ms", "10"),
     ("fetch.wait.max.ms", "100"),
     // What is fetched ahead, over all partitions together: at most this much, and one fetch from each broker on its way.
+    // librdkafka counts values only, keys and headers not; the number of records bounds these.
     ("queued.max.messages.kbytes", "16384"),
     ("queued.min.messages", "20000"),
     ("fetch.max.bytes", "16777216"),

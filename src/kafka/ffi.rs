@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::os::raw::c_int;
 use std::ptr::NonNull;
 use std::time::Duration;
-use std::{ptr, slice};
+use std::{mem, ptr, slice};
 
 use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
@@ -77,31 +77,69 @@ pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
     unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(message.topic_ptr())) }
 }
 
-/// Name and value of a header.
-pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
-
-/// The header at an index. (`Headers::try_get` panics on a name that is not UTF-8.) A name with a NUL inside is
-/// shown up to it; copies made by librdkafka keep it whole.
-pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHeader<'_>> {
-    let (mut name, mut value, mut size) = (ptr::null::<c_char>(), ptr::null::<c_void>(), 0_usize);
-    let list: *const BorrowedHeaders = headers;
-    // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list (that is how rdkafka makes it), which lives and
-    // stays unchanged while it is borrowed; on success name is a C string and value is null or `size` bytes, both inside the list.
+/// The headers of a message: none, a list, or an error where librdkafka cannot hand them over.
+///
+/// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that it cannot parse
+/// as none.)
+pub(super) fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> Result<Option<&'a BorrowedHeaders>, Code> {
+    let mut list = ptr::null_mut();
+    // SAFETY: the message lives while it is borrowed; on success the list is part of it, and only `&mut` takes it out.
+    // The address of a header list is what rdkafka makes a `&BorrowedHeaders` of.
     unsafe {
-        let error = sys::rd_kafka_header_get_all(list.cast(), index, &mut name, &mut value, &mut size);
-        (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
-            .then(|| (CStr::from_ptr(name).to_bytes(), bytes(value, size)))
+        match sys::rd_kafka_message_headers(message.ptr(), &mut list) {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(list.cast::<BorrowedHeaders>().as_ref()),
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__NOENT => Ok(None),
+            error => Err(error.into()),
+        }
     }
 }
 
-/// The header at an index, if its value is not null and no part of its name is out of sight (behind a NUL).
+/// Name and value of a header.
+pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
+
+/// `rd_kafka_header_t` of librdkafka's `rdkafka_header.h`: one allocation for a header, its name and its value.
 ///
-/// librdkafka does not tell how long a name is. It puts the value right behind the NUL that ends it: if the value stands right
-/// behind the first NUL, that is the end.
-pub(super) fn whole_header_at(headers: &BorrowedHeaders, index: usize) -> Option<(&[u8], &[u8])> {
-    let (name, value) = header_at(headers, index)?;
-    let value = value?;
-    (name.as_ptr().addr() + name.len() + 1 == value.as_ptr().addr()).then_some((name, value))
+/// The public interface does not tell a name's length, and a name may have a NUL inside.
+#[repr(C)]
+struct HeaderLayout {
+    serialized_size: usize,
+    value_size: usize,
+    name_size: usize,
+    value: *mut c_char,
+    name: [c_char; 1],
+}
+
+/// From a header's name back to the length of the name.
+const NAME_SIZE_BEFORE_NAME: usize = mem::offset_of!(HeaderLayout, name) - mem::offset_of!(HeaderLayout, name_size);
+
+// The layout was read in this version, which rdkafka-sys builds from source and links statically. For another version,
+// compare `HeaderLayout` with its `rdkafka_header.h` first.
+const _: () = assert!(sys::RD_KAFKA_VERSION == 0x020c_01ff, "compare HeaderLayout with this librdkafka's header");
+
+/// The header at an index. (`Headers::try_get` panics on a name that is not UTF-8, and cuts a name at a NUL.)
+pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHeader<'_>> {
+    let (mut name, mut value, mut size) = (ptr::null::<c_char>(), ptr::null::<c_void>(), 0_usize);
+    let list: *const BorrowedHeaders = headers;
+    // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list (that is how rdkafka makes it), which
+    // lives and stays unchanged while it is borrowed. On success `value` is null or `size` bytes, and `name` is the
+    // last field of a `HeaderLayout` (see the assertion above), with `name_size` bytes and a NUL, all inside the list.
+    unsafe {
+        let error = sys::rd_kafka_header_get_all(list.cast(), index, &mut name, &mut value, &mut size);
+        if error != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return None;
+        }
+        let name_size = *name.byte_sub(NAME_SIZE_BEFORE_NAME).cast::<usize>();
+        debug_assert_eq!(*name.add(name_size), 0, "a NUL ends a name");
+        debug_assert!(value.is_null() || name.add(name_size + 1).addr() == value.addr(), "a value follows its name");
+        Some((slice::from_raw_parts(name.cast::<u8>(), name_size), bytes(value, size)))
+    }
+}
+
+/// The number of headers in a list.
+pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
+    let list: *const BorrowedHeaders = headers;
+    // SAFETY: as above: the address of a list that lives and stays unchanged while it is borrowed.
+    unsafe { sys::rd_kafka_header_cnt(list.cast()) }
 }
 
 /// A list of headers of our own. (`OwnedHeaders` takes names as `str` and copies them twice, and can't be made of a message's list.)
@@ -112,13 +150,6 @@ impl HeaderList {
     pub fn with_capacity(count: usize) -> HeaderList {
         // SAFETY: the call only fails where memory ends, and then does not return.
         HeaderList::own(unsafe { sys::rd_kafka_headers_new(count) }).expect("a new list")
-    }
-
-    /// A copy.
-    pub fn copy_of(headers: &BorrowedHeaders) -> HeaderList {
-        let list: *const BorrowedHeaders = headers;
-        // SAFETY: a `&BorrowedHeaders` is the address of librdkafka's header list, which lives while it is borrowed.
-        HeaderList::own(unsafe { sys::rd_kafka_headers_copy(list.cast()) }).expect("a copy of a list")
     }
 
     /// Takes a consumed message's headers out of it. The message makes them anew, from the bytes that it came as, when
@@ -143,28 +174,17 @@ impl HeaderList {
         unsafe { self.0.cast::<BorrowedHeaders>().as_ref() }
     }
 
-    /// Adds one at the end; its name may be any bytes.
-    pub fn add(&mut self, name: &[u8], value: &[u8]) {
-        // SAFETY: the list is ours alone through `&mut`; name and value are as long as told, and copied. (A length is never
-        // more than `isize::MAX`.) That a list is read-only is the only error, and none of ours is.
+    /// Adds a header at the end; its name may be any bytes.
+    pub fn add(&mut self, name: &[u8], value: Option<&[u8]>) {
+        // SAFETY: the list is ours alone through `&mut`; name and value are as long as told, and copied, a null value
+        // excepted. (A length is never more than `isize::MAX`.) That a list is read-only is the only error, and none of
+        // ours is.
         unsafe {
-            let (name_size, value_size) = (name.len() as isize, value.len() as isize);
-            let (name, value) = (name.as_ptr().cast::<c_char>(), value.as_ptr().cast::<c_void>());
+            let (name_size, value_size) = (name.len() as isize, value.map_or(0, <[u8]>::len) as isize);
+            let name = name.as_ptr().cast::<c_char>();
+            let value = value.map_or(ptr::null(), |value| value.as_ptr().cast::<c_void>());
             sys::rd_kafka_header_add(self.0.as_ptr(), name, name_size, value, value_size);
         }
-    }
-
-    /// Removes every header of this name.
-    pub fn remove(&mut self, name: &CStr) {
-        // SAFETY: the list is ours alone through `&mut`; librdkafka owns and frees the removed elements. That a name is
-        // absent is the only error.
-        unsafe { sys::rd_kafka_header_remove(self.0.as_ptr(), name.as_ptr()) };
-    }
-}
-
-impl Clone for HeaderList {
-    fn clone(&self) -> HeaderList {
-        HeaderList::copy_of(self.as_borrowed())
     }
 }
 
@@ -521,7 +541,6 @@ unsafe impl Send for ReplyQueue {}
 mod tests {
     use rdkafka::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-    use rdkafka::message::{Header, OwnedHeaders};
     use rdkafka::topic_partition_list::Offset;
 
     use super::super::embedded::Embedded;
@@ -570,34 +589,23 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_removed_by_name_and_the_rest_keeps_its_order() {
-        let mut owned = OwnedHeaders::new();
-        for (key, value) in [("a", Some("1")), ("b", None), ("a", Some("")), ("", Some("2")), ("b", Some("3"))] {
-            owned = owned.insert(Header { key, value });
-        }
-        let mut headers = HeaderList::copy_of(owned.as_borrowed());
-        headers.remove(c"none");
-        assert_eq!(all(&headers).len(), 5);
-        headers.remove(c"b");
-        assert_eq!(all(&headers), [(&b"a"[..], Some(&b"1"[..])), (b"a", Some(b"")), (b"", Some(b"2"))]);
-    }
-
-    #[test]
-    fn a_name_that_is_not_utf8_is_only_bytes() {
-        // rdkafka takes names as `str`, librdkafka as bytes.
-        let mut headers = HeaderList::with_capacity(1);
-        headers.add(b"\xff\xfe", b"v");
-        assert_eq!(all(&headers), [(&b"\xff\xfe"[..], Some(&b"v"[..]))]);
-    }
-
-    #[test]
-    fn a_header_is_whole_unless_its_name_goes_on_out_of_sight_or_its_value_is_null() {
-        let owned = OwnedHeaders::new().insert(Header { key: "null", value: None::<&[u8]> });
-        let mut headers = HeaderList::copy_of(owned.as_borrowed());
-        let named: [(&[u8], &[u8]); 5] = [(b"a", b"1"), (b"", b""), (b"a\0b", b"1"), (b"\0", b""), (b"a\0", b"\0")];
-        named.into_iter().for_each(|(name, value)| headers.add(name, value));
-        let whole: Vec<_> = (0..=named.len()).map(|index| whole_header_at(headers.as_borrowed(), index)).collect();
-        assert_eq!(whole, [None, Some(named[0]), Some(named[1]), None, None, None]);
+    fn names_and_values_of_headers_are_any_bytes() {
+        let headers: [RawHeader<'_>; 10] = [
+            (b"a", Some(b"1")),
+            (b"a", None),
+            (b"", Some(b"")),
+            (b"", None),
+            (b"a\0b", Some(b"1")),
+            (b"a\0b", None),
+            (b"\0", Some(b"")),
+            (b"\0\0", None),
+            (b"a\0", Some(b"\0")),
+            (b"\xff\xfe", Some(b"v")),
+        ];
+        let mut list = HeaderList::with_capacity(1);
+        headers.into_iter().for_each(|(name, value)| list.add(name, value));
+        assert_eq!(all(&list), headers);
+        assert_eq!(header_count(list.as_borrowed()), headers.len());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where outputs go.
 
 use std::cell::Cell;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, PurgeConfig};
 use watermaster_core::reason::Reason;
 use watermaster_core::round::TransactionError;
-pub use watermaster_core::round::{Failure, SendError};
+pub use watermaster_core::round::{Failure, Form, SendError};
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
@@ -64,6 +64,8 @@ pub struct DeadLetter<'a> {
     pub client: &'a str,
     /// When to try again; 0: no meaning.
     pub retry_after_ms: u64,
+    /// How much of the record goes there.
+    pub form: Form,
 }
 
 /// The one producer of a service.
@@ -319,13 +321,14 @@ impl Producer {
     ///
     /// The headers of a fresh record are handed over, not copied; it makes them anew if it is sent again.
     pub fn send(&self, to: Destination<'_>, output: &mut Output<'_>, tag: usize) -> Result<(), SendError> {
-        let (topic, headers) = match to {
-            Destination::Target => (&self.topics.target, output.take_headers()),
+        let (topic, headers, form) = match to {
+            Destination::Target => (&self.topics.target, output.take_headers(), Form::Whole),
             Destination::DeadLetter(letter) => {
-                (&self.topics.dead_letter, Some(self.dead_letter_headers(output, &letter)))
+                (&self.topics.dead_letter, Some(self.dead_letter_headers(output, &letter)), letter.form)
             }
         };
-        let (key, value) = (output.key(), output.value());
+        let key = output.key().filter(|_| form != Form::KeylessStub);
+        let value = output.value().filter(|_| form == Form::Whole);
         let timestamp_ms = output.timestamp_ms().unwrap_or(NO_TIMESTAMP);
         match ffi::produce(self.client(), topic, ffi::Outgoing { key, value, timestamp_ms, headers, tag }) {
             Err(_) if planted(Fault::IgnoredSendError) => Ok(()),
@@ -380,18 +383,22 @@ impl Producer {
         self.inner.client()
     }
 
-    /// The record's own headers without earlier `throttle-*`, then ours.
+    /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
     fn dead_letter_headers(&self, output: &mut Output<'_>, letter: &DeadLetter<'_>) -> HeaderList {
-        let attempt = incoming_attempt(output.headers()).map_or(1, |attempt| attempt.saturating_add(1));
-        let came_back = output.headers().iter().any(|(name, _)| name.starts_with(throttle::PREFIX));
-        let mut headers = output.take_headers().unwrap_or_else(|| HeaderList::with_capacity(throttle::ALL.len()));
-        if came_back {
-            throttle::ALL.into_iter().for_each(|name| headers.remove(name));
-        }
+        let earlier = Earlier::of(output.contents().headers);
+        let stub = letter.form != Form::Whole;
+        let mut headers = if stub {
+            HeaderList::with_capacity(throttle::ALL.len())
+        } else if earlier.any {
+            output.copy_headers(|name| !throttle::ALL.contains(&name))
+        } else {
+            output.take_headers().unwrap_or_else(|| HeaderList::with_capacity(throttle::ALL.len()))
+        };
+        let attempt = earlier.attempt.map_or(1, |attempt| attempt.saturating_add(1));
         let [partition, offset] = [i64::from(output.partition()), output.offset()].map(Number::new);
         let timestamp_ms = Number::new(output.timestamp_ms().unwrap_or(NO_TIMESTAMP));
         let [retry_after_ms, attempt] = [letter.retry_after_ms, attempt].map(Number::new);
-        let values: [(&CStr, &[u8]); throttle::ALL.len()] = [
+        let values: [(&[u8], &[u8]); 9] = [
             (throttle::REASON, letter.reason.as_str().as_bytes()),
             (throttle::SERVICE, self.names.service.as_bytes()),
             (throttle::CLIENT, letter.client.as_bytes()),
@@ -403,7 +410,10 @@ impl Producer {
             (throttle::ATTEMPT, attempt.text()),
         ];
         for (name, value) in values {
-            headers.add(name.to_bytes(), value);
+            headers.add(name, Some(value));
+        }
+        if stub {
+            headers.add(throttle::STUB, Some(b"1"));
         }
         headers
     }
@@ -459,31 +469,46 @@ impl Transactions {
     }
 }
 
-/// The attempt that an earlier pass wrote, if it is a number.
-fn incoming_attempt(headers: Headers<'_>) -> Option<u64> {
-    let (_, value) = headers.iter().filter(|(name, _)| *name == throttle::ATTEMPT.to_bytes()).last()?;
-    std::str::from_utf8(value?).ok()?.parse().ok()
+/// Headers of earlier rejections that a record still carries.
+struct Earlier {
+    /// Whether there are any that are to be replaced.
+    any: bool,
+    /// The last attempt, if it is a number.
+    attempt: Option<u64>,
+}
+
+impl Earlier {
+    fn of(headers: Headers<'_>) -> Earlier {
+        let mut earlier = Earlier { any: false, attempt: None };
+        for (name, value) in headers.iter().filter(|(name, _)| name.starts_with(throttle::PREFIX)) {
+            earlier.any |= throttle::ALL.contains(&name);
+            if name == throttle::ATTEMPT {
+                earlier.attempt = value.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+            }
+        }
+        earlier
+    }
 }
 
 /// The headers of a rejected record.
 mod throttle {
-    use std::ffi::CStr;
-
-    /// All begin so.
+    /// The beginning of each name.
     pub const PREFIX: &[u8] = b"throttle-";
 
-    pub const REASON: &CStr = c"throttle-reason";
-    pub const SERVICE: &CStr = c"throttle-service";
-    pub const CLIENT: &CStr = c"throttle-client";
-    pub const TOPIC: &CStr = c"throttle-topic";
-    pub const PARTITION: &CStr = c"throttle-partition";
-    pub const OFFSET: &CStr = c"throttle-offset";
-    pub const TIMESTAMP_MS: &CStr = c"throttle-timestamp-ms";
-    pub const RETRY_AFTER_MS: &CStr = c"throttle-retry-after-ms";
-    pub const ATTEMPT: &CStr = c"throttle-attempt";
+    pub const REASON: &[u8] = b"throttle-reason";
+    pub const SERVICE: &[u8] = b"throttle-service";
+    pub const CLIENT: &[u8] = b"throttle-client";
+    pub const TOPIC: &[u8] = b"throttle-topic";
+    pub const PARTITION: &[u8] = b"throttle-partition";
+    pub const OFFSET: &[u8] = b"throttle-offset";
+    pub const TIMESTAMP_MS: &[u8] = b"throttle-timestamp-ms";
+    pub const RETRY_AFTER_MS: &[u8] = b"throttle-retry-after-ms";
+    pub const ATTEMPT: &[u8] = b"throttle-attempt";
+    /// Only stubs have it.
+    pub const STUB: &[u8] = b"throttle-stub";
 
-    pub const ALL: [&CStr; 9] =
-        [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT];
+    pub const ALL: [&[u8]; 10] =
+        [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB];
 }
 
 /// Collects failures on the polling thread.

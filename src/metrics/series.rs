@@ -193,6 +193,7 @@ struct Totals {
     allocations: Vec<Counter>,
     consumer_recreations: Counter,
     lost_records: Counter,
+    stubs: Counter,
     rebalances: Counter,
     resyncs: Counter,
     /// Found committed, found not.
@@ -240,6 +241,7 @@ impl Totals {
                 .collect(),
             consumer_recreations: registry.counter(&table::CONSUMER_RECREATIONS, &[service]),
             lost_records: registry.counter(&table::LOST_RECORDS, &[service]),
+            stubs: registry.counter(&table::STUBS, &[service]),
             rebalances: registry.counter(&table::REBALANCES, &[service]),
             resyncs: registry.counter(&table::RESYNCS, &[service]),
             resynced: RESYNCED.map(|found| registry.counter(&table::RESYNCED, &[service, found])),
@@ -260,6 +262,7 @@ impl Totals {
         }
         self.consumer_recreations.absolute(snapshot.consumer_recreations);
         self.lost_records.absolute(snapshot.lost_records);
+        self.stubs.absolute(snapshot.stubs);
         self.rebalances.absolute(snapshot.rebalances);
         self.resyncs.absolute(snapshot.resyncs);
         self.resynced.iter().zip(snapshot.resynced).for_each(|(counter, count)| counter.absolute(count));

@@ -21,3 +21,4 @@ mod promise;
 mod reload;
 mod restart;
 mod rig;
+mod strangers;

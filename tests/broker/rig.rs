@@ -63,14 +63,32 @@ impl Rig {
         partitions: i32,
         change: impl FnOnce(&mut Topic, &mut Topic),
     ) -> Rig {
+        Rig::build(broker, prefix, (sources, partitions), |topics| {
+            if let [.., target, dead_letter] = topics {
+                change(target, dead_letter);
+            }
+        })
+    }
+
+    /// Creates the topics with one source partition; `change` has a look at each topic first.
+    pub fn with_topics(broker: &Broker, prefix: &str, change: impl FnMut(&mut Topic)) -> Rig {
+        Rig::build(broker, prefix, (1, 1), |topics| topics.iter_mut().for_each(change))
+    }
+
+    /// Creates the topics; `change` has a look at all of them first, target and dead-letter topic last.
+    fn build(
+        broker: &Broker,
+        prefix: &str,
+        (sources, partitions): (usize, i32),
+        change: impl FnOnce(&mut [Topic]),
+    ) -> Rig {
         let name = unique(prefix);
         let sources: Vec<String> = (0..sources).map(|n| format!("{name}.source-{n}")).collect();
         let (target, dead_letter) = (format!("{name}.target"), format!("{name}.dead-letter"));
         let mut topics: Vec<Topic> = sources.iter().map(|source| Topic::new(source, partitions)).collect();
-        let mut target_topic = Topic::new(&target, TARGET_PARTITIONS);
-        let mut dead_letter_topic = Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS);
-        change(&mut target_topic, &mut dead_letter_topic);
-        topics.extend([target_topic, dead_letter_topic]);
+        topics.push(Topic::new(&target, TARGET_PARTITIONS));
+        topics.push(Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS));
+        change(&mut topics);
         let topics = broker.create(&topics);
         Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: topics }
     }

@@ -129,8 +129,17 @@ impl Watermaster {
 
     /// Resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most resident memory so far, in KiB.
+    pub fn peak_resident_kib(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.pid())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
     }
 

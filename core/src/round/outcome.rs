@@ -24,7 +24,7 @@ pub enum Stop {
     Denied(String),
     /// The map of a partition outgrew its budget.
     Map(String),
-    /// The dead-letter topic refuses this record too.
+    /// The dead-letter topic refuses this record and each stub of it.
     Undeliverable { partition: u32, offset: i64, why: String },
     /// Somebody else committed.
     Foreign(Foreign),
@@ -106,6 +106,8 @@ pub enum Note {
     Overtaken { partition: u32, committed: i64, known: i64 },
     /// A record that its topic refuses goes to the dead-letter topic.
     Undeliverable { partition: u32, offset: i64, why: String },
-    /// A record that both topics refuse is let go.
+    /// The dead-letter topic refuses a record, or the stub with its key: a stub, or one without the key, goes there.
+    Stubbed { partition: u32, offset: i64, why: String },
+    /// A record whose stubs are refused, too, is let go.
     Discarded { partition: u32, offset: i64, why: String },
 }

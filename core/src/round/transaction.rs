@@ -40,7 +40,7 @@ pub struct Rules {
     pub timeout: Duration,
     /// Take an offset that somebody else committed for a partition's start; otherwise stop.
     pub replay_foreign: bool,
-    /// Let go of a record that the dead-letter topic refuses too; otherwise stop.
+    /// Let go of a record whose stubs the dead-letter topic refuses, too; otherwise stop.
     pub discard_undeliverable: bool,
 }
 

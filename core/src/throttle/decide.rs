@@ -34,12 +34,17 @@ impl Throttle {
                 self.count_arrival(now, client, first_time);
                 self.decide(now, client, arrival)
             }
-            Err(reason) => {
-                self.unregistered_counts().rejected.add(reason);
-                Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
-            }
+            Err(reason) => self.reject_unregistered(arrival.sender, reason),
         };
         if self.policy.enforce { self.enact(now, arrival, verdict) } else { self.pass(now, arrival, verdict) }
+    }
+
+    /// Rejects a record of no registered client. An oversized one is really rejected in shadow mode, too.
+    #[cold]
+    fn reject_unregistered(&mut self, sender: Sender<'_>, reason: Reason) -> Verdict {
+        let counts = if sender == Sender::Oversized { &mut self.unregistered } else { self.unregistered_counts() };
+        counts.rejected.add(reason);
+        Verdict::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None })
     }
 
     /// Applies an enforced verdict. Unless delayed, the record completes now and must fit in the map: a rejection for
@@ -65,8 +70,12 @@ impl Throttle {
         }
     }
 
-    /// Passthrough: admitted, whatever was decided.
+    /// Shadow mode: admits the record, unless it can't be forwarded as it is.
     fn pass(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
+        if arrival.sender == Sender::Oversized {
+            self.complete(arrival.partition, arrival.offset);
+            return verdict;
+        }
         let client = match (verdict, arrival.sender) {
             (Verdict::Reject(rejection), _) => rejection.client,
             (_, Sender::Client(name)) => self.registry.find(name),
@@ -93,6 +102,7 @@ impl Throttle {
             Sender::Client(name) => name,
             Sender::NotAllowed(_) => return Err(Reason::UnknownClient),
             Sender::Anonymous => return Err(Reason::Anonymous),
+            Sender::Oversized => return Err(Reason::Undeliverable),
         };
         match self.registry.find(name) {
             Some(client) => Ok(client),

@@ -67,6 +67,7 @@ counters! {
     resyncs_dropped 1_500 "resyncs that dropped something";
     put_aside 300 "records that came while a round was late";
     undeliverable 15_000 "poison records found";
+    stubbed 10_000 "stubs tried in place of records or keys that the dead-letter topic refuses";
     discarded 3_000 "poison records that both topics refuse, let go";
     neighbours 10_000 "records refused with a neighbour";
     slow_offsets 1_000 "offsets that took longer than a call";

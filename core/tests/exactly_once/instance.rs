@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use watermaster_core::policy::Policy;
-use watermaster_core::round::{Round, Rules, Step, Stop, Transactions};
+use watermaster_core::round::{Form, Round, Rules, Step, Stop, Transactions};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
 use super::client::{Client, Cluster};
 use super::group::Partitions;
 use super::link::{Link, Offsets};
-use super::source::{PARTITIONS, Record};
+use super::source::{PARTITIONS, Poison, Record};
 
 /// A moment.
 pub(super) const STEP: Duration = Duration::from_millis(100);
@@ -230,6 +230,7 @@ impl Instance {
     fn decide(&mut self, now: Time, record: Record) {
         let Record { partition, offset, client, .. } = record;
         let sender = CLIENTS.get(usize::from(client)).map_or(Sender::Anonymous, |name| Sender::Client(name));
+        let sender = if record.poison == Poison::Instance { Sender::Oversized } else { sender };
         match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: BYTES, sender }) {
             Verdict::Skip => {}
             Verdict::Admit(client) => self.round.admit((partition, offset), record, BYTES as usize, client),
@@ -247,7 +248,8 @@ impl Instance {
     fn reject(&mut self, record: Record, rejection: Rejection) {
         let name = rejection.client.and_then(|client| self.throttle.client_name(client));
         let at = (record.partition, record.offset);
-        self.round.reject(at, record, BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
+        let form = if record.poison == Poison::Instance { Form::Stub } else { Form::Whole };
+        self.round.reject(at, (record, form), BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
     }
 
     fn act(&mut self, now: Time) {

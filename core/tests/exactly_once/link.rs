@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use watermaster_core::map;
 use watermaster_core::round::{
-    Commit, Committed, ErrorClass, ErrorKind, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
+    Commit, Committed, ErrorClass, ErrorKind, Failure, Form, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
 
 use super::broker::{DEAD_LETTER, Late};
@@ -123,7 +123,7 @@ impl Kafka<Record> for Link<'_> {
         }
         let open = self.producer().open;
         self.expect(open, "send outside of a transaction");
-        let record = output.payload;
+        let mut record = output.payload;
         let log = if output.rejected.is_some() { DEAD_LETTER } else { usize::from(record.client) % DEAD_LETTER };
         if self.producer().fatal.is_some() || self.producer().failing.is_some() {
             return Err(SendError::Fatal("erroneous state".to_owned()));
@@ -131,6 +131,15 @@ impl Kafka<Record> for Link<'_> {
         if self.producer().in_flight.len() as u64 >= self.cluster.rates.queue {
             self.cluster.broker.coverage.queue_full += 1;
             return Err(SendError::QueueFull);
+        }
+        let whole_to_target = log != DEAD_LETTER && record.poison == Poison::Instance;
+        self.expect(!whole_to_target, "a record that is only to be sent as a stub goes to the target");
+        if log == DEAD_LETTER {
+            let needed = output.form == Form::Whole || record.poison.is_refused_as(Form::Whole);
+            self.expect(needed, "a stub of a record that the dead-letter topic takes whole");
+            if !record.poison.is_refused_as(output.form) {
+                record.poison = Poison::Nobody;
+            }
         }
         if record.poison == Poison::Producer && log != DEAD_LETTER {
             if self.cluster.has(Plant::IgnoredSendError) {

@@ -198,7 +198,7 @@ impl Link<'_> {
 
     fn send_batch(&mut self, log: usize, batch: &[(usize, Record, usize)]) -> bool {
         let refused = |record: &Record| match record.poison {
-            Poison::Everywhere => true,
+            Poison::Whole | Poison::Key | Poison::Everywhere | Poison::Instance => true,
             Poison::Broker => log != DEAD_LETTER,
             Poison::Nobody | Poison::Producer => false,
         };

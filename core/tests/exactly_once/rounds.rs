@@ -106,6 +106,7 @@ impl Instance {
                     coverage.resyncs_dropped += u64::from(done > 0);
                 }
                 Note::Undeliverable { .. } => coverage.undeliverable += 1,
+                Note::Stubbed { .. } => coverage.stubbed += 1,
                 Note::Discarded { .. } => coverage.discarded += 1,
                 Note::Replaced { cause: Cause::Disconnect, .. } => coverage.taints += 1,
                 _ => {}

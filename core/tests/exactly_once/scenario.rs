@@ -137,6 +137,9 @@ fn record(random: &mut Random, partition: u32, offset: i64, clients: u64, poison
         0 | 1 => Poison::Producer,
         2 | 3 => Poison::Broker,
         4 => Poison::Everywhere,
+        5 => Poison::Whole,
+        6 => Poison::Key,
+        7 => Poison::Instance,
         _ => Poison::Nobody,
     };
     Record { partition, offset, client, poison }

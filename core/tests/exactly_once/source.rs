@@ -1,5 +1,6 @@
 //! The logs that are read.
 
+use watermaster_core::round::Form;
 use watermaster_core::units::Time;
 
 /// The most source partitions.
@@ -13,8 +14,26 @@ pub enum Poison {
     Producer,
     /// The target's broker does, and with it the whole batch.
     Broker,
-    /// Every broker does.
+    /// Both topics' brokers do; the dead-letter topic takes a stub.
+    Whole,
+    /// As `Whole`, but the dead-letter topic takes only a stub without the key.
+    Key,
+    /// Every broker does, a stub, too.
     Everywhere,
+    /// The instance does: it has too many headers, so that only a stub is ever sent.
+    Instance,
+}
+
+impl Poison {
+    /// Whether the dead-letter topic refuses the record in this form.
+    pub fn is_refused_as(self, form: Form) -> bool {
+        match self {
+            Poison::Nobody | Poison::Producer | Poison::Broker => false,
+            Poison::Whole | Poison::Instance => form == Form::Whole,
+            Poison::Key => form != Form::KeylessStub,
+            Poison::Everywhere => true,
+        }
+    }
 }
 
 /// A record; who it is is all it carries.

@@ -110,7 +110,7 @@ impl Sim {
     pub fn reread(&mut self, sender: Sender<'_>, partition: u32, offset: i64, bytes: u32) -> Fate {
         let name = match sender {
             Sender::Client(name) | Sender::NotAllowed(name) => name,
-            Sender::Anonymous => "",
+            Sender::Anonymous | Sender::Oversized => "",
         };
         let at = (partition, offset);
         let verdict = self.throttle.handle_record(self.now, &Arrival { partition, offset, bytes, sender });

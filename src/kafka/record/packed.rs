@@ -2,9 +2,7 @@
 //!
 //! A million records wait in as many allocations: librdkafka's header list alone takes three, and 200 bytes, for one header.
 
-use rdkafka::message::{BorrowedHeaders, Headers as _};
-
-use super::super::ffi::{self, HeaderList};
+use super::super::ffi::RawHeader;
 
 /// Key, value and headers, one behind the other.
 #[derive(Debug, Clone)]
@@ -31,21 +29,23 @@ impl Length {
 }
 
 impl Packed {
-    /// A copy. The headers are part of it only if a copy of what can be seen of them is all of them: see
-    /// [`ffi::whole_header_at`].
-    pub fn new(key: Option<&[u8]>, value: Option<&[u8]>, headers: Option<&BorrowedHeaders>) -> Packed {
+    /// Copies key, value and headers.
+    pub fn new<'r>(
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        headers: impl Iterator<Item = RawHeader<'r>> + Clone,
+    ) -> Packed {
         let (key_length, value_length) = (Length::of(key), Length::of(value));
-        let headers = headers.and_then(whole).unwrap_or_default();
-        let size = |(name, value): &(&[u8], &[u8])| 8 + name.len() + value.len();
-        let mut bytes =
-            Vec::with_capacity(key_length.bytes() + value_length.bytes() + headers.iter().map(size).sum::<usize>());
+        let size = |(name, value): RawHeader<'_>| 8 + name.len() + value.map_or(0, <[u8]>::len);
+        let header_bytes: usize = headers.clone().map(size).sum();
+        let mut bytes = Vec::with_capacity(key_length.bytes() + value_length.bytes() + header_bytes);
         bytes.extend(key.unwrap_or_default());
         bytes.extend(value.unwrap_or_default());
         for (name, value) in headers {
             bytes.extend(Length::of(Some(name)).0.to_le_bytes());
-            bytes.extend(Length::of(Some(value)).0.to_le_bytes());
+            bytes.extend(Length::of(value).0.to_le_bytes());
             bytes.extend(name);
-            bytes.extend(value);
+            bytes.extend(value.unwrap_or_default());
         }
         Packed { bytes: bytes.into_boxed_slice(), key: key_length, value: value_length }
     }
@@ -60,31 +60,10 @@ impl Packed {
         (self.value != Length::NULL).then(|| &self.bytes[self.key.bytes()..][..self.value.bytes()])
     }
 
-    /// The headers, if they are part of it.
+    /// The headers, in order.
     pub fn headers(&self) -> Headers<'_> {
         Headers(&self.bytes[self.key.bytes() + self.value.bytes()..])
     }
-
-    /// Whether any headers are part of it.
-    pub fn has_headers(&self) -> bool {
-        !self.headers().0.is_empty()
-    }
-
-    /// The headers for librdkafka, if there are any.
-    pub fn to_native(&self) -> Option<HeaderList> {
-        let headers = self.headers();
-        if headers.0.is_empty() {
-            return None;
-        }
-        let mut native = HeaderList::with_capacity(headers.count());
-        headers.for_each(|(name, value)| native.add(name, value));
-        Some(native)
-    }
-}
-
-/// Names and values, if all of them can be seen.
-fn whole(headers: &BorrowedHeaders) -> Option<Vec<(&[u8], &[u8])>> {
-    (0..headers.count()).map(|index| ffi::whole_header_at(headers, index)).collect()
 }
 
 /// Name and value of each, in order.
@@ -96,14 +75,32 @@ impl Headers<'_> {
 }
 
 impl<'r> Iterator for Headers<'r> {
-    type Item = (&'r [u8], &'r [u8]);
+    type Item = RawHeader<'r>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let (name, rest) = self.0.split_first_chunk()?;
         let (value, rest) = rest.split_first_chunk()?;
+        let value = Length(u32::from_le_bytes(*value));
         let (name, rest) = rest.split_at(u32::from_le_bytes(*name) as usize);
-        let (value, rest) = rest.split_at(u32::from_le_bytes(*value) as usize);
+        let (bytes, rest) = rest.split_at(value.bytes());
         self.0 = rest;
-        Some((name, value))
+        Some((name, (value != Length::NULL).then_some(bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_record_is_what_it_was() {
+        let headers: [RawHeader<'_>; 5] =
+            [(b"a", Some(b"1")), (b"a", None), (b"", Some(b"")), (b"x\0y", None), (b"\xff", Some(b"\0"))];
+        for (key, value) in [(None, None), (Some(&b""[..]), None), (None, Some(&b""[..])), (Some(b"k"), Some(b"v"))] {
+            let packed = Packed::new(key, value, headers.into_iter());
+            assert_eq!((packed.key(), packed.value()), (key, value));
+            assert!(packed.headers().eq(headers));
+        }
+        assert_eq!(Packed::new(None, None, std::iter::empty()).headers().count(), 0);
     }
 }

@@ -118,7 +118,7 @@ const KAFKA: &[Placed] = &[
     panel(4, "Lag by partition", &[SHAPED]),
     panel(5, "Held by partition", &[SHAPED]),
     panel(6, "Oldest waiting record against retention", &[SHAPED]),
-    panel(7, "Lost records", &[ILL_HEALTH]),
+    panel(7, "Lost records, and stubs", &[ILL_HEALTH]),
     panel(9, "Rounds by outcome", &[SHAPED]),
     panel(10, "How long a round takes", &[SHAPED]),
     panel(11, "Where a round spends its time", &[SHAPED]),

@@ -55,7 +55,7 @@ impl<O> Transactions<O> {
         Ok(step)
     }
 
-    /// One record that its topic refuses for good. True: it is to be sent to the dead-letter topic instead.
+    /// Marks a record that its topic refuses for good. True: it, or a stub of it, goes to the dead-letter topic.
     pub fn refuse<P>(
         &mut self,
         round: &mut Round<P>,
@@ -66,6 +66,7 @@ impl<O> Transactions<O> {
         let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
         match round.refuse(tag, throttle) {
             Refused::DeadLettered => self.notes.push(Note::Undeliverable { partition, offset, why }),
+            Refused::Stubbed => self.notes.push(Note::Stubbed { partition, offset, why }),
             Refused::Again if self.rules.discard_undeliverable => {
                 round.discard(tag);
                 self.notes.push(Note::Discarded { partition, offset, why });

@@ -1,0 +1,224 @@
+//! Records that one stranger may write to a source topic: none starves, stops or swells the service, and none is lost.
+
+use std::time::{Duration, Instant};
+
+use crate::exactly_once::END;
+use crate::rig::{DRAIN, Rig, an_hour_ago};
+use crate::support::broker::Broker;
+use crate::support::config::Config;
+use crate::support::generator::Random;
+use crate::support::producer::{Outgoing, Producer};
+use crate::support::reader::Follower;
+use crate::support::record::{Header, Identity, Record};
+use crate::support::wait::wait_until;
+use crate::support::watermaster::Watermaster;
+
+const MAX_MESSAGE_BYTES: usize = 100_000;
+const MIB: u64 = 1 << 20;
+
+/// One source partition, topics with the same limit.
+fn rig(broker: &Broker, prefix: &str) -> Rig {
+    Rig::with_outputs(broker, prefix, 1, 1, |_, _| {})
+}
+
+fn config(rig: &Rig, capacity: u64, keys: &str, tables: &str, delivery: &str) -> Config {
+    let mut config = rig.config(rig.service(capacity, "1s", keys, tables));
+    config.kafka = format!("delivery = {delivery:?}");
+    config
+}
+
+/// A record with this number: its timestamp is the number of milliseconds since `start`.
+fn record(rig: &Rig, start: i64, number: usize, headers: Vec<Header>) -> Outgoing {
+    Outgoing {
+        topic: rig.sources[0].clone(),
+        timestamp: Some(start + number as i64),
+        key: Some(format!("key-{number}").into_bytes()),
+        value: Some(b"value".to_vec()),
+        headers,
+        ..Outgoing::default()
+    }
+}
+
+fn client(id: &str) -> Header {
+    ("client-id".to_owned(), Some(id.as_bytes().to_vec()))
+}
+
+/// Headers named `a` without a value.
+fn null_headers(count: usize) -> Vec<Header> {
+    vec![("a".to_owned(), None); count]
+}
+
+fn follow(broker: &Broker, rig: &Rig, start: i64) -> Follower {
+    Follower::of(broker, &[&rig.target, &rig.dead_letter], Identity::TimestampFrom(start))
+}
+
+/// The record in the dead-letter topic is a stub of the record at this offset of the source.
+fn assert_stub(rig: &Rig, record: &Record, offset: usize, reason: &str, key: Option<&[u8]>) {
+    let header = |name| record.header(name).unwrap_or_else(|| panic!("no {name}: {:?}", record.headers));
+    assert_eq!((record.key.as_deref(), record.value.as_deref()), (key, None));
+    assert_eq!((header("throttle-topic"), header("throttle-partition")), (rig.sources[0].as_str(), "0"));
+    assert_eq!((header("throttle-offset"), header("throttle-reason")), (offset.to_string().as_str(), reason));
+    assert_eq!((header("throttle-client"), header("throttle-service")), ("", "kyc"));
+    assert_eq!(record.headers.len(), 10, "{:?}", record.headers);
+    assert_eq!(record.headers.last(), Some(&("throttle-stub".to_owned(), Some(b"1".to_vec()))));
+}
+
+fn stubs(watermaster: &Watermaster) -> Option<f64> {
+    watermaster.metric("watermaster_stubs_total", &[])
+}
+
+/// 1 KB each on the wire, and 6 MB each once the client library has parsed them.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn records_with_99_000_headers_end_as_stubs_and_fill_no_memory() {
+    const RECORDS: usize = 300;
+    let broker = Broker::of_this_run();
+    let (rig, start) = (rig(&broker, "many-headers"), an_hour_ago());
+    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"";
+    let config = config(&rig, 1, "client_from = [\"topic\"]", tables, "exactly_once");
+    Producer::to(&broker).send_all((0..RECORDS).map(|n| record(&rig, start, n, null_headers(99_000))));
+    let mut follower = follow(&broker, &rig, start);
+    let mut watermaster = Watermaster::start(&config);
+    assert_eq!(stubs(&watermaster), Some(0.0), "the counter is there from the start");
+    let began = Instant::now();
+    follower.wait_for(RECORDS as u64, DRAIN);
+    wait_until("the metrics to count them", DRAIN, || stubs(&watermaster) == Some(RECORDS as f64));
+    let peak = watermaster.peak_resident_kib() / 1024;
+    eprintln!("{RECORDS} stubs after {:.1} s, peak {peak} MiB", began.elapsed().as_secs_f32());
+    assert!(peak <= 250, "{peak} MiB");
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(rig.read_target(), []);
+    let mut dead_letter = rig.read_dead_letter();
+    dead_letter.sort_by_key(|record| record.timestamp);
+    assert_eq!(dead_letter.len(), RECORDS);
+    for (n, stub) in dead_letter.iter().enumerate() {
+        assert_stub(&rig, stub, n, "undeliverable", Some(format!("key-{n}").as_bytes()));
+    }
+}
+
+/// The same with fewer headers, so that the records are really delayed, until they reach `queue_bytes`.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn delayed_records_with_9_900_headers_stay_within_queue_bytes() {
+    const RECORDS: usize = 400;
+    let broker = Broker::of_this_run();
+    let (rig, start) = (rig(&broker, "delayed-headers"), an_hour_ago());
+    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"";
+    let config = config(&rig, 1, "client_from = [\"topic\"]", tables, "exactly_once");
+    Producer::to(&broker).send_all((0..RECORDS).map(|n| record(&rig, start, n, null_headers(9_900))));
+    let mut watermaster = Watermaster::start(&config);
+    let backlog = || watermaster.metric("watermaster_backlog_bytes", &[]).unwrap_or(0.0) as u64;
+    wait_until("all records to be read", DRAIN, || {
+        watermaster.metric("watermaster_unread_records", &[]) == Some(0.0) && backlog() > 60 * MIB
+    });
+    let (backlog, peak) = (backlog(), watermaster.peak_resident_kib() / 1024);
+    eprintln!("{} MiB of backlog, peak {peak} MiB", backlog / MIB);
+    assert!(backlog <= 64 * MIB, "{backlog}");
+    assert!(peak <= 250, "{peak} MiB");
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_hundred_records_full_of_throttle_headers_delay_the_next_one_by_less_than_3_s() {
+    const BEFORE: usize = 101;
+    let broker = Broker::of_this_run();
+    let (rig, start) = (rig(&broker, "pairs"), an_hour_ago());
+    let empty = |name: &str| (name.to_owned(), Some(Vec::new()));
+    let pairs =
+        |count: usize| -> Vec<Header> { (0..count).flat_map(|_| [empty("throttle-topic"), empty("b")]).collect() };
+    let config = config(&rig, 1_000, "client_from = [\"header:client-id\"]", "", "exactly_once");
+    let producer = Producer::to(&broker);
+    for n in 0..BEFORE - 1 {
+        producer.send(&record(&rig, start, n, pairs(49_000)));
+    }
+    producer.send(&record(&rig, start, BEFORE - 1, pairs(4_900)));
+    producer.send_all([record(&rig, start, BEFORE, vec![client("one")])]);
+    let mut follower = follow(&broker, &rig, start);
+    let mut watermaster = Watermaster::start(&config);
+    let ready = Instant::now();
+    follower.wait_for(BEFORE as u64 + 1, DRAIN);
+    let took = ready.elapsed();
+    eprintln!("everything was through {took:?} after the service was ready");
+    assert!(took <= Duration::from_secs(3), "{took:?}");
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(rig.read_target().len(), 1);
+    let dead_letter = rig.read_dead_letter();
+    assert_eq!(dead_letter.len(), BEFORE);
+    let whole = dead_letter.iter().find(|record| record.timestamp == start + BEFORE as i64 - 1).expect("it is there");
+    assert_eq!((whole.headers.len(), whole.header("throttle-reason")), (4_900 + 9, Some("anonymous")));
+}
+
+/// The record's own headers fit into the dead-letter topic, together with those of the rejection they do not.
+fn a_record_just_below_the_limit_becomes_a_stub(delivery: &'static str) {
+    let broker = Broker::of_this_run();
+    let start = an_hour_ago();
+    let limit: &'static str = "100000";
+    let rig = Rig::with_topics(&broker, &format!("limit-{delivery}"), |topic| topic.set("max.message.bytes", limit));
+    // A batch has 61 bytes of its own, a record some ten.
+    let most = MAX_MESSAGE_BYTES - 150 - 75;
+    let large_value = Outgoing { value: Some(Random(1).bytes(most - 5)), ..record(&rig, start, 0, vec![]) };
+    let large_key = Random(2).bytes(most - 5);
+    let large_key = Outgoing { key: Some(large_key), ..record(&rig, start, 2, vec![]) };
+    let good = |n| record(&rig, start, n, vec![client("one")]);
+    let config = config(&rig, 1_000, "client_from = [\"header:client-id\"]", "", delivery);
+    let mut follower = follow(&broker, &rig, start);
+    // Sent one by one: a batch with two of them would be above the limit of the source.
+    for record in [large_value, good(1), large_key, good(3)] {
+        Producer::to(&broker).send_all([record]);
+    }
+    let mut watermaster = Watermaster::start(&config);
+    follower.wait_for(4, DRAIN);
+    wait_until("the metrics to count two stubs", DRAIN, || stubs(&watermaster) == Some(2.0));
+    assert!(watermaster.is_ready(), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(rig.read_target().len(), 2);
+    let mut dead_letter = rig.read_dead_letter();
+    dead_letter.sort_by_key(|record| record.timestamp);
+    let [of_value, of_key] = &dead_letter[..] else { panic!("two stubs: {dead_letter:?}") };
+    assert_stub(&rig, of_value, 0, "anonymous", Some(b"key-0"));
+    assert_stub(&rig, of_key, 2, "anonymous", None);
+    let named = format!("a stub goes to the dead-letter topic in place of {}/0 offset 0: ", rig.sources[0]);
+    assert!(watermaster.log().contains(&named), "{}", watermaster.log());
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_record_just_below_the_limit_becomes_a_stub_exactly_once() {
+    a_record_just_below_the_limit_becomes_a_stub("exactly_once");
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_record_just_below_the_limit_becomes_a_stub_at_least_once() {
+    a_record_just_below_the_limit_becomes_a_stub("at_least_once");
+}
+
+/// More headers than the client library hands over: without care, the record would look as if it had none.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_record_with_131_000_headers_is_never_forwarded_without_them() {
+    let broker = Broker::of_this_run();
+    for (prefix, keys) in [("enforced", ""), ("shadow", "\nenforce = false")] {
+        let (rig, start) = (rig(&broker, prefix), an_hour_ago());
+        let keys = format!("client_from = [\"header:client-id\", \"topic\"]{keys}");
+        let config = config(&rig, 1_000, &keys, "", "exactly_once");
+        let many = [vec![client("one")], null_headers(131_000)].concat();
+        let records = [vec![client("one")], many, vec![client("one")]];
+        let records = records.into_iter().enumerate().map(|(n, headers)| record(&rig, start, n, headers));
+        Producer::to(&broker).send_all(records);
+        let mut follower = follow(&broker, &rig, start);
+        let mut watermaster = Watermaster::start(&config);
+        follower.wait_for(3, DRAIN);
+        wait_until("the metrics to count the stub", DRAIN, || stubs(&watermaster) == Some(1.0));
+        let rejected = watermaster.metric("watermaster_rejected_total", &["reason=\"undeliverable\""]);
+        assert_eq!(rejected, Some(1.0), "{prefix}");
+        assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+        let mut numbers: Vec<i64> = rig.read_target().iter().map(|record| record.timestamp - start).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 2], "{prefix}");
+        let dead_letter = rig.read_dead_letter();
+        assert_eq!(dead_letter.len(), 1, "{prefix}");
+        assert_stub(&rig, &dead_letter[0], 1, "undeliverable", Some(b"key-1"));
+    }
+}
