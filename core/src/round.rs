@@ -13,6 +13,7 @@ mod kafka;
 mod outcome;
 mod transaction;
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +74,8 @@ pub struct Rejected {
 #[derive(Debug)]
 pub struct Round<P> {
     outputs: Vec<Output<P>>,
+    /// So many of the first outputs are committed already: a round that takes too long is committed in parts.
+    committed: usize,
     bytes: usize,
     /// Stubs that were committed and not taken by [`take_stubs`](Round::take_stubs) yet.
     stubs: u64,
@@ -98,7 +101,7 @@ impl<P> Output<P> {
 
 impl<P> Default for Round<P> {
     fn default() -> Round<P> {
-        Round { outputs: Vec::new(), bytes: 0, stubs: 0 }
+        Round { outputs: Vec::new(), committed: 0, bytes: 0, stubs: 0 }
     }
 }
 
@@ -135,16 +138,16 @@ impl<P> Round<P> {
         self.outputs.push(output);
     }
 
-    /// A partition was revoked: what is decided of it is its next owner's to send.
+    /// A partition was revoked: its next owner sends the outputs of it that are not committed.
     pub fn forget(&mut self, partition: u32) {
-        for output in &mut self.outputs {
+        for output in &mut self.outputs[self.committed..] {
             output.orphan |= output.partition == partition;
         }
     }
 
-    /// Drops what was revoked. Nothing of it may have been sent for good.
+    /// Drops the outputs of revoked partitions, none of which may have been sent for good.
     pub fn drop_orphans(&mut self, throttle: &mut Throttle) {
-        self.outputs.retain(|output| {
+        self.retain_pending(|output| {
             if output.orphan {
                 throttle.handle_undone(output.client, output.rejected.as_ref().map(|rejected| rejected.reason));
             }
@@ -152,14 +155,41 @@ impl<P> Round<P> {
         });
     }
 
-    /// Drops the outputs that are committed: those that the caller does not want, by partition and offset.
+    /// Drops the outputs that turn out to be committed: those that the caller does not want, by partition and offset.
     pub fn retain(&mut self, wanted: impl Fn(u32, i64) -> bool) {
-        let stubs = &mut self.stubs;
-        self.outputs.retain(|output| {
+        let mut stubs = 0;
+        self.retain_pending(|output| {
             let wanted = wanted(output.partition, output.offset);
-            *stubs += u64::from(!wanted && output.is_stub());
+            stubs += u64::from(!wanted && output.is_stub());
             wanted
         });
+        self.stubs += stubs;
+    }
+
+    fn retain_pending(&mut self, mut wanted: impl FnMut(&Output<P>) -> bool) {
+        let mut committed = self.committed;
+        self.outputs.retain(|output| {
+            if committed > 0 {
+                committed -= 1;
+                return true;
+            }
+            wanted(output)
+        });
+    }
+
+    /// The tags of the first `most` outputs that are not committed.
+    fn next_tags(&self, most: usize) -> Vec<usize> {
+        (self.committed..self.outputs.len()).take(most).collect()
+    }
+
+    /// The first `count` outputs that were not committed are.
+    fn commit(&mut self, count: usize) {
+        self.committed += count;
+    }
+
+    /// The outputs from this tag on.
+    fn outputs_from(&self, tag: usize) -> &[Output<P>] {
+        &self.outputs[tag..]
     }
 
     /// The topic of this output refuses it for good. An admitted record becomes `undeliverable`, a rejected one a stub,
@@ -199,7 +229,7 @@ impl<P> Round<P> {
     pub fn clear(&mut self) {
         self.stubs += self.outputs.iter().filter(|output| output.is_stub()).count() as u64;
         self.outputs.clear();
-        self.bytes = 0;
+        (self.committed, self.bytes) = (0, 0);
     }
 
     /// Returns the number of stubs that were committed since the last call.
@@ -223,15 +253,39 @@ impl<P> Round<P> {
     }
 }
 
-/// Offset and map of every partition that something completed in.
+/// The offset and the map of every partition in which a record completed.
 ///
 /// # Errors
 /// A map outgrew its budget: a defect, for the core completes nothing that does not fit.
 pub fn commits(throttle: &mut Throttle, now: Time) -> Result<Vec<Commit>, map::TooLarge> {
+    commits_without(throttle, now, &BTreeMap::new())
+}
+
+/// The same as if some offsets, by partition, were not completed yet.
+///
+/// # Errors
+/// The map of such a partition does not fit in its budget.
+fn commits_without(
+    throttle: &mut Throttle,
+    now: Time,
+    without: &BTreeMap<u32, Vec<i64>>,
+) -> Result<Vec<Commit>, map::TooLarge> {
     let touched: Vec<u32> = throttle.touched().collect();
     let commit = |partition| {
-        let (offset, metadata) = throttle.commit_of(now, partition)?;
+        let (offset, metadata) = match without.get(&partition) {
+            Some(offsets) => throttle.commit_without(now, partition, offsets)?,
+            None => throttle.commit_of(now, partition)?,
+        };
         Ok(Commit { partition, offset, metadata })
     };
     touched.into_iter().map(commit).collect()
+}
+
+/// The offsets of some outputs, by partition.
+fn offsets_of<P>(outputs: &[Output<P>]) -> BTreeMap<u32, Vec<i64>> {
+    let mut offsets: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
+    for output in outputs {
+        offsets.entry(output.partition).or_default().push(output.offset);
+    }
+    offsets
 }

@@ -344,13 +344,32 @@ impl Throttle {
 
     /// The committable offset and the map beside it. All that was decided counts as completed, so the round that commits
     /// this must hold all outputs of decisions that were not committed before.
+    ///
+    /// # Errors
+    /// The map does not fit in its budget: a defect, for no record completes that does not fit.
     pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
+        self.commit_without(now, partition, &[])
+    }
+
+    /// The same as if these offsets were not completed yet: those of the last decisions, which a later round commits.
+    ///
+    /// # Errors
+    /// The map does not fit in its budget. It did when these decisions were taken, unless holes were read behind them.
+    pub fn commit_without(
+        &mut self,
+        now: Time,
+        partition: u32,
+        offsets: &[i64],
+    ) -> Result<(i64, String), map::TooLarge> {
         let now = self.not_before(now);
         let place = &mut self.partitions[partition as usize];
         let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
-        let text = map::encode(self.policy.map_budget, &place.tracker, self.map_room.slice_ms, &admitted)?;
+        let earlier = (!offsets.is_empty()).then(|| place.tracker.without(offsets));
+        let tracker = earlier.as_ref().unwrap_or(&place.tracker);
+        let text = map::encode(self.policy.map_budget, tracker, self.map_room.slice_ms, &admitted)?;
+        let base = tracker.base();
         place.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-        Ok((place.tracker.base(), text))
+        Ok((base, text))
     }
 
     /// The commit of a partition was acknowledged.

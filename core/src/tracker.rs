@@ -85,6 +85,26 @@ impl Tracker {
         tracker
     }
 
+    /// What was completed before these offsets were, all of which are completed. Takes a step for each offset and run.
+    pub fn without(&self, offsets: &[i64]) -> Tracker {
+        let mut offsets: Vec<i64> = offsets.to_vec();
+        offsets.sort_unstable();
+        let Some(&first) = offsets.first() else { return self.clone() };
+        let base = first.min(self.base());
+        let below = (base < self.base()).then(|| base..self.base());
+        let mut completed = OffsetRuns::new();
+        let mut gaps = offsets.into_iter().peekable();
+        for run in below.into_iter().chain(self.runs()) {
+            let mut start = run.start;
+            while let Some(gap) = gaps.next_if(|gap| *gap < run.end) {
+                completed.push(start..gap);
+                start = gap + 1;
+            }
+            completed.push(start..run.end);
+        }
+        Tracker::restore(base, &completed)
+    }
+
     /// The committable offset: the first one that is not completed.
     pub fn base(&self) -> i64 {
         offset_of(self.base)

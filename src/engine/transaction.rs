@@ -113,6 +113,9 @@ impl<'c> Engine<'c> {
             Note::Replaced { cause, why } => seldom.tell("replaced", now, |left_out| {
                 warn!(service, cause = cause.as_str(), left_out, "replacing the producer: {why}");
             }),
+            Note::Divided { outputs, next } => seldom.tell("divided", now, |left_out| {
+                warn!(service, outputs, next, left_out, "a round took too long: it is committed in parts");
+            }),
             Note::GroupMoves(why) => seldom.tell("group changes", now, |left_out| {
                 info!(service, left_out, "not sent yet, the group changes: {why}");
             }),
@@ -164,7 +167,8 @@ impl<'c> Engine<'c> {
             Note::Ended { outcome: Ending::Unknown, .. } => self.report.round("unknown", Duration::ZERO),
             Note::Replaced { cause, .. } => self.report.recreated(cause.as_str()),
             Note::Compared { done, left } => self.report.resynced(*done, *left),
-            Note::GroupMoves(_)
+            Note::Divided { .. }
+            | Note::GroupMoves(_)
             | Note::Unlearnt(_)
             | Note::Overtaken { .. }
             | Note::Undeliverable { .. }

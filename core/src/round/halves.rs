@@ -44,6 +44,14 @@ impl Halves {
         self.groups.push(vec![tag]);
     }
 
+    /// Sends the second half of these tags in a group of its own, later than the first.
+    pub fn divide(&mut self, tags: &mut Vec<usize>) {
+        let second = tags.split_off(tags.len().div_ceil(2));
+        if !second.is_empty() {
+            self.groups.push(second);
+        }
+    }
+
     /// What became of a group of `sent` tags. Returns the culprit once it stands alone.
     pub fn sort_out(&mut self, sent: usize, outcome: Sent) -> Option<(usize, String)> {
         let Sent { mut refused, again } = outcome;

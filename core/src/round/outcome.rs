@@ -96,6 +96,8 @@ pub enum Note {
     Ended { outcome: Ending, why: String },
     /// The producer was replaced.
     Replaced { cause: Cause, why: String },
+    /// An attempt with so many outputs took too long: the next one has fewer.
+    Divided { outputs: usize, next: usize },
     /// Not sent yet.
     GroupMoves(String),
     /// What is committed can't be learnt yet.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::halves::{Halves, Sent};
 use super::kafka::{Commit, ErrorClass, Failure, Kafka, OffsetsError, SendError};
 use super::outcome::{Cause, Ending, Note, Phase, Step, Stop};
-use super::{Round, TransactionError, commits};
+use super::{Round, TransactionError, commits, commits_without, offsets_of};
 use crate::throttle::Throttle;
 use crate::units::Time;
 use producers::deny;
@@ -53,6 +53,8 @@ pub struct Transactions<O> {
     began: Option<Time>,
     /// Since when the producer has been asking for its epoch.
     preparing: Option<Time>,
+    /// The most outputs of the next attempt: a round that ran out of time is committed in parts.
+    most: usize,
     /// When producers were replaced because they failed.
     replaced: Vec<Time>,
     /// When one was last fenced.
@@ -76,6 +78,8 @@ enum State<O> {
     Landing(Attempt<O>),
     Committing {
         since: Time,
+        /// How many outputs are in the transaction.
+        outputs: usize,
     },
     Aborting {
         since: Time,
@@ -109,6 +113,8 @@ struct Attempt<O> {
     unplaced: Option<TransactionError>,
     /// Nothing is on its way.
     landed: bool,
+    /// The time was up before all outputs had landed.
+    late: bool,
 }
 
 #[derive(Debug)]
@@ -133,6 +139,7 @@ impl<O> Transactions<O> {
             state: State::Fencing,
             began: None,
             preparing: None,
+            most: usize::MAX,
             replaced: Vec::new(),
             fenced: None,
             in_doubt: false,
@@ -160,7 +167,7 @@ impl<O> Transactions<O> {
             State::Filling { attempt, next, emptied } => self.fill(desk, attempt, next, emptied),
             State::Offsets(attempt) => self.send_offsets(desk, attempt),
             State::Landing(attempt) => self.land(desk, attempt),
-            State::Committing { since } => self.commit(desk, since),
+            State::Committing { since, outputs } => self.commit(desk, since, outputs),
             State::Aborting { since, then } => self.abort(desk, since, then),
             State::Resyncing { told } => self.resync(desk, told),
             State::Probing(halves) => self.probe(desk, halves),
@@ -196,9 +203,9 @@ impl<O> Transactions<O> {
             return Ok(step);
         }
         round.drop_orphans(throttle);
-        let commits: Vec<Commit> = commits(throttle, now).map_err(|error| Stop::Map(error.to_string()))?;
+        let (tags, commits) = self.next_part(round, throttle, now)?;
         if commits.is_empty() {
-            debug_assert!(round.is_empty(), "a partition with outputs has completed something");
+            debug_assert!(tags.is_empty(), "a partition with outputs has completed something");
             return Ok(Step::Done);
         }
         let offsets = match kafka.offsets(&commits) {
@@ -209,8 +216,43 @@ impl<O> Transactions<O> {
                 return Ok(Step::ServeGroup);
             }
         };
-        let tags = (0..round.len()).collect();
         self.begin(Desk { round, throttle, kafka, now }, tags, Purpose::Commit(offsets))
+    }
+
+    /// The outputs of the next attempt, with what commits exactly them: all of the round, or as many of its first
+    /// decisions as may be sent in time.
+    fn next_part<P>(
+        &self,
+        round: &Round<P>,
+        throttle: &mut Throttle,
+        now: Time,
+    ) -> Result<(Vec<usize>, Vec<Commit>), Stop> {
+        let tags = round.next_tags(self.most);
+        let rest = offsets_of(round.outputs_from(tags.last().map_or(round.len(), |last| last + 1)));
+        if let Ok(commits) = commits_without(throttle, now, &rest) {
+            return Ok((tags, commits));
+        }
+        // Holes behind the rest make the map of a part larger than that of the whole round, which fits.
+        let commits = commits(throttle, now).map_err(|error| Stop::Map(error.to_string()))?;
+        Ok((round.next_tags(usize::MAX), commits))
+    }
+
+    /// How long outputs and offsets of a transaction may take, so that time is left for the commit.
+    fn time_to_send(&self) -> Duration {
+        self.rules.timeout * 8 / 10
+    }
+
+    /// The age of the last transaction.
+    fn age(&self, now: Time) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now.since(began))
+    }
+
+    /// An attempt with so many outputs took too long: the next one has half as many.
+    fn send_less(&mut self, outputs: usize) {
+        if outputs > 1 {
+            self.most = outputs / 2;
+            self.notes.push(Note::Divided { outputs, next: self.most });
+        }
     }
 
     fn begin<P, K: Kafka<P, Offsets = O>>(
@@ -223,9 +265,16 @@ impl<O> Transactions<O> {
         match kafka.begin() {
             Ok(()) => {
                 self.began = Some(now);
-                // Time is left for the offsets and the commit.
-                let deadline = now + self.rules.timeout * 8 / 10;
-                let attempt = Attempt { tags, purpose, deadline, sent: Sent::default(), unplaced: None, landed: false };
+                let deadline = now + self.time_to_send();
+                let attempt = Attempt {
+                    tags,
+                    purpose,
+                    deadline,
+                    sent: Sent::default(),
+                    unplaced: None,
+                    landed: false,
+                    late: false,
+                };
                 self.state = State::Filling { attempt, next: 0, emptied: false };
                 Ok(Step::Again)
             }
@@ -306,6 +355,7 @@ impl<O> Transactions<O> {
             // On a connection to a broker they wait behind records that are not stored yet.
             Ok(false) if now < attempt.deadline => State::Offsets(attempt),
             Ok(false) => {
+                self.send_less(attempt.tags.len());
                 let error = TransactionError::other(ErrorClass::Retriable, UNANSWERED_OFFSETS);
                 return self.sort_error(kafka, Phase::Offsets, &error, now);
             }
@@ -335,7 +385,12 @@ impl<O> Transactions<O> {
         }
         sort_failures(kafka.failures(), &mut attempt.sent)?;
         self.in_doubt |= !attempt.landed || !attempt.sent.again.is_empty();
-        if matches!(attempt.purpose, Purpose::Probe(_)) {
+        let commits = matches!(attempt.purpose, Purpose::Commit(_));
+        attempt.late = !failing && now >= attempt.deadline && (!attempt.landed || !attempt.sent.again.is_empty());
+        if commits && attempt.late {
+            self.send_less(attempt.tags.len());
+        }
+        if !commits {
             self.state = State::Aborting { since: now, then: Then::Judge(attempt) };
         } else if !attempt.sent.refused.is_empty() {
             let outcome = Ending::Aborted;
@@ -349,29 +404,48 @@ impl<O> Transactions<O> {
             // The abort says why, if it can't be done either.
             self.give_up("something that was sent did not arrive".to_owned(), now);
         } else {
-            self.state = State::Committing { since: now };
+            self.state = State::Committing { since: now, outputs: attempt.tags.len() };
         }
         Ok(Step::Again)
     }
 
-    fn commit<P, K: Kafka<P, Offsets = O>>(&mut self, desk: Desk<'_, P, K>, since: Time) -> Result<Step, Stop> {
-        let Desk { throttle, kafka, now, .. } = desk;
+    fn commit<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        desk: Desk<'_, P, K>,
+        since: Time,
+        outputs: usize,
+    ) -> Result<Step, Stop> {
+        let Desk { round, throttle, kafka, now } = desk;
         let Err(error) = kafka.commit() else {
-            let touched: Vec<u32> = throttle.touched().collect();
-            touched.into_iter().for_each(|number| throttle.handle_committed(number));
-            return Ok(Step::Done);
+            return Ok(self.committed(round, throttle, outputs, now));
         };
+        if error.class == ErrorClass::Retriable && now.since(since) < WATCHDOG {
+            self.failed(Phase::Commit, &error);
+            self.state = State::Committing { since, outputs };
+            return Ok(Step::Again);
+        }
+        // The coordinator may have ended the transaction for its age.
+        if self.age(now) >= self.time_to_send() {
+            self.send_less(outputs);
+        }
         match error.class {
-            ErrorClass::Retriable if now.since(since) < WATCHDOG => {
-                self.failed(Phase::Commit, &error);
-                self.state = State::Committing { since };
-                Ok(Step::Again)
-            }
             ErrorClass::Retriable | ErrorClass::Fatal => {
                 self.broken(kafka, Phase::Commit, &error, Ending::Unknown, now)
             }
             ErrorClass::Abortable => self.sort_error(kafka, Phase::Commit, &error, now),
         }
+    }
+
+    fn committed<P>(&mut self, round: &mut Round<P>, throttle: &mut Throttle, outputs: usize, now: Time) -> Step {
+        round.commit(outputs);
+        let rest = offsets_of(round.outputs_from(round.committed));
+        let touched: Vec<u32> = throttle.touched().filter(|number| !rest.contains_key(number)).collect();
+        touched.into_iter().for_each(|number| throttle.handle_committed(number));
+        if self.age(now) < self.time_to_send() / 2 {
+            self.most = self.most.saturating_mul(2);
+        }
+        // The next part, if there is one. The group may be served before it begins.
+        if rest.is_empty() { Step::Done } else { Step::Again }
     }
 
     // ## Aborting, or another producer
@@ -440,12 +514,13 @@ impl<O> Transactions<O> {
         }
         match then {
             Then::Resync => self.state = State::Resyncing { told: false },
-            Then::Probe => self.state = State::Probing(Halves::of((0..round.len()).collect())),
+            Then::Probe => self.state = State::Probing(Halves::of(round.next_tags(self.most))),
             Then::Judge(mut attempt) => {
                 if replaced && attempt.tags.len() > 1 {
                     // What else was refused went with the old producer: one that is known so far may be a neighbour.
                     attempt.sent = Sent::default();
                     attempt.landed = false;
+                    attempt.late |= self.age(now) >= self.time_to_send();
                 }
                 return self.judge(Desk { round, throttle, kafka, now }, attempt);
             }

@@ -66,6 +66,7 @@ counters! {
     resyncs 40_000 "resyncs";
     resyncs_dropped 1_500 "resyncs that dropped something";
     put_aside 300 "records that came while a round was late";
+    divided 2_000 "rounds that took too long and were divided";
     undeliverable 15_000 "poison records found";
     stubbed 10_000 "stubs tried in place of records or keys that the dead-letter topic refuses";
     discarded 3_000 "poison records that both topics refuse, let go";

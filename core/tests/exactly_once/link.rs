@@ -162,7 +162,9 @@ impl Kafka<Record> for Link<'_> {
                 return self.answer("flush", false);
             }
             self.cluster.broker.finish_markers(self.client.id);
-            self.transmit();
+            if self.transmits_slowly() {
+                return self.answer("flush", false);
+            }
         }
         self.dies(true);
         let done = self.producer().in_flight.is_empty();

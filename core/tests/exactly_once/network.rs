@@ -175,6 +175,23 @@ impl Link<'_> {
         }
     }
 
+    /// Hands what was taken to the brokers. On a narrow network it hands over a part, and says so if more is left.
+    pub(super) fn transmits_slowly(&mut self) -> bool {
+        let per_record = self.cluster.rates.per_record;
+        if per_record.is_zero() {
+            self.transmit();
+            return false;
+        }
+        let part = (100 / per_record.as_millis().max(1)).max(1) as usize;
+        // A batch that is repeated is repeated whole.
+        let part = part.max(self.producer().again.unwrap_or(0)).min(self.producer().in_flight.len());
+        let later = self.producer().in_flight.split_off(part);
+        self.transmit();
+        self.producer().in_flight.extend(later);
+        self.take(per_record * part as u32);
+        self.trouble().is_none() && !self.producer().in_flight.is_empty()
+    }
+
     /// Hands what was taken to the brokers, batch by batch.
     pub(super) fn transmit(&mut self) {
         while let Some(&(log, ..)) = self.producer().in_flight.front() {

@@ -105,6 +105,7 @@ impl Instance {
                     coverage.resyncs += 1;
                     coverage.resyncs_dropped += u64::from(done > 0);
                 }
+                Note::Divided { .. } => coverage.divided += 1,
                 Note::Undeliverable { .. } => coverage.undeliverable += 1,
                 Note::Stubbed { .. } => coverage.stubbed += 1,
                 Note::Discarded { .. } => coverage.discarded += 1,

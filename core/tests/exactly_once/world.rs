@@ -70,7 +70,7 @@ impl World {
         let group = Group::new(scenario.sources.len() as u32, scenario.session);
         let broker = Broker::new(scenario.sources, scenario.job.rules.timeout, group);
         let mut later = Random::stream(seed, 1);
-        let rates = scenario.rates.with_later_ones(&mut later);
+        let rates = scenario.rates.with_later_ones(&mut later).with_a_narrow_network(seed, &scenario.job);
         let cluster = Cluster { now: START, random, later, rates, quiet: false, plant, broker };
         let mut world = World {
             cluster,

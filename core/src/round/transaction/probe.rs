@@ -45,6 +45,10 @@ impl<O> Transactions<O> {
             attempt.sent.again = attempt.tags.iter().copied().filter(|tag| !refused.contains(tag)).collect();
         }
         attempt.sent.sort();
+        if attempt.late {
+            // The same group would take too long again.
+            halves.divide(&mut attempt.sent.again);
+        }
         let step = if attempt.sent.again.is_empty() { Step::Again } else { Step::Breathe };
         if let Some((tag, why)) = halves.sort_out(attempt.tags.len(), attempt.sent)
             && self.refuse(round, throttle, tag, why)?
