@@ -307,6 +307,45 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
     }
 }
 
+/// A command, half of a credential, a whole one, an address with a password where none belongs.
+#[test]
+fn only_harmless_properties_show_their_values() {
+    let hidden = r#"
+"sasl.kerberos.kinit.cmd" = "kinit -w hush"
+"sasl.oauthbearer.config" = "principal=hush"
+"sasl.username" = "hush"
+"client.rack" = "https://user:hush@host"
+"security.protocol" = "sasl_ssl""#;
+    let (_folder, path) = file(&RIGHT.replace("[kafka.properties]", &format!("[kafka.properties]{hidden}")));
+    for format in ["text", "json"] {
+        let output = watermaster(&["config", "--config", path.to_str().unwrap(), "--output", format], &[], "");
+        let shown = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(shown.matches("(redacted)").count(), 4, "{shown}");
+        assert!(!shown.contains("hush") && shown.contains("sasl_ssl"), "{shown}");
+    }
+}
+
+#[test]
+fn errors_do_not_show_what_may_be_secret() {
+    let cases = [
+        ("[kafka.properties]", "[kafka.properties]\n\"sasl.pasword\" = \"hush\"", "No such configuration property"),
+        (
+            "[kafka.properties]",
+            "[kafka.properties]\n\"sasl.oauthbearer.token.endpoint.url\" = \"https://user:hush@host\"",
+            "not supported in this build: OAuth/OIDC",
+        ),
+        ("[kafka]", "[kafka]\nbootstrap_servers = \"b:9092,SSL://user:hu,sh@host:9092\"", "holds no user"),
+    ];
+    for (from, to, said) in cases {
+        let (_folder, path) = file(&RIGHT.replacen(from, to, 1));
+        let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{error}");
+        assert!(error.contains(said) && !error.contains("hush") && !error.contains("hu,sh"), "{error}");
+    }
+}
+
 #[test]
 fn a_syntax_error_does_not_show_its_line() {
     let (_guard, path) = file("[kafka.properties]\n\"sasl.password\" = \"hush\" oops\n");

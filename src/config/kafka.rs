@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde_json::json;
 use watermaster_core::map::MapBudget;
 
-use super::effective::{REDACTED, is_secret};
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::section::Section;
 use super::values;
@@ -73,8 +72,7 @@ fn properties(section: &Section<'_>, protocol: Option<GroupProtocol>) -> Option<
     let mut right = true;
     for (name, text) in written.free_scalars() {
         right &= is_ours_to_give(&written, name, protocol) && is_accepted(&written, name, &text);
-        let shown = if is_secret(name) { REDACTED } else { &text };
-        written.show(name, Some(json!(shown)), written.origin(name));
+        written.show(name, Some(json!(kafka::shown_property(name, &text))), written.origin(name));
         properties.insert(name.to_owned(), text);
     }
     for (name, path) in files.free_scalars() {
@@ -113,7 +111,7 @@ fn is_ours_to_give(section: &Section<'_>, name: &str, protocol: Option<GroupProt
     false
 }
 
-/// librdkafka knows its properties best; its own words never hold the value, which may be a secret.
+/// Asks librdkafka, which knows its properties best.
 fn is_accepted(section: &Section<'_>, name: &str, value: &str) -> bool {
     let Err(why) = kafka::accepts_property(name, value) else {
         return true;
