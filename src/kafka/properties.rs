@@ -223,8 +223,19 @@ mod tests {
     /// Whether a person who reads the name or the description would think of a secret.
     fn smells(property: &Described) -> bool {
         const NAMES: [&str; 13] = [
-            "password", "passphrase", "secret", "pem", "key", "cmd", "config", "token", "extensions", "jaas",
-            "assertion", "credential", "username",
+            "password",
+            "passphrase",
+            "secret",
+            "pem",
+            "key",
+            "cmd",
+            "config",
+            "token",
+            "extensions",
+            "jaas",
+            "assertion",
+            "credential",
+            "username",
         ];
         const TEXTS: [&str; 7] = ["password", "passphrase", "secret", "private key", "credential", "token", "username"];
         // A number or one of librdkafka's own words is no secret, even where the description speaks of one.

@@ -115,12 +115,7 @@ impl<'a> Section<'a> {
             }
             Err(why) => {
                 let wrong = problem(&scalar.shown, &why);
-                self.refuse_at(
-                    child(&self.path, key.name),
-                    scalar.origin,
-                    wrong,
-                    key.kind.allowed(),
-                );
+                self.refuse_at(child(&self.path, key.name), scalar.origin, wrong, key.kind.allowed());
                 None
             }
         }
