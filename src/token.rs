@@ -64,8 +64,9 @@ impl Token {
 impl TokenFile {
     /// Reads the token at `path`; symbolic links, as Kubernetes mounts secrets, are followed.
     ///
-    /// A file that all users may write is refused. One that all users may read, or its group may write, is only reported:
-    /// such are the files of a clone of a repository, and those that a container mounts from its host for another user.
+    /// A file that all users may write is refused. One that all users may read, or its group may write, is only
+    /// reported: such are the files of a clone of a repository, and those that a container mounts from its host for
+    /// another user.
     ///
     /// # Errors
     /// When the file can't be read, when its permissions are refused, or when it holds no acceptable token.

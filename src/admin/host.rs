@@ -1,7 +1,8 @@
 //! Requests on a loopback address must name that address.
 //!
-//! A page in a browser on this machine can make its own host name resolve to 127.0.0.1 (DNS rebinding). The browser then
-//! takes this program for that host and lets the page read the answers. The `Host` header still names the page's host.
+//! A page in a browser on this machine can make its own host name resolve to 127.0.0.1 (DNS rebinding). The browser
+//! then takes this program for that host and lets the page read the answers. The `Host` header still names the page's
+//! host.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,9 @@
 //! Slow answers, made on threads that no probe waits for.
 //!
-//! To render `/metrics` or to sort 100 000 clients takes long. A [`Lane`] does that on tokio's blocking threads, a bounded
-//! number at once; further requests wait without a thread, and beyond a bound they are turned away. So neither threads nor
-//! memory grow with the number of requests, and `/livez` and `/readyz` stay with the asynchronous threads, which are free.
+//! To render `/metrics` or to sort 100 000 clients takes long. A [`Lane`] does that on tokio's blocking threads, a
+//! bounded number at once; further requests wait without a thread, and beyond a bound they are turned away. So neither
+//! threads nor memory grow with the number of requests, and `/livez` and `/readyz` stay with the asynchronous threads,
+//! which are free.
 
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ impl Room {
         Room(Arc::new(Semaphore::new(MAX_UNREAD_KIB as usize)))
     }
 
-    /// Takes room for so many bytes; a page that is larger than the bound takes all of it.
+    /// Takes room for `bytes` bytes; a page that is larger than the bound takes all of it.
     fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(MAX_UNREAD_KIB);
         Arc::clone(&self.0).try_acquire_many_owned(kib).ok()
@@ -72,7 +73,7 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// A lane that works on so many requests at once.
+    /// A lane that works on `at_once` requests at a time.
     pub(super) fn new(at_once: usize, room: &Room) -> Lane {
         Lane {
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),

@@ -1,8 +1,8 @@
 //! The HTTP side: probes, metrics, and what the services do right now.
 //!
 //! Probes and `/metrics` are open. `/v1` needs the token when it listens beyond loopback, and always for anything but
-//! reading. Nothing here asks Kafka or an engine: it reads what the engines left in their [`SnapshotCell`]s. Answers that take
-//! long are made in a [`Lane`], so that the probes never wait for one.
+//! reading. Nothing here asks Kafka or an engine: it reads what the engines left in their [`SnapshotCell`]s. Answers
+//! that take long are made in a [`Lane`], so that the probes never wait for one.
 
 mod host;
 mod lane;
@@ -88,7 +88,7 @@ async fn serve_within(
     Ok(())
 }
 
-/// What is handed to each request.
+/// The state that each request is handed.
 struct Served {
     state: Arc<AdminState>,
     /// `/metrics`: open to all, and one at a time, because the publisher is one.

@@ -1,8 +1,8 @@
 //! Connections: how many there are, and how long each may keep the server waiting.
 //!
 //! A client that opens connections and sends nothing, sends half a request, or does not read its answer, must not keep
-//! others from `/livez`. Each wait for a client is bounded, and when all connections are in use the one that has kept the
-//! server waiting longest is closed for the next one.
+//! others from `/livez`. Each wait for a client is bounded, and when all connections are in use the one that has kept
+//! the server waiting longest is closed for the next one.
 
 use std::future::Future;
 use std::io;
@@ -64,7 +64,7 @@ pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, sh
     let _ = timeout(SHUTDOWN_GRACE, async { while tasks.join_next().await.is_some() {} }).await;
 }
 
-/// Waits for the next connection; whatever keeps one from being accepted, a later one may be.
+/// Waits for the next connection. A connection that can't be accepted does not end the server.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {

@@ -76,8 +76,8 @@ impl Kind {
             Kind::Topic => "1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it".to_owned(),
             Kind::Client => "a client id of 1 to 128 bytes".to_owned(),
             Kind::TokenFile => format!(
-                "the path of a file that can be read, that not every user may write, with a token of at least {} characters \
-                 and at most {} bytes",
+                "the path of a file that can be read, that not every user may write, with a token of at least {} \
+                 characters and at most {} bytes",
                 token::MIN_CHARS,
                 token::MAX_BYTES
             ),

@@ -1,10 +1,11 @@
-//! The librdkafka properties whose values may be shown: in `/v1/config`, in `watermaster config`, in logs and in errors.
+//! The librdkafka properties whose values may be shown: in `/v1/config`, in `watermaster config`, in logs and in
+//! errors.
 //!
 //! The list names the harmless properties and hides all others, so that a property which a later librdkafka brings, or
-//! one that is misspelt, is hidden until it is added here. Three kinds are harmless: properties that take only numbers or
-//! words of librdkafka's own, which leaves no room for a secret; names under which this program is known to the brokers
-//! anyway; and paths of public files. Everything that proves an identity is hidden, and so is half of such a proof (a user
-//! name, a client id of an OAuth server), a command, and an address, which may hold a password.
+//! one that is misspelt, is hidden until it is added here. Three kinds are harmless: properties that take only numbers
+//! or words of librdkafka's own, which leaves no room for a secret; names under which this program is known to the
+//! brokers anyway; and paths of public files. Everything that proves an identity is hidden, and so is half of such a
+//! proof (a user name, a client id of an OAuth server), a command, and an address, which may hold a password.
 
 /// The text that stands in place of a hidden value.
 pub const HIDDEN: &str = "(redacted)";

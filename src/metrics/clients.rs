@@ -15,8 +15,10 @@ const HALVES: [(HalfOf, &Metric, &Metric, &Metric); 2] = [
     (Tally::shadow, &table::SHADOW_RECORDS, &table::SHADOW_REJECTED, &table::SHADOW_DELAYED),
 ];
 
+type LevelOf = fn(&Levels) -> f64;
+
 /// Gauges, and where the value of each is found.
-const LEVELS: [(&Metric, fn(&Levels) -> f64); 6] = [
+const LEVELS: [(&Metric, LevelOf); 6] = [
     (&table::WANTS, |levels| levels.wants as f64),
     (&table::GRANTED, |levels| levels.granted as f64),
     (&table::DEFAULT_SHARE, |levels| levels.default_share),

@@ -1,9 +1,9 @@
-//! Which clients have a metric label of their own, and what each label has counted.
+//! The clients that have a metric label of their own, and the counts of each label.
 //!
 //! The number of labels is bounded while clients come and go, yet a counter must never decrease. When a client is
-//! forgotten its label keeps what it counted (the snapshot counts them as a forgotten one's), and when the client comes back
-//! the label goes on from there. `_other` is the snapshot's total minus all labels, which can't decrease either, because a
-//! label only grows by records that the total grew by too.
+//! forgotten its label keeps what it counted (the snapshot counts them as a forgotten one's), and when the client
+//! comes back the label goes on from there. `_other` is the snapshot's total minus all labels, which can't decrease
+//! either, because a label only grows by records that the total grew by too.
 //!
 //! Labels go to the first clients that come. Once all are given, ids that are used once and never again must not keep
 //! them: a client that keeps sending takes over the label of the unlisted client that has been idle longest. The idle
@@ -223,7 +223,8 @@ impl Fold {
             if let Some(label) = self.label_for(client, &tally, cycle) {
                 label.levels = Levels::of(client);
                 label.configured = client.configured;
-                // A life that is over stands in its old page until that is renewed, longer perhaps than the one that came after it.
+                // A life that is over stands in its old page until that is renewed, longer perhaps than the one that
+                // came after it.
                 if made >= label.made {
                     label.made = made;
                     label.active = if tally == label.current { label.active } else { cycle };
@@ -274,8 +275,8 @@ impl Fold {
         }
     }
 
-    /// Gives the labels of idle clients to the candidates, that of the longest idle client first; candidates for which none is
-    /// left, and the clients that lost theirs, count in `_other`.
+    /// Gives the labels of idle clients to the candidates, that of the longest idle client first; candidates for which
+    /// none is left, and the clients that lost theirs, count in `_other`.
     fn hand_over(&mut self, candidates: Vec<Candidate<'_>>, cycle: u64) {
         let mut idle = if candidates.is_empty() { Vec::new() } else { self.idle(cycle) };
         for Candidate { client, tally, made } in candidates {
@@ -319,7 +320,7 @@ mod tests {
         Anonymous,
         Forget(u8),
         Configure(u8),
-        /// So many cycles pass.
+        /// The number of cycles that pass.
         Pass(u8),
         Publish,
     }
@@ -339,7 +340,8 @@ mod tests {
         ]
     }
 
-    /// A registry as the core keeps it, shown a part at a time: what was decided for a forgotten client stays in its page.
+    /// A registry as the core keeps it, shown a part at a time: what was decided for a forgotten client stays in its
+    /// page.
     struct Registry {
         slots: [Option<(u8, ClientSnapshot)>; 8],
         free: Vec<usize>,

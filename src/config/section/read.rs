@@ -139,7 +139,7 @@ impl<'a> Section<'a> {
             return None;
         };
         let shown = match form {
-            // The address of a broker is never shown together with a user, whose password may be in it.
+            // The address of a broker is never shown together with a user: it may hold a password.
             _ if matches!(key.kind, Kind::Servers) && text.contains('@') => kafka::HIDDEN.to_owned(),
             Form::Text => format!("{text:?}"),
             _ => text.clone(),
