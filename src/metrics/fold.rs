@@ -275,20 +275,33 @@ impl Fold {
         }
     }
 
-    /// Gives the labels of idle clients to the candidates, that of the longest idle client first; candidates for which
-    /// none is left, and the clients that lost theirs, count in `_other`.
+    /// Gives the labels of idle clients to the candidates, that of the longest idle client first. Candidates for which
+    /// none is left count in `_other`, and so do the clients that lost theirs.
     fn hand_over(&mut self, candidates: Vec<Candidate<'_>>, cycle: u64) {
         let mut idle = if candidates.is_empty() { Vec::new() } else { self.idle(cycle) };
         for Candidate { client, tally, made } in candidates {
-            let Some(loser) = idle.pop().and_then(|(_, name)| self.labels.remove(&name)) else {
+            if self.make_room(&mut idle) {
+                let levels = Levels::of(client);
+                let label = Label { current: tally, elsewhere: tally, levels, made, active: cycle, ..Label::default() };
+                self.labels.insert(Arc::clone(&client.name), label);
+            } else {
                 self.other.levels.add(client);
-                continue;
-            };
-            self.other.levels.merge(&loser.levels);
-            let levels = Levels::of(client);
-            let label = Label { current: tally, elsewhere: tally, levels, made, active: cycle, ..Label::default() };
-            self.labels.insert(Arc::clone(&client.name), label);
+            }
         }
+    }
+
+    /// Takes labels from `idle` clients until there is room for another one. More than one goes if there are too many:
+    /// clients that were configured late have labels beyond `max_labels`, and may be configured no longer.
+    fn make_room(&mut self, idle: &mut Vec<(u64, Arc<str>)>) -> bool {
+        while let Some((_, name)) = idle.pop() {
+            if let Some(loser) = self.labels.remove(&name) {
+                self.other.levels.merge(&loser.levels);
+            }
+            if self.labels.len() < self.max_labels {
+                return true;
+            }
+        }
+        false
     }
 
     /// The labels of idle clients, that of the longest idle client last.
