@@ -126,6 +126,7 @@ def configuration(path, program):
         folder = pathlib.Path(folder)
         secret = folder / "secret"
         secret.write_text("only for this check")
+        secret.chmod(0o440)
         text = configuration_of(path)
         for mount in container["volumeMounts"]:
             if mount["mountPath"].startswith("/run/secrets/"):

@@ -100,7 +100,8 @@ Examples:
   WATERMASTER_LOG__FORMAT=json watermaster config --config watermaster.toml | grep format
   watermaster config --config watermaster.toml --output json | jq '.service[0].capacity'
 
-Secrets, and what comes from kafka.properties_file, are not shown. The output is TOML again.";
+Of kafka.properties, values that might be secret are not shown; of kafka.properties_file, only the paths are.
+The output is TOML again.";
 
 const ALLOCATE_EXAMPLES: &str = "\
 Examples:

@@ -18,6 +18,7 @@ pub mod seldom;
 pub mod settings;
 pub mod snapshot;
 pub mod telemetry;
+pub mod token;
 pub mod top;
 pub mod trial;
 pub mod words;

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminState, ServiceHandle, Shown, Token};
+use crate::admin::{self, AdminState, ServiceHandle, Shown};
 use crate::config::Config;
 use crate::demo::{EngineStart, StopEngine};
 use crate::engine::{self, Job, Stopped};
@@ -23,6 +23,7 @@ use crate::metrics::Publisher;
 use crate::reload::{Configuration, Inbox};
 use crate::settings::{Service, Settings};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
+use crate::token::{Token, TokenFile};
 
 /// The longest wait for the brokers at the start.
 const REACH: Duration = Duration::from_secs(10);
@@ -312,10 +313,9 @@ async fn bind(settings: &Settings) -> Result<TcpListener, String> {
 
 fn read_token(settings: &Settings) -> Result<Option<Token>, String> {
     let Some(path) = &settings.admin.token_file else { return Ok(None) };
-    let shown = path.display();
-    let text =
-        std::fs::read_to_string(path).map_err(|why| format!("admin.token_file: {shown} cannot be read: {why}"))?;
-    Token::new(&text).map(Some).ok_or_else(|| format!("admin.token_file: {shown} holds no token"))
+    // Checked with the rest of the configuration, but it may have changed since.
+    let file = TokenFile::read(path).map_err(|why| format!("admin.token_file is {:?}: {why}", path.display()))?;
+    Ok(Some(file.token))
 }
 
 /// The HTTP side of these engines.

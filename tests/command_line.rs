@@ -106,6 +106,16 @@ fn allocate_explains_itself() {
 }
 
 #[test]
+fn allocate_writes_no_sign_before_a_zero() {
+    for wants in ["A=20,B=20", "A=0,B=0", "A=40,B=40"] {
+        let output = watermaster(&["allocate", "--capacity", "40", "--wants", wants], &[], "");
+        let shown = text(&output.stdout);
+        let zeros = shown.split_whitespace().filter(|word| word.trim_end_matches('.') == "-0").count();
+        assert_eq!(zeros, 0, "{shown}");
+    }
+}
+
+#[test]
 fn allocate_is_exact_for_many_clients_and_odd_weights() {
     // Floats would grant 28 18 27 66 13 16.
     let weights = [

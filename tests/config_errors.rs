@@ -160,6 +160,7 @@ fn cases() -> Vec<Case> {
         wrong("servers").under(kafka, "bootstrap_servers = \"a:99999\"").key("kafka.bootstrap_servers").says(&["no valid port", "host:port"]),
         wrong("beyond loopback without token").under(admin, "listen = \"0.0.0.0:9464\"").key("admin.listen").says(&["beyond loopback", "admin.token_file"]),
         wrong("listen on a name").under(admin, "listen = \"localhost:9464\"").key("admin.listen").says(&["an IP address and a port"]),
+        wrong("token file is a folder").under(admin, "token_file = \"/tmp\"").key("admin.token_file").says(&["not a regular file"]),
         wrong("token file missing").under(admin, "token_file = \"/nowhere/token\"").key("admin.token_file").says(&["No such file", "can be read"]),
         wrong("log format").under(log, "format = \"xml\"").key("log.format").says(&["\"auto\" or \"text\" or \"json\""]),
         wrong("property of ours").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
@@ -304,6 +305,67 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
         ] {
             assert!(shown.contains(part), "{part} in {shown}");
         }
+    }
+}
+
+/// A command, half of a credential, a whole one, an address with a password where none belongs.
+#[test]
+fn only_harmless_properties_show_their_values() {
+    let hidden = r#"
+"sasl.kerberos.kinit.cmd" = "kinit -w hush"
+"sasl.oauthbearer.config" = "principal=hush"
+"sasl.username" = "hush"
+"client.rack" = "https://user:hush@host"
+"security.protocol" = "sasl_ssl""#;
+    let (_folder, path) = file(&RIGHT.replace("[kafka.properties]", &format!("[kafka.properties]{hidden}")));
+    for format in ["text", "json"] {
+        let output = watermaster(&["config", "--config", path.to_str().unwrap(), "--output", format], &[], "");
+        let shown = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(shown.matches("(redacted)").count(), 4, "{shown}");
+        assert!(!shown.contains("hush") && shown.contains("sasl_ssl"), "{shown}");
+    }
+}
+
+#[test]
+fn errors_do_not_show_what_may_be_secret() {
+    let cases = [
+        ("[kafka.properties]", "[kafka.properties]\n\"sasl.pasword\" = \"hush\"", "No such configuration property"),
+        (
+            "[kafka.properties]",
+            "[kafka.properties]\n\"sasl.oauthbearer.token.endpoint.url\" = \"https://user:hush@host\"",
+            "not supported in this build: OAuth/OIDC",
+        ),
+        ("[kafka]", "[kafka]\nbootstrap_servers = \"b:9092,SSL://user:hu,sh@host:9092\"", "holds no user"),
+    ];
+    for (from, to, said) in cases {
+        let (_folder, path) = file(&RIGHT.replacen(from, to, 1));
+        let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{error}");
+        assert!(error.contains(said) && !error.contains("hush") && !error.contains("hu,sh"), "{error}");
+    }
+}
+
+#[test]
+fn a_token_that_can_be_guessed_is_refused_and_one_that_all_can_read_is_reported() {
+    use std::os::unix::fs::PermissionsExt;
+
+    for (token, mode, code, said) in [
+        ("fifteen-letters", 0o600, 78, "the token has 15 characters, fewer than 16"),
+        ("sixteen--letters", 0o666, 78, "every user of this machine may write the file (mode 0666)"),
+        ("sixteen--letters", 0o644, 0, "warning: admin.token_file is"),
+        ("sixteen--letters", 0o640, 0, "configuration"),
+    ] {
+        let (_token_folder, token_file) = file(token);
+        std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (_folder, path) = file(&RIGHT.replace("[admin]", &format!("[admin]\ntoken_file = {token_file:?}")));
+        let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+        let all = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{all}");
+        assert!(all.contains(said) && !all.contains(token), "{all}");
+        assert_eq!(mode == 0o640, !all.contains("token_file"), "{all}");
+        assert_eq!(code == 78, all.contains("at least 16 characters and at most 4096 bytes"), "{all}");
     }
 }
 

@@ -21,9 +21,11 @@ const CLOCK: &str = "the core is handed the time, so that tests own it";
 const QUIET: &str = "the core does no I/O and logs nothing";
 const DONE: &str = "what is merged is finished";
 
-const RULES: [Rule; 22] = [
+const RULES: [Rule; 24] = [
     Rule { word: "rdkafka", within: "src", allowed: &["src/kafka"], why: "only src/kafka knows rdkafka" },
     Rule { word: "axum", within: "src", allowed: &["src/admin"], why: "only src/admin knows axum" },
+    Rule { word: "hyper", within: "src", allowed: &["src/admin"], why: "only src/admin serves HTTP" },
+    Rule { word: "hyper_util", within: "src", allowed: &["src/admin"], why: "only src/admin serves HTTP" },
     Rule { word: "ratatui", within: "src", allowed: &["src/top"], why: "only src/top draws on terminals" },
     Rule {
         word: "ureq",

@@ -11,10 +11,13 @@ use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use watermaster::admin::{self, AdminState, ServiceHandle, Shown, Token};
+use watermaster::admin::{self, AdminState, ServiceHandle, Shown};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::metrics::Publisher;
 use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
+use watermaster::token::Token;
+
+const TOKEN: &str = "s3cret-s3cret-s3cret";
 
 /// An instance with two services; it goes with the runtime.
 fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
@@ -46,7 +49,7 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
         services: vec![service("kyc"), service("bureau")],
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
         configuration: Shown::Fixed { config: json!({}), hash: String::new() },
-        token: Token::new("s3cret"),
+        token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -93,7 +96,7 @@ fn json_has_what_the_api_shows_and_the_rates() {
 fn beyond_loopback_it_takes_the_token() {
     let (_runtime, address) = instance(Ipv4Addr::UNSPECIFIED);
     let url = address.to_string();
-    let (_folder, token) = file("s3cret\n");
+    let (_folder, token) = file(&format!("{TOKEN}\n"));
     let (_other_folder, other) = file("another\n");
     let (code, _, why) = top(&["--url", &url]);
     assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(69), true), "{why}");

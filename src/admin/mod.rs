@@ -1,16 +1,19 @@
 //! The HTTP side: probes, metrics, and what the services do right now.
 //!
 //! Probes and `/metrics` are open. `/v1` needs the token when it listens beyond loopback, and always for anything but
-//! reading. Nothing here asks Kafka or an engine: it reads what the engines left in their [`SnapshotCell`]s.
+//! reading. Nothing here asks Kafka or an engine: it reads what the engines left in their [`SnapshotCell`]s. Answers
+//! that take long are made in a [`Lane`], so that the probes never wait for one.
 
-mod token;
+mod host;
+mod lane;
+mod server;
 mod view;
 
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -18,19 +21,19 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-pub use token::Token;
 pub use view::{ClientView, ServiceView, ShadowView, mode_name, rejections};
 
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
 use crate::reload::Configuration;
 use crate::snapshot::SnapshotCell;
-
-/// How long open requests may take once the shutdown began.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+use crate::token::Token;
+use lane::{Lane, Page, Room};
+use server::Limits;
 
 /// What the HTTP side shows. Everything is handed in; it reads no file and no environment.
 #[derive(Debug)]
@@ -62,8 +65,7 @@ pub struct ServiceHandle {
     pub heartbeat: Arc<Heartbeat>,
 }
 
-/// Serves on an already bound listener until `shutdown` is done and open requests are answered (or [`SHUTDOWN_GRACE`]
-/// has passed).
+/// Serves on an already bound listener until `shutdown` is done and open requests are answered, or have taken too long.
 ///
 /// # Errors
 /// When the listener's own address can't be read.
@@ -72,23 +74,35 @@ pub async fn serve(
     state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
+    serve_within(Limits::DEFAULT, listener, state, shutdown).await
+}
+
+async fn serve_within(
+    limits: Limits,
+    listener: TcpListener,
+    state: Arc<AdminState>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
     let app = router(state, listener.local_addr()?);
-    let (begun, begins) = tokio::sync::oneshot::channel();
-    let server = axum::serve(listener, app).with_graceful_shutdown(async {
-        shutdown.await;
-        let _ = begun.send(());
-    });
-    tokio::select! {
-        result = server.into_future() => result,
-        // A client that never finishes its request must not keep the process.
-        () = async { let _ = begins.await; tokio::time::sleep(SHUTDOWN_GRACE).await } => Ok(()),
-    }
+    server::serve(listener, app, limits, shutdown).await;
+    Ok(())
+}
+
+/// The state that each request is handed.
+struct Served {
+    state: Arc<AdminState>,
+    /// `/metrics`: open to all, and one at a time, because the publisher is one.
+    metrics: Lane,
+    /// `/v1`.
+    views: Lane,
 }
 
 /// All routes, as seen by those who connect to `local`.
-pub fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
+fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let guard = Guard { state: Arc::clone(&state), on_loopback };
+    let room = Room::new();
+    let served = Arc::new(Served { state, metrics: Lane::new(1, &room), views: Lane::new(2, &room) });
     let v1 = Router::new()
         .route("/config", get(config))
         .route("/reload", post(reload))
@@ -97,13 +111,15 @@ pub fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(guard, require_token));
-    Router::new()
+    let app = Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
         .nest("/v1", v1)
         .fallback(not_found)
-        .with_state(state)
+        .with_state(served);
+    // Beyond loopback a name leads here in many ways, and the token protects what a page must not read.
+    if on_loopback { app.layer(middleware::from_fn(host::check)) } else { app }
 }
 
 #[derive(Clone)]
@@ -139,7 +155,8 @@ async fn method_not_allowed() -> Response {
 }
 
 /// 200 while every engine comes round its loop in time.
-async fn livez(State(state): State<Arc<AdminState>>) -> Response {
+async fn livez(State(served): State<Arc<Served>>) -> Response {
+    let state = &served.state;
     let now = Instant::now();
     let silent = state.services.iter().filter(|service| !service.heartbeat.is_alive(now));
     let silent: Vec<_> = silent
@@ -152,7 +169,8 @@ async fn livez(State(state): State<Arc<AdminState>>) -> Response {
 }
 
 /// 200 while every service is joined and can produce, and the program is not stopping.
-async fn readyz(State(state): State<Arc<AdminState>>) -> Response {
+async fn readyz(State(served): State<Arc<Served>>) -> Response {
+    let state = &served.state;
     let draining = state.draining.load(Ordering::Relaxed);
     let reason = |service: &ServiceHandle| {
         let snapshot = service.cell.get();
@@ -180,7 +198,12 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
     (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
 }
 
-async fn metrics_text(State(state): State<Arc<AdminState>>) -> Response {
+async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
+    let state = Arc::clone(&served.state);
+    served.metrics.answer(move || Page::new(metrics::CONTENT_TYPE, render_metrics(&state))).await
+}
+
+fn render_metrics(state: &AdminState) -> String {
     let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
     for service in &state.services {
         publisher.publish(&service.name, &service.cell.get());
@@ -188,52 +211,64 @@ async fn metrics_text(State(state): State<Arc<AdminState>>) -> Response {
     if let Shown::Loaded(configuration) = &state.configuration {
         publisher.publish_reload(configuration.last());
     }
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], publisher.render()).into_response()
+    publisher.render()
 }
 
-async fn config(State(state): State<Arc<AdminState>>) -> Json<Value> {
-    let (config, hash) = match &state.configuration {
-        Shown::Fixed { config, hash } => (config.clone(), hash.clone()),
-        Shown::Loaded(configuration) => configuration.shown(),
+async fn config(State(served): State<Arc<Served>>) -> Response {
+    let state = Arc::clone(&served.state);
+    // A reload that reads its file holds the configuration.
+    let make = move || {
+        let (config, hash) = match &state.configuration {
+            Shown::Fixed { config, hash } => (config.clone(), hash.clone()),
+            Shown::Loaded(configuration) => configuration.shown(),
+        };
+        Page::json(&json!({ "hash": hash, "config": config }))
     };
-    Json(json!({ "hash": hash, "config": config }))
+    served.views.answer(make).await
 }
 
-async fn reload(State(state): State<Arc<AdminState>>) -> Response {
-    let Shown::Loaded(configuration) = &state.configuration else {
+async fn reload(State(served): State<Arc<Served>>) -> Response {
+    let Shown::Loaded(configuration) = &served.state.configuration else {
         let error = json!({ "error": "there is no configuration file to reload" });
         return (StatusCode::CONFLICT, Json(error)).into_response();
     };
     let configuration = Arc::clone(configuration);
-    match tokio::task::spawn_blocking(move || configuration.reload()).await {
+    match served.views.run(move || configuration.reload()).await {
         Ok(Ok(reloaded)) => Json(json!({ "hash": reloaded.hash, "changed": reloaded.changed })).into_response(),
         Ok(Err(errors)) => {
             let error = "the configuration is not reloaded: all stays as it was";
             let body = json!({ "error": error, "errors": errors.to_json() });
             (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
         }
-        Err(why) => {
-            let body = json!({ "error": format!("reloading failed: {why}") });
-            (StatusCode::INTERNAL_SERVER_ERROR, Json(body)).into_response()
-        }
+        Err(refusal) => *refusal,
     }
 }
 
-async fn services(State(state): State<Arc<AdminState>>) -> Json<Value> {
-    let mut views: Vec<_> = state.services.iter().map(view_of).collect();
-    views.sort_by(|a, b| a.name.cmp(&b.name));
-    Json(json!({ "services": views }))
+async fn services(State(served): State<Arc<Served>>) -> Response {
+    let state = Arc::clone(&served.state);
+    let make = move || {
+        let mut views: Vec<_> = state.services.iter().map(view_of).collect();
+        views.sort_by(|a, b| a.name.cmp(&b.name));
+        Page::json(&Services { services: views })
+    };
+    served.views.answer(make).await
 }
 
-async fn service(State(state): State<Arc<AdminState>>, Path(name): Path<String>) -> Response {
-    match state.services.iter().find(|service| service.name == name) {
-        Some(service) => Json(view_of(service)).into_response(),
-        None => {
-            let known: Vec<_> = state.services.iter().map(|service| &service.name).collect();
-            let error = json!({ "error": format!("no service {name:?}"), "services": known });
-            (StatusCode::NOT_FOUND, Json(error)).into_response()
-        }
-    }
+async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+    let services = &served.state.services;
+    let Some(service) = services.iter().find(|service| service.name == name) else {
+        let known: Vec<_> = services.iter().map(|service| &service.name).collect();
+        let error = json!({ "error": format!("no service {name:?}"), "services": known });
+        return (StatusCode::NOT_FOUND, Json(error)).into_response();
+    };
+    let service = service.clone();
+    served.views.answer(move || Page::json(&view_of(&service))).await
+}
+
+/// All services, for `GET /v1/services`.
+#[derive(Serialize)]
+struct Services {
+    services: Vec<ServiceView>,
 }
 
 fn view_of(service: &ServiceHandle) -> ServiceView {

@@ -1,4 +1,6 @@
-use std::net::Ipv4Addr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
 
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::{Reason, ReasonCounts};
@@ -6,6 +8,7 @@ use watermaster_core::reason::{Reason, ReasonCounts};
 use super::*;
 use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
 
+const TOKEN: &str = "s3cret-s3cret-s3cret";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A served [`AdminState`]; dropping it stops the server.
@@ -23,6 +26,10 @@ impl Server {
     }
 
     fn with(listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
+        Server::within(Limits::DEFAULT, listen, heartbeat)
+    }
+
+    fn within(limits: Limits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
         let state = Arc::new(AdminState {
             services: vec![ServiceHandle {
                 name: "kyc".to_owned(),
@@ -34,16 +41,32 @@ impl Server {
                 config: json!({ "kafka": { "group_id": "watermaster" } }),
                 hash: "abc".to_owned(),
             },
-            token: Token::new("s3cret"),
+            token: Token::new(TOKEN).ok(),
             draining: Arc::new(AtomicBool::new(false)),
         });
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind((listen, 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let served = serve(listener, Arc::clone(&state), async { drop(stopped.await) });
+        let served = serve_within(limits, listener, Arc::clone(&state), async { drop(stopped.await) });
         let task = Some(runtime.spawn(served));
         Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, runtime, stop: Some(stop), task }
+    }
+
+    /// A connection that has sent `text`.
+    fn connect(&self, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    }
+
+    /// The status of the answer to a request with these lines after the first one.
+    fn status(&self, path: &str, version: &str, lines: &str) -> u16 {
+        let mut stream = self.connect(&format!("GET {path} HTTP/{version}\r\n{lines}Connection: close\r\n\r\n"));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer:?}"))
     }
 
     fn show(&self, snapshot: ServiceSnapshot) {
@@ -134,7 +157,7 @@ fn a_reload_needs_the_token_and_a_file() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     assert_eq!(server.request("POST", "/v1/reload", None).0, 401);
     assert_eq!(server.request("GET", "/v1/reload", None).0, 405);
-    let (status, body) = server.request("POST", "/v1/reload", Some("s3cret"));
+    let (status, body) = server.request("POST", "/v1/reload", Some(TOKEN));
     assert_eq!((status, body.contains("no configuration file")), (409, true), "{body}");
 }
 
@@ -196,7 +219,7 @@ fn changing_needs_the_token_also_on_loopback() {
     for method in ["POST", "PUT", "DELETE"] {
         assert_eq!(server.request(method, "/v1/services/kyc", None).0, 401, "{method}");
         assert_eq!(server.request(method, "/v1/services/kyc", Some("wrong")).0, 401, "{method}");
-        assert_eq!(server.request(method, "/v1/services/kyc", Some("s3cret")).0, 405, "{method}");
+        assert_eq!(server.request(method, "/v1/services/kyc", Some(TOKEN)).0, 405, "{method}");
     }
 }
 
@@ -207,7 +230,7 @@ fn beyond_loopback_reading_needs_the_token_but_probes_do_not() {
     for path in ["/v1/config", "/v1/services", "/v1/services/kyc", "/v1/nope"] {
         assert_eq!(server.get(path).0, 401, "{path}");
     }
-    assert_eq!(server.request("GET", "/v1/config", Some("s3cret")).0, 200);
+    assert_eq!(server.request("GET", "/v1/config", Some(TOKEN)).0, 200);
     for path in ["/livez", "/readyz", "/metrics"] {
         assert_eq!(server.get(path).0, 200, "{path}");
     }
@@ -223,4 +246,112 @@ fn serving_ends_with_the_future_handed_in() {
     let task = server.task.take().unwrap();
     let ended = server.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), task).await });
     ended.unwrap().unwrap().unwrap();
+}
+
+fn impatient(request_timeout: Duration, answer_timeout: Duration) -> Server {
+    let limits = Limits { request_timeout, answer_timeout, ..Limits::DEFAULT };
+    Server::within(limits, Ipv4Addr::LOCALHOST, Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT))
+}
+
+const SHORT: Duration = Duration::from_millis(50);
+const NEVER: Duration = Duration::from_secs(3_600);
+
+/// Reads until the server closes the connection, and returns the number of bytes; it may reset it, too.
+fn read_to_end(mut stream: TcpStream) -> usize {
+    let mut text = Vec::new();
+    match stream.read_to_end(&mut text) {
+        Err(why) if why.kind() != std::io::ErrorKind::ConnectionReset => panic!("it is still open: {why}"),
+        _ => text.len(),
+    }
+}
+
+#[test]
+fn a_client_that_sends_no_request_or_half_of_one_is_cut_off() {
+    let server = impatient(SHORT, NEVER);
+    for sent in ["", "GET /livez HTT", "GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Slow: "] {
+        assert_eq!(read_to_end(server.connect(sent)), 0, "{sent:?}");
+    }
+    let kept_open = server.connect("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(read_to_end(kept_open) > 0, "it is answered, and then idle for too long");
+}
+
+/// A page of 20 000 clients fits in no buffer of the kernel's.
+#[test]
+fn a_client_that_does_not_read_its_answer_is_cut_off() {
+    let server = impatient(SHORT, SHORT);
+    let named = |id: usize| ClientSnapshot { name: format!("client-{id}").into(), ..Default::default() };
+    server.show(ServiceSnapshot { clients: (0..20_000).map(named).collect(), ..snapshot() });
+    let whole = server.get("/v1/services").1.len();
+    assert!(whole > 10_000_000, "{whole}");
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    socket.connect(&server.address.into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.write_all(b"GET /v1/services HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    // A MB a second at most, for two seconds; then all that the kernel still has.
+    let mut read = 0;
+    for _ in 0..2_000 {
+        read += stream.read(&mut [0; 1_024]).unwrap_or(0);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(read + read_to_end(stream) < whole);
+}
+
+#[test]
+fn idle_connections_do_not_keep_others_from_the_probes() {
+    let server = impatient(NEVER, NEVER);
+    let mut idle: Vec<TcpStream> = (0..200).map(|_| server.connect("")).collect();
+    assert_eq!(server.get("/livez").0, 200);
+    idle.extend((0..200).map(|_| server.connect("GET /livez HTTP/1.1\r\n")));
+    assert_eq!(server.get("/livez").0, 200);
+    for first in idle.drain(..300) {
+        assert_eq!(read_to_end(first), 0, "it made room for a later one");
+    }
+}
+
+/// The publisher stays locked, as by a page of 100 000 labels that takes long.
+#[test]
+fn probes_do_not_wait_for_slow_pages() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    server.show(snapshot());
+    let publisher = server.state.publisher.lock().unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let mut waiting: Vec<TcpStream> = (0..40).map(|_| server.connect(request)).collect();
+    assert_eq!(server.get("/livez").0, 200);
+    assert_eq!(server.get("/readyz").0, 200);
+    assert_eq!(server.get("/v1/services/kyc").0, 200);
+    drop(publisher);
+    let mut statuses = waiting.drain(..).map(|mut stream| {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text[9..12].to_owned()
+    });
+    assert!(statuses.all(|status| status == "200" || status == "503"));
+    assert_eq!(server.get("/metrics").0, 200);
+}
+
+#[test]
+fn on_loopback_a_request_names_this_machine() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    server.show(snapshot());
+    let host = |host: &str| server.status("/v1/services", "1.1", &format!("Host: {host}\r\n"));
+    for right in ["localhost", "LocalHost:9464", "127.0.0.1:1", "127.9.9.9", "[::1]:9464"] {
+        assert_eq!(host(right), 200, "{right}");
+    }
+    for wrong in ["evil.example", "evil.example:9464", "10.0.0.7:9464", "localhost.evil.example", ""] {
+        assert_eq!(host(wrong), 421, "{wrong}");
+    }
+    for path in ["/livez", "/readyz", "/metrics", "/v1/config", "/nope"] {
+        assert_eq!(server.status(path, "1.1", "Host: evil.example\r\n"), 421, "{path}");
+    }
+    assert_eq!(server.status("http://evil.example/livez", "1.1", "Host: localhost\r\n"), 421);
+    assert_eq!(server.status("/livez", "1.0", ""), 200);
+    assert_eq!(server.status("/livez", "1.1", "Host: localhost\r\nHost: evil.example\r\n"), 421);
+}
+
+#[test]
+fn beyond_loopback_a_request_may_name_any_host() {
+    let server = Server::start(Ipv4Addr::UNSPECIFIED);
+    server.show(snapshot());
+    assert_eq!(server.status("/readyz", "1.1", "Host: watermaster.example\r\n"), 200);
 }

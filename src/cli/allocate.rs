@@ -247,17 +247,16 @@ fn explanation(terms: &Terms, rows: &[Row]) -> String {
     )
 }
 
-/// At most three decimals, and none that say nothing.
+/// Writes a number with at most three decimals, without zeros at the end and without the sign of a zero.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    match text.trim_end_matches('0').trim_end_matches('.') {
+        "-0" => "0".to_owned(),
+        text => text.to_owned(),
+    }
 }
 
 fn signed(value: f64) -> String {
     let text = number(value);
-    match text.as_str() {
-        "-0" => "0".to_owned(),
-        _ if value > 0.0 && text != "0" => format!("+{text}"),
-        _ => text,
-    }
+    if value > 0.0 && text != "0" { format!("+{text}") } else { text }
 }

@@ -7,9 +7,6 @@ use serde_json::{Map, Value, json};
 use super::error::Origin;
 use super::layers::child;
 
-/// What stands where a secret would.
-pub const REDACTED: &str = "(redacted)";
-
 /// One key and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
@@ -48,7 +45,8 @@ impl Effective {
 
     /// Sixteen hexadecimal digits, the same wherever the same configuration takes effect.
     ///
-    /// Secrets and the instance's id are left out, so that the instances of a group can be compared.
+    /// Hidden values and the instance's id are left out: the instances of a group can be compared, and the hash gives no
+    /// way to guess a secret.
     pub fn hash(&self) -> String {
         let mut tree = self.to_json();
         if let Some(kafka) = tree.get_mut("kafka").and_then(Value::as_object_mut) {
@@ -84,13 +82,6 @@ impl Effective {
         }
         root
     }
-}
-
-/// librdkafka's properties whose values nobody should see.
-pub fn is_secret(property: &str) -> bool {
-    ["password", "passphrase", "secret", "key.pem", "private.key", "oauthbearer.config"]
-        .iter()
-        .any(|part| property.contains(part))
 }
 
 /// One step of a section's path.

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
 use watermaster_core::map::MapBudget;
 
-use super::effective::{REDACTED, is_secret};
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::section::Section;
 use super::values;
 use crate::kafka;
 use crate::settings::{Admin, Delivery, GroupProtocol, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
+use crate::token::TokenFile;
 
 /// What the section `kafka` says, each `None` where it is wrong. The first three go into each service too.
 pub struct KafkaPart {
@@ -73,8 +73,7 @@ fn properties(section: &Section<'_>, protocol: Option<GroupProtocol>) -> Option<
     let mut right = true;
     for (name, text) in written.free_scalars() {
         right &= is_ours_to_give(&written, name, protocol) && is_accepted(&written, name, &text);
-        let shown = if is_secret(name) { REDACTED } else { &text };
-        written.show(name, Some(json!(shown)), written.origin(name));
+        written.show(name, Some(json!(kafka::shown_property(name, &text))), written.origin(name));
         properties.insert(name.to_owned(), text);
     }
     for (name, path) in files.free_scalars() {
@@ -113,7 +112,7 @@ fn is_ours_to_give(section: &Section<'_>, name: &str, protocol: Option<GroupProt
     false
 }
 
-/// librdkafka knows its properties best; its own words never hold the value, which may be a secret.
+/// Asks librdkafka, which knows its properties best.
 fn is_accepted(section: &Section<'_>, name: &str, value: &str) -> bool {
     let Err(why) = kafka::accepts_property(name, value) else {
         return true;
@@ -138,7 +137,7 @@ fn from_file(section: &Section<'_>, name: &str, path: &str) -> Option<String> {
 /// Reads `[admin]`.
 pub fn admin(section: &Section<'_>) -> Option<Admin> {
     let listen = section.value("listen", |text, _| values::listen(text));
-    let token_file = section.optional("token_file", |text, _| token_file(text));
+    let token_file = section.optional("token_file", |text, _| token_file(section, text));
     let metrics_clients = section.count("metrics_clients");
     if let (Some(listen), Some(None)) = (listen, &token_file)
         && !is_loopback(listen)
@@ -158,12 +157,16 @@ fn is_loopback(address: SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-fn token_file(path: &str) -> Result<PathBuf, values::Why> {
-    match std::fs::read_to_string(path) {
-        Ok(text) if text.trim().is_empty() => Err("the file is empty".to_owned()),
-        Ok(_) => Ok(PathBuf::from(path)),
-        Err(error) => Err(error.to_string()),
+fn token_file(section: &Section<'_>, path: &str) -> Result<PathBuf, values::Why> {
+    let file = TokenFile::read(Path::new(path)).map_err(|why| why.to_string())?;
+    if let Some(mode) = file.loose_mode {
+        section.warn(
+            "token_file",
+            format!("is {path:?}, which more users than its owner may write or all may read (mode {mode:04o})"),
+            format!("chmod 600 {path}, or 640 with a group of its own"),
+        );
     }
+    Ok(PathBuf::from(path))
 }
 
 /// Reads `[log]`.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::token;
+
 /// What a key holds.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
@@ -20,7 +22,7 @@ pub enum Kind {
     ServiceName,
     Topic,
     Client,
-    File,
+    TokenFile,
     ClientFromList,
     ClientList,
 }
@@ -73,7 +75,12 @@ impl Kind {
             Kind::ServiceName => "1 to 64 letters, digits, dashes or underscores".to_owned(),
             Kind::Topic => "1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it".to_owned(),
             Kind::Client => "a client id of 1 to 128 bytes".to_owned(),
-            Kind::File => "the path of a file that can be read and is not empty".to_owned(),
+            Kind::TokenFile => format!(
+                "the path of a file that can be read, that not every user may write, with a token of at least {} \
+                 characters and at most {} bytes",
+                token::MIN_CHARS,
+                token::MAX_BYTES
+            ),
             Kind::ClientFromList => {
                 "a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\"".to_owned()
             }

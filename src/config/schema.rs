@@ -105,7 +105,7 @@ pub const KEYS: &[Key] = &[
     key("kafka", "on_data_loss", Choice(&["stop", "continue"]), Text("stop")),
     key("kafka", "map_budget", Kind::MapBudget, Text("4096 chars")),
     key("admin", "listen", Kind::Listen, Text("127.0.0.1:9464")),
-    key("admin", "token_file", Kind::File, Unset),
+    key("admin", "token_file", Kind::TokenFile, Unset),
     key("admin", "metrics_clients", Count(0, 100_000), Text("200")),
     key("log", "format", Choice(&["auto", "text", "json"]), Text("auto")),
     key("service", "name", Kind::ServiceName, Required),

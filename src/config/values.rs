@@ -165,6 +165,10 @@ pub fn client(text: &str) -> Result<String, Why> {
 
 /// Brokers, separated by commas.
 pub fn servers(text: &str) -> Result<String, Why> {
+    // librdkafka takes it for a part of the host's name, and names hosts in its logs.
+    if text.contains('@') {
+        return Err("an address of a broker holds no user: \"sasl.username\" is one of kafka.properties".to_owned());
+    }
     for server in text.split(',') {
         server_address(server.trim())?;
     }

@@ -65,7 +65,7 @@ impl Engine<'_> {
         let wall_ms = (now.as_nanos() / 1_000_000) as i64;
         for output in self.round.outputs() {
             if let Some(timestamp) = output.payload.timestamp_ms() {
-                self.report.end_to_end.record(Duration::from_millis((wall_ms - timestamp).max(0) as u64));
+                self.report.end_to_end.record(age(wall_ms, timestamp));
             }
         }
         self.round.clear();
@@ -275,9 +275,24 @@ fn counts_from(began: Time, now: Time, commit_interval: Duration) -> Time {
     began.max(now - commit_interval / 2)
 }
 
+/// Returns how long ago `timestamp` was at `wall_ms`, both in milliseconds since the Unix epoch; zero for a timestamp in
+/// the future. Producers choose timestamps freely: one near `i64::MIN` gives the longest time that can be told, not an
+/// overflow.
+fn age(wall_ms: i64, timestamp: i64) -> Duration {
+    Duration::from_millis(u64::try_from(wall_ms.saturating_sub(timestamp)).unwrap_or(0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_age_of_any_timestamp_can_be_told() {
+        let now = 1_700_000_000_000;
+        for (timestamp, millis) in [(now - 5, 5), (now, 0), (now + 5, 0), (i64::MAX, 0), (i64::MIN, i64::MAX as u64)] {
+            assert_eq!(age(now, timestamp), Duration::from_millis(millis), "{timestamp}");
+        }
+    }
 
     /// With brokers that took 780 ms for a round, three instances got 64 records into each, 220 a second, while 1200 came.
     #[test]

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::types::RDKafkaConfRes;
 
+use super::properties;
 use crate::seldom::Seldom;
 use crate::settings;
 
@@ -24,8 +26,7 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
     fn from(error: rdkafka::error::KafkaError) -> Self {
         match error {
             rdkafka::error::KafkaError::ClientConfig(_, why, property, value) => {
-                // The value may be a secret.
-                let shown = if is_secret(&property) { "[redacted]" } else { value.as_str() };
+                let shown = properties::shown(&property, &value);
                 KafkaError::Property(format!("{property} = {shown}: {why}"))
             }
             other => KafkaError::Client(other.to_string()),
@@ -33,20 +34,23 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
     }
 }
 
-/// Whether librdkafka knows this property and takes this value; its own words if not, without the value.
+/// The words of librdkafka about a property that it was built without; they say nothing of the value.
+const UNSUPPORTED: &str = "not supported in this build";
+
+/// Whether librdkafka knows this property and takes this value.
+///
+/// # Errors
+/// The words of librdkafka. They may hold the value, so those about a hidden property's value are left out.
 pub fn accepts_property(property: &str, value: &str) -> Result<(), String> {
     match ClientConfig::new().set(property, value).create_native_config() {
         Ok(_) => Ok(()),
-        Err(rdkafka::error::KafkaError::ClientConfig(_, why, ..)) => {
-            Err(if is_secret(property) { "the value does not fit".to_owned() } else { why })
+        Err(rdkafka::error::KafkaError::ClientConfig(code, why, ..)) => {
+            let is_of_value = code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !why.contains(UNSUPPORTED);
+            let is_hidden = is_of_value && !properties::is_harmless(property);
+            Err(if is_hidden { "the value does not fit".to_owned() } else { why })
         }
         Err(other) => Err(other.to_string()),
     }
-}
-
-/// Whether the value of a librdkafka property must not be shown.
-fn is_secret(property: &str) -> bool {
-    ["password", "secret", "key.pem", "oauthbearer", "jaas"].iter().any(|part| property.contains(part))
 }
 
 /// What the user may change, of every client.

@@ -21,11 +21,13 @@ mod plant;
 pub mod preflight;
 pub mod probe;
 pub mod producer;
+mod properties;
 pub mod record;
 mod tail;
 mod trouble;
 
 pub use client::{KafkaError, accepts_property};
+pub use properties::{HIDDEN, shown as shown_property};
 
 /// The version of librdkafka.
 pub fn client_version() -> String {

@@ -46,7 +46,7 @@ fn push_labels(page: &mut String) {
 | label | values |
 |---|---|
 | `service` | the service's name |
-| `client` | configured clients and the first ids to come, up to `admin.metrics_clients` for each service; `_other`: all others and records of no client |
+| `client` | configured clients, and up to `admin.metrics_clients` labels for each service that the first other ids to come get; when all are given, a client that keeps sending takes over the label of the other client that has been idle longest, at least two cycles; `_other`: all others, records of no client, and the counts of clients that lost their label |
 | `topic`, `partition` | of a source; those of a partition vanish when it is revoked |
 | `decision` | `admitted`, `rejected` |
 | `mode` | `shape`, `reject` |

@@ -1,10 +1,14 @@
-//! Which clients have a metric label of their own, and what each label has counted.
+//! The clients that have a metric label of their own, and the counts of each label.
 //!
-//! The number of labels is bounded while clients come and go, yet a counter must never decrease. So a label, once
-//! given, is kept for the life of the process: when its client is forgotten the label keeps what it counted (the
-//! snapshot counts them as a forgotten one's), and when the client comes back it goes on from there. Whatever
-//! no label holds is `_other`: the snapshot's total minus all labels, which can't decrease either, because a label
-//! only grows by records that the total grew by too.
+//! The number of labels is bounded while clients come and go, yet a counter must never decrease. When a client is
+//! forgotten its label keeps what it counted (the snapshot counts them as a forgotten one's), and when the client
+//! comes back the label goes on from there. `_other` is the snapshot's total minus all labels, which can't decrease
+//! either, because a label only grows by records that the total grew by too.
+//!
+//! Labels go to the first clients that come. Once all are given, ids that are used once and never again must not keep
+//! them: a client that keeps sending takes over the label of the unlisted client that has been idle longest. The idle
+//! client's counters vanish and their counts join `_other`, which grows by them; what the new owner sent before is in
+//! `_other` already and stays there, so its own counters begin at 0.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +17,11 @@ use watermaster_core::reason::{Reason, ReasonCounts};
 
 use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
 
-/// The label of all who have none of their own.
+/// The label of all clients that have none of their own.
 pub(super) const OTHER: &str = "_other";
+
+/// The number of cycles that an unlisted client must have been idle for before another client can take over its label.
+const IDLE_CYCLES: u64 = 2;
 
 const REASONS: usize = Reason::ALL.len();
 const HALF: usize = 2 + REASONS;
@@ -105,17 +112,27 @@ pub(super) struct Levels {
 
 impl Levels {
     fn of(client: &ClientSnapshot) -> Levels {
-        let mut levels = Levels { limit: client.limit, ..Levels::default() };
-        levels.add(client);
-        levels
+        Levels {
+            wants: client.wants,
+            granted: client.granted,
+            default_share: client.default_share,
+            limit: client.limit,
+            backlog: client.backlog,
+            shadow_backlog: client.shadow_backlog,
+        }
     }
 
     fn add(&mut self, client: &ClientSnapshot) {
-        self.wants = self.wants.saturating_add(client.wants);
-        self.granted = self.granted.saturating_add(client.granted);
-        self.default_share += client.default_share;
-        self.backlog = self.backlog.saturating_add(client.backlog);
-        self.shadow_backlog = self.shadow_backlog.saturating_add(client.shadow_backlog);
+        self.merge(&Levels::of(client));
+    }
+
+    /// Adds everything but the limit, which belongs to one client.
+    fn merge(&mut self, other: &Levels) {
+        self.wants = self.wants.saturating_add(other.wants);
+        self.granted = self.granted.saturating_add(other.granted);
+        self.default_share += other.default_share;
+        self.backlog = self.backlog.saturating_add(other.backlog);
+        self.shadow_backlog = self.shadow_backlog.saturating_add(other.shadow_backlog);
     }
 }
 
@@ -129,6 +146,10 @@ struct Label {
     levels: Levels,
     /// The number of the snapshot that `current` was made for.
     made: u64,
+    /// Whether the client was configured when last seen: its label is never taken over.
+    configured: bool,
+    /// The number of the cycle in which the client last counted something.
+    active: u64,
 }
 
 impl Label {
@@ -145,8 +166,28 @@ impl Label {
     }
 
     fn end(&mut self) {
-        *self = Label { ended: self.total(), levels: self.levels, made: self.made, ..Label::default() };
+        let ended = self.total();
+        *self = Label { ended, current: Tally::default(), elsewhere: Tally::default(), ..*self };
     }
+
+    fn is_idle(&self, cycle: u64) -> bool {
+        let waiting = self.levels.backlog + self.levels.shadow_backlog;
+        !self.configured && waiting == 0 && cycle.saturating_sub(self.active) >= IDLE_CYCLES
+    }
+}
+
+/// A client that could take over a label, with its figures in the newest snapshot.
+struct Candidate<'a> {
+    client: &'a ClientSnapshot,
+    tally: Tally,
+    made: u64,
+}
+
+/// Whether an unlisted client sends in more than one cycle: it wants something, and more of its records arrived than it
+/// wanted in this cycle or the last one. An id that is used once never does, even while its record is delayed.
+fn keeps_sending(client: &ClientSnapshot) -> bool {
+    let arrived = client.counts.admitted + client.counts.rejected.iter().map(|(_, n)| n).sum::<u64>() + client.backlog;
+    client.wants > 0 && arrived > client.wants
 }
 
 /// The labels of one service.
@@ -160,32 +201,44 @@ pub(super) struct Fold {
 impl Fold {
     /// Labels for the `configured` clients, and for others as they come while there are fewer than `max_labels`.
     pub(super) fn new(max_labels: usize, configured: impl IntoIterator<Item = Arc<str>>) -> Fold {
-        let labels = configured.into_iter().filter(|name| &**name != OTHER);
-        Fold { max_labels, labels: labels.map(|name| (name, Label::default())).collect(), other: Label::default() }
+        let names = configured.into_iter().filter(|name| &**name != OTHER);
+        let labels = names.map(|name| (name, Label { configured: true, ..Label::default() }));
+        Fold { max_labels, labels: labels.collect(), other: Label::default() }
     }
 
     /// Takes over what the snapshot shows.
     pub(super) fn update(&mut self, snapshot: &ServiceSnapshot) {
-        self.labels.values_mut().for_each(|label| label.levels = Levels::default());
+        let cycle = snapshot.cycle;
+        for label in self.labels.values_mut() {
+            label.levels = Levels::default();
+            label.active = label.active.min(cycle);
+        }
         self.other.levels = Levels::default();
         let mut total = Tally::of_no_client(snapshot);
         let mut present = Vec::with_capacity(self.labels.len());
+        let mut candidates = Vec::new();
         for (made, client) in snapshot.clients.iter_made() {
             let tally = Tally::new(&client.counts, &client.shadow);
             total = total.plus(&tally);
-            if let Some(label) = self.label_for(client, &tally) {
+            if let Some(label) = self.label_for(client, &tally, cycle) {
                 label.levels = Levels::of(client);
-                // A life that is over stands in its old page until that is renewed, longer perhaps than the one that came after it.
+                label.configured = client.configured;
+                // A life that is over stands in its old page until that is renewed, longer perhaps than the one that
+                // came after it.
                 if made >= label.made {
                     label.made = made;
+                    label.active = if tally == label.current { label.active } else { cycle };
                     label.advance(tally);
                     present.push(Arc::clone(&client.name));
                 }
+            } else if &*client.name != OTHER && keeps_sending(client) {
+                candidates.push(Candidate { client, tally, made });
             } else {
                 self.other.levels.add(client);
             }
         }
         self.end_absent(&present);
+        self.hand_over(candidates, cycle);
         let labelled = self.labels.values().fold(Tally::default(), |sum, label| sum.plus(&label.total()));
         self.other.current = total.minus(&labelled);
     }
@@ -196,7 +249,7 @@ impl Fold {
         labels.chain([(OTHER, &self.other)]).map(|(name, label)| (name, label.total(), label.levels))
     }
 
-    fn label_for(&mut self, client: &ClientSnapshot, tally: &Tally) -> Option<&mut Label> {
+    fn label_for(&mut self, client: &ClientSnapshot, tally: &Tally, cycle: u64) -> Option<&mut Label> {
         if &*client.name == OTHER {
             return None;
         }
@@ -207,18 +260,56 @@ impl Fold {
             }
             // Without room it may have been among the others before it was configured; what it counted stays there.
             let elsewhere = if has_room { Tally::default() } else { *tally };
-            self.labels.insert(Arc::clone(&client.name), Label { current: elsewhere, elsewhere, ..Label::default() });
+            let label = Label { current: elsewhere, elsewhere, active: cycle, ..Label::default() };
+            self.labels.insert(Arc::clone(&client.name), label);
         }
         self.labels.get_mut(&client.name)
     }
 
-    /// Who is not among the `present` (sorted, as the snapshot is) has been forgotten.
+    /// Ends the labels of forgotten clients: those that are not among the `present` (sorted, as the snapshot is).
     fn end_absent(&mut self, present: &[Arc<str>]) {
         for (name, label) in &mut self.labels {
             if present.binary_search(name).is_err() {
                 label.end();
             }
         }
+    }
+
+    /// Gives the labels of idle clients to the candidates, that of the longest idle client first. Candidates for which
+    /// none is left count in `_other`, and so do the clients that lost theirs.
+    fn hand_over(&mut self, candidates: Vec<Candidate<'_>>, cycle: u64) {
+        let mut idle = if candidates.is_empty() { Vec::new() } else { self.idle(cycle) };
+        for Candidate { client, tally, made } in candidates {
+            if self.make_room(&mut idle) {
+                let levels = Levels::of(client);
+                let label = Label { current: tally, elsewhere: tally, levels, made, active: cycle, ..Label::default() };
+                self.labels.insert(Arc::clone(&client.name), label);
+            } else {
+                self.other.levels.add(client);
+            }
+        }
+    }
+
+    /// Takes labels from `idle` clients until there is room for another one. More than one goes if there are too many:
+    /// clients that were configured late have labels beyond `max_labels`, and may be configured no longer.
+    fn make_room(&mut self, idle: &mut Vec<(u64, Arc<str>)>) -> bool {
+        while let Some((_, name)) = idle.pop() {
+            if let Some(loser) = self.labels.remove(&name) {
+                self.other.levels.merge(&loser.levels);
+            }
+            if self.labels.len() < self.max_labels {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The labels of idle clients, that of the longest idle client last.
+    fn idle(&self, cycle: u64) -> Vec<(u64, Arc<str>)> {
+        let idle = self.labels.iter().filter(|(_, label)| label.is_idle(cycle));
+        let mut idle: Vec<_> = idle.map(|(name, label)| (label.active, Arc::clone(name))).collect();
+        idle.sort_unstable_by(|a, b| b.cmp(a));
+        idle
     }
 }
 
@@ -242,6 +333,8 @@ mod tests {
         Anonymous,
         Forget(u8),
         Configure(u8),
+        /// The number of cycles that pass.
+        Pass(u8),
         Publish,
     }
 
@@ -255,17 +348,20 @@ mod tests {
             1 => Just(Step::Anonymous),
             2 => client.clone().prop_map(Step::Forget),
             1 => client.prop_map(Step::Configure),
+            2 => (1..4_u8).prop_map(Step::Pass),
             3 => Just(Step::Publish),
         ]
     }
 
-    /// A registry as the core keeps it, shown a part at a time: what was decided for a forgotten client stays in its page.
+    /// A registry as the core keeps it, shown a part at a time: what was decided for a forgotten client stays in its
+    /// page.
     struct Registry {
         slots: [Option<(u8, ClientSnapshot)>; 8],
         free: Vec<usize>,
         forgotten: [Forgotten; 4],
         unregistered: Counts,
         ever_configured: BTreeSet<u8>,
+        cycle: u64,
         shown: Renewal,
     }
 
@@ -277,6 +373,7 @@ mod tests {
                 forgotten: Default::default(),
                 unregistered: Counts::default(),
                 ever_configured: BTreeSet::new(),
+                cycle: 0,
                 shown: Renewal::default(),
             }
         }
@@ -292,7 +389,8 @@ mod tests {
             // Client 0 is configured, client 7 has the name of the fold itself.
             let name = if id == 7 { OTHER.into() } else { format!("c{id}").into() };
             let (configured, granted) = (id == 0, u64::from(id) + 1);
-            let client = ClientSnapshot { name, configured, granted, ..Default::default() };
+            // With wants of 1, each client keeps sending from its second record on.
+            let client = ClientSnapshot { name, configured, granted, wants: 1, ..Default::default() };
             &mut self.slots[slot].get_or_insert((id, client)).1
         }
 
@@ -307,6 +405,7 @@ mod tests {
                     self.client(c).configured = true;
                     self.ever_configured.insert(c);
                 }
+                Step::Pass(cycles) => self.cycle += u64::from(cycles),
                 Step::Publish => {}
                 Step::Forget(c) => {
                     let Some(slot) = self.find(c) else { return };
@@ -334,7 +433,7 @@ mod tests {
             let mut shown = std::mem::take(&mut self.shown);
             let clients = shown.renew_some(8 - self.free.len(), 4, [1, 1 + renewed], |number| self.page(number));
             self.shown = shown;
-            ServiceSnapshot { clients, unregistered: self.unregistered, ..Default::default() }
+            ServiceSnapshot { clients, unregistered: self.unregistered, cycle: self.cycle, ..Default::default() }
         }
     }
 
@@ -367,7 +466,15 @@ mod tests {
                 }
                 let now: BTreeMap<String, Tally> = fold.iter().map(|(name, t, _)| (name.into(), t)).collect();
                 for (name, tally) in &before {
-                    prop_assert!(!now[name].went_back(tally), "{name} decreased");
+                    // The counters of a client that lost its label vanish.
+                    let decreased = now.get(name).is_some_and(|now| now.went_back(tally));
+                    prop_assert!(!decreased, "{name} decreased");
+                }
+                for id in &registry.ever_configured {
+                    let name = format!("c{id}");
+                    let is_configured = |client: &ClientSnapshot| client.configured && *client.name == *name;
+                    let shown = snapshot.clients.iter().any(is_configured);
+                    prop_assert!(!shown || now.contains_key(&name), "{name} is configured");
                 }
                 let sum = now.values().fold(Tally::default(), |sum, t| sum.plus(t));
                 prop_assert_eq!(sum, total(&snapshot));
@@ -396,5 +503,52 @@ mod tests {
         assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(5), Some(0)));
         publish(&[Step::Admit(1, 7)], &mut fold);
         assert_eq!((count(&fold, "c1"), count(&fold, OTHER)), (Some(12), Some(0)));
+    }
+
+    fn sends(name: &str, admitted: u64, wants: u64) -> ClientSnapshot {
+        let counts = Counts { admitted, ..Default::default() };
+        ClientSnapshot { name: name.into(), counts, wants, ..Default::default() }
+    }
+
+    fn labels(fold: &Fold) -> BTreeMap<String, u64> {
+        fold.iter().map(|(name, tally, _)| (name.to_owned(), tally.done().admitted())).collect()
+    }
+
+    /// Once, ids that came first kept their labels for the life of the process, and a client that came later had none.
+    #[test]
+    fn ids_that_are_used_once_do_not_keep_their_labels() {
+        let mut fold = Fold::new(200, ["configured".into()]);
+        let mut before = BTreeMap::new();
+        for cycle in 0..6 {
+            let wants = u64::from(cycle < 2);
+            let mut clients: Vec<_> = (0..1_000).map(|id| sends(&format!("id-{id:03}"), 1, wants)).collect();
+            clients.push(ClientSnapshot { configured: true, ..sends("configured", 0, 0) });
+            // Five records a cycle, from the cycle after the ids on.
+            clients.extend((cycle > 0).then(|| sends("real", 5 * cycle, 5)));
+            fold.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
+            let now = labels(&fold);
+            assert_eq!(now.len(), 201);
+            assert_eq!(now.values().sum::<u64>(), 1_000 + 5 * cycle);
+            assert!(now[OTHER] >= before.get(OTHER).copied().unwrap_or(0));
+            before = now;
+        }
+        // In cycle 2 the first ids are idle for two cycles, and it has sent in two: from then on it counts by itself.
+        assert_eq!(before.get("real"), Some(&15));
+        assert!(before.contains_key("configured"), "a configured client keeps its label however idle it is");
+        assert_eq!((before.contains_key("id-000"), before.contains_key("id-001")), (false, true));
+    }
+
+    #[test]
+    fn a_label_is_kept_while_its_client_waits_or_comes_back_in_time() {
+        let mut fold = Fold::new(2, []);
+        for cycle in 0..10 {
+            let delayed = ClientSnapshot { backlog: 1, ..sends("delayed", 0, 1) };
+            let seldom = sends("seldom", 1 + cycle / 2, 1);
+            let clients = vec![delayed, sends("real", 5 * cycle, 5), seldom];
+            // The first two to come are the owners.
+            let clients = if cycle == 0 { vec![clients[0].clone(), clients[2].clone()] } else { clients };
+            fold.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
+            assert!(!labels(&fold).contains_key("real"), "cycle {cycle}");
+        }
     }
 }

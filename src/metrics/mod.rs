@@ -1,9 +1,10 @@
 //! What the program tells Prometheus.
 //!
 //! [`table`] names every metric; [`Publisher`] turns snapshots into text. Snapshots are pulled when somebody scrapes,
-//! so nothing ticks, and the hot path never meets a registry. Counters and gauges live in the exporter's registry;
-//! what must vanish or arrives already counted is written by `text`.
+//! so nothing ticks, and the hot path never meets a registry. Counters and gauges of a service as a whole live in the
+//! exporter's registry; series that can vanish (of clients and partitions) or arrive already counted are written by `text`.
 
+mod clients;
 mod docs;
 mod fold;
 mod series;
@@ -91,6 +92,7 @@ impl Publisher {
     pub fn render(&self) -> String {
         with_local_recorder(&self.recorder, || self.process.collect());
         let mut out = self.handle.render();
+        clients::write(&mut out, self.services.iter());
         self.render_histogram(&mut out, &table::DELAY, |snapshot| &snapshot.delay);
         self.render_histogram(&mut out, &table::END_TO_END, |snapshot| &snapshot.end_to_end);
         self.render_histogram(&mut out, &table::ROUND, |snapshot| &snapshot.round);

@@ -1,4 +1,5 @@
-//! The series of one service in the exporter's registry: made once, set from each snapshot.
+//! The series of one service: those of the service as a whole in the exporter's registry, made once and set from each
+//! snapshot; those of its clients in a [`Fold`], since a client can lose its label and the exporter forgets no series.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +7,12 @@ use std::sync::Arc;
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 use watermaster_core::policy::Mode;
-use watermaster_core::reason::Reason;
 use watermaster_core::round::{ErrorClass, Phase};
 
 use crate::admin::mode_name;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, ServiceSnapshot};
 
-use super::fold::{Fold, Levels, Tally, TallyHalf};
+use super::fold::{Fold, Levels, Tally};
 use super::table::{self, Metric};
 
 /// Makes series; the same labels give the same series.
@@ -58,7 +58,6 @@ fn pre_escape(value: &str) -> String {
 #[derive(Debug)]
 pub(super) struct ServiceSeries {
     fold: Fold,
-    clients: BTreeMap<String, ClientSeries>,
     totals: Totals,
     newest: Arc<ServiceSnapshot>,
 }
@@ -72,12 +71,10 @@ impl ServiceSeries {
         topics: impl IntoIterator<Item = &'a str>,
     ) -> ServiceSeries {
         let fold = Fold::new(metrics_clients, configured);
-        let clients = fold.iter().map(|(name, ..)| (name.to_owned(), ClientSeries::new(registry, service, name)));
         for topic in topics {
             registry.declare_gauge(&table::SOURCE_RETENTION, &[service, topic]);
         }
         ServiceSeries {
-            clients: clients.collect(),
             fold,
             totals: Totals::new(registry, service),
             newest: Arc::new(ServiceSnapshot { name: service.to_owned(), ..Default::default() }),
@@ -88,95 +85,18 @@ impl ServiceSeries {
         &self.newest
     }
 
+    /// Every client label with what it counts, `_other` last.
+    pub(super) fn clients(&self) -> impl Iterator<Item = (&str, Tally, Levels)> {
+        self.fold.iter()
+    }
+
     pub(super) fn publish(&mut self, registry: Registry<'_>, service: &str, snapshot: &Arc<ServiceSnapshot>) {
         if Arc::ptr_eq(&self.newest, snapshot) {
             return;
         }
         self.newest = Arc::clone(snapshot);
         self.fold.update(snapshot);
-        for (name, tally, levels) in self.fold.iter() {
-            if !self.clients.contains_key(name) {
-                self.clients.insert(name.to_owned(), ClientSeries::new(registry, service, name));
-            }
-            self.clients[name].set(&tally, &levels);
-        }
         self.totals.set(registry, service, snapshot);
-    }
-}
-
-/// The series of one client, or of all that have no label of their own.
-#[derive(Debug)]
-struct ClientSeries {
-    done: DecisionSeries,
-    shadow: DecisionSeries,
-    delayed: Counter,
-    shadow_delayed: Counter,
-    wants: Gauge,
-    granted: Gauge,
-    default_share: Gauge,
-    limit: Gauge,
-    backlog: Gauge,
-    shadow_backlog: Gauge,
-}
-
-#[derive(Debug)]
-struct DecisionSeries {
-    admitted: Counter,
-    rejected: Counter,
-    /// One for each of [`Reason::ALL`].
-    reasons: Vec<Counter>,
-}
-
-impl DecisionSeries {
-    fn new(registry: Registry<'_>, records: &Metric, rejected: &Metric, service: &str, client: &str) -> Self {
-        let reason = |reason: Reason| registry.counter(rejected, &[service, client, reason.as_str()]);
-        DecisionSeries {
-            admitted: registry.counter(records, &[service, client, "admitted"]),
-            rejected: registry.counter(records, &[service, client, "rejected"]),
-            reasons: Reason::ALL.into_iter().map(reason).collect(),
-        }
-    }
-
-    fn set(&self, tally: TallyHalf<'_>) {
-        self.admitted.absolute(tally.admitted());
-        self.rejected.absolute(tally.rejected());
-        for (counter, count) in self.reasons.iter().zip(tally.reasons()) {
-            counter.absolute(*count);
-        }
-    }
-}
-
-impl ClientSeries {
-    fn new(registry: Registry<'_>, service: &str, client: &str) -> ClientSeries {
-        let decisions = |records, rejected| DecisionSeries::new(registry, records, rejected, service, client);
-        let gauge = |metric| registry.gauge(metric, &[service, client]);
-        let limit = gauge(&table::CLIENT_LIMIT);
-        limit.set(f64::INFINITY);
-        ClientSeries {
-            done: decisions(&table::RECORDS, &table::REJECTED),
-            shadow: decisions(&table::SHADOW_RECORDS, &table::SHADOW_REJECTED),
-            delayed: registry.counter(&table::DELAYED, &[service, client]),
-            shadow_delayed: registry.counter(&table::SHADOW_DELAYED, &[service, client]),
-            wants: gauge(&table::WANTS),
-            granted: gauge(&table::GRANTED),
-            default_share: gauge(&table::DEFAULT_SHARE),
-            limit,
-            backlog: gauge(&table::BACKLOG_RECORDS),
-            shadow_backlog: gauge(&table::SHADOW_BACKLOG),
-        }
-    }
-
-    fn set(&self, tally: &Tally, levels: &Levels) {
-        self.done.set(tally.done());
-        self.shadow.set(tally.shadow());
-        self.delayed.absolute(tally.done().delayed());
-        self.shadow_delayed.absolute(tally.shadow().delayed());
-        self.wants.set(levels.wants as f64);
-        self.granted.set(levels.granted as f64);
-        self.default_share.set(levels.default_share);
-        self.limit.set(levels.limit.map_or(f64::INFINITY, |limit| limit as f64));
-        self.backlog.set(levels.backlog as f64);
-        self.shadow_backlog.set(levels.shadow_backlog as f64);
     }
 }
 

@@ -266,6 +266,24 @@ fn clients_beyond_the_bound_fold_into_other() {
     assert_eq!(["a", "b", "c", "_other"].map(admitted), [Some(5.0), Some(5.0), None, Some(10.0)]);
 }
 
+#[test]
+fn a_client_that_loses_its_label_is_gone_from_the_next_scrape() {
+    let mut publisher = Publisher::new("", 1);
+    let at = |cycle, real: u64| {
+        let real = ClientSnapshot { wants: 5, ..client("real", real) };
+        ServiceSnapshot { cycle, ..snapshot(vec![client("once", 1), real]) }
+    };
+    let admitted = |samples: &Samples| {
+        ["once", "real", "_other"].map(|client| {
+            let labels = [("service", "kyc"), ("client", client), ("decision", "admitted")];
+            sample(samples, "watermaster_records_total", &labels)
+        })
+    };
+    assert_eq!(admitted(&scrape(&mut publisher, at(0, 5))), [Some(1.0), None, Some(5.0)]);
+    assert_eq!(admitted(&scrape(&mut publisher, at(2, 15))), [None, Some(0.0), Some(16.0)]);
+    assert_eq!(admitted(&scrape(&mut publisher, at(3, 20))), [None, Some(5.0), Some(16.0)]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// Ids come from outside: whatever they are, the scrape stays valid and each keeps a series of its own.

@@ -14,7 +14,7 @@ use crate::support::record::{Identity, Record};
 use crate::support::wait::wait_until;
 use crate::support::watermaster::Watermaster;
 
-const TOKEN: &str = "reload-token";
+const TOKEN: &str = "the-token-of-the-reload";
 const COMMIT_INTERVAL: Duration = Duration::from_millis(20);
 const TABLES: &str = "[service.shape]\nqueue_capacity = 1000000\nmax_delay = \"10m\"\nburst = 0.01";
 

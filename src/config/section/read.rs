@@ -14,6 +14,7 @@ use crate::config::kind::{Form, Kind};
 use crate::config::layers::{child, element};
 use crate::config::schema::{self, Fallback, Key};
 use crate::config::values::{self, Why};
+use crate::kafka;
 
 /// A scalar as it was written.
 struct Scalar {
@@ -113,12 +114,8 @@ impl<'a> Section<'a> {
                 Some(value)
             }
             Err(why) => {
-                self.refuse_at(
-                    child(&self.path, key.name),
-                    scalar.origin,
-                    problem(&scalar.shown, &why),
-                    key.kind.allowed(),
-                );
+                let wrong = problem(&scalar.shown, &why);
+                self.refuse_at(child(&self.path, key.name), scalar.origin, wrong, key.kind.allowed());
                 None
             }
         }
@@ -141,7 +138,12 @@ impl<'a> Section<'a> {
             self.refuse(key.name, format!("is {}", describe(value)), key.kind.allowed());
             return None;
         };
-        let shown = if form == Form::Text { format!("{text:?}") } else { text.clone() };
+        let shown = match form {
+            // The address of a broker is never shown together with a user: it may hold a password.
+            _ if matches!(key.kind, Kind::Servers) && text.contains('@') => kafka::HIDDEN.to_owned(),
+            Form::Text => format!("{text:?}"),
+            _ => text.clone(),
+        };
         Some(Scalar { text, shown, origin, form: (!untyped).then_some(form) })
     }
 

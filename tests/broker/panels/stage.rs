@@ -35,7 +35,7 @@ const SOURCES: usize = 3;
 /// How long the campaign is played, in seconds. Not a time to wait: the test ends when everything has answered.
 const PLAYED: &str = "40";
 const END: Duration = Duration::from_secs(30);
-const TOKEN: &str = "panels-token";
+const TOKEN: &str = "the-token-of-the-panels";
 
 pub struct Stage {
     first: Watermaster,

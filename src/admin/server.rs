@@ -1,0 +1,234 @@
+//! Connections: how many there are, and how long each may keep the server waiting.
+//!
+//! A client that opens connections and sends nothing, sends half a request, or does not read its answer, must not keep
+//! others from `/livez`. Each wait for a client is bounded, and when all connections are in use the one that has kept
+//! the server waiting longest is closed for the next one.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::warn;
+
+/// The time that open requests may take once the shutdown began.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+/// The pause after a failed attempt to accept a connection, such as without a free file descriptor.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The most bytes that are buffered of a request, the largest head therefore.
+const MAX_BUFFER_BYTES: usize = 32 << 10;
+
+/// Bounds on connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// The most connections at once.
+    pub(super) connections: usize,
+    /// The longest wait for a request, from the connection or the last answer on to the end of its head.
+    pub(super) request_timeout: Duration,
+    /// The longest that a client may take to read an answer.
+    pub(super) answer_timeout: Duration,
+}
+
+impl Limits {
+    pub(super) const DEFAULT: Limits =
+        Limits { connections: 64, request_timeout: Duration::from_secs(10), answer_timeout: Duration::from_secs(30) };
+}
+
+/// Serves on `listener` until `shutdown` is done and open requests are answered (or [`SHUTDOWN_GRACE`] has passed).
+pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+    let mut shutdown = pin!(shutdown);
+    let (stop, stopped) = watch::channel(());
+    let mut tasks = JoinSet::new();
+    let mut open = Open { limit: limits.connections, connections: Vec::new() };
+    loop {
+        tokio::select! {
+            stream = accept(&listener) => {
+                let connection = open.add();
+                tasks.spawn(converse(stream, app.clone(), limits, connection, stopped.clone()));
+            }
+            Some(_) = tasks.join_next() => {}
+            () = &mut shutdown => break,
+        }
+    }
+    drop((listener, stop));
+    let _ = timeout(SHUTDOWN_GRACE, async { while tasks.join_next().await.is_some() {} }).await;
+}
+
+/// Waits for the next connection. A connection that can't be accepted does not end the server.
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(why) if is_of_connection(&why) => {}
+            Err(why) => {
+                warn!("HTTP: no connection can be accepted: {why}");
+                sleep(ACCEPT_RETRY_INTERVAL).await;
+            }
+        }
+    }
+}
+
+fn is_of_connection(why: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(why.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Serves one connection until either side closes it.
+async fn converse(
+    stream: TcpStream,
+    app: Router,
+    limits: Limits,
+    connection: Arc<Connection>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let app = TowerToHyperService::new(app);
+    let service = service_fn(|request| {
+        connection.begin_answer();
+        let answer = app.call(request);
+        let connection = Arc::clone(&connection);
+        async move {
+            let answer = answer.await;
+            connection.wait_for_client();
+            answer
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(limits.request_timeout).max_buf_size(MAX_BUFFER_BYTES);
+    let mut conversation = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let mut overdue = pin!(connection.overdue(limits.answer_timeout.max(limits.request_timeout)));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            _ = conversation.as_mut() => return,
+            () = &mut overdue => return,
+            () = connection.closed.notified() => return,
+            _ = stopped.changed(), if !stopping => {
+                stopping = true;
+                conversation.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// A connection as the accept loop sees it.
+struct Connection {
+    state: Mutex<State>,
+    /// Notified when the connection makes room for another one.
+    closed: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    /// Whether an answer is being made: the server keeps the client waiting, not the other way round.
+    answering: bool,
+    /// The time from which that has been so.
+    since: Instant,
+}
+
+impl Connection {
+    fn new() -> Connection {
+        Connection { state: Mutex::new(State { answering: false, since: Instant::now() }), closed: Notify::new() }
+    }
+
+    fn begin_answer(&self) {
+        self.set(true);
+    }
+
+    /// The answer is made; now the client has to read it, and to send the next request.
+    fn wait_for_client(&self) {
+        self.set(false);
+    }
+
+    fn set(&self, answering: bool) {
+        let state = State { answering, since: Instant::now() };
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    fn state(&self) -> State {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the client has kept the server waiting for `longest`.
+    async fn overdue(&self, longest: Duration) {
+        loop {
+            let State { answering, since } = self.state();
+            let deadline = if answering { Instant::now() + longest } else { since + longest };
+            if deadline <= Instant::now() {
+                return;
+            }
+            sleep_until(deadline).await;
+        }
+    }
+}
+
+/// The open connections.
+struct Open {
+    limit: usize,
+    connections: Vec<Arc<Connection>>,
+}
+
+impl Open {
+    /// Adds a connection. If there are too many, closes the one that has kept the server waiting longest; if the server
+    /// keeps all of them waiting, the one that has been answered longest.
+    fn add(&mut self) -> Arc<Connection> {
+        // The task of a connection that is over holds it no longer.
+        self.connections.retain(|connection| Arc::strong_count(connection) > 1);
+        if self.connections.len() >= self.limit {
+            let key = |connection: &Arc<Connection>| {
+                let State { answering, since } = connection.state();
+                (answering, since)
+            };
+            let oldest = self.connections.iter().enumerate().min_by_key(|(_, connection)| key(connection));
+            if let Some((index, _)) = oldest {
+                self.connections.swap_remove(index).closed.notify_one();
+            }
+        }
+        let connection = Arc::new(Connection::new());
+        self.connections.push(Arc::clone(&connection));
+        connection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_connection_that_keeps_the_server_waiting_longest_makes_room() {
+        let mut open = Open { limit: 3, connections: Vec::new() };
+        let connections = [open.add(), open.add(), open.add()];
+        // The oldest one is being answered, the second has just been.
+        connections[0].begin_answer();
+        connections[1].wait_for_client();
+        let is_open =
+            |open: &Open, index: usize| open.connections.iter().any(|one| Arc::ptr_eq(one, &connections[index]));
+        let fourth = open.add();
+        assert_eq!([0, 1, 2].map(|index| is_open(&open, index)), [true, true, false]);
+        let fifth = open.add();
+        assert_eq!([0, 1, 2].map(|index| is_open(&open, index)), [true, false, false]);
+        fourth.begin_answer();
+        fifth.begin_answer();
+        let _sixth = open.add();
+        assert!(!is_open(&open, 0), "all are being answered: the first one for longest");
+    }
+
+    #[test]
+    fn a_connection_that_is_over_takes_no_place() {
+        let mut open = Open { limit: 2, connections: Vec::new() };
+        let first = open.add();
+        drop(open.add());
+        let _third = open.add();
+        assert!(open.connections.iter().any(|one| Arc::ptr_eq(one, &first)));
+        assert_eq!(open.connections.len(), 2);
+    }
+}

@@ -1,0 +1,169 @@
+//! The bearer token of `/v1`, and the file that holds it.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::Path;
+
+use subtle::ConstantTimeEq;
+
+/// The fewest characters of a token: a shorter one can be guessed.
+pub const MIN_CHARS: usize = 16;
+/// The most bytes of a token: a longer one fits in no header.
+pub const MAX_BYTES: usize = 4096;
+
+/// A secret that is compared in constant time and never printed.
+#[derive(Clone)]
+pub struct Token(String);
+
+/// Why a file gives no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("{0}")]
+    Unreadable(#[from] io::Error),
+    #[error("not a regular file")]
+    NoFile,
+    #[error("the token has {0} characters, fewer than {MIN_CHARS}")]
+    TooShort(usize),
+    #[error("the file has {0} bytes, more than {MAX_BYTES} and white space")]
+    TooLong(u64),
+    #[error("every user of this machine may write the file (mode {0:04o})")]
+    WritableByAll(u32),
+}
+
+/// A token, and whether its file is open to more users than it should be.
+#[derive(Debug)]
+pub struct TokenFile {
+    pub token: Token,
+    /// The file's mode, if all users may read it or its group may write it.
+    pub loose_mode: Option<u32>,
+}
+
+impl Token {
+    /// Takes the token out of the text of its file: white space around it is removed.
+    ///
+    /// # Errors
+    /// When the token is too short or too long.
+    pub fn new(text: &str) -> Result<Token, TokenError> {
+        let token = text.trim();
+        match token.chars().count() {
+            _ if token.len() > MAX_BYTES => Err(TokenError::TooLong(token.len() as u64)),
+            chars if chars < MIN_CHARS => Err(TokenError::TooShort(chars)),
+            _ => Ok(Token(token.to_owned())),
+        }
+    }
+
+    /// Whether an `Authorization` header's value carries this token. Only its length can be learnt from the time.
+    pub fn matches(&self, authorization: &[u8]) -> bool {
+        let Some((scheme, offered)) = authorization.split_at_checked("Bearer ".len()) else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case(b"Bearer ") && bool::from(offered.ct_eq(self.0.as_bytes()))
+    }
+}
+
+impl TokenFile {
+    /// Reads the token at `path`; symbolic links, as Kubernetes mounts secrets, are followed.
+    ///
+    /// A file that all users may write is refused. One that all users may read, or its group may write, is only
+    /// reported: such are the files of a clone of a repository, and those that a container mounts from its host for
+    /// another user.
+    ///
+    /// # Errors
+    /// When the file can't be read, when its permissions are refused, or when it holds no acceptable token.
+    pub fn read(path: &Path) -> Result<TokenFile, TokenError> {
+        let metadata = fs::metadata(path)?;
+        if !metadata.is_file() {
+            return Err(TokenError::NoFile);
+        }
+        let loose_mode = check_mode(&metadata)?;
+        // White space around the token is allowed, but nothing that fills the memory.
+        if metadata.len() > 2 * MAX_BYTES as u64 {
+            return Err(TokenError::TooLong(metadata.len()));
+        }
+        Ok(TokenFile { token: Token::new(&fs::read_to_string(path)?)?, loose_mode })
+    }
+}
+
+/// Refuses permissions that let every user change the token; returns those that are only doubtful.
+#[cfg(unix)]
+fn check_mode(metadata: &Metadata) -> Result<Option<u32>, TokenError> {
+    use std::os::unix::fs::PermissionsExt;
+
+    const WRITABLE_BY_ALL: u32 = 0o002;
+    const LOOSE: u32 = 0o024;
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & WRITABLE_BY_ALL != 0 {
+        return Err(TokenError::WritableByAll(mode));
+    }
+    Ok((mode & LOOSE != 0).then_some(mode))
+}
+
+#[cfg(not(unix))]
+fn check_mode(_: &Metadata) -> Result<Option<u32>, TokenError> {
+    Ok(None)
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "s3cret-s3cret-s3cret";
+
+    #[test]
+    fn only_the_whole_token_as_bearer_matches() {
+        let token = Token::new(&format!(" {TEXT}\n")).unwrap();
+        for right in [format!("Bearer {TEXT}"), format!("bearer {TEXT}")] {
+            assert!(token.matches(right.as_bytes()), "{right}");
+        }
+        let shorter = format!("Bearer {}", &TEXT[1..]);
+        let longer = format!("Bearer {TEXT}s");
+        let other_scheme = format!("Basic {TEXT}");
+        for wrong in ["", "Bearer", "Bearer ", &shorter, &longer, &other_scheme, TEXT] {
+            assert!(!token.matches(wrong.as_bytes()), "{wrong}");
+        }
+        assert!(!format!("{token:?}").contains(TEXT));
+    }
+
+    #[test]
+    fn a_token_is_neither_guessed_nor_endless() {
+        let new = |text: &str| Token::new(text).map(drop).map_err(|why| why.to_string());
+        assert_eq!(new(" \n").unwrap_err(), "the token has 0 characters, fewer than 16");
+        assert_eq!(new("fifteen-letters").unwrap_err(), "the token has 15 characters, fewer than 16");
+        assert_eq!(new("sixteen--letters\n"), Ok(()));
+        assert_eq!(new(&"x".repeat(MAX_BYTES)), Ok(()));
+        assert!(new(&"x".repeat(MAX_BYTES + 1)).unwrap_err().contains("4097 bytes"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_all_users_may_write_is_refused_and_one_that_they_may_read_is_reported() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("token"), folder.path().join("link"));
+        std::fs::write(&file, TEXT).unwrap();
+        symlink(&file, &link).unwrap();
+        for (mode, expected) in [
+            (0o600, Ok(None)),
+            (0o400, Ok(None)),
+            (0o640, Ok(None)),
+            (0o440, Ok(None)),
+            (0o644, Ok(Some(0o644))),
+            (0o660, Ok(Some(0o660))),
+            (0o664, Ok(Some(0o664))),
+            (0o666, Err("every user of this machine may write the file (mode 0666)".to_owned())),
+            (0o602, Err("every user of this machine may write the file (mode 0602)".to_owned())),
+        ] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            let read = TokenFile::read(&link).map(|file| file.loose_mode).map_err(|why| why.to_string());
+            assert_eq!(read, expected, "{mode:o}");
+        }
+        assert!(matches!(TokenFile::read(folder.path()), Err(TokenError::NoFile)));
+    }
+}
