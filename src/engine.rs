@@ -46,8 +46,12 @@ use places::Places;
 use report::Report;
 use tail::Tail;
 
-/// Decisions between two looks at the clock.
+/// Decisions between two looks at the clock, and at other work.
 const RECORDS_PER_LOOK: usize = 64;
+/// Bytes of records between two looks: backlogs exceed their bound by no more before records are evicted.
+const BYTES_PER_LOOK: usize = 1 << 20;
+/// The longest time that records are read without a heartbeat, a look for another policy, and a new snapshot.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// So many delayed records may pin the fetches that they came with.
 const MAX_PINNING: usize = 1024;
 /// The longest sleep: the snapshot is renewed at least this often.
@@ -125,7 +129,7 @@ fn tell_end(job: &Job, stopped: Stopped) -> Stopped {
     stopped
 }
 
-/// A monotonic clock anchored at the wall clock.
+/// A monotonic clock that starts at the wall clock's time, which may be wrong by then.
 struct Clock {
     start: Instant,
     anchor: Time,
@@ -140,6 +144,12 @@ impl Clock {
     fn now(&self) -> Time {
         self.anchor + self.start.elapsed()
     }
+}
+
+/// The wall clock, in milliseconds since the Unix epoch.
+fn wall_ms() -> i64 {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(wall.as_millis()).unwrap_or(i64::MAX)
 }
 
 struct Engine<'c> {
@@ -209,6 +219,24 @@ impl Kept {
             last_contact: now,
             report: Report::default(),
         })
+    }
+}
+
+/// Records that were decided since the last look at the clock.
+#[derive(Default)]
+struct Unchecked {
+    records: usize,
+    bytes: usize,
+}
+
+impl Unchecked {
+    fn count(&mut self, bytes: usize) {
+        self.records += 1;
+        self.bytes += bytes;
+    }
+
+    fn is_enough(&self) -> bool {
+        self.records >= RECORDS_PER_LOOK || self.bytes >= BYTES_PER_LOOK
     }
 }
 
@@ -321,16 +349,18 @@ impl<'c> Engine<'c> {
 
     // ## Reading
 
-    /// Waits for the next event, then takes what else is there, until a round is due.
+    /// Waits for the next event, then takes the events that are there, until a round is due or the loop has other work.
     fn read(&mut self, wait: Duration) -> Result<(), Stopped> {
         let mut timeout = if self.stash.is_empty() { wait } else { Duration::ZERO };
         let mut now = self.clock.now();
-        for n in 0.. {
+        let until = now + wait + BUSY_INTERVAL;
+        let mut unchecked = Unchecked::default();
+        loop {
             let event = match self.stash.pop_front() {
                 Some(record) => Event::Record(record),
                 None => self.link.consumer.poll(timeout),
             };
-            if n % RECORDS_PER_LOOK == 0 {
+            if unchecked.records == 0 {
                 now = self.clock.now();
             }
             match event {
@@ -339,17 +369,26 @@ impl<'c> Engine<'c> {
                     if !self.round_has_work() {
                         self.detach_held();
                     }
-                    break;
+                    return Ok(());
                 }
-                Event::Record(record) => self.decide(now, record),
-                other => self.handle(other)?,
+                Event::Record(record) => unchecked.count(self.decide(now, record)),
+                other => {
+                    self.handle(other)?;
+                    // The event may have looked at the clock itself: records that come next are decided no earlier.
+                    unchecked = Unchecked::default();
+                }
             }
-            if self.round_is_full() || (n % RECORDS_PER_LOOK == RECORDS_PER_LOOK - 1 && self.must_look_up(now)) {
-                break;
+            if self.round_is_full() {
+                return Ok(());
+            }
+            if unchecked.is_enough() {
+                unchecked = Unchecked::default();
+                if now >= until || self.must_look_up(now) {
+                    return Ok(());
+                }
             }
             timeout = Duration::ZERO;
         }
-        Ok(())
     }
 
     /// Something is due that reading must not hold up.
@@ -357,9 +396,10 @@ impl<'c> Engine<'c> {
         self.round_due(now) || self.throttle.poll_timeout(now) <= now || self.job.shutdown.load(Ordering::Relaxed)
     }
 
-    fn decide(&mut self, now: Time, record: Record<'c>) {
+    /// Decides on a record. Returns its cost in bytes.
+    fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
         let Some(number) = self.link.places.find((record.source(), record.partition())) else {
-            return;
+            return 0;
         };
         self.notice_silence(now, number);
         let source = &self.job.service.sources[record.source().index()];
@@ -398,17 +438,18 @@ impl<'c> Engine<'c> {
                 self.round.reject(place, (Output::Fresh(record), Form::Whole), cost, rejection, name);
             }
         }
+        cost
     }
 
     /// Has the core reject a record whose headers are too many to be read. Only its key is kept.
     #[cold]
-    fn decide_oversized(&mut self, now: Time, number: u32, record: Record<'c>) {
+    fn decide_oversized(&mut self, now: Time, number: u32, record: Record<'c>) -> usize {
         let (offset, stub) = (record.offset(), record.into_stub());
         let cost = stub.contents().cost();
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
         let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
         match self.throttle.handle_record(now, &arrival) {
-            Verdict::Skip => return,
+            Verdict::Skip => return cost,
             Verdict::Delay(slot) => self.hold(slot, Output::Held(stub)),
             Verdict::Reject(rejection) => {
                 let name = self.client_name(&rejection);
@@ -428,6 +469,7 @@ impl<'c> Engine<'c> {
                 "a record has more than {MAX_HEADERS} headers: a stub goes to the dead-letter topic in its place"
             );
         });
+        cost
     }
 
     /// Keeps what is delayed.
@@ -601,6 +643,7 @@ impl<'c> Engine<'c> {
             let addresses: Vec<_> = assignments.iter().map(|one| (one.source, one.partition)).collect();
             self.pause(&addresses);
         }
+        self.throttle.handle_wall_clock(now, wall_ms());
         for assignment in assignments {
             let number = self.link.places.number((assignment.source, assignment.partition));
             let place = &mut self.link.places[number];

@@ -170,6 +170,8 @@ pub struct Throttle {
     policy: Policy,
     /// The latest moment that any call named: an earlier one counts as this.
     latest: Time,
+    /// The wall clock less the time of the calls, in milliseconds.
+    wall_ahead_ms: i64,
     registry: Registry,
     backlog: Backlog,
     partitions: Vec<Partition>,
@@ -199,14 +201,19 @@ pub struct Throttle {
     map_room: MapRoom,
 }
 
+/// Nanoseconds of a millisecond.
+const MILLI: u64 = 1_000_000;
+/// Wall clocks that differ by no more are the same.
+const CLOCK_JITTER_MS: u64 = 2;
+
 /// Stands for "no partition" in the delayed records of passthrough.
 const VIRTUAL: u32 = u32::MAX;
 /// Stands for "no client" in those that are rejected already.
 const NOBODY: u32 = u32::MAX;
 
 impl Throttle {
-    /// A service that starts now. The owner's clock should be anchored at the wall clock, nanoseconds since the
-    /// Unix epoch: what was admitted lately travels between owners by that.
+    /// A service that starts now. Until [`handle_wall_clock`](Throttle::handle_wall_clock) says otherwise, `now` is taken
+    /// for the wall clock's nanoseconds since the Unix epoch.
     pub fn new(policy: Policy, now: Time) -> Throttle {
         let mut throttle = Throttle {
             registry: Registry::new(&policy, now),
@@ -229,6 +236,7 @@ impl Throttle {
             paused: 0,
             map_room: MapRoom::new(&policy),
             latest: now,
+            wall_ahead_ms: 0,
             policy,
         };
         throttle.allocate(Cause::Cycle);
@@ -241,6 +249,20 @@ impl Throttle {
     fn not_before(&mut self, now: Time) -> Time {
         self.latest = self.latest.max(now);
         self.latest
+    }
+
+    /// The wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition comes and before
+    /// a commit: recent admissions travel between owners by the wall clock, written as the wall clock at the commit less
+    /// their age by the owner's own clock. So a wall clock that was wrong when the process started, or a process that was
+    /// suspended, does not make them look older than they are. What remains is a step of the wall clock between a commit
+    /// and the takeover.
+    pub fn handle_wall_clock(&mut self, now: Time, wall_ms: i64) {
+        let ahead = wall_ms.saturating_sub((now.as_nanos() / MILLI) as i64);
+        // Two clocks that are read one after the other differ by a rounding. Slices that move for that would be charged
+        // twice when a partition comes back.
+        if ahead.abs_diff(self.wall_ahead_ms) > CLOCK_JITTER_MS {
+            self.wall_ahead_ms = ahead;
+        }
     }
 
     // ## Partitions
@@ -261,7 +283,8 @@ impl Throttle {
         place.paused = None;
         (place.touched, place.map_characters) = (false, 0);
         for slice in &map.admitted {
-            let end = Time::from_nanos(u64::try_from(slice.end_ms).unwrap_or(0).saturating_mul(1_000_000));
+            let end_ms = slice.end_ms.saturating_sub(self.wall_ahead_ms);
+            let end = Time::from_nanos(u64::try_from(end_ms).unwrap_or(0).saturating_mul(MILLI));
             if let Some((when, missing)) = place.memory.inherit(now, end, slice.admitted) {
                 self.window.add_at(now, when, missing);
                 self.actual.add_at(now, when, missing);
@@ -363,7 +386,8 @@ impl Throttle {
     ) -> Result<(i64, String), map::TooLarge> {
         let now = self.not_before(now);
         let place = &mut self.partitions[partition as usize];
-        let admitted: Vec<MemorySlice> = place.memory.slices(now).map(memory_slice).collect();
+        let ahead = self.wall_ahead_ms;
+        let admitted: Vec<MemorySlice> = place.memory.slices(now).map(|slice| memory_slice(slice, ahead)).collect();
         let earlier = (!offsets.is_empty()).then(|| place.tracker.without(offsets));
         let tracker = earlier.as_ref().unwrap_or(&place.tracker);
         let text = map::encode(self.policy.map_budget, tracker, self.map_room.slice_ms, &admitted)?;
@@ -532,8 +556,8 @@ impl MapRoom {
     }
 }
 
-fn memory_slice((end, admitted): (Time, u64)) -> MemorySlice {
-    MemorySlice { end_ms: (end.as_nanos() / 1_000_000) as i64, admitted }
+fn memory_slice((end, admitted): (Time, u64), wall_ahead_ms: i64) -> MemorySlice {
+    MemorySlice { end_ms: ((end.as_nanos() / MILLI) as i64).saturating_add(wall_ahead_ms).max(0), admitted }
 }
 
 fn arrival_held(arrival: &Arrival<'_>, client: u32, partition: u32, since: Time) -> Held {

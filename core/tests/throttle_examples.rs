@@ -10,7 +10,7 @@ use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, 
 use watermaster_core::reason::Reason;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::tracker::OffsetRuns;
-use watermaster_core::units::Ratio;
+use watermaster_core::units::{Ratio, Time};
 
 const SECOND: Duration = Duration::from_secs(1);
 const AT_ONCE: Fate = Fate::Admitted { waited: Duration::ZERO };
@@ -290,6 +290,44 @@ fn a_restart_does_not_admit_a_second_capacity() {
     sim.run_for(5 * SECOND);
     assert_eq!(sim.count("a", |fate| matches!(fate, Fate::Admitted { .. })), 500);
     assert!(sim.most_in_a_window(SECOND) <= 100, "{}", sim.most_in_a_window(SECOND));
+}
+
+/// A process that started before its wall clock was set, or that was suspended, wrote admissions that looked too old, and
+/// its successor admitted a second capacity. So did a successor whose own clock had been set since.
+#[test]
+fn a_wrong_clock_at_the_start_does_not_admit_a_second_capacity() {
+    let policy = policy(100, SECOND);
+    let wall = |at: Duration| (Time::ZERO + Duration::from_secs(1_700_000_000) + at).as_nanos() as i64 / 1_000_000;
+    let hours = Duration::from_secs(7_200);
+    // The time that each process takes for the wall clock's, beside the right one.
+    let clocks = [(hours, hours * 3), (hours * 3, hours)];
+    for (mine, successors) in clocks {
+        let admit = |throttle: &mut Throttle, now: Time, from: i64| {
+            let arrival = |offset| Arrival { partition: 0, offset, bytes: 1, sender: Sender::Client("a") };
+            (from..from + 200).for_each(|offset| drop(throttle.handle_record(now, &arrival(offset))));
+            let mut now = now;
+            for _ in 0..20 {
+                now = now + SECOND / 100;
+                while throttle.poll_action(now).is_some() {}
+            }
+            throttle.client("a").unwrap().counts.admitted
+        };
+        let mut first = Throttle::new(Policy { burst: Ratio::ONE, ..policy.clone() }, Time::ZERO + mine);
+        first.handle_assigned(Time::ZERO + mine, 0, 0, &Map::default(), 0);
+        assert_eq!(admit(&mut first, Time::ZERO + mine, 0), 100);
+        let now = Time::ZERO + mine + SECOND / 5;
+        first.handle_wall_clock(now, wall(SECOND / 5));
+        let (base, text) = first.commit_of(now, 0).unwrap();
+        let map = watermaster_core::map::decode(base, text.as_bytes()).unwrap();
+
+        let start = Time::ZERO + successors;
+        let mut second = Throttle::new(Policy { burst: Ratio::ONE, ..policy.clone() }, start);
+        second.handle_wall_clock(start, wall(SECOND / 2));
+        second.handle_assigned(start, 0, base, &map, 200);
+        assert_eq!(admit(&mut second, start, base), 0, "{mine:?}, then {successors:?}");
+        assert_eq!(second.window_admitted(start + SECOND / 5).0, 100);
+        assert_eq!(second.window_admitted(start + SECOND / 2 + SECOND / 50).0, 0, "a cycle after they were admitted");
+    }
 }
 
 #[test]

@@ -14,8 +14,8 @@ use crate::snapshot::{
     HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
 };
 
-/// A snapshot is renewed at least this often.
-const RENEW: Duration = Duration::from_millis(500);
+/// A snapshot is renewed at least this often while records come.
+const RENEW: Duration = Duration::from_millis(100);
 
 /// What only the shell knows.
 #[derive(Default)]

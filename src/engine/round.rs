@@ -13,7 +13,7 @@ use watermaster_core::units::Time;
 
 use super::late::{Lateness, STEP};
 use super::link;
-use super::{Engine, Stopped};
+use super::{Engine, Stopped, wall_ms};
 use crate::kafka::consumer::{CommitError, PartitionCommit};
 use crate::settings::Delivery;
 
@@ -62,7 +62,7 @@ impl Engine<'_> {
         }
         let now = self.clock.now();
         self.report.round("committed", now.since(began));
-        let wall_ms = (now.as_nanos() / 1_000_000) as i64;
+        let wall_ms = wall_ms();
         for output in self.round.outputs() {
             if let Some(timestamp) = output.payload.timestamp_ms() {
                 self.report.end_to_end.record(age(wall_ms, timestamp));
@@ -238,7 +238,9 @@ impl Engine<'_> {
     }
 
     fn commits(&mut self) -> Result<Vec<PartitionCommit>, Stopped> {
-        let commits = commits(&mut self.throttle, self.clock.now());
+        let now = self.clock.now();
+        self.throttle.handle_wall_clock(now, wall_ms());
+        let commits = commits(&mut self.throttle, now);
         let commits = commits.map_err(|error| self.stop(Stop::Map(error.to_string())))?;
         Ok(self.link.by_source(&commits))
     }

@@ -7,7 +7,7 @@ use tracing::{error, info, warn};
 use watermaster_core::round::{Cause, Ending, ErrorClass, Foreign, Kafka, Note, Phase, Step, Stop};
 
 use super::late::{Lateness, STEP};
-use super::{Engine, Stopped};
+use super::{Engine, Stopped, wall_ms};
 
 /// The longest wait to get rid of a transaction that is given up; the next producer of this id, or the coordinator, aborts it too.
 const ABANDON: Duration = Duration::from_secs(2);
@@ -52,6 +52,7 @@ impl<'c> Engine<'c> {
     fn carry_out(&mut self, task: Task, late: &mut Lateness) -> Result<bool, Stopped> {
         loop {
             let now = self.clock.now();
+            self.throttle.handle_wall_clock(now, wall_ms());
             let phase = if self.link.is_initialised() { self.transactions.phase() } else { Phase::Prepare };
             let step = match task {
                 Task::Prepare => self.transactions.prepare(&mut self.link, now),
