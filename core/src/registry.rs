@@ -93,6 +93,11 @@ impl Client {
         self.waiting.saturating_add(self.arrivals)
     }
 
+    /// Whether nothing but time keeps the client known.
+    fn may_be_forgotten(&self) -> bool {
+        self.lane.records.is_empty() && !self.configured
+    }
+
     /// It lent part of its share and now wants more than it was granted.
     pub fn recalls(&self) -> bool {
         self.wants() > self.recalled_above
@@ -155,6 +160,10 @@ pub struct Registry {
     /// What all unlisted clients are granted together, where any client is configured.
     unlisted_granted: Fixed,
     max_clients: usize,
+    /// Unlisted clients that may be forgotten for a newcomer, by when they were last seen: the one idle longest is last.
+    idle: Vec<(Time, u32)>,
+    /// When idle clients are looked for again.
+    next_look: Time,
     /// By page: see [`Registry::page`].
     forgotten: Vec<Forgotten>,
 }
@@ -202,6 +211,8 @@ impl Registry {
             unlisted_weight: policy.unlisted_weight,
             unlisted_granted: Fixed::ZERO,
             max_clients: policy.max_clients,
+            idle: Vec::new(),
+            next_look: now,
             forgotten: Vec::new(),
         };
         registry.configure(policy, now, None, HashMap::new());
@@ -324,7 +335,11 @@ impl Registry {
         self.max_clients.max(self.listed as usize)
     }
 
-    /// Makes a newcomer known: it gets its default share at once.
+    /// Makes a newcomer known: it gets its default share at once. If the registry is full, the unlisted client that has
+    /// been idle longest makes room.
+    ///
+    /// # Errors
+    /// The registry is full of configured clients and of those that were active in the last two cycles.
     pub fn register(
         &mut self,
         name: &str,
@@ -333,7 +348,7 @@ impl Registry {
         backlog: &mut Backlog,
         now: Time,
     ) -> Result<u32, Full> {
-        if self.len() >= self.most() {
+        if self.len() >= self.most() && !self.forget_for_newcomer(now, policy.cycle) {
             return Err(Full);
         }
         let index = self.insert(name, Weight::ONE, None, false, Some(cycle), policy, now);
@@ -352,21 +367,65 @@ impl Registry {
     pub fn forget_idle(&mut self, before: Time, mut kept: impl FnMut(u32, &mut Client)) {
         for index in 0..self.slots.len() {
             let idle = |client: &mut Client| {
-                let idle = client.last_seen <= before && client.lane.records.is_empty() && !client.configured;
+                let idle = client.last_seen <= before && client.may_be_forgotten();
                 if !idle {
                     kept(index as u32, client);
                 }
                 idle
             };
             if let Some(client) = self.slots[index].take_if(idle) {
-                self.names.remove(&client.name, index as u32);
-                self.free.push(index as u32);
-                if self.forgotten.len() <= index / PAGE {
-                    self.forgotten.resize(index / PAGE + 1, Forgotten::default());
-                }
-                self.forgotten[index / PAGE].merge(&Forgotten { counts: client.counts, shadow: client.shadow });
+                self.vacate(index, &client);
             }
         }
+    }
+
+    /// A client left its slot.
+    fn vacate(&mut self, index: usize, client: &Client) {
+        self.names.remove(&client.name, index as u32);
+        self.free.push(index as u32);
+        if self.forgotten.len() <= index / PAGE {
+            self.forgotten.resize(index / PAGE + 1, Forgotten::default());
+        }
+        self.forgotten[index / PAGE].merge(&Forgotten { counts: client.counts, shadow: client.shadow });
+    }
+
+    /// Forgets the unlisted client that has been idle longest, if one has been idle for two cycles.
+    ///
+    /// To look at all clients takes long where there are very many, so candidates are kept from one look to the next, and
+    /// looks that find none are as far apart as early allocations. Whichever client became idle since was seen later than
+    /// every candidate.
+    fn forget_for_newcomer(&mut self, now: Time, cycle: Duration) -> bool {
+        loop {
+            while let Some((seen, index)) = self.idle.pop() {
+                let still_idle = |client: &mut Client| client.last_seen == seen && client.may_be_forgotten();
+                if let Some(client) = self.slots[index as usize].take_if(still_idle) {
+                    self.vacate(index as usize, &client);
+                    return true;
+                }
+            }
+            if now < self.next_look {
+                return false;
+            }
+            self.next_look = now + (cycle / 100).max(Duration::from_micros(2 * self.len() as u64));
+            self.find_idle(now - cycle * 2);
+            if self.idle.is_empty() {
+                return false;
+            }
+        }
+    }
+
+    /// Finds the clients idle longest that were not seen since `before`.
+    fn find_idle(&mut self, before: Time) {
+        let mut idle = std::mem::take(&mut self.idle);
+        let candidates = self.iter().filter(|(_, client)| client.last_seen <= before && client.may_be_forgotten());
+        idle.extend(candidates.map(|(index, client)| (client.last_seen, index)));
+        let most = self.len() / 16 + 1;
+        if idle.len() > most {
+            idle.select_nth_unstable(most);
+            idle.truncate(most);
+        }
+        idle.sort_unstable_by(|one, other| other.cmp(one));
+        self.idle = idle;
     }
 
     /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight): thousandths × the

@@ -276,6 +276,34 @@ fn senders_that_can_not_be_known_are_turned_away() {
     assert_eq!(sim.read("second", 0), Fate::Rejected(Reason::TooManyClients));
 }
 
+/// Ids that were used once kept all others out until client_idle_timeout had passed.
+#[test]
+fn a_full_registry_forgets_the_unlisted_client_that_has_been_idle_longest() {
+    let mut policy = policy(10, SECOND);
+    policy.max_clients = 4;
+    names(&mut policy, &["configured"]);
+    let mut sim = Sim::new(policy, 1);
+    assert_eq!(sim.read("first", 0), AT_ONCE);
+    sim.run_for(SECOND / 2);
+    assert_eq!(sim.read("second", 0), AT_ONCE);
+    for _ in 0..60 {
+        sim.read("busy", 0);
+    }
+    sim.run_for(SECOND);
+    assert_eq!(sim.read("too-early", 0), Fate::Rejected(Reason::TooManyClients), "none was idle for two cycles");
+    sim.run_for(SECOND);
+    assert_ne!(sim.read("third", 0), Fate::Rejected(Reason::TooManyClients));
+    let known = |sim: &Sim, name: &str| sim.throttle.client(name).is_some();
+    assert!(!known(&sim, "first"), "it was idle longest");
+    assert!(known(&sim, "second") && known(&sim, "configured"));
+    sim.run_for(SECOND);
+    assert!(sim.throttle.client("busy").unwrap().lane.records.len() > 0);
+    assert_ne!(sim.read("fourth", 0), Fate::Rejected(Reason::TooManyClients));
+    assert!(!known(&sim, "second") && known(&sim, "busy"), "a client with a backlog stays");
+    let granted: u64 = sim.throttle.clients().map(|client| client.grant.records).sum();
+    assert!(granted > 0 && sim.throttle.known() == 4, "{granted}");
+}
+
 #[test]
 fn a_restart_does_not_admit_a_second_capacity() {
     let policy = policy(100, SECOND);
@@ -304,7 +332,9 @@ fn a_wrong_clock_at_the_start_does_not_admit_a_second_capacity() {
     for (mine, successors) in clocks {
         let admit = |throttle: &mut Throttle, now: Time, from: i64| {
             let arrival = |offset| Arrival { partition: 0, offset, bytes: 1, sender: Sender::Client("a") };
-            (from..from + 200).for_each(|offset| drop(throttle.handle_record(now, &arrival(offset))));
+            for offset in from..from + 200 {
+                throttle.handle_record(now, &arrival(offset));
+            }
             let mut now = now;
             for _ in 0..20 {
                 now = now + SECOND / 100;
