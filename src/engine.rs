@@ -427,7 +427,10 @@ impl<'c> Engine<'c> {
         let verdict = self.throttle.handle_record(now, &arrival);
         match verdict {
             Verdict::Skip => {}
-            Verdict::Admit(client) => self.round.admit(place, Output::Fresh(record), cost, client),
+            Verdict::Admit(client) => {
+                let client = client.and_then(|client| self.throttle.client_name(client));
+                self.round.admit(place, Output::Fresh(record), cost, client);
+            }
             Verdict::Delay(slot) => self.hold(slot, Output::Fresh(record)),
             Verdict::Reject(rejection) => {
                 // Who is not known to the core is known by name only.
@@ -509,10 +512,11 @@ impl<'c> Engine<'c> {
         match action {
             Action::Admit { slot, partition, offset, bytes, client, .. } => {
                 let record = self.take_held(slot.0);
-                self.round.admit((partition, offset), record, bytes as usize, Some(client));
+                let client = self.throttle.client_name(client);
+                self.round.admit((partition, offset), record, bytes as usize, client);
             }
-            Action::Reject { slot, partition, offset, bytes, rejection } => {
-                let (record, name) = (self.take_held(slot.0), self.client_name(&rejection));
+            Action::Reject { slot, partition, offset, bytes, rejection, name } => {
+                let (record, name) = (self.take_held(slot.0), name.unwrap_or_else(|| Arc::from("")));
                 let form = if record.is_stub() { Form::Stub } else { Form::Whole };
                 self.round.reject((partition, offset), (record, form), bytes as usize, rejection, name);
             }

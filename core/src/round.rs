@@ -37,8 +37,9 @@ pub struct Output<P> {
     /// The number of its source partition, as given to [`Throttle::handle_assigned`].
     pub partition: u32,
     pub offset: i64,
-    /// Whom it was admitted for, or whose it was.
-    pub client: Option<u32>,
+    /// The registered client that it was decided for. By name: the client may be forgotten, and its index given to
+    /// another one, before the round ends.
+    pub client: Option<Arc<str>>,
     /// It goes to the dead-letter topic.
     pub rejected: Option<Rejected>,
     /// How much of it is sent; less than all of it only if it is rejected.
@@ -107,7 +108,7 @@ impl<P> Default for Round<P> {
 
 impl<P> Round<P> {
     /// Adds a record, by its partition and offset, that goes to the target.
-    pub fn admit(&mut self, place: (u32, i64), payload: P, bytes: usize, client: Option<u32>) {
+    pub fn admit(&mut self, place: (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) {
         self.push(place, payload, bytes, client, None, Form::Whole);
     }
 
@@ -121,7 +122,8 @@ impl<P> Round<P> {
         name: Arc<str>,
     ) {
         let rejected = Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name };
-        self.push(place, payload, bytes, rejection.client, Some(rejected), form);
+        let client = rejection.client.map(|_| Arc::clone(&rejected.client));
+        self.push(place, payload, bytes, client, Some(rejected), form);
     }
 
     fn push(
@@ -129,7 +131,7 @@ impl<P> Round<P> {
         (partition, offset): (u32, i64),
         payload: P,
         bytes: usize,
-        client: Option<u32>,
+        client: Option<Arc<str>>,
         rejected: Option<Rejected>,
         form: Form,
     ) {
@@ -149,7 +151,8 @@ impl<P> Round<P> {
     pub fn drop_orphans(&mut self, throttle: &mut Throttle) {
         self.retain_pending(|output| {
             if output.orphan {
-                throttle.handle_undone(output.client, output.rejected.as_ref().map(|rejected| rejected.reason));
+                throttle
+                    .handle_undone(output.client.as_deref(), output.rejected.as_ref().map(|rejected| rejected.reason));
             }
             !output.orphan
         });
@@ -204,9 +207,9 @@ impl<P> Round<P> {
             };
             return Refused::Stubbed;
         }
-        let client = output.client.and_then(|client| throttle.client_name(client)).unwrap_or_else(|| Arc::from(""));
+        let client = output.client.clone().unwrap_or_else(|| Arc::from(""));
         output.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after: Duration::ZERO, client });
-        throttle.handle_undeliverable(output.client);
+        throttle.handle_undeliverable(output.client.as_deref());
         Refused::DeadLettered
     }
 

@@ -81,12 +81,13 @@ pub struct Rejection {
 }
 
 /// What to do beyond the record that was just read. A slot named here is free afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send the record kept under this slot to the target; its bytes are those of its arrival.
     Admit { slot: Slot, partition: u32, offset: i64, bytes: u32, client: u32, waited: Duration },
-    /// Send the record kept under this slot to the dead-letter topic.
-    Reject { slot: Slot, partition: u32, offset: i64, bytes: u32, rejection: Rejection },
+    /// Send the record kept under this slot to the dead-letter topic. The name is the one that its client had when the
+    /// record was rejected: by now its index may be another client's.
+    Reject { slot: Slot, partition: u32, offset: i64, bytes: u32, rejection: Rejection, name: Option<Arc<str>> },
     /// Read nothing from this partition.
     Pause { partition: u32 },
     /// Read from this partition again.
@@ -132,7 +133,7 @@ struct Partition {
     /// Its delayed records, oldest first: the first one is the committable offset, if anything is delayed.
     held: List,
     /// Rejected records whose completion does not fit in the map yet, oldest first; they are in `held`, too.
-    pending_rejections: VecDeque<(Slot, Rejection)>,
+    pending_rejections: VecDeque<PendingRejection>,
     /// What was admitted from it lately, by whichever owner.
     memory: SlidingCount,
     /// Offsets below this were read before in this process, or completed by a former owner: they are not first-time
@@ -145,6 +146,14 @@ struct Partition {
     touched: bool,
     /// The length of the last map.
     map_characters: u32,
+}
+
+/// A rejected record whose completion does not fit in the map yet.
+#[derive(Debug)]
+struct PendingRejection {
+    slot: Slot,
+    rejection: Rejection,
+    name: Option<Arc<str>>,
 }
 
 /// What there is to see of an assigned partition.
@@ -329,7 +338,7 @@ impl Throttle {
     }
 
     /// A record that was admitted turned out to be undeliverable, before its round was committed.
-    pub fn handle_undeliverable(&mut self, client: Option<u32>) {
+    pub fn handle_undeliverable(&mut self, client: Option<&str>) {
         let counts = self.real_counts(client);
         counts.admitted = counts.admitted.saturating_sub(1);
         counts.rejected.add(Reason::Undeliverable);
@@ -337,7 +346,7 @@ impl Throttle {
 
     /// A decision was not carried out, because its partition went before its round: it is not counted, for whoever
     /// reads the record again decides and counts again. What it charged stays charged.
-    pub fn handle_undone(&mut self, client: Option<u32>, rejected: Option<Reason>) {
+    pub fn handle_undone(&mut self, client: Option<&str>, rejected: Option<Reason>) {
         let counts = self.real_counts(client);
         match rejected {
             Some(reason) => counts.rejected.remove(reason),
@@ -346,8 +355,8 @@ impl Throttle {
     }
 
     /// The counts of what was really done for a client, if it is still known.
-    fn real_counts(&mut self, client: Option<u32>) -> &mut Counts {
-        match client.filter(|&client| self.registry.lookup(client).is_some()) {
+    fn real_counts(&mut self, client: Option<&str>) -> &mut Counts {
+        match client.and_then(|name| self.registry.find(name)) {
             Some(client) => &mut self.registry.get_mut(client).counts,
             None => &mut self.unregistered,
         }

@@ -566,8 +566,7 @@ fn a_decision_that_was_not_carried_out_is_not_counted_but_stays_charged() {
     assert_eq!(sim.read("a", 0), AT_ONCE);
     sim.read_sized(Sender::Anonymous, 0, 1);
     sim.throttle.handle_revoked(0);
-    let client = 0;
-    sim.throttle.handle_undone(Some(client), None);
+    sim.throttle.handle_undone(Some("a"), None);
     sim.throttle.handle_undone(None, Some(Reason::Anonymous));
     assert_eq!(sim.throttle.client("a").unwrap().counts.admitted, 0);
     assert_eq!(sim.throttle.unregistered().0.rejected.total(), 0);
@@ -586,6 +585,47 @@ fn an_offset_that_moves_over_holes_alone_is_committed() {
     assert_eq!(throttle.handle_record(sim::START, &arrival), Verdict::Skip);
     assert_eq!(throttle.touched().collect::<Vec<_>>(), [0]);
     assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 8);
+}
+
+/// A rejected record that waited for room in the map named whichever client had its client's index by then, and a record
+/// of a client that was never registered named none.
+#[test]
+fn a_rejection_that_waits_names_the_client_that_it_was_rejected_for() {
+    let mut policy = Policy { mode: Mode::Reject, max_clients: 3, ..policy(1, SECOND) };
+    policy.map_budget = MapBudget::Chars(40);
+    let mut throttle = Throttle::new(policy, sim::START);
+    throttle.handle_assigned(sim::START, 0, 0, &Map::default(), 2);
+    let far = 10 + MAX_SPAN as i64;
+    let senders = [
+        (0, Sender::Client("first")),
+        (1, Sender::Client("first")),
+        (far, Sender::Client("tenant")),
+        (far + 1, Sender::Client("tenant")),
+        (far + 2, Sender::NotAllowed("stranger")),
+    ];
+    for (offset, sender) in senders {
+        throttle.handle_record(sim::START, &Arrival { partition: 0, offset, bytes: 1, sender });
+    }
+    // The tenant is idle for so long that a newcomer takes its place.
+    let later = sim::START + SECOND * 3;
+    throttle.handle_assigned(later, 1, 0, &Map::default(), 0);
+    for (offset, sender) in [(0, Sender::Client("other")), (1, Sender::Client("another"))] {
+        throttle.handle_record(later, &Arrival { partition: 1, offset, bytes: 1, sender });
+    }
+    assert!(throttle.client("tenant").is_none(), "it was forgotten");
+    let mut names = Vec::new();
+    for seconds in 3..20 {
+        throttle.handle_timeout(sim::START + SECOND * seconds);
+        while let Some(action) = throttle.poll_action(sim::START + SECOND * seconds) {
+            if let Action::Reject { offset, name, .. } = action
+                && offset >= far
+            {
+                names.push(name);
+            }
+        }
+    }
+    let names: Vec<&str> = names.iter().map(|name| name.as_deref().unwrap_or("")).collect();
+    assert_eq!(names, ["tenant", "tenant", "stranger"]);
 }
 
 /// A rejection that waits for room in the map belongs to nobody. Where shaping takes over from reject mode, room is made by

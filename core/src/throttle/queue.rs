@@ -1,8 +1,11 @@
 //! Delayed records: who goes, who is turned away when a bound nears, which partitions pause.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Action, Arrival, NOBODY, PauseReason, Rejection, Throttle, VIRTUAL, arrival_held};
+use super::{
+    Action, Arrival, NOBODY, PauseReason, PendingRejection, Rejection, Sender, Throttle, VIRTUAL, arrival_held,
+};
 use crate::backlog::{Backlog, Held, Lane, List, Slot};
 use crate::map::MAX_SPAN;
 use crate::policy::{Mode, Overflow};
@@ -150,8 +153,13 @@ impl Throttle {
     /// Keeps a rejected record until its completion fits in the map.
     pub(super) fn keep_rejection(&mut self, now: Time, arrival: &Arrival<'_>, rejection: Rejection) -> Slot {
         let slot = self.put_in(arrival_held(arrival, NOBODY, arrival.partition, now));
+        let name = match (rejection.client, arrival.sender) {
+            (Some(client), _) => Some(Arc::clone(&self.registry.get(client).name)),
+            (None, Sender::Client(name) | Sender::NotAllowed(name)) => Some(Arc::from(name)),
+            (None, Sender::Anonymous | Sender::Oversized) => None,
+        };
         let pending = &mut self.partitions[arrival.partition as usize].pending_rejections;
-        pending.push_back((slot, rejection));
+        pending.push_back(PendingRejection { slot, rejection, name });
         if pending.len() == 1 {
             self.rejecting.push(arrival.partition);
         }
@@ -165,18 +173,18 @@ impl Throttle {
     fn complete_rejection(&mut self) -> Option<Action> {
         for at in 0..self.rejecting.len() {
             let number = self.rejecting[at];
-            let &(slot, rejection) = self.partitions[number as usize].pending_rejections.front()?;
+            let slot = self.partitions[number as usize].pending_rejections.front()?.slot;
             let Held { offset, bytes, .. } = *self.backlog.get(slot);
             if self.map_has_room(number, offset) {
                 let pending = &mut self.partitions[number as usize].pending_rejections;
-                pending.pop_front();
+                let PendingRejection { rejection, name, .. } = pending.pop_front()?;
                 if pending.is_empty() {
                     self.rejecting.swap_remove(at);
                 }
                 self.take_out(slot, false);
                 self.backlog.release(slot);
                 self.complete(number, offset);
-                return Some(Action::Reject { slot, partition: number, offset, bytes, rejection });
+                return Some(Action::Reject { slot, partition: number, offset, bytes, rejection, name });
             }
             if self.overflow() == Overflow::DeadLetter
                 && let Some(evicted) = self.evict_oldest_of(number)
@@ -213,7 +221,8 @@ impl Throttle {
         }
         self.complete(partition, offset);
         let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(client) };
-        Some(Action::Reject { slot, partition, offset, bytes, rejection })
+        let name = Some(Arc::clone(&self.registry.get(client).name));
+        Some(Action::Reject { slot, partition, offset, bytes, rejection, name })
     }
 
     /// Evicts the record that holds the partition's committable offset back: its completion always fits in the map, and

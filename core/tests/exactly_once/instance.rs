@@ -233,7 +233,10 @@ impl Instance {
         let sender = if record.poison == Poison::Instance { Sender::Oversized } else { sender };
         match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: BYTES, sender }) {
             Verdict::Skip => {}
-            Verdict::Admit(client) => self.round.admit((partition, offset), record, BYTES as usize, client),
+            Verdict::Admit(client) => {
+                let client = client.and_then(|client| self.throttle.client_name(client));
+                self.round.admit((partition, offset), record, BYTES as usize, client);
+            }
             Verdict::Delay(slot) => {
                 let index = slot.0 as usize;
                 if self.held.len() <= index {
@@ -241,12 +244,14 @@ impl Instance {
                 }
                 self.held[index] = Some(record);
             }
-            Verdict::Reject(rejection) => self.reject(record, rejection),
+            Verdict::Reject(rejection) => {
+                let name = rejection.client.and_then(|client| self.throttle.client_name(client));
+                self.reject(record, rejection, name);
+            }
         }
     }
 
-    fn reject(&mut self, record: Record, rejection: Rejection) {
-        let name = rejection.client.and_then(|client| self.throttle.client_name(client));
+    fn reject(&mut self, record: Record, rejection: Rejection, name: Option<Arc<str>>) {
         let at = (record.partition, record.offset);
         let form = if record.poison == Poison::Instance { Form::Stub } else { Form::Whole };
         self.round.reject(at, (record, form), BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
@@ -264,11 +269,12 @@ impl Instance {
         match action {
             Action::Admit { slot, partition, offset, client, .. } => {
                 let record = self.held[slot.0 as usize].take().expect("a slot that was given");
-                self.round.admit((partition, offset), record, BYTES as usize, Some(client));
+                let client = self.throttle.client_name(client);
+                self.round.admit((partition, offset), record, BYTES as usize, client);
             }
-            Action::Reject { slot, rejection, .. } => {
+            Action::Reject { slot, rejection, name, .. } => {
                 let record = self.held[slot.0 as usize].take().expect("a slot that was given");
-                self.reject(record, rejection);
+                self.reject(record, rejection, name);
             }
             Action::Pause { partition } => self.paused |= 1 << partition,
             Action::Resume { partition } => self.paused &= !(1 << partition),
