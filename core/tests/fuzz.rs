@@ -2,6 +2,7 @@
 //!
 //! The suite takes a few seconds of it; `scripts/fuzz` goes on for as long as it is told.
 
+mod sim;
 mod support;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,10 @@ use std::time::{Duration, Instant};
 use support::forge::{self, Alphabet};
 use support::random::Random;
 use watermaster_core::map::{DecodeError, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode};
+use watermaster_core::policy::{Mode, Policy};
+use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::tracker::{OffsetRuns, Seen, Tracker};
+use watermaster_core::units::{MAX_CAPACITY, Time};
 
 /// What the suite takes.
 const SMOKE: u64 = 400_000;
@@ -38,6 +42,8 @@ struct Counts {
     unreadable: u64,
     /// Unreadable behind a checksum that holds.
     malformed: u64,
+    /// Given to a service that takes partitions over.
+    taken_over: u64,
     /// Damage that a checksum of 32 bits can't notice: once in 2³² times.
     collisions: u64,
 }
@@ -258,6 +264,59 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
         check_again(input.offset, &tracker, &map);
         check_reading(&mut tracker, &map.completed, random);
     }
+    if random.once_in(8) {
+        counts.taken_over += 1;
+        check_takeover(input.offset, &map, random);
+    }
+}
+
+/// A service takes partitions over with what the map says: it neither panics, nor is it held up for longer than a cycle by
+/// admissions that were never made.
+fn check_takeover(offset: i64, map: &Map, random: &mut Random) {
+    let cycle = Duration::from_millis(random.one_of(&[100, 1_000, 60_000]));
+    let mut policy = sim::policy(random.one_of(&[1, 20, MAX_CAPACITY]), cycle);
+    policy.mode = random.one_of(&[Mode::Shape, Mode::Reject]);
+    policy.enforce = !random.once_in(4);
+    let mut now = random.one_of(&[Time::ZERO, sim::START]);
+    let mut throttle = Throttle::new(policy.clone(), now);
+    throttle
+        .handle_wall_clock(now, random.one_of(&[0, i64::MIN, i64::MAX, (sim::START.as_nanos() / 1_000_000) as i64]));
+    let high = random.one_of(&[offset, i64::MAX, 0]);
+    for partition in 0..3 {
+        throttle.handle_assigned(now, partition, offset, map, high);
+    }
+    let changed = Policy {
+        capacity: random.one_of(&[1, 7, MAX_CAPACITY]),
+        cycle: cycle * random.one_of(&[1, 2]),
+        ..policy.clone()
+    };
+    let mut next = offset.max(0);
+    let mut read = |throttle: &mut Throttle, now: Time, count: i64| {
+        for _ in 0..count {
+            if next < i64::MAX - 1 {
+                let sender = random.one_of(&[Sender::Client("a"), Sender::Client("b"), Sender::Anonymous]);
+                throttle.handle_record(now, &Arrival { partition: 0, offset: next, bytes: 100, sender });
+                next = next.saturating_add(1 + random.below(3) as i64);
+            }
+        }
+        throttle.handle_timeout(now);
+        while throttle.poll_action(now).is_some() {}
+    };
+    read(&mut throttle, now, 20);
+    let _ = throttle.commit_of(now, 0);
+    throttle.handle_revoked(1);
+    let longest = changed.cycle;
+    throttle.handle_policy(now, changed);
+    throttle.handle_assigned(now, 1, offset, map, high);
+    read(&mut throttle, now, 5);
+    now = now + longest * 2 + cycle;
+    throttle.handle_timeout(now);
+    let (held, _) = throttle.window_admitted(now);
+    assert_eq!(held, 0, "admissions of the map are counted for longer than a cycle");
+    read(&mut throttle, now, 5);
+    let _ = throttle.commit_of(now, 2);
+    (0..3).for_each(|partition| drop(throttle.handle_revoked(partition)));
+    assert_eq!(throttle.backlog(), (0, 0));
 }
 
 /// Runs in order, beyond the offset and within bounds, and no more of either than the text can hold.
