@@ -214,7 +214,7 @@ impl Backlog {
     /// Charges a record that was served at once.
     #[inline]
     pub fn serve_at_once(&mut self, lane: &mut Lane) {
-        self.fair.charge(lane);
+        self.fair.charge_at_once(lane);
     }
 
     /// The weight of all unlisted clients together.

@@ -14,7 +14,7 @@ use crate::limit::OwnLimit;
 use crate::policy::{ClientPolicy, Mode, Policy};
 use crate::reason::ReasonCounts;
 use crate::units::{Time, Weight};
-use crate::window::SlidingCount;
+use crate::window::{SLICES, SlidingCount};
 
 use names::Names;
 
@@ -112,6 +112,7 @@ impl Client {
 
     /// Whether the client has used its grant and, without any doubt, its default share (reject mode). Its delayed records
     /// count as used: they go first, and a flood behind them would otherwise never be rejected.
+    #[inline]
     pub fn has_used_its_allowance(&mut self, now: Time, cycle: u64) -> bool {
         let waiting = self.lane.records.len();
         self.used.count(now, cycle) + waiting >= self.grant.records
@@ -446,14 +447,16 @@ impl Registry {
 
     /// Hands out what an allocation granted, in the order of [`iter`](Registry::iter).
     pub fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
-        let grouped = self.listed > 0;
-        let (mut granted, mut share) = (Fixed::ZERO, Fixed::ZERO);
-        for (client, &grant) in self.slots.iter_mut().filter_map(Option::as_mut).zip(grants) {
+        for (client, &grant) in self.iter_mut().zip(grants) {
             client.take_grant(grant, backlog);
-            if grouped && !client.configured {
-                granted = granted + grant.exact;
-                share = grant.default_share;
-            }
+        }
+        if self.listed == 0 {
+            return;
+        }
+        let (mut granted, mut share) = (Fixed::ZERO, Fixed::ZERO);
+        for (_, grant) in self.iter_mut().zip(grants).filter(|(client, _)| !client.configured) {
+            granted = granted + grant.exact;
+            share = grant.default_share;
         }
         self.unlisted_granted = granted;
         self.weigh_group(share, backlog);
@@ -527,7 +530,9 @@ impl Used {
         match (policy.mode, policy.window) {
             (Mode::Shape, _) => Used::Uncounted,
             (Mode::Reject, crate::policy::Window::Sliding) => {
-                Used::Sliding(Box::new(SlidingCount::exact_up_to(EXACT_USE, policy.cycle)))
+                // Where a slice holds more records than that, times of some of them say little.
+                let exact = if policy.capacity / SLICES <= EXACT_USE as u64 { EXACT_USE } else { 0 };
+                Used::Sliding(Box::new(SlidingCount::exact_up_to(exact, policy.cycle)))
             }
             (Mode::Reject, crate::policy::Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
         }
@@ -548,6 +553,7 @@ impl Used {
     }
 
     /// What counts against the grant now.
+    #[inline]
     pub fn count(&mut self, now: Time, cycle: u64) -> u64 {
         match self {
             Used::Uncounted => 0,
@@ -563,6 +569,7 @@ impl Used {
     }
 
     /// The part of [`count`](Used::count) that is certain: a window of slices may count up to half a percent too much.
+    #[cold]
     pub fn count_at_least(&mut self, now: Time, cycle: u64) -> u64 {
         match self {
             Used::Sliding(window) => window.count_at_least(now),

@@ -256,8 +256,11 @@ impl Throttle {
     /// would admit records twice.
     #[inline]
     fn not_before(&mut self, now: Time) -> Time {
-        self.latest = self.latest.max(now);
-        self.latest
+        if now < self.latest {
+            return self.latest;
+        }
+        self.latest = now;
+        now
     }
 
     /// The wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition comes and before

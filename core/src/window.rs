@@ -15,7 +15,7 @@ use crate::units::{Time, nanos};
 const MILLI: u64 = 1_000_000;
 
 /// The slices of one cycle.
-const SLICES: u64 = 200;
+pub const SLICES: u64 = 200;
 
 /// While a window holds at most this many records, it counts them by their exact times.
 pub const EXACT_RECORDS: usize = 16;
@@ -52,7 +52,7 @@ struct Times {
     /// A ring of a power of two, empty until a record is added; record number `n` stands at `n` modulo its length.
     ring: Box<[u64]>,
     /// The largest length of the ring.
-    limit: usize,
+    limit: u64,
     /// The numbers of the records that are kept: `oldest..next`.
     oldest: u64,
     next: u64,
@@ -61,19 +61,14 @@ struct Times {
 }
 
 impl Times {
-    fn new(limit: usize) -> Times {
+    fn new(limit: u64) -> Times {
         let unknown_until = if limit == 0 { u64::MAX } else { 0 };
         Times { ring: Box::default(), limit, oldest: 0, next: 0, unknown_until }
     }
 
     /// Keeps the time of `n` records that are added now.
-    #[inline]
     fn push(&mut self, now: u64, n: u64, cycle: u64) {
-        if self.limit == 0 {
-            return;
-        }
-        // More than the ring holds would only overwrite each other.
-        for _ in 0..n.min(self.limit as u64 + 1) {
+        for _ in 0..n {
             if self.next - self.oldest >= self.ring.len() as u64 {
                 self.make_room(now, cycle);
             }
@@ -83,22 +78,17 @@ impl Times {
         }
     }
 
-    /// Makes the ring longer or, once it is as long as it may be, gives up all times in it: a window that holds so many
-    /// records is counted in slices until they have left it.
+    /// Makes room for one more; the ring is long enough for all records that the slices hold.
     #[cold]
     fn make_room(&mut self, now: u64, cycle: u64) {
-        if self.expire(now, cycle) {
-            return;
+        self.expire(now, cycle);
+        if self.next - self.oldest >= self.ring.len() as u64 {
+            self.grow();
         }
-        if self.ring.len() < self.limit {
-            return self.grow();
-        }
-        self.unknown_until = self.unknown_until.max(now.saturating_add(cycle));
-        self.oldest = self.next;
     }
 
     fn grow(&mut self) {
-        let length = (self.ring.len() * 2).clamp(EXACT_RECORDS.min(self.limit), self.limit);
+        let length = (self.ring.len() * 2).max(EXACT_RECORDS);
         let mut grown = vec![0; length].into_boxed_slice();
         for number in self.oldest..self.next {
             grown[number as usize & (length - 1)] = self.ring[self.place(number)];
@@ -112,13 +102,11 @@ impl Times {
         number as usize & (self.ring.len() - 1)
     }
 
-    /// Forgets the times that have left the window; says whether there were any.
-    fn expire(&mut self, now: u64, cycle: u64) -> bool {
-        let before = self.oldest;
+    /// Forgets the times that have left the window.
+    fn expire(&mut self, now: u64, cycle: u64) {
         while self.oldest < self.next && self.ring[self.place(self.oldest)].saturating_add(cycle) <= now {
             self.oldest += 1;
         }
-        self.oldest > before
     }
 
     /// The number of records in the window that ends now, if the times of all of them are kept.
@@ -148,13 +136,14 @@ impl SlidingCount {
         SlidingCount::exact_up_to(EXACT_RECORDS, cycle)
     }
 
-    /// An empty window that counts up to `records` records, zero or a power of two, by their exact times. It takes 8
-    /// bytes for each of them once it held so many.
+    /// An empty window that counts up to `records` records, zero or a power of two from [`EXACT_RECORDS`], by their exact
+    /// times. It takes 16 bytes for each of them once it held so many: the slices may hold as many records that have just
+    /// left the window, and whose times tell so.
     pub fn exact_up_to(records: usize, cycle: Duration) -> SlidingCount {
         let (cycle, width) = (nanos(cycle), nanos(slice_width(cycle)));
         // A window touches one slice more than it is long, at either end.
         let (len, leaves, latest) = (cycle / width + 2, width.saturating_add(cycle), Latest::default());
-        let (times, ring) = (Times::new(records), Box::default());
+        let (times, ring) = (Times::new(2 * records as u64), Box::default());
         SlidingCount { cycle, width, ring, len, oldest: 0, sum: 0, leaves, latest, times }
     }
 
@@ -162,6 +151,11 @@ impl SlidingCount {
     #[inline]
     pub fn count(&mut self, now: Time) -> u64 {
         self.expire(now);
+        if now.as_nanos() < self.times.unknown_until { self.sum } else { self.count_by_times(now) }
+    }
+
+    #[cold]
+    fn count_by_times(&mut self, now: Time) -> u64 {
         self.times.count(now.as_nanos(), self.cycle).unwrap_or(self.sum)
     }
 
@@ -181,14 +175,47 @@ impl SlidingCount {
     #[inline]
     pub fn add(&mut self, now: Time, n: u64) -> u64 {
         self.expire(now);
+        self.add_counted(now, n)
+    }
+
+    /// The same right after [`count`](SlidingCount::count) at this moment.
+    #[inline]
+    pub fn add_counted(&mut self, now: Time, n: u64) -> u64 {
+        if self.sum < self.times.limit {
+            return self.add_with_times(now, n);
+        }
+        self.add_expired(now, n);
+        self.sum
+    }
+
+    /// Adds what happens now to a window that keeps no times.
+    #[inline]
+    pub fn add_to_slice(&mut self, now: Time, n: u64) {
+        self.expire(now);
+        self.add_expired(now, n);
+    }
+
+    #[inline]
+    fn add_expired(&mut self, now: Time, n: u64) {
         let within = now.as_nanos().wrapping_sub(self.latest.start) < self.width && self.latest.number >= self.oldest;
         if !within || self.ring.is_empty() {
             self.look_up(now);
         }
         self.ring[self.latest.place] += n;
         self.sum += n;
+    }
+
+    /// Adds to a window of few records. Once the slices hold more than times are kept of, they alone count until these
+    /// records have left.
+    #[cold]
+    fn add_with_times(&mut self, now: Time, n: u64) -> u64 {
+        self.add_expired(now, n);
+        if self.sum >= self.times.limit {
+            self.give_up_times();
+            return self.sum;
+        }
         self.times.push(now.as_nanos(), n, self.cycle);
-        self.count(now)
+        self.times.count(now.as_nanos(), self.cycle).unwrap_or(self.sum)
     }
 
     /// Makes the slice of this moment the latest one.
@@ -199,6 +226,9 @@ impl SlidingCount {
         self.at(number);
         let place = usize::try_from(number % self.len).expect("a few hundred slices");
         self.latest = Latest { number, start: number * self.width, place };
+        if self.sum >= self.times.limit {
+            self.give_up_times();
+        }
     }
 
     /// When the window will next hold less, if nothing is added; `None` if it is empty.
@@ -248,7 +278,7 @@ impl SlidingCount {
         *self.at(slice) += missing;
         self.sum += missing;
         if missing > 0 {
-            self.forget_times_until(slice);
+            self.forget_times_until(self.slice_of(now));
         }
         (missing > 0).then(|| (Time::from_nanos(slice * self.width), missing))
     }
@@ -261,20 +291,27 @@ impl SlidingCount {
             let n = n.min(MAX_HELD.saturating_sub(self.sum));
             *self.at(slice) += n;
             self.sum += n;
-            self.forget_times_until(slice);
+            self.forget_times_until(self.slice_of(now));
         }
     }
 
-    /// Records were added to a slice without their times: the slices alone count until it has left the window.
+    /// Records are added without their times, now or before: the slices alone count until this one has left the window.
+    /// (More may be added to it without their times, if it holds too many now.)
     fn forget_times_until(&mut self, slice: u64) {
         let leaves = (slice + 1).saturating_mul(self.width).saturating_add(self.cycle);
         self.times.unknown_until = self.times.unknown_until.max(leaves);
     }
 
+    /// The window holds too many records: the slices alone count until those of the latest slice have left.
+    fn give_up_times(&mut self) {
+        self.forget_times_until(self.latest.number);
+        self.times.oldest = self.times.next;
+    }
+
     /// The same over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window begins with
     /// what the shorter one remembers.
     pub fn over(&mut self, now: Time, cycle: Duration) -> SlidingCount {
-        let mut other = SlidingCount::exact_up_to(self.times.limit, cycle);
+        let mut other = SlidingCount::exact_up_to(self.times.limit as usize / 2, cycle);
         for (end, n) in self.slices(now) {
             other.add_at(now, Time::from_nanos(end.as_nanos() - 1).min(now), n);
         }

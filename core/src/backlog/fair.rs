@@ -113,32 +113,54 @@ impl FairQueue {
     /// The client that is served next; `tag_of` tells the tag under which a client stands, if it may go.
     pub fn next_client(&mut self, tag_of: impl Fn(u32) -> Option<Tag>) -> Option<u32> {
         while let Some(&Reverse((tag, client))) = self.main.ready.peek() {
-            if client != UNLISTED {
-                if tag_of(client) == Some(tag) {
-                    return Some(client);
-                }
-            } else if self.group.head_tag == Some(tag) {
-                if let Some(member) = self.unlisted.first(&tag_of) {
+            if client == UNLISTED {
+                if let Some(member) = self.next_member(tag, &tag_of) {
                     return Some(member);
                 }
-                self.group.head_tag = None;
+            } else if tag_of(client) == Some(tag) {
+                return Some(client);
             }
             self.main.ready.pop();
         }
         None
     }
 
-    /// Charges a record that is served to its client and, for an unlisted client, to the group.
+    /// The unlisted client that is served next; `None` if the group's entry with this tag is void.
+    #[inline(never)]
+    fn next_member(&mut self, tag: Tag, tag_of: impl Fn(u32) -> Option<Tag>) -> Option<u32> {
+        if self.group.head_tag != Some(tag) {
+            return None;
+        }
+        let member = self.unlisted.first(tag_of);
+        if member.is_none() {
+            self.group.head_tag = None;
+        }
+        member
+    }
+
+    /// Charges a record that stood in the queue to its client and, for an unlisted client, to the group.
     #[inline]
     pub fn charge(&mut self, lane: &mut Lane) {
-        let group = lane.group;
-        let queue = self.queue_mut(group);
-        let tag = lane.head_tag.unwrap_or_else(|| lane.finish.max(queue.virtual_time));
-        queue.virtual_time = queue.virtual_time.max(tag);
-        lane.finish = tag + lane.cost;
-        if group == Group::Unlisted {
-            self.charge_group();
+        if lane.group == Group::Unlisted {
+            return self.charge_member(lane);
         }
+        self.main.charge(lane);
+    }
+
+    /// The same for a record that goes at once: no record of its client stands in the queue.
+    #[inline]
+    pub fn charge_at_once(&mut self, lane: &mut Lane) {
+        if lane.group == Group::Unlisted {
+            return self.charge_member(lane);
+        }
+        let tag = lane.finish.max(self.main.virtual_time);
+        self.main.virtual_time = tag;
+        lane.finish = tag + lane.cost;
+    }
+
+    fn charge_member(&mut self, lane: &mut Lane) {
+        self.unlisted.charge(lane);
+        self.charge_group();
     }
 
     fn charge_group(&mut self) {
@@ -160,6 +182,13 @@ impl FairQueue {
 }
 
 impl Queue {
+    #[inline]
+    fn charge(&mut self, lane: &mut Lane) {
+        let tag = lane.head_tag.unwrap_or_else(|| lane.finish.max(self.virtual_time));
+        self.virtual_time = self.virtual_time.max(tag);
+        lane.finish = tag + lane.cost;
+    }
+
     fn first(&mut self, tag_of: impl Fn(u32) -> Option<Tag>) -> Option<u32> {
         while let Some(&Reverse((tag, client))) = self.ready.peek() {
             if tag_of(client) == Some(tag) {

@@ -58,6 +58,11 @@ impl Throttle {
             self.complete(arrival.partition, arrival.offset);
             return verdict;
         }
+        self.complete_out_of_order(now, arrival, verdict)
+    }
+
+    #[inline(never)]
+    fn complete_out_of_order(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
         self.pause_if_map_is_nearly_full(arrival.partition);
         match verdict {
             Verdict::Reject(rejection) if !self.map_has_room(arrival.partition, arrival.offset) => {
@@ -71,6 +76,7 @@ impl Throttle {
     }
 
     /// Shadow mode: admits the record, unless it can't be forwarded as it is.
+    #[inline(never)]
     fn pass(&mut self, now: Time, arrival: &Arrival<'_>, verdict: Verdict) -> Verdict {
         if arrival.sender == Sender::Oversized {
             self.complete(arrival.partition, arrival.offset);
@@ -94,7 +100,7 @@ impl Throttle {
         }
         self.delays.record(waited);
         self.window_max = self.window_max.max(self.actual.add(now, 1));
-        self.partitions[partition as usize].memory.add(now, 1);
+        self.partitions[partition as usize].memory.add_to_slice(now, 1);
     }
 
     fn known_client(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
@@ -181,6 +187,7 @@ impl Throttle {
         Verdict::Admit(Some(index))
     }
 
+    #[inline(never)]
     fn rejected(&mut self, now: Time, index: u32, reason: Reason) -> Verdict {
         self.counts_of(index).rejected.add(reason);
         let retry_after = self.open_for(now, index).since(now);
@@ -200,6 +207,7 @@ impl Throttle {
     }
 
     /// Puts a record in line.
+    #[inline(never)]
     fn delay(&mut self, now: Time, client: u32, arrival: &Arrival<'_>) -> Slot {
         let partition = self.home(arrival);
         let held = arrival_held(arrival, client, partition, now);
@@ -242,7 +250,8 @@ impl Throttle {
     /// Charges an admission everywhere.
     #[inline]
     pub(super) fn admitted(&mut self, now: Time, index: u32, partition: u32, waited: Duration) {
-        let in_window = self.window.add(now, 1);
+        // The gates have counted it at this moment.
+        let in_window = self.window.add_counted(now, 1);
         let cycle = self.share.cycle;
         let client = self.registry.get_mut(index);
         // Shape counts none: not even looking spares a decision a cache line.
@@ -255,7 +264,7 @@ impl Throttle {
         }
         client.count_admitted(waited);
         self.delays.record(waited);
-        self.partitions[partition as usize].memory.add(now, 1);
+        self.partitions[partition as usize].memory.add_to_slice(now, 1);
         self.window_max = self.window_max.max(in_window);
     }
 

@@ -23,24 +23,33 @@ impl Throttle {
             if let Some(action) = self.actions.pop_front() {
                 return Some(action);
             }
-            if let Some(action) = self.complete_rejection() {
+            if !self.rejecting.is_empty()
+                && let Some(action) = self.complete_rejection()
+            {
                 return Some(action);
             }
-            if let Some(action) = self.let_go(now) {
+            if !self.policy.enforce
+                && let Some(action) = self.let_go(now)
+            {
                 return Some(action);
             }
-            if let Some(action) = self.expire_oldest(now) {
-                return Some(action);
+            if let Some(oldest) = self.expired(now) {
+                if let Some(action) = self.turn_away(oldest, Reason::Expired) {
+                    return Some(action);
+                }
+                continue;
             }
             match self.serve_next(now) {
                 Served::Real(action) => return Some(action),
                 Served::Virtual => continue,
                 Served::Nobody => {}
             }
-            match self.evict_next() {
-                Evicted::Real(action) => return Some(action),
-                Evicted::Virtual => continue,
-                Evicted::Nothing => {}
+            if self.exceeds_bounds() {
+                match self.evict_next() {
+                    Evicted::Real(action) => return Some(action),
+                    Evicted::Virtual => continue,
+                    Evicted::Nothing => {}
+                }
             }
             self.resume_partitions();
             if self.actions.is_empty() {
@@ -121,8 +130,9 @@ impl Throttle {
 
     /// Passthrough: what still waits from before goes, in the order in which it was read. (The first one of all is the first
     /// one of its partition too, so it fits in the map.)
+    #[inline(never)]
     fn let_go(&mut self, now: Time) -> Option<Action> {
-        let slot = self.backlog.oldest().filter(|_| !self.policy.enforce)?;
+        let slot = self.backlog.oldest()?;
         let Held { client, partition, offset, bytes, .. } = *self.backlog.get(slot);
         if partition == VIRTUAL || client == NOBODY {
             return None;
@@ -151,6 +161,7 @@ impl Throttle {
     // ## Rejected => waiting for room in the map => completed
 
     /// Keeps a rejected record until its completion fits in the map.
+    #[cold]
     pub(super) fn keep_rejection(&mut self, now: Time, arrival: &Arrival<'_>, rejection: Rejection) -> Slot {
         let slot = self.put_in(arrival_held(arrival, NOBODY, arrival.partition, now));
         let name = match (rejection.client, arrival.sender) {
@@ -170,6 +181,7 @@ impl Throttle {
     }
 
     /// Completes the first kept rejection of a partition, if it fits in the map. Under `dead_letter` room is made for it.
+    #[inline(never)]
     fn complete_rejection(&mut self) -> Option<Action> {
         for at in 0..self.rejecting.len() {
             let number = self.rejecting[at];
@@ -197,20 +209,15 @@ impl Throttle {
 
     // ## Waiting => rejected
 
-    /// Rejects the oldest delayed record if its time is over. No other record of its partition is older, so its
-    /// completion fits in the map.
-    fn expire_oldest(&mut self, now: Time) -> Option<Action> {
-        while let Some(slot) = self.backlog.oldest()
-            && self.backlog.get(slot).since + self.policy.max_delay <= now
-        {
-            if let Some(action) = self.turn_away(slot, Reason::Expired) {
-                return Some(action);
-            }
-        }
-        None
+    /// The oldest delayed record if its time is over. No other record of its partition is older, so its completion fits
+    /// in the map.
+    #[inline]
+    fn expired(&self, now: Time) -> Option<Slot> {
+        self.backlog.oldest().filter(|&slot| self.backlog.get(slot).since + self.policy.max_delay <= now)
     }
 
     /// Takes a delayed record out for good; no action follows for one that is only imagined.
+    #[inline(never)]
     fn turn_away(&mut self, slot: Slot, reason: Reason) -> Option<Action> {
         let held = self.take_out(slot, false);
         self.counts_of(held.client).rejected.add(reason);
@@ -301,6 +308,7 @@ impl Throttle {
     }
 
     /// Whether [`poll_action`](Throttle::poll_action) has records to evict or rejections to complete.
+    #[inline]
     fn exceeds_bounds(&self) -> bool {
         let rejects = !self.rejecting.is_empty() && self.overflow() == Overflow::DeadLetter;
         rejects || !self.above_capacity.is_empty() || self.evicts() && self.backlog.bytes() > self.policy.queue_bytes
@@ -308,6 +316,7 @@ impl Throttle {
 
     /// Evicts one record in excess of a bound: the oldest one of a client that has more than `queue_capacity`, or of the
     /// client furthest above its share of `queue_bytes`.
+    #[inline(never)]
     fn evict_next(&mut self) -> Evicted {
         while let Some(&client) = self.above_capacity.last() {
             let known = self.registry.lookup(client);
@@ -364,6 +373,7 @@ impl Throttle {
     }
 
     /// Under `pause`: stops reading a partition whose map is nearly full.
+    #[inline(never)]
     pub(super) fn pause_if_map_is_nearly_full(&mut self, partition: u32) {
         if self.overflow() == Overflow::Pause && self.map_is_nearly_full(partition) {
             self.pause(partition, PauseReason::Map);

@@ -18,6 +18,8 @@ mod retry;
 mod scripts;
 #[path = "../sim/mod.rs"]
 mod sim;
+#[path = "../support/mod.rs"]
+mod support;
 mod world;
 
 use std::fmt::Debug;

@@ -6,13 +6,14 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use watermaster_core::map::MapBudget;
-use watermaster_core::policy::{Mode, Policy};
+use watermaster_core::policy::{Lending, Mode, Policy};
 use watermaster_core::reason::Reason;
-use watermaster_core::units::Time;
+use watermaster_core::units::{Ratio, Time};
 
 use crate::case::{Class, name, policies};
 use crate::check;
-use crate::sim::{Fate, Sim};
+use crate::sim::{self, Fate, Sim};
+use crate::support::random::Random;
 
 /// What happens next.
 #[derive(Debug, Clone, Copy)]
@@ -105,4 +106,70 @@ fn within_its_share_is_never_over_allocation(case: Case) {
 #[test]
 fn a_client_within_its_share_is_never_over_allocation() {
     check("own_share", cases, within_its_share_is_never_over_allocation);
+}
+
+/// What a lender feels beside a flood, by how much of its share it sends and what it reserves: the parts of its records
+/// that are rejected as `over_allocation` while it is within its share, and as `capacity_in_use`.
+fn refused_beside_a_flood(load: f64, reservation: u32, lending: Lending, seed: u64) -> (f64, f64) {
+    const CAPACITY: u64 = 200;
+    const CYCLES: u64 = 400;
+    let cycle = Duration::from_secs(1);
+    let mut policy = sim::policy(CAPACITY, cycle);
+    (policy.mode, policy.lending) = (Mode::Reject, lending);
+    policy.reservation = Ratio::from_millionths(reservation).unwrap();
+    policy.clients = (0..4).map(|n| sim::client(&name(n), 1.0, None)).collect();
+    let mut sim = Sim::new(policy, 1);
+    let share = CAPACITY as f64 / 4.0;
+    // The lender, two that send all of their shares, and a flood of eight shares; each at random moments.
+    let rates = [load * share, share, share, 8.0 * share];
+    let mut random = Random::stream(seed, 0);
+    // The time from one record to the next, by the inverse of the exponential distribution.
+    let mut gap = |rate: f64| {
+        let uniform = (random.word() >> 11) as f64 / (1_u64 << 53) as f64;
+        Duration::from_secs_f64(-(1.0 - uniform).ln() / rate)
+    };
+    let mut due: Vec<Time> = rates.iter().map(|rate| sim.now + gap(*rate)).collect();
+    let (end, mut sent) = (sim.now + cycle * CYCLES as u32, Sent(VecDeque::new()));
+    let (mut records, mut over, mut in_use) = (0_u32, 0_u32, 0_u32);
+    loop {
+        let next = (0..4).min_by_key(|client| due[*client]).unwrap();
+        if due[next] > end {
+            break;
+        }
+        sim.run_until(due[next]);
+        due[next] = due[next] + gap(rates[next]);
+        let fate = sim.read(&name(next), 0);
+        if next == 0 {
+            let within = sent.within(sim.now, cycle) < share as u64;
+            sent.0.push_back(sim.now);
+            records += 1;
+            over += u32::from(within && fate == Fate::Rejected(Reason::OverAllocation));
+            in_use += u32::from(fate == Fate::Rejected(Reason::CapacityInUse));
+        }
+    }
+    (f64::from(over) / f64::from(records), f64::from(in_use) / f64::from(records))
+}
+
+/// The rows of the table: the reservation in millionths and as written, and the percentages at each load.
+const FIGURES: [(u32, &str, [f64; 3]); 4] = [
+    (0, "0", [7.2, 6.9, 6.2]),
+    (100_000, "0.1", [6.2, 6.9, 6.2]),
+    (500_000, "0.5", [0.1, 3.9, 6.1]),
+    (1_000_000, "1", [0.0, 0.0, 0.0]),
+];
+
+/// The table of docs/algorithm.md.
+#[test]
+fn what_a_lender_pays_for_lending_is_documented() {
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/algorithm.md")).unwrap();
+    for (reservation, shown, figures) in FIGURES {
+        let row = figures.iter().fold(format!("| {shown} |"), |row, figure| format!("{row} {figure:.1} % |"));
+        assert!(document.contains(&row), "docs/algorithm.md does not say: {row}");
+        for (load, figure) in [0.1, 0.4, 0.7].into_iter().zip(figures) {
+            let (over, in_use) = refused_beside_a_flood(load, reservation, Lending::Proportional, 7);
+            println!("reservation {shown}, load {load}: {:.1} % capacity_in_use", in_use * 100.0);
+            assert_eq!(over, 0.0, "over_allocation at {load} of its share, reservation {shown}");
+            assert!((in_use * 100.0 - figure).abs() <= 1.0, "{in_use} at {load}, reservation {shown}");
+        }
+    }
 }
