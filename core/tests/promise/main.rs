@@ -15,6 +15,7 @@ mod own_share;
 mod pace;
 mod passthrough;
 mod retry;
+mod rounds;
 mod scripts;
 #[path = "../sim/mod.rs"]
 mod sim;
@@ -29,7 +30,7 @@ use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 /// Cases of each law in each class, for the test that counts them.
-const CASES: [(&str, u32); 15] = [
+const CASES: [(&str, u32); 16] = [
     ("scripts", 1_800),
     ("tight", 400),
     ("busy", 200),
@@ -44,6 +45,7 @@ const CASES: [(&str, u32); 15] = [
     ("own_share", 1_700),
     ("clock", 1_700),
     ("lowered", 1_700),
+    ("rounds", 1_700),
     ("newcomers", 1_700),
 ];
 
