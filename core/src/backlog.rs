@@ -1,7 +1,7 @@
 //! The delayed records of a service, and which of their clients is served next.
 //!
-//! Each record stands in three lists at once, in order of arrival: its client's, its partition's and that of all records.
-//! Between clients [`fair`] decides.
+//! Each record stands in three lists at once, in order of arrival: its client's, its partition's and that of all
+//! records. Between clients [`fair`] decides.
 
 mod fair;
 
@@ -118,8 +118,8 @@ impl Lane {
         Lane { finish: Tag::MAX, group, ..Lane::default() }
     }
 
-    /// The weight from now on; the tag that the first record has stays. No finish lies further ahead of the virtual time
-    /// than a record of this weight costs: a client that was light does not wait for long once it is heavy.
+    /// The weight from now on; the tag that the first record has stays. No finish lies further ahead of the virtual
+    /// time than a record of this weight costs: a client that was light does not wait for long once it is heavy.
     pub fn set_weight(&mut self, weight: Fixed, backlog: &Backlog) {
         self.cost = fair::cost_of(weight);
         self.finish = self.finish.min(backlog.fair.virtual_time(self.group) + self.cost);

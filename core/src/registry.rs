@@ -110,8 +110,8 @@ impl Client {
         self.grant.records.max(self.grant.default_share.floor())
     }
 
-    /// Whether the client has used its grant and, without any doubt, its default share (reject mode). Its delayed records
-    /// count as used: they go first, and a flood behind them would otherwise never be rejected.
+    /// Whether the client has used its grant and, without any doubt, its default share (reject mode). Its delayed
+    /// records count as used: they go first, and a flood behind them would otherwise never be rejected.
     #[inline]
     pub fn has_used_its_allowance(&mut self, now: Time, cycle: u64) -> bool {
         let waiting = self.lane.records.len();
@@ -161,7 +161,8 @@ pub struct Registry {
     /// What all unlisted clients are granted together, where any client is configured.
     unlisted_granted: Fixed,
     max_clients: usize,
-    /// Unlisted clients that may be forgotten for a newcomer, by when they were last seen: the one idle longest is last.
+    /// Unlisted clients that may be forgotten for a newcomer, by when they were last seen: the one idle longest is
+    /// last.
     idle: Vec<(Time, u32)>,
     /// When idle clients are looked for again.
     next_look: Time,
@@ -194,7 +195,8 @@ pub const PAGE: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// Up to this many records of a client in a window are counted by their exact times (16 KiB for a client that sends so many).
+/// Up to this many records of a client in a window are counted by their exact times (16 KiB for a client that sends so
+/// many).
 const EXACT_USE: usize = 2_048;
 
 /// Clients beyond this many get no histogram of their own: a bound on memory, not on service.
@@ -392,9 +394,9 @@ impl Registry {
 
     /// Forgets the unlisted client that has been idle longest, if one has been idle for two cycles.
     ///
-    /// To look at all clients takes long where there are very many, so candidates are kept from one look to the next, and
-    /// looks that find none are as far apart as early allocations. Whichever client became idle since was seen later than
-    /// every candidate.
+    /// To look at all clients takes long where there are very many, so candidates are kept from one look to the next,
+    /// and looks that find none are as far apart as early allocations. Whichever client became idle since was seen
+    /// later than every candidate.
     fn forget_for_newcomer(&mut self, now: Time, cycle: Duration) -> bool {
         loop {
             while let Some((seen, index)) = self.idle.pop() {

@@ -221,8 +221,8 @@ const VIRTUAL: u32 = u32::MAX;
 const NOBODY: u32 = u32::MAX;
 
 impl Throttle {
-    /// A service that starts now. Until [`handle_wall_clock`](Throttle::handle_wall_clock) says otherwise, `now` is taken
-    /// for the wall clock's nanoseconds since the Unix epoch.
+    /// A service that starts now. Until [`handle_wall_clock`](Throttle::handle_wall_clock) says otherwise, `now` is
+    /// taken for the wall clock's nanoseconds since the Unix epoch.
     pub fn new(policy: Policy, now: Time) -> Throttle {
         let mut throttle = Throttle {
             registry: Registry::new(&policy, now),
@@ -263,11 +263,11 @@ impl Throttle {
         now
     }
 
-    /// The wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition comes and before
-    /// a commit: recent admissions travel between owners by the wall clock, written as the wall clock at the commit less
-    /// their age by the owner's own clock. So a wall clock that was wrong when the process started, or a process that was
-    /// suspended, does not make them look older than they are. What remains is a step of the wall clock between a commit
-    /// and the takeover.
+    /// The wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition comes and
+    /// before a commit: recent admissions travel between owners by the wall clock, written as the wall clock at the
+    /// commit less their age by the owner's own clock. So a wall clock that was wrong when the process started, or a
+    /// process that was suspended, does not make them look older than they are. What remains is a step of the wall
+    /// clock between a commit and the takeover.
     pub fn handle_wall_clock(&mut self, now: Time, wall_ms: i64) {
         let ahead = wall_ms.saturating_sub((now.as_nanos() / MILLI) as i64);
         // Two clocks that are read one after the other differ by a rounding. Slices that move for that would be charged
@@ -377,8 +377,8 @@ impl Throttle {
         self.partitions[partition as usize].touched = true;
     }
 
-    /// The committable offset and the map beside it. All that was decided counts as completed, so the round that commits
-    /// this must hold all outputs of decisions that were not committed before.
+    /// The committable offset and the map beside it. All that was decided counts as completed, so the round that
+    /// commits this must hold all outputs of decisions that were not committed before.
     ///
     /// # Errors
     /// The map does not fit in its budget: a defect, for no record completes that does not fit.

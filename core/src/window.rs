@@ -136,9 +136,9 @@ impl SlidingCount {
         SlidingCount::exact_up_to(EXACT_RECORDS, cycle)
     }
 
-    /// An empty window that counts up to `records` records, zero or a power of two from [`EXACT_RECORDS`], by their exact
-    /// times. It takes 16 bytes for each of them once it held so many: the slices may hold as many records that have just
-    /// left the window, and whose times tell so.
+    /// An empty window that counts up to `records` records, zero or a power of two from [`EXACT_RECORDS`], by their
+    /// exact times. It takes 16 bytes for each of them once it held so many: the slices may hold as many records that
+    /// have just left the window, and whose times tell so.
     pub fn exact_up_to(records: usize, cycle: Duration) -> SlidingCount {
         let (cycle, width) = (nanos(cycle), nanos(slice_width(cycle)));
         // A window touches one slice more than it is long, at either end.
@@ -467,8 +467,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-        /// The count is never below the truth, the certain count never above it, and both are the truth while the window
-        /// holds few records of its own.
+        /// The count is never below the truth, the certain count never above it, and both are the truth while the
+        /// window holds few records of its own.
         #[test]
         fn counts_enclose_the_truth_and_few_records_are_counted_exactly(steps in steps(), limit in 0..3_usize) {
             let limit = [0, EXACT_RECORDS, 64][limit];

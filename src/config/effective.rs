@@ -45,8 +45,8 @@ impl Effective {
 
     /// Sixteen hexadecimal digits, the same wherever the same configuration takes effect.
     ///
-    /// Hidden values and the instance's id are left out: the instances of a group can be compared, and the hash gives no
-    /// way to guess a secret.
+    /// Hidden values and the instance's id are left out: the instances of a group can be compared, and the hash gives
+    /// no way to guess a secret.
     pub fn hash(&self) -> String {
         let mut tree = self.to_json();
         if let Some(kafka) = tree.get_mut("kafka").and_then(Value::as_object_mut) {

@@ -277,9 +277,9 @@ fn counts_from(began: Time, now: Time, commit_interval: Duration) -> Time {
     began.max(now - commit_interval / 2)
 }
 
-/// Returns how long ago `timestamp` was at `wall_ms`, both in milliseconds since the Unix epoch; zero for a timestamp in
-/// the future. Producers choose timestamps freely: one near `i64::MIN` gives the longest time that can be told, not an
-/// overflow.
+/// Returns how long ago `timestamp` was at `wall_ms`, both in milliseconds since the Unix epoch; zero for a timestamp
+/// in the future. Producers choose timestamps freely: one near `i64::MIN` gives the longest time that can be told, not
+/// an overflow.
 fn age(wall_ms: i64, timestamp: i64) -> Duration {
     Duration::from_millis(u64::try_from(wall_ms.saturating_sub(timestamp)).unwrap_or(0))
 }

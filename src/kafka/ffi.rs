@@ -79,8 +79,8 @@ pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
 
 /// The headers of a message: none, a list, or an error where librdkafka cannot hand them over.
 ///
-/// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that it cannot parse
-/// as none.)
+/// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that it cannot
+/// parse as none.)
 pub(super) fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> Result<Option<&'a BorrowedHeaders>, Code> {
     let mut list = ptr::null_mut();
     // SAFETY: the message lives while it is borrowed; on success the list is part of it, and only `&mut` takes it out.

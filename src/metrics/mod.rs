@@ -2,7 +2,8 @@
 //!
 //! [`table`] names every metric; [`Publisher`] turns snapshots into text. Snapshots are pulled when somebody scrapes,
 //! so nothing ticks, and the hot path never meets a registry. Counters and gauges of a service as a whole live in the
-//! exporter's registry; series that can vanish (of clients and partitions) or arrive already counted are written by `text`.
+//! exporter's registry; series that can vanish (of clients and partitions) or arrive already counted are written by
+//! `text`.
 
 mod clients;
 mod docs;

@@ -1,9 +1,9 @@
 //! Prometheus text for the families that the exporter can't hold.
 //!
-//! Two kinds: series that vanish, those of a partition when it is revoked and those of a client that loses its label (the
-//! exporter never forgets a series that a handle made), and histograms, which arrive already counted (the exporter takes them sample by sample, which
-//! costs per record what the engine has paid already). Both are written from the newest snapshots at each scrape,
-//! so there is nothing to remove and nothing to replay.
+//! Two kinds: series that vanish, those of a partition when it is revoked and those of a client that loses its label
+//! (the exporter never forgets a series that a handle made), and histograms, which arrive already counted (the exporter
+//! takes them sample by sample, which costs per record what the engine has paid already). Both are written from the
+//! newest snapshots at each scrape, so there is nothing to remove and nothing to replay.
 
 use std::fmt::Write;
 

@@ -1,11 +1,11 @@
 //! Which client is served next: start-time fair queueing (Goyal, Vin, Cheng 1996).
 //!
-//! The tag of a client's first record is the later of the virtual time and the client's last finish; the smallest tag is
-//! served, which moves the virtual time to that tag and the client's finish by 1 / weight beyond it.
+//! The tag of a client's first record is the later of the virtual time and the client's last finish; the smallest tag
+//! is served, which moves the virtual time to that tag and the client's finish by 1 / weight beyond it.
 //!
-//! Once any client is configured, all others queue in a group of their own, which stands in the main queue as if it were
-//! one client with the weight of all its members. So a configured client waits for at most one of their records at a
-//! time, however many ids there are and whatever they do.
+//! Once any client is configured, all others queue in a group of their own, which stands in the main queue as if it
+//! were one client with the weight of all its members. So a configured client waits for at most one of their records at
+//! a time, however many ids there are and whatever they do.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -10,11 +10,11 @@ use crate::units::Time;
 impl Throttle {
     /// This policy from now on. It is allocated by at once, early ([`Cause::Reload`]); another cycle length begins a cycle.
     ///
-    /// What was admitted counts on: after a change no window, as long as the shortest cycle in force in it, holds more than
-    /// the largest capacity in force in it (a longer cycle remembers no more than the shorter one did). What waits keeps its
-    /// place: out of shape into reject it goes as what is catching up does, out of enforcement it goes at once, in order, with
-    /// the next [`poll_action`](Throttle::poll_action). Records that exceed a lowered bound of the backlogs are evicted by
-    /// [`poll_action`](Throttle::poll_action), too.
+    /// What was admitted counts on: after a change no window, as long as the shortest cycle in force in it, holds more
+    /// than the largest capacity in force in it (a longer cycle remembers no more than the shorter one did). What waits
+    /// keeps its place: out of shape into reject it goes as what is catching up does, out of enforcement it goes at
+    /// once, in order, with the next [`poll_action`](Throttle::poll_action). Records that exceed a lowered bound of the
+    /// backlogs are evicted by [`poll_action`](Throttle::poll_action), too.
     ///
     /// `commit_interval` and `map_budget` must be the same: what was written has to fit on.
     pub fn handle_policy(&mut self, now: Time, policy: Policy) {

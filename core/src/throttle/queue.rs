@@ -15,8 +15,8 @@ use crate::units::Time;
 impl Throttle {
     /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
     ///
-    /// A record completes with the action that names it, not before. So an owner whose round is full may stop to ask, and
-    /// records in excess of a bound are evicted over as many rounds as it takes.
+    /// A record completes with the action that names it, not before. So an owner whose round is full may stop to ask,
+    /// and records in excess of a bound are evicted over as many rounds as it takes.
     pub fn poll_action(&mut self, now: Time) -> Option<Action> {
         let now = self.not_before(now);
         loop {
@@ -145,8 +145,8 @@ impl Throttle {
     }
 
     /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, then under
-    /// `dead_letter` the partition's oldest record is evicted instead, an error, until it fits; under `pause` the oldest
-    /// record is sent in its place. Only completing the oldest record never makes the map larger.
+    /// `dead_letter` the partition's oldest record is evicted instead, an error, until it fits; under `pause` the
+    /// oldest record is sent in its place. Only completing the oldest record never makes the map larger.
     fn select_record(&mut self, slot: Slot) -> Result<Slot, Action> {
         let Held { partition, offset, .. } = *self.backlog.get(slot);
         if partition == VIRTUAL || self.map_has_room(partition, offset) {
@@ -180,7 +180,8 @@ impl Throttle {
         slot
     }
 
-    /// Completes the first kept rejection of a partition, if it fits in the map. Under `dead_letter` room is made for it.
+    /// Completes the first kept rejection of a partition, if it fits in the map. Under `dead_letter` room is made for
+    /// it.
     #[inline(never)]
     fn complete_rejection(&mut self) -> Option<Action> {
         for at in 0..self.rejecting.len() {
@@ -272,8 +273,8 @@ impl Throttle {
         if self.policy.mode == Mode::Reject { Overflow::Pause } else { self.policy.overflow }
     }
 
-    /// Whether excess records are evicted. Shadow mode can pause nothing: its imagined backlogs are bounded as if nothing
-    /// could be paused.
+    /// Whether excess records are evicted. Shadow mode can pause nothing: its imagined backlogs are bounded as if
+    /// nothing could be paused.
     fn evicts(&self) -> bool {
         !self.policy.enforce || self.overflow() == Overflow::DeadLetter
     }
@@ -314,8 +315,8 @@ impl Throttle {
         rejects || !self.above_capacity.is_empty() || self.evicts() && self.backlog.bytes() > self.policy.queue_bytes
     }
 
-    /// Evicts one record in excess of a bound: the oldest one of a client that has more than `queue_capacity`, or of the
-    /// client furthest above its share of `queue_bytes`.
+    /// Evicts one record in excess of a bound: the oldest one of a client that has more than `queue_capacity`, or of
+    /// the client furthest above its share of `queue_bytes`.
     #[inline(never)]
     fn evict_next(&mut self) -> Evicted {
         while let Some(&client) = self.above_capacity.last() {
