@@ -195,7 +195,7 @@ pub const PAGE: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Full;
 
-/// Up to this many records of a client in a window are counted by their exact times (16 KiB for a client that sends so
+/// Up to this many records of a client in a window are counted by their exact times (32 KiB for a client that sends so
 /// many).
 const EXACT_USE: usize = 2_048;
 
