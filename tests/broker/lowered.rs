@@ -31,9 +31,8 @@ mod long {
     const MAX_NOT_READY: Duration = Duration::from_secs(5);
 
     fn config(rig: &Rig, queue_capacity: u64, token: &std::path::Path) -> Config {
-        let shape = format!(
-            "[service.shape]\nqueue_capacity = {queue_capacity}\nqueue_bytes = \"2GiB\"\nmax_delay = \"1h\"\n"
-        );
+        let shape =
+            format!("[service.shape]\nqueue_capacity = {queue_capacity}\nqueue_bytes = \"2GiB\"\nmax_delay = \"1h\"\n");
         let mut config = rig.config(rig.service(CAPACITY, "1s", "client_from = [\"header:client-id\"]", &shape));
         // Without compression, the quota counts what a record really has.
         config.kafka = "delivery = \"exactly_once\"\n[kafka.properties]\n\"compression.type\" = \"none\"".to_owned();
@@ -111,8 +110,7 @@ mod long {
         eprintln!("{delayed} delayed after {:.1} s, {} MiB", began.elapsed().as_secs_f32(), resident(&watermaster));
 
         let source = rig.sources[1].clone();
-        let quiet =
-            Load::start(&broker, QUIET_PER_SECOND, move |n| Outgoing::numbered(&source, QUIET + n, "quiet"));
+        let quiet = Load::start(&broker, QUIET_PER_SECOND, move |n| Outgoing::numbered(&source, QUIET + n, "quiet"));
         let stop = AtomicBool::new(false);
         let (drain, not_ready) = std::thread::scope(|scope| {
             let not_ready = scope.spawn(|| longest_not_ready(&watermaster, &stop));
@@ -123,6 +121,10 @@ mod long {
             (drain, not_ready.join().expect("the thread that asks does not panic"))
         });
         let quiet_sent = quiet.stop();
+        for _ in 0..40 {
+            eprintln!("{:?} quiet {} of {quiet_sent} one {} backlog {} full {} lag {:?} rounds {:?} bytes {:?}", began.elapsed(), admitted(&watermaster, "client=\"quiet\""), admitted(&watermaster, "client=\"one\""), backlog(&watermaster), queue_full(&watermaster), watermaster.metric("watermaster_consumer_lag_records", &[]), watermaster.metric("watermaster_rounds_total", &["committed"]), watermaster.metric("watermaster_backlog_bytes", &[]));
+            let_the_fault_last(Duration::from_secs(1));
+        }
         wait_until("the second client's records to be admitted", END, || {
             admitted(&watermaster, "client=\"quiet\"") >= quiet_sent
         });

@@ -236,7 +236,8 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
     const LOAD: Duration = Duration::from_secs(20);
     const GRACE: Duration = Duration::from_secs(2);
     const MAX_DELAY_MS: i64 = 2_000;
-    let client_of = |n: u64| CONFIGURED.get((n % 13) as usize).map_or_else(|| format!("once-{n}"), |id| (*id).to_owned());
+    let client_of =
+        |n: u64| CONFIGURED.get((n % 13) as usize).map_or_else(|| format!("once-{n}"), |id| (*id).to_owned());
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "used-once", 1, 4, TargetTime::Append);
     let clients = CONFIGURED.map(|id| format!("[service.client.{id}]\n")).concat();
@@ -266,7 +267,9 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
         let sent = times.keys().filter(|number| is_its(**number)).count();
         let (admitted, longest) = (delays.len(), *delays.last().expect("some were admitted"));
         let [median, p99] = [50, 99].map(|percent| delays[(admitted - 1) * percent / 100]);
-        eprintln!("{id}: {admitted} of {sent} admitted, delayed by {median} ms (median), {p99} ms (p99), {longest} ms (most)");
+        eprintln!(
+            "{id}: {admitted} of {sent} admitted, delayed by {median} ms (median), {p99} ms (p99), {longest} ms (most)"
+        );
         assert!(longest <= MAX_DELAY_MS, "a record of {id} was delayed by {longest} ms");
         (configured_sent, configured_admitted) = (configured_sent + sent, configured_admitted + admitted);
     }
