@@ -117,8 +117,8 @@ fn within_their_share(clients: &[ClientSummary]) -> impl Iterator<Item = &Client
 fn never_over_allocation(client: &ClientSummary) -> Claim {
     let (rejected, above) = (rejected_as(client, Reason::OverAllocation), client.sent_above_share);
     Claim {
-        claim: format!("no record of {} within its default share is rejected as over_allocation", client.name),
-        found: format!("{rejected} rejected so, {above} sent above the share"),
+        claim: format!("{} is never over_allocation within its share", client.name),
+        found: format!("{rejected} rejected, {above} sent above it"),
         kept: rejected <= above,
     }
 }
@@ -191,15 +191,15 @@ fn push_claims(text: &mut String, service: &ServiceSummary) {
     text.push_str("\nThe claims, as checked:\n");
     for Claim { claim, found, kept } in &service.claims {
         let verdict = if *kept { "kept" } else { "BROKEN" };
-        let _ = writeln!(text, "  {verdict:<6} {claim}: {found}");
+        let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
     }
     let in_use: u64 =
         within_their_share(&service.clients).map(|client| rejected_as(client, Reason::CapacityInUse)).sum();
     if in_use > 0 {
         let _ = writeln!(
             text,
-            "  {in_use} records of these clients were rejected as capacity_in_use: others had borrowed the room before.\n  \
-             A larger reservation makes this rarer; --mode shape delays such records instead."
+            "  {in_use} records of these clients were rejected as capacity_in_use: others had\n  \
+             borrowed the room. A larger reservation makes it rarer; --mode shape delays instead."
         );
     }
 }
@@ -291,15 +291,18 @@ mod tests {
         });
         let claims = Summary::new(&shown, &SENT, 203).services.remove(0).claims;
         assert_eq!(claims.len(), if mode == Mode::Reject { 4 } else { 7 });
-        claims.into_iter().filter(|claim| !claim.kept).map(|claim| format!("{}: {}", claim.claim, claim.found)).collect()
+        claims
+            .into_iter()
+            .filter(|claim| !claim.kept)
+            .map(|claim| format!("{}: {}", claim.claim, claim.found))
+            .collect()
     }
 
     #[test]
     fn a_rejection_within_the_share_breaks_a_claim() {
         let over = |count| broken(Mode::Reject, (Reason::OverAllocation, count), 9.0);
         assert_eq!(over(1), Vec::<String>::new(), "it sent one record above its share");
-        let said = "no record of car-loan within its default share is rejected as over_allocation: 2 rejected so, \
-                    1 sent above the share";
+        let said = "car-loan is never over_allocation within its share: 2 rejected, 1 sent above it";
         assert_eq!(over(2), [said]);
         assert_eq!(broken(Mode::Reject, (Reason::CapacityInUse, 5), 0.0), Vec::<String>::new());
     }
@@ -307,7 +310,8 @@ mod tests {
     #[test]
     fn a_rejection_or_a_long_wait_breaks_a_claim_in_shape_mode() {
         assert_eq!(broken(Mode::Shape, (Reason::Expired, 0), 1.0), Vec::<String>::new());
-        let said = ["99 of 100 records of home-loan wait at most 1 s: 1.1 s", "no record of car-loan is rejected: 1 rejected"];
+        let said =
+            ["99 of 100 records of home-loan wait at most 1 s: 1.1 s", "no record of car-loan is rejected: 1 rejected"];
         assert_eq!(broken(Mode::Shape, (Reason::Expired, 1), 1.1), said);
     }
 
@@ -315,12 +319,12 @@ mod tests {
     fn each_claim_is_a_line_with_its_verdict_and_capacity_in_use_is_counted() {
         let mut shown = ServiceSnapshot { mode: Mode::Reject, window_admitted_max: 201, ..snapshot() };
         let text = in_words(&Summary::new(&shown, &SENT, 203), &shown, true);
-        assert!(text.contains("\n  BROKEN at most 200 records are admitted in any 1 s: 201 at most\n"), "{text}");
-        assert!(text.contains("\n  kept   no record of home-loan within its default share is rejected as "), "{text}");
+        assert!(text.contains("\n  BROKEN at most 200 records are admitted in any 1 s (201 at most)\n"), "{text}");
+        assert!(text.contains("\n  kept   home-loan is never over_allocation within its share ("), "{text}");
         assert!(!text.contains("capacity_in_use"), "{text}");
         shown.clients.change(|client| client.counts.rejected.add(Reason::CapacityInUse));
         let text = in_words(&Summary::new(&shown, &SENT, 203), &shown, true);
-        assert!(text.contains("\n  3 records of these clients were rejected as capacity_in_use: "), "{text}");
+        assert!(text.contains("\n  3 records of these clients were rejected as capacity_in_use: others"), "{text}");
         shown.enforce = false;
         assert!(!in_words(&Summary::new(&shown, &SENT, 203), &shown, true).contains("as checked"));
     }
