@@ -11,7 +11,7 @@ mod long {
     use crate::support::producer::{Load, Outgoing, Producer};
     use crate::support::reader::read_each;
     use crate::support::record::Identity;
-    use crate::support::wait::{let_the_fault_last, wait_until};
+    use crate::support::wait::let_the_fault_last;
     use crate::support::watermaster::Watermaster;
 
     const TOKEN: &str = "lowered-token";
@@ -78,11 +78,32 @@ mod long {
         longest_pause: Duration,
     }
 
+    /// Probes until it is true; false when the time is over.
+    fn reaches(timeout: Duration, mut probe: impl FnMut() -> bool) -> bool {
+        let deadline = Instant::now() + timeout;
+        while !probe() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            let_the_fault_last(Duration::from_millis(20));
+        }
+        true
+    }
+
+    /// Waits until all records are delayed, or admitted; the number of those that are delayed.
+    fn delay_all(watermaster: &Watermaster) -> u64 {
+        let began = Instant::now();
+        reaches(TIMEOUT, || backlog(watermaster) + admitted(watermaster, "client=\"one\"") >= DELAYED);
+        let delayed = backlog(watermaster);
+        eprintln!("{delayed} delayed after {:.1} s, {} MiB", began.elapsed().as_secs_f32(), resident_mib(watermaster));
+        delayed
+    }
+
     /// Waits until as many records are rejected as the lower bound demands.
     fn drain(watermaster: &Watermaster) -> Drain {
         let (began, admitted_before) = (Instant::now(), admitted(watermaster, ""));
         let (mut last, mut last_rise, mut longest_pause) = (admitted_before, began, Duration::ZERO);
-        wait_until("the excess to be rejected", TIMEOUT, || {
+        reaches(TIMEOUT, || {
             let now = admitted(watermaster, "");
             if now > last {
                 (last, last_rise) = (now, Instant::now());
@@ -105,28 +126,23 @@ mod long {
         std::fs::write(token.path(), TOKEN).expect("the token is written");
         Producer::to(&broker).send_all((0..DELAYED).map(|n| Outgoing::numbered(&rig.sources[0], n, "one")));
         let mut watermaster = Watermaster::start(&config(&rig, 1_000_000, token.path()));
-        let began = Instant::now();
-        wait_until("all records to be delayed", TIMEOUT, || {
-            backlog(&watermaster) + admitted(&watermaster, "client=\"one\"") >= DELAYED
-        });
-        let delayed = backlog(&watermaster);
-        eprintln!("{delayed} delayed after {:.1} s, {} MiB", began.elapsed().as_secs_f32(), resident_mib(&watermaster));
-
-        let source = rig.sources[1].clone();
-        let quiet = Load::start(&broker, QUIET_PER_SECOND, move |n| Outgoing::numbered(&source, QUIET + n, "quiet"));
         let stop = AtomicBool::new(false);
-        let (drain, not_ready) = std::thread::scope(|scope| {
+        let (delayed, drain, quiet_sent, not_ready) = std::thread::scope(|scope| {
             let not_ready = scope.spawn(|| longest_not_ready(&watermaster, &stop));
+            let delayed = delay_all(&watermaster);
+            let source = rig.sources[1].clone();
+            let quiet =
+                Load::start(&broker, QUIET_PER_SECOND, move |n| Outgoing::numbered(&source, QUIET + n, "quiet"));
             let (status, body) = watermaster.reload(&config(&rig, LOWERED, token.path()).to_toml(), TOKEN);
-            assert_eq!(status, 200, "{body}");
-            let drain = drain(&watermaster);
+            let drain = (status == 200).then(|| drain(&watermaster)).ok_or(body);
+            let quiet_sent = quiet.stop();
+            // They waited while rounds did; the two clients share the capacity.
+            let caught_up = reaches(TIMEOUT, || admitted(&watermaster, "client=\"quiet\"") >= quiet_sent);
+            // Before anything is asserted: a panic in this thread would wait for the other one.
             stop.store(true, Ordering::Relaxed);
-            (drain, not_ready.join().expect("the thread that asks does not panic"))
-        });
-        let quiet_sent = quiet.stop();
-        // They waited while rounds did; the two clients share the capacity.
-        wait_until("the second client's records to be admitted", TIMEOUT, || {
-            admitted(&watermaster, "client=\"quiet\"") >= quiet_sent
+            assert!(caught_up, "the second client's records are not admitted");
+            let not_ready = not_ready.join().expect("the thread that asks does not panic");
+            (delayed, drain.expect("the reload is accepted"), quiet_sent, not_ready)
         });
         let rejected = queue_full(&watermaster);
         let Drain { took, admitted: meanwhile, longest_pause } = drain;
@@ -163,6 +179,7 @@ mod long {
         let (of_one, of_quiet) = target.iter().partition::<Vec<u64>, _>(|number| **number < QUIET);
         eprintln!("{count} in the dead-letter topic, {} and {} in the target", of_one.len(), of_quiet.len());
         assert_eq!(of_quiet.len() as u64, quiet_sent);
+        assert!(delayed >= DELAYED - DELAYED / 100, "only {delayed} records were delayed");
         // Counted again: all records but the last ones are in one of the two topics.
         assert!(count + of_one.len() as u64 + LOWERED >= DELAYED, "{count} rejected");
         assert!(count <= delayed - LOWERED, "{count} rejected, more than the bound demands");
