@@ -157,3 +157,46 @@ fn allocate_grants_ten_thousand_clients_exactly_what_the_formulas_say() {
     let granted = granted(&["--capacity", "1000000", "--reservation", "0.1", "--wants", "-"], &lines);
     assert_eq!(granted.as_object().unwrap(), &grants_by_hand(1_000_000, &wants));
 }
+
+/// The demo's summary, in a mode, as JSON.
+fn demo(mode: &str) -> serde_json::Value {
+    let output = watermaster(&["demo", "--mode", mode, "--seconds", "8", "--output", "json"], &[], "");
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let mut summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let service = summary["services"][0].take();
+    eprintln!("{service:#}");
+    let broken: Vec<_> = service["claims"].as_array().unwrap().iter().filter(|claim| claim["kept"] != true).collect();
+    assert!(broken.is_empty(), "{broken:?}");
+    service
+}
+
+/// All clients of the demo but the one with the campaign.
+fn within_their_share(service: &serde_json::Value) -> Vec<&serde_json::Value> {
+    let clients = service["clients"].as_array().unwrap().iter().filter(|client| client["name"] != "credit-card");
+    let clients: Vec<_> = clients.collect();
+    assert_eq!(clients.len(), 3);
+    clients
+}
+
+#[test]
+fn the_demo_rejects_no_record_within_its_clients_share_as_over_allocation() {
+    let service = demo("reject");
+    for client in within_their_share(&service) {
+        let count = |value: &serde_json::Value| value.as_u64().unwrap_or(0);
+        let (sent, above) = (count(&client["sent"]), count(&client["sent_above_share"]));
+        let rejected = count(&client["rejected"]["over_allocation"]);
+        assert!(rejected <= above, "{client}");
+        assert!(above * 2 < sent, "too few records within the share for this to prove anything: {client}");
+    }
+}
+
+#[test]
+fn the_demo_delays_no_client_within_its_share_for_longer_than_a_cycle() {
+    let service = demo("shape");
+    for client in within_their_share(&service) {
+        let rejected = client["rejected"].as_object().unwrap().values().filter_map(serde_json::Value::as_u64);
+        assert_eq!(rejected.sum::<u64>(), 0, "{client}");
+        assert!(client["delay_p99_seconds"].as_f64().unwrap() <= 1.0, "{client}");
+        assert_eq!(client["sent"], client["admitted"], "{client}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::setup::{CAPACITY, CYCLE, PRODUCTS};
+use super::setup::{CYCLE, PRODUCTS, SHARE};
 use crate::trial::random::Random;
 
 /// One part of the demo.
@@ -17,7 +17,8 @@ pub struct Phase {
     load_percent: [u32; PRODUCTS.len()],
 }
 
-/// The story, in order.
+/// The story, in order. During the campaign and after it, each product but credit-card sends at most three quarters of
+/// its share, evenly enough to stay within it in any cycle ([`Stream::advance`]).
 pub const PHASES: [Phase; 4] = [
     Phase {
         name: "an ordinary day",
@@ -27,19 +28,19 @@ pub const PHASES: [Phase; 4] = [
     },
     Phase {
         name: "the credit-card campaign",
-        look_at: "credit-card sends 8 times its share and gets what is idle; nobody else notices.",
+        look_at: "credit-card sends 8 times its share and gets what the others leave.",
         until_percent: 60,
-        load_percent: [10, 90, 70, 800],
+        load_percent: [10, 75, 70, 800],
     },
     Phase {
         name: "the lender wants its share back",
-        look_at: "home-loan needs its share again and has it at once; credit-card gives back.",
+        look_at: "home-loan needs its share again; credit-card gives back what it borrowed.",
         until_percent: 90,
-        load_percent: [95, 90, 70, 800],
+        load_percent: [75, 75, 70, 800],
     },
     Phase {
         name: "after the campaign",
-        look_at: "credit-card goes quiet; what it has waiting takes whatever nobody else wants.",
+        look_at: "credit-card goes quiet; if it has a backlog, that takes what the others leave.",
         until_percent: 100,
         load_percent: [60, 60, 60, 10],
     },
@@ -74,12 +75,7 @@ impl Scenario {
 
     /// Everything that is sent, in order of time.
     pub fn schedule(&self, seed: u64) -> Schedule {
-        let stream =
-            |product| Stream { product, next: Duration::ZERO, random: Random::new(seed ^ (product as u64 + 1)) };
-        let mut schedule = Schedule { scenario: *self, streams: std::array::from_fn(stream) };
-        // Nobody starts exactly together.
-        schedule.streams.iter_mut().for_each(|stream| stream.advance(self));
-        schedule
+        Schedule { scenario: *self, streams: std::array::from_fn(|product| Stream::new(product, seed)) }
     }
 }
 
@@ -110,35 +106,49 @@ impl Iterator for Schedule {
     }
 }
 
-/// The arrivals of one product.
+/// The arrivals of one product: one in each slot of the phase's mean gap, somewhere in the slot's first half.
 #[derive(Debug, Clone)]
 struct Stream {
     product: usize,
+    /// The start of the next arrival's slot.
+    slot: Duration,
     next: Duration,
     random: Random,
 }
 
 impl Stream {
-    /// Steps to the next arrival: a gap of the phase's mean, give or take a half. A gap never reaches over the end of
-    /// a phase, or an idle product would sleep into its busy time.
-    fn advance(&mut self, scenario: &Scenario) {
-        let phase = scenario.phase_at(self.next);
-        let permille = 500 + self.random.below(1_001);
-        let gap = mean_gap(PHASES[phase].load_percent[self.product]) * permille / 1_000;
-        let next = self.next + gap.max(Duration::from_nanos(1));
-        let end = scenario.end_of(phase);
-        self.next = if self.next < end { next.min(end) } else { next };
+    /// A stream whose first slot starts at random, so that products do not send in step.
+    fn new(product: usize, seed: u64) -> Stream {
+        let mut random = Random::new(seed ^ (product as u64 + 1));
+        let slot = random_part(&mut random, mean_gap(PHASES[0].load_percent[product]), 1_000);
+        Stream { product, slot, next: slot, random }
     }
+
+    /// Steps to the next slot. Slots do not drift: a window of n slots never holds more than n + 1 arrivals. A slot
+    /// never reaches beyond the end of a phase, or an idle product would sleep into its busy time.
+    fn advance(&mut self, scenario: &Scenario) {
+        let gap = |at| mean_gap(PHASES[scenario.phase_at(at)].load_percent[self.product]);
+        let end = scenario.end_of(scenario.phase_at(self.slot));
+        let slot = self.slot + gap(self.slot);
+        self.slot = if self.slot < end { slot.min(end) } else { slot };
+        let next = self.slot + random_part(&mut self.random, gap(self.slot), 500);
+        self.next = next.max(self.next);
+    }
+}
+
+/// A random part of a time, of at most so many thousandths.
+fn random_part(random: &mut Random, time: Duration, permille: u32) -> Duration {
+    time * random.below(permille + 1) / 1_000
 }
 
 /// The time between two records of a product that sends so many percent of its default share.
 fn mean_gap(load_percent: u32) -> Duration {
-    let share = CAPACITY as u32 / PRODUCTS.len() as u32;
-    CYCLE * 100 / (share * load_percent)
+    CYCLE * 100 / (SHARE as u32 * load_percent)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::traffic::{SHARE_WINDOW, ShareWindow};
     use super::*;
 
     const LENGTH: Duration = Duration::from_secs(30);
@@ -167,6 +177,26 @@ mod tests {
                     let expected = cycles * 50.0 * f64::from(phase.load_percent[product]) / 100.0;
                     let difference = (f64::from(sent[i][product]) - expected).abs();
                     assert!(difference <= expected * 0.1 + 3.0, "{seconds} s, {}, {name}", phase.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn within_its_share_a_product_never_sends_more_than_its_share_in_a_cycle() {
+        for seconds in [5, 30, 120] {
+            let scenario = Scenario::new(Duration::from_secs(seconds));
+            for (product, name) in PRODUCTS.iter().enumerate() {
+                let percent = |at| PHASES[scenario.phase_at(at)].load_percent[product];
+                let mut window = ShareWindow::default();
+                let mut last_over = Duration::ZERO;
+                for arrival in scenario.schedule(1).filter(|arrival| arrival.product == product) {
+                    let is_above = window.is_above_share(arrival.at);
+                    if percent(arrival.at) > 100 {
+                        last_over = arrival.at;
+                    }
+                    let recently = last_over > Duration::ZERO && arrival.at < last_over + SHARE_WINDOW;
+                    assert!(!is_above || recently, "{seconds} s, {name} at {:?}", arrival.at);
                 }
             }
         }

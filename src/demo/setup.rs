@@ -10,8 +10,12 @@ use crate::settings::{Kafka, Service};
 
 /// The products, in the order of the tables.
 pub const PRODUCTS: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-card"];
+/// The product with the campaign: it alone sends far more than its share.
+pub const CAMPAIGN: &str = "credit-card";
 /// Records per cycle: 50 for each product.
 pub const CAPACITY: u64 = 200;
+/// The default share of each product: their weights are equal.
+pub const SHARE: u64 = CAPACITY / PRODUCTS.len() as u64;
 /// Short enough that half a minute shows many of them.
 pub const CYCLE: Duration = Duration::from_secs(1);
 /// Partitions of each topic.
@@ -54,5 +58,6 @@ mod tests {
         assert_eq!(topics, PRODUCTS.map(source_topic));
         let clients: Vec<_> = service.policy.clients.iter().map(|client| client.name.as_str()).collect();
         assert!(PRODUCTS.iter().all(|product| clients.contains(product)));
+        assert!(service.policy.clients.windows(2).all(|pair| pair[0].weight == pair[1].weight));
     }
 }

@@ -1,10 +1,11 @@
 //! The products of the demo: sending what the schedule says when it says so.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::scenario::Schedule;
-use super::setup::{CLIENT_HEADER, PRODUCTS, source_topic};
+use super::setup::{CLIENT_HEADER, CYCLE, PRODUCTS, SHARE, source_topic};
 use crate::kafka::probe::TestProducer;
 
 /// How long the last records may take to be acknowledged.
@@ -35,8 +36,31 @@ impl Sender for TestProducer {
     }
 }
 
-/// What was sent, in the order of [`PRODUCTS`].
-pub type Sent = [u64; PRODUCTS.len()];
+/// Records sent, in the order of [`PRODUCTS`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub records: [u64; PRODUCTS.len()],
+    /// Those of them that were more than the product's default share ([`ShareWindow`]).
+    pub above_share: [u64; PRODUCTS.len()],
+}
+
+/// The time in which a product that stays within its share sends no more than its share: a cycle and a tenth, since
+/// records that are read late come closer together than they were sent.
+pub const SHARE_WINDOW: Duration = CYCLE.checked_add(Duration::from_millis(100)).expect("a short time");
+
+/// The last records of one product, as many as its default share.
+#[derive(Debug, Default)]
+pub struct ShareWindow(VecDeque<Duration>);
+
+impl ShareWindow {
+    /// Counts a record sent at this time; whether it is one more than the default share in [`SHARE_WINDOW`].
+    pub fn is_above_share(&mut self, at: Duration) -> bool {
+        let full = self.0.len() as u64 == SHARE;
+        let oldest = if full { self.0.pop_front() } else { None };
+        self.0.push_back(at);
+        oldest.is_some_and(|oldest| at < oldest + SHARE_WINDOW)
+    }
+}
 
 /// Sends the schedule, each record at its time, until it ends or somebody hangs up on `stop`. A sender that falls
 /// behind catches up at once: the schedule does not wait.
@@ -45,7 +69,7 @@ pub type Sent = [u64; PRODUCTS.len()];
 /// The sender's own: the demo can't account for records that may or may not be there.
 pub fn send(schedule: Schedule, sender: &mut impl Sender, start: Instant, stop: &Receiver<()>) -> Result<Sent, String> {
     let topics = PRODUCTS.map(source_topic);
-    let mut sent = Sent::default();
+    let (mut sent, mut windows) = (Sent::default(), [const { ShareWindow(VecDeque::new()) }; PRODUCTS.len()]);
     for (number, arrival) in schedule.enumerate() {
         let wait = (start + arrival.at).saturating_duration_since(Instant::now());
         if stop.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
@@ -54,7 +78,10 @@ pub fn send(schedule: Schedule, sender: &mut impl Sender, start: Instant, stop: 
         let product = PRODUCTS[arrival.product];
         let value = format!("{{\"application\":{number},\"product\":\"{product}\"}}");
         sender.send(&topics[arrival.product], (CLIENT_HEADER, product), value.as_bytes())?;
-        sent[arrival.product] += 1;
+        sent.records[arrival.product] += 1;
+        // The time at which it is really sent counts: after falling behind, records come closer together than planned.
+        let is_above = windows[arrival.product].is_above_share(start.elapsed());
+        sent.above_share[arrival.product] += u64::from(is_above);
     }
     sender.flush(FLUSH_LIMIT)?;
     Ok(sent)
@@ -93,12 +120,21 @@ mod tests {
         let mut recorder = Recorder::default();
         let (_running, stop) = mpsc::channel();
         let sent = send(scenario.schedule(1), &mut recorder, long_ago(), &stop).unwrap();
-        assert_eq!(sent.iter().sum::<u64>(), scenario.schedule(1).count() as u64);
-        for (product, count) in PRODUCTS.iter().zip(sent) {
+        assert_eq!(sent.records.iter().sum::<u64>(), scenario.schedule(1).count() as u64);
+        for (product, count) in PRODUCTS.iter().zip(sent.records) {
             let topic = source_topic(product);
             let found = recorder.0.iter().filter(|(t, client)| *t == topic && client == product).count();
             assert_eq!(found as u64, count);
         }
+    }
+
+    #[test]
+    fn a_record_beyond_the_share_within_a_window_is_above_it() {
+        let mut window = ShareWindow::default();
+        let at = |n: u64| SHARE_WINDOW * n as u32 / SHARE as u32;
+        assert!((0..3 * SHARE).all(|n| !window.is_above_share(at(n))), "exactly its share in each window");
+        assert!(window.is_above_share(at(3 * SHARE) - Duration::from_nanos(1)));
+        assert!(!window.is_above_share(at(4 * SHARE)));
     }
 
     #[test]

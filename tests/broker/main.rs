@@ -11,6 +11,7 @@ mod fidelity;
 mod group_protocol;
 mod harness;
 mod load;
+mod lowered;
 mod many_partitions;
 mod oracle;
 mod outage;

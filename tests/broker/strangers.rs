@@ -1,13 +1,14 @@
 //! Records that one stranger may write to a source topic: none starves, stops or swells the service, and none is lost.
 
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::exactly_once::END;
-use crate::rig::{DRAIN, Rig, an_hour_ago};
+use crate::rig::{DRAIN, Rig, TargetTime, an_hour_ago};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
 use crate::support::generator::Random;
-use crate::support::producer::{Outgoing, Producer};
+use crate::support::producer::{Load, Outgoing, Producer};
 use crate::support::reader::Follower;
 use crate::support::record::{Header, Identity, Record};
 use crate::support::wait::wait_until;
@@ -221,4 +222,73 @@ fn a_record_with_131_000_headers_is_never_forwarded_without_them() {
         assert_eq!(dead_letter.len(), 1, "{prefix}");
         assert_stub(&rig, &dead_letter[0], 1, "undeliverable", Some(b"key-1"));
     }
+}
+
+/// Clients that are configured, each with a weight of 1.
+const CONFIGURED: [&str; 3] = ["one", "two", "three"];
+
+/// Each configured client sends 0.8 of its default share: 40 of 200 records a second, for ids that are not configured
+/// weigh 1 together. Beside them, 400 records a second carry ids that are used once.
+fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32) {
+    const CAPACITY: u64 = 200;
+    /// Of 13 records, one is from each configured client and ten carry an id of their own.
+    const PER_SECOND: u64 = 40 * 13;
+    const LOAD: Duration = Duration::from_secs(20);
+    const GRACE: Duration = Duration::from_secs(2);
+    const MAX_DELAY_MS: i64 = 2_000;
+    let client_of =
+        |n: u64| CONFIGURED.get((n % 13) as usize).map_or_else(|| format!("once-{n}"), |id| (*id).to_owned());
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "used-once", 1, 4, TargetTime::Append);
+    let clients = CONFIGURED.map(|id| format!("[service.client.{id}]\n")).concat();
+    let keys = format!("client_from = [\"header:client-id\"]\nmax_clients = {max_clients}");
+    let config = config(&rig, CAPACITY, &keys, &clients, "exactly_once");
+    let mut watermaster = Watermaster::start(&config);
+    let source = rig.sources[0].clone();
+    let load = Load::start(&broker, PER_SECOND, move |n| Outgoing::numbered(&source, n, &client_of(n)));
+    let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
+    follower.read_on(LOAD);
+    let sent = load.stop();
+    let end = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970") + GRACE;
+    follower.read_on(GRACE);
+    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+
+    let number = |record: &Record| Identity::Value.of(record).expect("a record of this test");
+    // The client library sets a source record's timestamp when the record is sent.
+    let times: HashMap<u64, i64> = rig.read_sources().iter().map(|record| (number(record), record.timestamp)).collect();
+    assert_eq!(times.len() as u64, sent);
+    let target = rig.read_target();
+    let (mut configured_sent, mut configured_admitted) = (0, 0);
+    for (n, id) in CONFIGURED.iter().enumerate() {
+        let is_its = |number: u64| number % 13 == n as u64;
+        let its = target.iter().filter(|record| is_its(number(record)) && record.timestamp <= end.as_millis() as i64);
+        let mut delays: Vec<i64> = its.map(|record| record.timestamp - times[&number(record)]).collect();
+        delays.sort_unstable();
+        let sent = times.keys().filter(|number| is_its(**number)).count();
+        let (admitted, longest) = (delays.len(), *delays.last().expect("some were admitted"));
+        let [median, p99] = [50, 99].map(|percent| delays[(admitted - 1) * percent / 100]);
+        eprintln!(
+            "{id}: {admitted} of {sent} admitted, delayed by {median} ms (median), {p99} ms (p99), {longest} ms (most)"
+        );
+        assert!(longest <= MAX_DELAY_MS, "a record of {id} was delayed by {longest} ms");
+        (configured_sent, configured_admitted) = (configured_sent + sent, configured_admitted + admitted);
+    }
+    let others = target.len() - configured_admitted;
+    eprintln!("max_clients = {max_clients}: {configured_admitted} of {configured_sent}, and {others} with other ids");
+    assert!(configured_admitted * 100 >= configured_sent * 95, "{configured_admitted} of {configured_sent}");
+    assert!(others > 0, "the rest of the capacity is for the others");
+}
+
+/// The registry is full after a few seconds: most strangers are rejected as too_many_clients.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn ids_that_are_used_once_leave_configured_clients_their_share_in_a_full_registry() {
+    ids_that_are_used_once_leave_configured_clients_their_share(1_000);
+}
+
+/// Every id has a backlog of its own.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn ids_that_are_used_once_leave_configured_clients_their_share_beside_thousands_of_backlogs() {
+    ids_that_are_used_once_leave_configured_clients_their_share(100_000);
 }

@@ -16,23 +16,28 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Everything that is in a topic now, partition by partition in order of offset.
 pub fn read_all(broker: &Broker, topic: &str) -> Vec<Record> {
+    let mut records = Vec::new();
+    read_each(broker, topic, |record| records.push(record));
+    records.sort_by_key(|record| (record.partition, record.offset));
+    records
+}
+
+/// Hands over everything that is in a topic now, each partition in order of offset, and keeps none of it.
+pub fn read_each(broker: &Broker, topic: &str, mut take: impl FnMut(Record)) {
     let consumer = assigned(broker, &[topic]);
     let mut unfinished: HashSet<i32> = (0..partitions(&consumer, topic)).collect();
     let name: Arc<str> = topic.into();
-    let mut records = Vec::new();
     let mut last_progress = Instant::now();
     while !unfinished.is_empty() {
         assert!(last_progress.elapsed() < PATIENCE, "{topic}: no end of partitions {unfinished:?}");
         let Some(polled) = consumer.poll(Duration::from_millis(100)) else { continue };
         last_progress = Instant::now();
         match polled {
-            Ok(message) => records.push(to_record(&name, &message)),
+            Ok(message) => take(to_record(&name, &message)),
             Err(KafkaError::PartitionEOF(partition)) => _ = unfinished.remove(&partition),
             Err(error) => panic!("reading {topic}: {error}"),
         }
     }
-    records.sort_by_key(|record| (record.partition, record.offset));
-    records
 }
 
 /// Follows topics while they grow, and knows which records it has seen.
