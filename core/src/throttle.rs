@@ -8,6 +8,7 @@
 //! - `throttle/queue.rs`: delayed records that go, overflow, expire; paused partitions
 //! - `throttle/excess.rs`: which of the delayed records go when they are too many bytes
 //! - `throttle/change.rs`: another policy
+//! - `throttle/surplus.rs`: delayed records that exceed a bound since a reload lowered it
 //! - `throttle/share.rs`: cycles, wants and when the allocator runs
 
 mod change;
@@ -15,6 +16,7 @@ mod decide;
 mod excess;
 mod queue;
 mod share;
+mod surplus;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -202,8 +204,9 @@ pub struct Throttle {
     rejecting: Vec<u32>,
     /// The lane of records that are rejected but not completed.
     nobody: Lane,
-    /// Clients that may have more than `queue_capacity` records in their backlogs.
+    /// Clients whose backlogs were given a record beyond `queue_capacity`, once for each.
     above_capacity: Vec<u32>,
+    surplus: surplus::Surplus,
     excess: excess::Excess,
     /// How many partitions are paused.
     paused: usize,
@@ -241,6 +244,7 @@ impl Throttle {
             rejecting: Vec::new(),
             nobody: Lane::default(),
             above_capacity: Vec::new(),
+            surplus: surplus::Surplus::default(),
             excess: excess::Excess::default(),
             paused: 0,
             map_room: MapRoom::new(&policy),

@@ -469,6 +469,33 @@ fn a_full_round_leaves_evictions_to_the_next_one() {
     assert_eq!((rest, throttle.backlog().0), (789, 10));
 }
 
+/// With a whole surplus in rounds of ten thousand records, a client within its share was rejected as queue_full: nothing was
+/// decided for the seconds that each round took.
+#[test]
+fn a_surplus_is_evicted_little_by_little_and_new_records_one_for_one() {
+    let before = policy(100, SECOND);
+    let mut sim = Sim::new(before.clone(), 1);
+    for _ in 0..5_000 {
+        sim.read("flood", 0);
+    }
+    sim.throttle.handle_policy(sim.now, Policy { queue_capacity: 10, ..before });
+    let full = |sim: &Sim| sim.count("flood", |fate| *fate == Fate::Rejected(Reason::QueueFull));
+    sim.act();
+    assert_eq!(full(&sim), 1_000, "at once");
+    for _ in 0..7 {
+        sim.read("flood", 0);
+    }
+    assert_eq!(full(&sim), 1_007, "one for one");
+    sim.run_for(SECOND / 100);
+    assert_eq!(full(&sim), 2_007, "a commit interval later");
+    // However late the next look is, it evicts no more.
+    sim.now = sim.now + SECOND;
+    sim.act();
+    assert_eq!(full(&sim), 3_007);
+    sim.run_for(SECOND / 10);
+    assert!(sim.throttle.backlog().0 <= 10);
+}
+
 #[test]
 fn a_cycle_grants_nothing_to_those_it_forgets() {
     let mut policy = policy(10, SECOND);

@@ -33,7 +33,7 @@ impl Throttle {
         if old.enforce != self.policy.enforce {
             self.change_enforcement();
         }
-        self.bound_all_backlogs();
+        self.find_surplus(now);
     }
 
     fn change_cycle(&mut self, now: Time, old: &Policy) {

@@ -51,6 +51,13 @@ impl Throttle {
                     Evicted::Nothing => {}
                 }
             }
+            if self.surplus.due().is_some() {
+                match self.evict_surplus(now) {
+                    Evicted::Real(action) => return Some(action),
+                    Evicted::Virtual => continue,
+                    Evicted::Nothing => {}
+                }
+            }
             self.resume_partitions();
             if self.actions.is_empty() {
                 return None;
@@ -73,6 +80,9 @@ impl Throttle {
         }
         if self.next_ready().is_some() {
             next = next.min(self.gates_open_at(now));
+        }
+        if let Some(due) = self.surplus.due() {
+            next = next.min(due);
         }
         next.max(now)
     }
@@ -235,7 +245,7 @@ impl Throttle {
 
     /// Evicts the record that holds the partition's committable offset back: its completion always fits in the map, and
     /// only that makes the map smaller. Of all records of the partition it has waited the longest.
-    fn evict_oldest_of(&mut self, partition: u32) -> Option<Action> {
+    pub(super) fn evict_oldest_of(&mut self, partition: u32) -> Option<Action> {
         let oldest = self.partitions[partition as usize].held.head()?;
         let Held { client, offset, .. } = *self.backlog.get(oldest);
         debug_assert_eq!(offset, self.partitions[partition as usize].tracker.base());
@@ -275,7 +285,7 @@ impl Throttle {
 
     /// Whether excess records are evicted. Shadow mode can pause nothing: its imagined backlogs are bounded as if
     /// nothing could be paused.
-    fn evicts(&self) -> bool {
+    pub(super) fn evicts(&self) -> bool {
         !self.policy.enforce || self.overflow() == Overflow::DeadLetter
     }
 
@@ -299,47 +309,45 @@ impl Throttle {
         self.pause_if_map_is_nearly_full(partition);
     }
 
-    /// Looks for all clients whose backlogs exceed a bound, which may be lower than before.
-    pub(super) fn bound_all_backlogs(&mut self) {
-        self.above_capacity.clear();
-        if self.evicts() {
-            let above = self.registry.iter().filter(|(_, one)| one.lane.records.len() > self.policy.queue_capacity);
-            self.above_capacity.extend(above.map(|(client, _)| client));
-        }
-    }
-
-    /// Whether [`poll_action`](Throttle::poll_action) has records to evict or rejections to complete.
+    /// Whether [`poll_action`](Throttle::poll_action) has records to evict at once, or rejections to complete.
     #[inline]
     fn exceeds_bounds(&self) -> bool {
         let rejects = !self.rejecting.is_empty() && self.overflow() == Overflow::DeadLetter;
-        rejects || !self.above_capacity.is_empty() || self.evicts() && self.backlog.bytes() > self.policy.queue_bytes
+        rejects || !self.above_capacity.is_empty() || self.evicts() && self.backlog.bytes() > self.bytes_bound()
     }
 
-    /// Evicts one record in excess of a bound: the oldest one of a client that has more than `queue_capacity`, or of
-    /// the client furthest above its share of `queue_bytes`.
+    fn bytes_bound(&self) -> u64 {
+        self.surplus.bytes_bound(self.policy.queue_bytes)
+    }
+
+    /// Evicts one record in excess of a bound: the oldest one of a client that was given another one at
+    /// `queue_capacity`, or of the client furthest above its share of `queue_bytes`.
     #[inline(never)]
     fn evict_next(&mut self) -> Evicted {
         while let Some(&client) = self.above_capacity.last() {
-            let known = self.registry.lookup(client);
-            match known.filter(|known| known.lane.records.len() > self.policy.queue_capacity) {
-                Some(known) => return self.evict(known.lane.records.head()),
-                None => self.above_capacity.pop(),
-            };
+            let length =
+                |throttle: &Throttle| throttle.registry.lookup(client).map_or(0, |known| known.lane.records.len());
+            let before = length(self);
+            if before <= self.policy.queue_capacity {
+                self.above_capacity.pop();
+                continue;
+            }
+            let evicted = self.evict_of(client);
+            // One for one, unless another record had to make room in the map.
+            if length(self) < before {
+                self.above_capacity.pop();
+            }
+            return evicted;
         }
-        if self.evicts() && self.backlog.bytes() > self.policy.queue_bytes {
-            let client = self.furthest_above_share();
-            return self.evict(client.and_then(|client| self.registry.get(client).lane.records.head()));
+        if self.evicts() && self.backlog.bytes() > self.bytes_bound() {
+            return self.furthest_above_share().map_or(Evicted::Nothing, |client| self.evict_of(client));
         }
         Evicted::Nothing
     }
 
-    /// Evicts a record, or, as long as its completion does not fit in the map, the oldest one of its partition.
-    fn evict(&mut self, slot: Option<Slot>) -> Evicted {
-        let Some(slot) = slot else { return Evicted::Nothing };
-        let Held { partition, offset, .. } = *self.backlog.get(slot);
-        let fits = partition == VIRTUAL || self.map_has_room(partition, offset);
-        let evicted = if fits { self.turn_away(slot, Reason::QueueFull) } else { self.evict_oldest_of(partition) };
-        evicted.map_or(Evicted::Virtual, Evicted::Real)
+    /// Evicts a record; no action follows for one that is only imagined.
+    pub(super) fn evict_record(&mut self, slot: Slot) -> Option<Action> {
+        self.turn_away(slot, Reason::QueueFull)
     }
 
     // ## The map's bound
@@ -417,7 +425,7 @@ impl Throttle {
 }
 
 /// What became of a bound that may be exceeded.
-enum Evicted {
+pub(super) enum Evicted {
     Real(Action),
     /// The record was only imagined.
     Virtual,
