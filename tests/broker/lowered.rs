@@ -14,7 +14,7 @@ mod long {
     use crate::support::wait::let_the_fault_last;
     use crate::support::watermaster::Watermaster;
 
-    const TOKEN: &str = "lowered-token";
+    const TOKEN: &str = "token-of-the-lowered-bound";
     const DELAYED: u64 = 900_000;
     const LOWERED: u64 = 1_000;
     const CAPACITY: u64 = 50;
