@@ -376,6 +376,9 @@ impl<'c> Engine<'c> {
                     self.handle(other)?;
                     // The event may have looked at the clock itself: records that come next are decided no earlier.
                     unchecked = Unchecked::default();
+                    if self.hurry {
+                        return Ok(());
+                    }
                 }
             }
             if self.round_is_full() {
