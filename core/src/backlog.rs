@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use crate::allocator::Fixed;
 use crate::chunks::Chunks;
 use crate::units::Time;
-use fair::FairQueue;
+use fair::{FairQueue, Flow};
 pub use fair::{Group, Tag};
 
 /// Names a delayed record until it leaves; reused afterwards.
@@ -91,11 +91,7 @@ impl List {
 pub struct Lane {
     /// Its delayed records, oldest first.
     pub records: List,
-    finish: Tag,
-    /// 1 / weight.
-    cost: Tag,
-    /// The tag of its first record.
-    head_tag: Option<Tag>,
+    flow: Flow,
     /// Their bytes.
     pub bytes: u64,
     /// Its own limit refused: not before this.
@@ -106,8 +102,7 @@ pub struct Lane {
 impl Default for Lane {
     /// The lane of a client that is there from the start, without a weight so far.
     fn default() -> Lane {
-        let (records, cost) = (List::default(), fair::cost_of(Fixed::ZERO));
-        Lane { records, finish: 0, cost, head_tag: None, bytes: 0, parked: None, group: Group::Main }
+        Lane { records: List::default(), flow: Flow::new(0), bytes: 0, parked: None, group: Group::Main }
     }
 }
 
@@ -115,14 +110,13 @@ impl Lane {
     /// The lane of a client that comes while the service runs. With its first weight it begins as if it had just been
     /// served one of its own records: if it began at the virtual time, ids that are used once would always go first.
     pub fn of_newcomer(group: Group) -> Lane {
-        Lane { finish: Tag::MAX, group, ..Lane::default() }
+        Lane { flow: Flow::new(Tag::MAX), group, ..Lane::default() }
     }
 
     /// The weight from now on; the tag that the first record has stays. No finish lies further ahead of the virtual
     /// time than a record of this weight costs: a client that was light does not wait for long once it is heavy.
     pub fn set_weight(&mut self, weight: Fixed, backlog: &Backlog) {
-        self.cost = fair::cost_of(weight);
-        self.finish = self.finish.min(backlog.fair.virtual_time(self.group) + self.cost);
+        backlog.fair.set_weight(self, weight);
     }
 }
 
@@ -171,7 +165,7 @@ impl Backlog {
             u32::try_from(self.nodes.len() - 1).expect("fewer than 2³² delayed records")
         });
         if lane.records.is_empty() {
-            self.make_head(held.client, lane);
+            self.fair.make_head(held.client, lane);
         }
         let nodes = &mut self.nodes;
         let links = [
@@ -185,7 +179,7 @@ impl Backlog {
         Slot(index)
     }
 
-    /// Whether no client stands in the queue, which is quicker to know than the [next](Backlog::next_client) one.
+    /// Returns whether no client is in a queue, quicker than [`next_client`](Backlog::next_client) does.
     #[inline]
     pub fn nobody_stands(&self) -> bool {
         self.fair.is_empty()
@@ -201,7 +195,7 @@ impl Backlog {
         self.fair.charge(lane);
         let held = self.unlink(slot, lane, partition);
         if !lane.records.is_empty() {
-            self.make_head(held.client, lane);
+            self.fair.make_head(held.client, lane);
         }
         held
     }
@@ -214,7 +208,7 @@ impl Backlog {
     /// Charges a record that was served at once.
     #[inline]
     pub fn serve_at_once(&mut self, lane: &mut Lane) {
-        self.fair.charge_at_once(lane);
+        self.fair.charge(lane);
     }
 
     /// The weight of all unlisted clients together.
@@ -228,16 +222,12 @@ impl Backlog {
         self.parked.clear();
     }
 
-    /// Puts a client back, in a queue that may be another one than before. What it was served lately counts as at most
-    /// one record of its present weight. A client that waited for its own limit may go again.
+    /// Puts a client back, in a queue that may be another one than before. Records that it was served lately count as at
+    /// most one record of its present weight. A client that waited for its own limit may go again.
     pub fn requeue(&mut self, client: u32, lane: &mut Lane, group: Group) {
-        let (before, after) = (self.fair.virtual_time(lane.group), self.fair.virtual_time(group));
-        let moved = |tag: Tag| after + tag.saturating_sub(before).min(lane.cost);
-        (lane.finish, lane.head_tag) = (moved(lane.finish), lane.head_tag.map(moved));
-        (lane.group, lane.parked) = (group, None);
-        if let Some(tag) = lane.head_tag {
-            self.fair.enter(client, group, tag);
-        }
+        self.fair.change_group(lane, group);
+        lane.parked = None;
+        self.fair.enter(client, lane);
     }
 
     /// Frees a slot whose payload was handed out.
@@ -269,9 +259,7 @@ impl Backlog {
     pub fn unpark(&mut self, now: Time, client: u32, lane: &mut Lane) {
         if lane.parked.is_some_and(|until| until <= now) {
             lane.parked = None;
-            if let Some(tag) = lane.head_tag {
-                self.fair.enter(client, lane.group, tag);
-            }
+            self.fair.enter(client, lane);
         }
     }
 
@@ -287,14 +275,6 @@ impl Backlog {
         })
     }
 
-    fn make_head(&mut self, client: u32, lane: &mut Lane) {
-        let tag = self.fair.next_tag(lane);
-        lane.head_tag = Some(tag);
-        if lane.parked.is_none() {
-            self.fair.enter(client, lane.group, tag);
-        }
-    }
-
     fn unlink(&mut self, slot: Slot, lane: &mut Lane, partition: &mut List) -> Held {
         let Node { held, links: [of_client, of_partition, of_all] } = self.nodes[slot.0 as usize];
         let nodes = &mut self.nodes;
@@ -304,7 +284,7 @@ impl Backlog {
         lane.bytes -= u64::from(held.bytes);
         self.bytes -= u64::from(held.bytes);
         if lane.records.is_empty() {
-            lane.head_tag = None;
+            lane.flow.head_tag = None;
             lane.parked = None;
         }
         held
@@ -313,7 +293,7 @@ impl Backlog {
 
 /// The tag under which a client stands in the queue; `None` if it has nothing that may go.
 pub fn eligible_tag(lane: &Lane) -> Option<Tag> {
-    if lane.parked.is_some() { None } else { lane.head_tag }
+    if lane.parked.is_some() { None } else { lane.flow.head_tag }
 }
 
 /// Puts a place at the end of a list; returns its links there.
