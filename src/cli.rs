@@ -15,11 +15,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 
-use crate::config::{self, Config};
 use crate::demo;
 use crate::exit::Exit;
-use crate::settings::LogFormat;
-use crate::{kafka, telemetry};
+use crate::telemetry;
+use watermaster_settings::LogFormat;
+use watermaster_settings::config::{self, Config};
 
 const ABOUT: &str = "\
 Shares the capacity of a service behind Kafka among its clients.
@@ -218,7 +218,7 @@ struct ConfigFile {
 
 impl ConfigFile {
     fn load(&self) -> Result<Config, config::ConfigErrors> {
-        Config::load(&self.path, std::env::vars_os())
+        Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
     }
 }
 
@@ -302,7 +302,7 @@ fn demo(args: &Demo) -> Exit {
     let output = if args.output.format == Output::Json { demo::Output::Json } else { demo::Output::Text };
     let length = Duration::from_secs(args.seconds);
     let options = demo::Options { mode: args.mode.into(), observe: args.observe, length, output };
-    match demo::run(&options, &kafka::client_version(), crate::run::start_one) {
+    match demo::run(&options, &watermaster_kafka::client_version(), crate::run::start_one) {
         Ok(()) => Exit::Done,
         Err(why) => {
             eprintln!("{why}");

@@ -28,17 +28,16 @@ use watermaster_core::round::{Form, Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
-use crate::admin::mode_name;
-use crate::client_id::{self, Identity};
-use crate::failpoint;
 use crate::heartbeat::Heartbeat;
-use crate::kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartition};
-use crate::kafka::preflight;
-use crate::kafka::producer::Producer;
-use crate::kafka::record::{MAX_HEADERS, Output, Record, SourceIndex};
 use crate::reload::Inbox;
-use crate::settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 use crate::snapshot::SnapshotCell;
+use watermaster_kafka::consumer::{Assignment, Consumer, Event, Offsets, SourcePartition};
+use watermaster_kafka::failpoint;
+use watermaster_kafka::preflight;
+use watermaster_kafka::producer::Producer;
+use watermaster_kafka::record::{MAX_HEADERS, Output, Record, SourceIndex};
+use watermaster_settings::client_id::{self, Identity};
+use watermaster_settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 
 use group::Belonging;
 use link::Link;
@@ -330,7 +329,7 @@ impl<'c> Engine<'c> {
     fn notice_policy(&mut self, now: Time) {
         let Some(policy) = self.job.policies.take() else { return };
         let service = &self.job.service.name;
-        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, mode_name(policy.mode));
+        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.as_str());
         let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
         info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
         self.throttle.handle_policy(now, policy);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tracing::{error, info, warn};
 use watermaster_core::policy::Policy;
 
-use crate::config::{Config, ConfigErrors};
+use watermaster_settings::config::{Config, ConfigErrors};
 
 /// Where an engine finds its next policy.
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ impl Configuration {
     /// Those that `check` would name, or the keys that only a restart can change. Everything stays as it was then.
     pub fn reload(&self) -> Result<Reloaded, ConfigErrors> {
         let mut state = lock(&self.state);
-        let read = Config::load(&self.path, std::env::vars_os());
+        let read = Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
         let changed = read.and_then(|config| Ok((state.config.changes(&config)?, config)));
         state.last.successful = changed.is_ok();
         let (changed, config) = changed.inspect_err(|errors| {

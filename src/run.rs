@@ -12,18 +12,17 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminState, ServiceHandle, Shown};
-use crate::config::Config;
 use crate::demo::{EngineStart, StopEngine};
 use crate::engine::{self, Job, Stopped};
 use crate::exit::Exit;
 use crate::heartbeat::Heartbeat;
-use crate::kafka;
-use crate::kafka::preflight::{self, Severity};
 use crate::metrics::Publisher;
 use crate::reload::{Configuration, Inbox};
-use crate::settings::{Service, Settings};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
-use crate::token::{Token, TokenFile};
+use watermaster_kafka::preflight::{self, Severity};
+use watermaster_settings::config::Config;
+use watermaster_settings::token::{Token, TokenFile};
+use watermaster_settings::{Service, Settings};
 
 /// The longest wait for the brokers at the start.
 const REACH: Duration = Duration::from_secs(10);
@@ -95,7 +94,7 @@ async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Exit {
 /// Who runs, and what it protects.
 fn tell_start(config: &Config) {
     let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
-    info!(version, librdkafka = kafka::client_version(), configuration, "watermaster starts");
+    info!(version, librdkafka = watermaster_kafka::client_version(), configuration, "watermaster starts");
     for service in &config.settings.services {
         let sources: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
         let policy = &service.policy;
@@ -106,7 +105,7 @@ fn tell_start(config: &Config) {
             dead_letter = service.dead_letter,
             capacity = policy.capacity,
             cycle_seconds = policy.cycle.as_secs_f64(),
-            mode = admin::mode_name(policy.mode),
+            mode = policy.mode.as_str(),
             enforce = policy.enforce,
             "protecting a service"
         );
@@ -326,7 +325,7 @@ fn admin_state(
     token: Option<Token>,
     stop: Arc<AtomicBool>,
 ) -> Arc<AdminState> {
-    let mut publisher = Publisher::new(&kafka::client_version(), settings.admin.metrics_clients);
+    let mut publisher = Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients);
     settings.services.iter().for_each(|service| publisher.declare(service));
     let handle = |engine: &Prepared| ServiceHandle {
         name: engine.name.clone(),

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::TryInitError;
 
-use crate::settings::LogFormat;
+use watermaster_settings::LogFormat;
 
 /// Starts logging for the whole process. `RUST_LOG` chooses what is logged, else `default` and above is.
 ///

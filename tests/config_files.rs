@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use watermaster::config::{Config, Fallback, KEYS, Key, Origin, REFUSED_PROPERTIES};
+use watermaster_settings::config::{Config, Fallback, KEYS, Key, Origin, REFUSED_PROPERTIES};
 
 const NOTHING: [(std::ffi::OsString, std::ffi::OsString); 0] = [];
 
@@ -11,7 +11,8 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 fn load(name: &str) -> Config {
-    Config::load(&shipped(name), NOTHING).unwrap_or_else(|errors| panic!("{name}: {errors}"))
+    Config::load(&shipped(name), NOTHING, watermaster_kafka::PROPERTY_RULES)
+        .unwrap_or_else(|errors| panic!("{name}: {errors}"))
 }
 
 #[test]
@@ -87,7 +88,8 @@ fn the_readmes_sample_is_valid() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let (_, sample) = readme.split_once("```toml\n").unwrap();
     let (sample, _) = sample.split_once("```").unwrap();
-    let config = Config::parse(sample, Path::new("README.md"), NOTHING).unwrap_or_else(|errors| panic!("{errors}"));
+    let config = Config::parse(sample, Path::new("README.md"), NOTHING, watermaster_kafka::PROPERTY_RULES)
+        .unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.settings.services[0].sources.len(), 2);
 }
 
@@ -96,7 +98,7 @@ fn the_effective_configuration_is_toml_with_the_same_meaning() {
     for name in ["watermaster.reference.toml", "watermaster.minimal.toml", "demo.toml"] {
         let first = load(name);
         let text = first.effective.to_toml();
-        let second = Config::parse(&text, Path::new("printed.toml"), NOTHING)
+        let second = Config::parse(&text, Path::new("printed.toml"), NOTHING, watermaster_kafka::PROPERTY_RULES)
             .unwrap_or_else(|errors| panic!("{errors}\n{text}"));
         assert_eq!(first.effective.to_json(), second.effective.to_json(), "{text}");
         assert_eq!(first.effective.hash(), second.effective.hash());
@@ -107,7 +109,8 @@ fn the_effective_configuration_is_toml_with_the_same_meaning() {
 #[test]
 fn origins_are_lines_variables_and_defaults() {
     let variable = [("WATERMASTER_KAFKA__GROUP_ID".into(), "other".into())];
-    let config = Config::load(&shipped("watermaster.minimal.toml"), variable).unwrap();
+    let config =
+        Config::load(&shipped("watermaster.minimal.toml"), variable, watermaster_kafka::PROPERTY_RULES).unwrap();
     let origin = |section: &str, name: &str| {
         let found = config.effective.iter().find(|entry| entry.section == section && entry.name == name);
         found.unwrap_or_else(|| panic!("{section}.{name}")).origin.clone()
@@ -129,7 +132,10 @@ fn origins_are_lines_variables_and_defaults() {
 #[test]
 fn the_hash_follows_the_meaning_and_not_the_instance() {
     let hash = |name: &str, value: &str| {
-        Config::load(&shipped("demo.toml"), [(name.into(), value.into())]).unwrap().effective.hash()
+        Config::load(&shipped("demo.toml"), [(name.into(), value.into())], watermaster_kafka::PROPERTY_RULES)
+            .unwrap()
+            .effective
+            .hash()
     };
     let plain = hash("UNRELATED__NAME", "x");
     assert_eq!(plain, hash("WATERMASTER_KAFKA__INSTANCE_ID", "another"));

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use watermaster::config::{Config, KEYS, RELOADED};
 use watermaster::reload::Configuration;
+use watermaster_settings::config::{Config, KEYS, RELOADED};
 
 const SECRET: &str = "sasl-password";
 
@@ -55,7 +55,8 @@ impl File {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("watermaster.toml");
         std::fs::write(&path, text(|text| text)).expect("the file is written");
-        let config = Config::load(&path, []).unwrap_or_else(|errors| panic!("{errors}"));
+        let config =
+            Config::load(&path, [], watermaster_kafka::PROPERTY_RULES).unwrap_or_else(|errors| panic!("{errors}"));
         File { configuration: Configuration::new(path.clone(), config), path, _dir: dir }
     }
 
@@ -160,7 +161,7 @@ fn a_broken_file_is_refused_with_the_error_that_check_gives() {
     for (from, to) in broken {
         let file = File::new();
         let error = file.reload(from, to).expect_err(to);
-        let check = Config::load(&file.path, []).expect_err(to).to_string();
+        let check = Config::load(&file.path, [], watermaster_kafka::PROPERTY_RULES).expect_err(to).to_string();
         assert_eq!(error, check);
         assert!(!file.policy_arrived() && !file.configuration.last().successful);
     }
@@ -174,6 +175,6 @@ fn nothing_changed_is_fine() {
     let file = File::new();
     assert_eq!(file.reload("capacity = 2000", "capacity = 2000"), Ok(vec![]));
     let (before, after) = (Path::new("a"), Path::new("b"));
-    let parse = |path| Config::parse(&text(|text| text), path, []).unwrap();
+    let parse = |path| Config::parse(&text(|text| text), path, [], watermaster_kafka::PROPERTY_RULES).unwrap();
     assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "where it stands is no difference");
 }

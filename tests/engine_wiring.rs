@@ -15,16 +15,16 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::engine::{self, Job, Stopped};
 use watermaster::heartbeat::Heartbeat;
-use watermaster::kafka::embedded::Embedded;
-use watermaster::kafka::preflight;
-use watermaster::settings::{
-    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom,
-};
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
 use watermaster_core::map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Weight};
+use watermaster_kafka::embedded::Embedded;
+use watermaster_kafka::preflight;
+use watermaster_settings::{
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
+    StartFrom,
+};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(40);

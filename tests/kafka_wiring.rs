@@ -11,21 +11,21 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster::client_id::{HeaderLookup, Identity, identify};
-use watermaster::kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
-use watermaster::kafka::embedded::Embedded;
-use watermaster::kafka::preflight::{self, Severity};
-use watermaster::kafka::producer::{DeadLetter, Destination, Failure, Form, Limits, Producer};
-use watermaster::kafka::record::{MAX_HEADERS, Output, RECORD_OVERHEAD, SourceIndex};
-use watermaster::settings::{
-    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
-    Source, StartFrom,
-};
 use watermaster_core::map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
 use watermaster_core::tracker::Tracker;
 use watermaster_core::units::{Ratio, Weight};
+use watermaster_kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
+use watermaster_kafka::embedded::Embedded;
+use watermaster_kafka::preflight::{self, Severity};
+use watermaster_kafka::producer::{DeadLetter, Destination, Failure, Form, Limits, Producer};
+use watermaster_kafka::record::{MAX_HEADERS, Output, RECORD_OVERHEAD, SourceIndex};
+use watermaster_settings::client_id::{HeaderLookup, Identity, identify};
+use watermaster_settings::{
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
+    Source, StartFrom,
+};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -81,8 +81,8 @@ impl Bench {
         let listen = "127.0.0.1:0".parse().unwrap();
         Settings {
             kafka: self.kafka.clone(),
-            admin: watermaster::settings::Admin { listen, token_file: None, metrics_clients: 1 },
-            log: watermaster::settings::LogFormat::Auto,
+            admin: watermaster_settings::Admin { listen, token_file: None, metrics_clients: 1 },
+            log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],
         }
     }

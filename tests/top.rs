@@ -15,7 +15,7 @@ use watermaster::admin::{self, AdminState, ServiceHandle, Shown};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::metrics::Publisher;
 use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
-use watermaster::token::Token;
+use watermaster_settings::token::Token;
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use watermaster::engine::{self, Job, Stopped};
 use watermaster::heartbeat::Heartbeat;
-use watermaster::kafka::preflight;
-use watermaster::settings::{
-    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom,
-};
 use watermaster::snapshot::SnapshotCell;
 use watermaster_core::map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Weight};
+use watermaster_kafka::preflight;
+use watermaster_settings::{
+    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
+    StartFrom,
+};
 
 use crate::records::SOURCE;
 

@@ -15,7 +15,7 @@ use std::error::Error;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 
-use watermaster::kafka::embedded::Embedded;
+use watermaster_kafka::embedded::Embedded;
 
 use engine::Case;
 

@@ -93,6 +93,16 @@ pub enum Mode {
     Reject,
 }
 
+impl Mode {
+    /// Returns the name that configuration, logs and metrics use.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Shape => "shape",
+            Mode::Reject => "reject",
+        }
+    }
+}
+
 /// Reject mode: what a grant is counted over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Window {

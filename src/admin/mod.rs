@@ -25,15 +25,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-pub use view::{ClientView, ServiceView, ShadowView, mode_name, rejections};
+pub use view::{ClientView, ServiceView, ShadowView, rejections};
 
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
 use crate::reload::Configuration;
 use crate::snapshot::SnapshotCell;
-use crate::token::Token;
 use lane::{Lane, Page, Room};
 use server::Limits;
+use watermaster_settings::token::Token;
 
 /// What the HTTP side shows. Everything is handed in; it reads no file and no environment.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use watermaster_core::policy::Mode;
 use watermaster_core::reason::ReasonCounts;
 
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
@@ -56,7 +55,7 @@ impl ServiceView {
     pub fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
         ServiceView {
             name: name.to_owned(),
-            mode: mode_name(snapshot.mode),
+            mode: snapshot.mode.as_str(),
             enforce: snapshot.enforce,
             capacity: snapshot.capacity,
             cycle_seconds: snapshot.cycle_seconds,
@@ -97,12 +96,4 @@ impl ClientView {
 /// Every reason with its count, also at 0, so that a script finds what it asks for.
 pub fn rejections(counts: &ReasonCounts) -> BTreeMap<&'static str, u64> {
     counts.iter().map(|(reason, count)| (reason.as_str(), count)).collect()
-}
-
-/// The word of the configuration.
-pub const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Shape => "shape",
-        Mode::Reject => "reject",
-    }
 }

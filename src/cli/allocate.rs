@@ -10,8 +10,8 @@ use watermaster_core::policy::Lending;
 use watermaster_core::units::Weight;
 
 use super::{Allocate, Output, say};
-use crate::config;
 use crate::exit::Exit;
+use watermaster_settings::config;
 
 /// The most that a client can want.
 const MAX_WANTS: u64 = 1 << 63;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Check, Output, refuse, say};
-use crate::config::{Config, ConfigError, ConfigErrors};
 use crate::exit::Exit;
-use crate::kafka::preflight::{self, Finding, Severity, Unreachable};
+use watermaster_kafka::preflight::{self, Finding, Severity, Unreachable};
+use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 
 /// The longest wait for the brokers.
 const CONNECT: Duration = Duration::from_secs(10);

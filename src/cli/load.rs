@@ -6,12 +6,12 @@ use clap::Args;
 
 use super::{ConfigFile, Output, OutputArg, refuse, say, start_logging};
 use crate::exit::Exit;
-use crate::kafka::load::OpenError;
 use crate::load::report::{Report, html, text};
 use crate::load::scenario::{Scenario, ScenarioErrors};
 use crate::load::{self, Failure};
-use crate::settings::{LogFormat, Service};
 use crate::trial::signals;
+use watermaster_kafka::load::OpenError;
+use watermaster_settings::{LogFormat, Service};
 
 pub const EXAMPLES: &str = "\
 Examples:

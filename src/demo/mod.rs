@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use watermaster_core::policy::Mode;
 
 use crate::heartbeat::Heartbeat;
-use crate::settings::{Kafka, Service};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 use crate::trial::signals::Interrupts;
 use scenario::Scenario;
@@ -27,6 +26,7 @@ use stage::{Reader, Web};
 use summary::{Summary, in_words, is_settled};
 use traffic::Sent;
 use view::{REDRAW, View};
+use watermaster_settings::{Kafka, Service};
 
 pub use stage::ADDRESS;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use watermaster_core::policy::Mode;
 
-use crate::config::Config;
-use crate::settings::{Kafka, Service};
+use watermaster_settings::config::Config;
+use watermaster_settings::{Kafka, Service};
 
 /// The products, in the order of the tables.
 pub const PRODUCTS: [&str; 4] = ["home-loan", "personal-loan", "car-loan", "credit-card"];
@@ -30,7 +30,12 @@ pub fn source_topic(product: &str) -> String {
 
 /// The demo's configuration; nothing in the environment changes it.
 pub fn config() -> Config {
-    let parsed = Config::parse(include_str!("../../config/demo.toml"), Path::new("config/demo.toml"), []);
+    let parsed = Config::parse(
+        include_str!("../../config/demo.toml"),
+        Path::new("config/demo.toml"),
+        [],
+        watermaster_kafka::PROPERTY_RULES,
+    );
     parsed.unwrap_or_else(|errors| panic!("the demo's configuration is tested: {errors}"))
 }
 

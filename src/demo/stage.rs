@@ -14,15 +14,15 @@ use tokio::sync::oneshot;
 use super::scenario::Schedule;
 use super::setup::{CYCLE, PARTITIONS};
 use super::traffic::{self, Sent};
-use crate::admin::{self, AdminState, ServiceHandle, Shown, mode_name};
+use crate::admin::{self, AdminState, ServiceHandle, Shown};
 use crate::heartbeat::Heartbeat;
-use crate::kafka::embedded::Embedded;
-use crate::kafka::probe::{TargetReader, TestProducer};
 use crate::metrics::Publisher;
-use crate::settings::Service;
 use crate::snapshot::SnapshotCell;
 use crate::trial::signals;
 use crate::trial::window::WindowMaximum;
+use watermaster_kafka::embedded::Embedded;
+use watermaster_kafka::probe::{TargetReader, TestProducer};
+use watermaster_settings::Service;
 
 /// Where the demo listens, unless somebody else does.
 pub const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
@@ -122,7 +122,7 @@ fn state(
             "dead_letter": service.dead_letter,
             "capacity": policy.capacity,
             "cycle": format!("{} s", policy.cycle.as_secs()),
-            "mode": mode_name(policy.mode),
+            "mode": policy.mode.as_str(),
             "enforce": policy.enforce,
         }],
     });

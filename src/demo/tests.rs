@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::demo::setup::{CAPACITY, PARTITIONS, PRODUCTS};
-use crate::kafka::probe::{TargetReader, TestProducer};
 use crate::snapshot::{ClientSnapshot, Counts};
+use watermaster_kafka::probe::{TargetReader, TestProducer};
 
 /// Reads the sources, hands each record on to the target and counts it.
 fn admit_everything(start: EngineStart) -> Result<StopEngine, String> {

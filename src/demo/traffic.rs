@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::scenario::Schedule;
 use super::setup::{CLIENT_HEADER, CYCLE, PRODUCTS, SHARE, source_topic};
-use crate::kafka::probe::TestProducer;
+use watermaster_kafka::probe::TestProducer;
 
 /// How long the last records may take to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);

@@ -9,8 +9,8 @@ use tracing::warn;
 use watermaster_core::units::Time;
 
 use super::Engine;
-use crate::kafka::consumer;
-use crate::settings::GroupProtocol;
+use watermaster_kafka::consumer;
+use watermaster_settings::GroupProtocol;
 
 /// Between two looks: each waits for librdkafka's own thread.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::{Engine, Stopped};
-use crate::kafka::consumer::Event;
-use crate::kafka::record::Record;
+use watermaster_kafka::consumer::Event;
+use watermaster_kafka::record::Record;
 
 /// One step of waiting: between two steps the heartbeat beats and shutdown is seen.
 pub(super) const STEP: Duration = Duration::from_millis(100);

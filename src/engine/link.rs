@@ -9,10 +9,10 @@ use watermaster_core::round::{
 use super::Job;
 use super::late::STEP;
 use super::places::Places;
-use crate::failpoint;
-use crate::kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
-use crate::kafka::producer::{DeadLetter, Destination, Producer};
-use crate::kafka::record;
+use watermaster_kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
+use watermaster_kafka::failpoint;
+use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
+use watermaster_kafka::record;
 
 /// One call that can be gone on with; the heart beats between two of them.
 const CALL: Duration = Duration::from_millis(500);

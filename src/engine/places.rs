@@ -6,8 +6,8 @@ use std::ops::{Index, IndexMut};
 
 use watermaster_core::units::Time;
 
-use crate::kafka::consumer::SourcePartition;
-use crate::kafka::record::SourceIndex;
+use watermaster_kafka::consumer::SourcePartition;
+use watermaster_kafka::record::SourceIndex;
 
 /// Every partition that was ever assigned. Numbers are given once, in order, and stay.
 #[derive(Default)]

@@ -9,10 +9,10 @@ use watermaster_core::throttle::{Cause, PauseReason};
 use watermaster_core::units::Time;
 
 use super::Engine;
-use crate::seldom::Seldom;
 use crate::snapshot::{
     HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
 };
+use watermaster_kafka::seldom::Seldom;
 
 /// A snapshot is renewed at least this often while records come.
 const RENEW: Duration = Duration::from_millis(100);

@@ -14,8 +14,8 @@ use watermaster_core::units::Time;
 use super::late::{Lateness, STEP};
 use super::link;
 use super::{Engine, Stopped, wall_ms};
-use crate::kafka::consumer::{CommitError, PartitionCommit};
-use crate::settings::Delivery;
+use watermaster_kafka::consumer::{CommitError, PartitionCommit};
+use watermaster_settings::Delivery;
 
 /// A round is full at this many records …
 const MAX_RECORDS: usize = 10_000;

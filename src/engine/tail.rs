@@ -7,7 +7,7 @@ use tracing::debug;
 use watermaster_core::units::Time;
 
 use super::Engine;
-use crate::kafka::consumer::SourcePartition;
+use watermaster_kafka::consumer::SourcePartition;
 
 /// A partition that does not stand at its end (nor beyond it, where nothing is any more) is looked at this often; if nothing of it was read between two looks, it may have come to its end.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::plan::Plan;
 use super::schedule::Shape;
 use super::series::{Delays, Series, What};
-use crate::kafka::load::Place;
+use watermaster_kafka::load::Place;
 
 /// How far the clock of whoever stamps what comes out may be behind ours unnoticed: append times are cut to milliseconds.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);

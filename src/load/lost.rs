@@ -9,9 +9,9 @@ use watermaster_core::map;
 use watermaster_core::tracker::Tracker;
 
 use super::account::Account;
-use crate::kafka::load::{Place, committed};
-use crate::kafka::record::SourceIndex;
-use crate::settings::{Kafka, Service};
+use watermaster_kafka::load::{Place, committed};
+use watermaster_kafka::record::SourceIndex;
+use watermaster_settings::{Kafka, Service};
 
 /// A source and one of its partitions.
 type SourcePartition = (SourceIndex, i32);

@@ -19,8 +19,6 @@ mod watch;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::kafka::load::{LoadProducer, OpenError, find_topics};
-use crate::settings::{Kafka, Service};
 use crate::trial::signals::Interrupts;
 use account::{Account, Again, Event};
 use plan::Plan;
@@ -29,6 +27,8 @@ use report::{Ended, Facts, Report};
 use scenario::{Scenario, ScenarioErrors};
 use send::{Player, Start};
 use watch::Watch;
+use watermaster_kafka::load::{LoadProducer, OpenError, find_topics};
+use watermaster_settings::{Kafka, Service};
 
 /// How long the brokers may take to answer at the start.
 const REACH: Duration = Duration::from_secs(10);
@@ -117,7 +117,7 @@ pub fn run(
     Ok(Report::new(&account, kafka, service, facts))
 }
 
-fn account_of(delivery: crate::kafka::load::Delivery) -> Event {
+fn account_of(delivery: watermaster_kafka::load::Delivery) -> Event {
     let number = delivery.number;
     match delivery.place {
         Ok(place) => Event::Delivered { number, place },

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::profile::Profile;
 use super::scenario::{Arrivals, ClientLoad, Retry, Scenario, ScenarioErrors};
 use super::schedule::Shape;
-use crate::config::ConfigError;
-use crate::settings::{ClientFrom, Service, Source};
+use watermaster_settings::config::ConfigError;
+use watermaster_settings::{ClientFrom, Service, Source};
 
 /// What will be sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -172,8 +172,8 @@ pub mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::client_id::{Fields, HeaderLookup, Identity, identify};
-    use crate::config::Config;
+    use watermaster_settings::client_id::{Fields, HeaderLookup, Identity, identify};
+    use watermaster_settings::config::Config;
 
     /// A service that takes 100 records a second, with these lines and sources.
     pub fn service(client_from: &str, sources: &str) -> Service {
@@ -181,7 +181,11 @@ pub mod tests {
             "[[service]]\nname = \"kyc\"\ntarget = \"out\"\ndead_letter = \"dead\"\ncapacity = 1000\ncycle = \"10s\"\n\
              client_from = {client_from}\n{sources}"
         );
-        Config::parse(&text, Path::new("w.toml"), []).unwrap().settings.services.remove(0)
+        Config::parse(&text, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES)
+            .unwrap()
+            .settings
+            .services
+            .remove(0)
     }
 
     /// The plan of a scenario at a service with one open source.

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use toml_edit::{ImDocument, Item};
 
-use crate::client_id::MAX_CLIENT_BYTES;
-use crate::config::{ConfigError, Origin};
 use phase::Kind;
 pub use phase::Phase;
 use read::{Page, Table};
+use watermaster_settings::client_id::MAX_CLIENT_BYTES;
+use watermaster_settings::config::{ConfigError, Origin};
 
 /// A scenario without errors.
 #[derive(Debug, Clone, PartialEq)]

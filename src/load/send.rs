@@ -8,7 +8,7 @@ use super::account::{Again, Event, Sent};
 use super::plan::Plan;
 use super::schedule::Schedule;
 use super::stamp::{HEADER, Stamp};
-use crate::kafka::load::{Delivery, LoadProducer, Outgoing};
+use watermaster_kafka::load::{Delivery, LoadProducer, Outgoing};
 
 /// How long the last records may take to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(15);

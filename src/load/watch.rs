@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::account::{At, Event, Outcome};
 use super::send::Start;
 use super::stamp::{HEADER, Stamp};
-use crate::client_id::HeaderLookup;
-use crate::kafka::load::{Arrived, OpenError, Watcher};
-use crate::settings::{Kafka, Service};
+use watermaster_kafka::load::{Arrived, OpenError, Watcher};
+use watermaster_settings::client_id::HeaderLookup;
+use watermaster_settings::{Kafka, Service};
 
 /// Says why a record was rejected.
 const REASON_HEADER: &str = "throttle-reason";

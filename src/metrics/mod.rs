@@ -24,8 +24,8 @@ use series::{Registry, ServiceSeries};
 use table::{Kind, Metric, TABLE};
 
 use crate::reload::LastReload;
-use crate::settings::Service;
 use crate::snapshot::{HistogramSnapshot, PartitionSnapshot, ServiceSnapshot};
+use watermaster_settings::Service;
 
 /// The content type of [`Publisher::render`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -9,7 +9,6 @@ use metrics_exporter_prometheus::PrometheusRecorder;
 use watermaster_core::policy::Mode;
 use watermaster_core::round::{ErrorClass, Phase};
 
-use crate::admin::mode_name;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, ServiceSnapshot};
 
 use super::fold::{Fold, Levels, Tally};
@@ -154,7 +153,7 @@ impl Totals {
         let paused = |reason: &&'static str| (*reason, registry.gauge(&table::PAUSED_PARTITIONS, &[service, reason]));
         Totals {
             gauges: GAUGES.iter().map(|(metric, of)| (registry.gauge(metric, &[service]), *of)).collect(),
-            modes: MODES.map(|mode| (mode, registry.gauge(&table::MODE, &[service, mode_name(mode)]))),
+            modes: MODES.map(|mode| (mode, registry.gauge(&table::MODE, &[service, mode.as_str()]))),
             allocations: ALLOCATION_CAUSES
                 .iter()
                 .map(|cause| registry.counter(&table::ALLOCATIONS, &[service, cause]))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 // The one thing that is taken from the program: what its mistakes are called.
-use watermaster::failpoint::Fault;
+use watermaster_kafka::failpoint::Fault;
 
 use crate::args::Args;
 use crate::conductor::{StopWatching, plan};

@@ -12,10 +12,9 @@ use serde::Serialize;
 
 use super::account::{Account, Counts};
 use super::series::{Series, What};
-use crate::admin::mode_name;
-use crate::settings::{Delivery, Kafka, Service};
 pub use html::html;
 pub use text::text;
+use watermaster_settings::{Delivery, Kafka, Service};
 pub use window::{Promise, Window};
 
 /// So many points a plot has at most, and its table so many rows.
@@ -186,7 +185,7 @@ fn service_facts(kafka: &Kafka, service: &Service) -> ServiceFacts {
         name: service.name.clone(),
         target: service.target.clone(),
         dead_letter: service.dead_letter.clone(),
-        mode: mode_name(policy.mode),
+        mode: policy.mode.as_str(),
         enforce: policy.enforce,
         delivery: match kafka.delivery {
             Delivery::ExactlyOnce => "exactly_once",

@@ -15,7 +15,15 @@ const CLIENTS: &str = "name = \"a <b> & c\"\ndescription = \"what's \\\"new\\\"\
 
 fn kafka() -> Kafka {
     let text = include_str!("../../../config/watermaster.minimal.toml");
-    crate::config::Config::parse(text, std::path::Path::new("w.toml"), []).unwrap().settings.kafka
+    watermaster_settings::config::Config::parse(
+        text,
+        std::path::Path::new("w.toml"),
+        [],
+        watermaster_kafka::PROPERTY_RULES,
+    )
+    .unwrap()
+    .settings
+    .kafka
 }
 
 /// 1000 records in 10 s.

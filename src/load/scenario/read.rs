@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml_edit::{Item, TableLike, TomlError};
 
 use super::Rate;
-use crate::config::{self, ConfigError, Origin};
+use watermaster_settings::config::{self, ConfigError, Origin};
 
 /// The highest rate that can be asked for, in records per second.
 const MOST_PER_SECOND: f64 = 1_000_000.0;

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::settings::{ClientFrom, Source};
+use crate::model::{ClientFrom, Source};
 
 /// The longest client id, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 128;

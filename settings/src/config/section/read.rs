@@ -14,7 +14,7 @@ use crate::config::kind::{Form, Kind};
 use crate::config::layers::{child, element};
 use crate::config::schema::{self, Fallback, Key};
 use crate::config::values::{self, Why};
-use crate::kafka;
+use crate::properties::HIDDEN;
 
 /// A scalar as it was written.
 struct Scalar {
@@ -140,7 +140,7 @@ impl<'a> Section<'a> {
         };
         let shown = match form {
             // The address of a broker is never shown together with a user: it may hold a password.
-            _ if matches!(key.kind, Kind::Servers) && text.contains('@') => kafka::HIDDEN.to_owned(),
+            _ if matches!(key.kind, Kind::Servers) && text.contains('@') => HIDDEN.to_owned(),
             Form::Text => format!("{text:?}"),
             _ => text.clone(),
         };

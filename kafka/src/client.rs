@@ -7,9 +7,10 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::types::RDKafkaConfRes;
 
-use super::properties;
+use watermaster_settings::config::{PropertyRefused, PropertyRules};
+use watermaster_settings::{self as settings, properties};
+
 use crate::seldom::Seldom;
-use crate::settings;
 
 /// Why a client could not be made or used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -37,19 +38,21 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
 /// The words of librdkafka about a property that it was built without; they say nothing of the value.
 const UNSUPPORTED: &str = "not supported in this build";
 
-/// Whether librdkafka knows this property and takes this value.
+/// The rules of this librdkafka for its own properties.
+pub const PROPERTY_RULES: PropertyRules = PropertyRules { version: crate::client_version, check: check_property };
+
+/// Checks that librdkafka knows this property and takes this value.
 ///
-/// # Errors
-/// The words of librdkafka. They may hold the value, so those about a hidden property's value are left out.
-pub fn accepts_property(property: &str, value: &str) -> Result<(), String> {
+/// The error holds the words of librdkafka. They may hold the value, so those about a hidden property's value are left out.
+fn check_property(property: &str, value: &str) -> Result<(), PropertyRefused> {
     match ClientConfig::new().set(property, value).create_native_config() {
         Ok(_) => Ok(()),
         Err(rdkafka::error::KafkaError::ClientConfig(code, why, ..)) => {
             let is_of_value = code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !why.contains(UNSUPPORTED);
             let is_hidden = is_of_value && !properties::is_harmless(property);
-            Err(if is_hidden { "the value does not fit".to_owned() } else { why })
+            Err(PropertyRefused(if is_hidden { "the value does not fit".to_owned() } else { why }))
         }
-        Err(other) => Err(other.to_string()),
+        Err(other) => Err(PropertyRefused(other.to_string())),
     }
 }
 

@@ -30,7 +30,21 @@ pub use self::values::{count, duration, ratio, weight};
 use self::layers::Written;
 use self::section::{Findings, Reader, Section};
 use self::service::{Draft, Shared};
-use crate::settings::Settings;
+use crate::model::Settings;
+
+/// The rules of librdkafka for its own properties. The caller passes them in, because only the Kafka crate knows it.
+#[derive(Debug, Clone, Copy)]
+pub struct PropertyRules {
+    /// Returns the version of librdkafka.
+    pub version: fn() -> String,
+    /// Checks that librdkafka knows a property, given first, and takes a value for it.
+    pub check: fn(&str, &str) -> Result<(), PropertyRefused>,
+}
+
+/// librdkafka refuses a property or its value, in its own words, without the value of a property that is hidden.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct PropertyRefused(pub String);
 
 /// A configuration without errors.
 #[derive(Debug, Clone)]
@@ -48,10 +62,11 @@ impl Config {
     pub fn load(
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
+        rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::of_file(path, None, format!("can't be read: {error}")))?;
-        Config::parse(&text, path, environment)
+        Config::parse(&text, path, environment, rules)
     }
 
     /// As [`Config::load`], of a text that comes from `path`.
@@ -59,10 +74,11 @@ impl Config {
         text: &str,
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
+        rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
         let mut errors = Vec::new();
         let written = Written::new(text, path, environment, &mut errors)?;
-        let reader = Reader::new(written, errors);
+        let reader = Reader::new(written, rules, errors);
         let settings = settings(&reader.root());
         let Findings { errors, mut warnings, entries } = reader.finish();
         match settings {

@@ -22,7 +22,7 @@ use super::plant;
 use super::record::{Record, SourceIndex};
 use super::tail::Tails;
 use crate::failpoint::{Fault, planted};
-use crate::settings::{self, GroupProtocol, OnForeignOffset};
+use watermaster_settings::{self as settings, GroupProtocol, OnForeignOffset};
 
 pub use super::assign::{Committed, SourcePartition};
 pub use super::tail::Holes;

@@ -9,6 +9,7 @@ use std::fmt::Display;
 use figment::value::{Dict, Value};
 
 use self::form::describe;
+use super::PropertyRules;
 use super::effective::Entry;
 use super::error::{ConfigError, Origin};
 use super::layers::{Written, child, element};
@@ -19,6 +20,7 @@ pub use self::read::{count, duration};
 /// The layers, and what has been found while reading them.
 pub struct Reader {
     written: Written,
+    rules: PropertyRules,
     errors: RefCell<Vec<ConfigError>>,
     warnings: RefCell<Vec<ConfigError>>,
     entries: RefCell<Vec<Entry>>,
@@ -33,8 +35,14 @@ pub struct Findings {
 
 impl Reader {
     /// Reads `written`; `errors` are what was found before.
-    pub fn new(written: Written, errors: Vec<ConfigError>) -> Reader {
-        Reader { written, errors: RefCell::new(errors), warnings: RefCell::default(), entries: RefCell::default() }
+    pub fn new(written: Written, rules: PropertyRules, errors: Vec<ConfigError>) -> Reader {
+        Reader {
+            written,
+            rules,
+            errors: RefCell::new(errors),
+            warnings: RefCell::default(),
+            entries: RefCell::default(),
+        }
     }
 
     /// The whole configuration as a section.
@@ -94,6 +102,11 @@ impl<'a> Section<'a> {
             None if schema::has_default(self.schema, name) => Origin::Default,
             None => self.reader.written.section_origin(&self.path),
         }
+    }
+
+    /// The rules for librdkafka's own properties.
+    pub fn property_rules(&self) -> PropertyRules {
+        self.reader.rules
     }
 
     // ## What is wrong

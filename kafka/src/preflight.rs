@@ -21,9 +21,9 @@ use rdkafka::producer::{DeliveryResult, ProducerContext};
 
 use super::client;
 use super::producer::Limits;
-use crate::settings::{Delivery, GroupProtocol, Kafka, Service, Settings};
 use brokers::BrokerFacts;
 pub use brokers::probe_transactions;
+use watermaster_settings::{Delivery, GroupProtocol, Kafka, Service, Settings};
 
 /// Room for the headers that a rejected record gains, its names at their longest.
 const HEADER_ROOM: u64 = 2048;

@@ -6,7 +6,7 @@ use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
 mod packed;
 
 use super::ffi::{self, HeaderList, RawHeader};
-use crate::client_id::{Fields, HeaderLookup};
+use watermaster_settings::client_id::{Fields, HeaderLookup};
 
 /// Which source of its service a record or partition belongs to: an index into `Service.sources`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -13,6 +13,7 @@ mod assign;
 mod client;
 pub mod consumer;
 pub mod embedded;
+pub mod failpoint;
 mod ffi;
 pub mod load;
 mod membership;
@@ -21,13 +22,12 @@ mod plant;
 pub mod preflight;
 pub mod probe;
 pub mod producer;
-mod properties;
 pub mod record;
+pub mod seldom;
 mod tail;
 mod trouble;
 
-pub use client::{KafkaError, accepts_property};
-pub use properties::{HIDDEN, shown as shown_property};
+pub use client::{KafkaError, PROPERTY_RULES};
 
 /// The version of librdkafka.
 pub fn client_version() -> String {

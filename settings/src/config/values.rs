@@ -10,7 +10,7 @@ use std::time::Duration;
 use watermaster_core::map::MapBudget;
 use watermaster_core::units::{Ratio, Weight};
 
-use crate::settings::ClientFrom;
+use crate::model::ClientFrom;
 
 /// The longest client id, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 128;

@@ -22,7 +22,7 @@ use super::ffi::{self, HeaderList, TopicHandle};
 use super::offsets_call::OffsetsCall;
 use super::record::{Headers, NO_TIMESTAMP, Output};
 use crate::failpoint::{Fault, planted};
-use crate::settings::{self, Delivery};
+use watermaster_settings::{self as settings, Delivery};
 
 /// What the topics allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
 use super::*;
-use crate::config::Config;
-use crate::kafka::embedded::Embedded;
-use crate::settings::{OnDataLoss, Settings};
+use crate::embedded::Embedded;
+use watermaster_settings::config::Config;
+use watermaster_settings::{OnDataLoss, Settings};
 
 #[test]
 fn commits_are_split_by_what_a_broker_takes_at_once() {
@@ -40,7 +40,8 @@ impl Bench {
         let broker = Embedded::start(1).unwrap();
         broker.create_topic(TOPIC, partitions).unwrap();
         let text = include_str!("../../../config/watermaster.minimal.toml");
-        let mut settings = Config::parse(text, Path::new("test.toml"), []).expect("it is valid").settings;
+        let mut settings =
+            Config::parse(text, Path::new("test.toml"), [], crate::PROPERTY_RULES).expect("it is valid").settings;
         let kafka = &mut settings.kafka;
         (kafka.bootstrap_servers, kafka.on_data_loss) = (broker.bootstrap_servers(), on_data_loss);
         // The embedded broker waits for a session less a second for members to come back.

@@ -11,8 +11,8 @@ use watermaster_core::map::MapBudget;
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::section::Section;
 use super::values;
-use crate::kafka;
-use crate::settings::{Admin, Delivery, GroupProtocol, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
+use crate::model::{Admin, Delivery, GroupProtocol, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
+use crate::properties;
 use crate::token::TokenFile;
 
 /// What the section `kafka` says, each `None` where it is wrong. The first three go into each service too.
@@ -73,7 +73,7 @@ fn properties(section: &Section<'_>, protocol: Option<GroupProtocol>) -> Option<
     let mut right = true;
     for (name, text) in written.free_scalars() {
         right &= is_ours_to_give(&written, name, protocol) && is_accepted(&written, name, &text);
-        written.show(name, Some(json!(kafka::shown_property(name, &text))), written.origin(name));
+        written.show(name, Some(json!(properties::shown(name, &text))), written.origin(name));
         properties.insert(name.to_owned(), text);
     }
     for (name, path) in files.free_scalars() {
@@ -114,10 +114,11 @@ fn is_ours_to_give(section: &Section<'_>, name: &str, protocol: Option<GroupProt
 
 /// Asks librdkafka, which knows its properties best.
 fn is_accepted(section: &Section<'_>, name: &str, value: &str) -> bool {
-    let Err(why) = kafka::accepts_property(name, value) else {
+    let rules = section.property_rules();
+    let Err(why) = (rules.check)(name, value) else {
         return true;
     };
-    let allowed = format!("a property of librdkafka {} and a value that it takes", kafka::client_version());
+    let allowed = format!("a property of librdkafka {} and a value that it takes", (rules.version)());
     section.refuse(name, format!("is refused by librdkafka: {why}"), allowed);
     false
 }

@@ -16,7 +16,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::assign::{self, Committed, SourcePartition, Topics};
 use super::client::{self, KafkaError};
 use super::record::Headers;
-use crate::settings::Kafka;
+use watermaster_settings::Kafka;
 
 /// How the brokers know us, unless `client.id` is configured.
 const CLIENT_ID: &str = "watermaster-load";

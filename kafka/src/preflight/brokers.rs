@@ -7,9 +7,9 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::{BaseProducer, Producer as _};
 
 use super::{Finding, Quiet, Report, Severity, TRANSACTION_LOG};
-use crate::kafka::producer;
-use crate::kafka::{client, ffi};
-use crate::settings::{Delivery, GroupProtocol, Kafka, Service, Settings};
+use crate::producer;
+use crate::{client, ffi};
+use watermaster_settings::{Delivery, GroupProtocol, Kafka, Service, Settings};
 
 /// How the id of librdkafka's mock, the embedded broker, begins.
 const EMBEDDED: &str = "mockCluster";
@@ -199,11 +199,14 @@ fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), (Sev
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use watermaster_settings::config::Config;
 
     fn kafka(lines: &str) -> Kafka {
         let text = format!("[kafka]\n{lines}\n{}", include_str!("../../../config/watermaster.minimal.toml"));
-        Config::parse(&text, std::path::Path::new("test.toml"), []).expect("it is valid").settings.kafka
+        Config::parse(&text, std::path::Path::new("test.toml"), [], crate::PROPERTY_RULES)
+            .expect("it is valid")
+            .settings
+            .kafka
     }
 
     fn facts(config: &[(&str, &str)]) -> BrokerFacts {

@@ -9,7 +9,7 @@ use watermaster_core::units::Ratio;
 
 use super::section::{Section, count, duration};
 use super::values;
-use crate::settings::{ClientFrom, OnUndeliverable, Service, Source};
+use crate::model::{ClientFrom, OnUndeliverable, Service, Source};
 
 /// The shortest time in which a client that is not configured is forgotten, unless two cycles are longer.
 const IDLE_DEFAULT: Duration = Duration::from_secs(600);

@@ -13,7 +13,7 @@ use watermaster_core::tracker::OffsetRuns;
 
 use super::ffi;
 use super::record::SourceIndex;
-use crate::settings::{OnDataLoss, OnForeignOffset, StartFrom};
+use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
 /// A source and one of its partitions.
 pub type SourcePartition = (SourceIndex, i32);

@@ -8,10 +8,10 @@ use rdkafka::error::KafkaError as ClientError;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use super::{Membership, SETTLE_TIMEOUT};
-use crate::kafka::assign::{self, SourcePartition};
-use crate::kafka::consumer::Event;
-use crate::kafka::{ffi, trouble};
-use crate::settings::OnDataLoss;
+use crate::assign::{self, SourcePartition};
+use crate::consumer::Event;
+use crate::{ffi, trouble};
+use watermaster_settings::OnDataLoss;
 
 impl Membership {
     /// Nothing before this offset of a partition is to be read any more.
@@ -52,7 +52,7 @@ impl Membership {
 
     /// Whether partitions can be started anew now. Not while the group waits to be answered: librdkafka would take the restart
     /// for the answer. A rebalance that we have not been told of yet lies in the queue, so that has to be empty.
-    pub(in crate::kafka) fn may_restart(&self, consumer: &BaseConsumer<Membership>) -> bool {
+    pub(crate) fn may_restart(&self, consumer: &BaseConsumer<Membership>) -> bool {
         let lost = consumer.assignment_lost();
         let mut state = self.state();
         state.out_of_range &= !state.starts.is_empty();
