@@ -7,8 +7,7 @@
 //! brokers anyway; and paths of public files. Everything that proves an identity is hidden, and so is half of such a
 //! proof (a user name, a client id of an OAuth server), a command, and an address, which may hold a password.
 
-/// The text that stands in place of a hidden value.
-pub const HIDDEN: &str = "(redacted)";
+use crate::reader::HIDDEN;
 
 /// Harmless properties by category: the reason, then the properties.
 const HARMLESS: &[(&str, &[&str])] = &[
