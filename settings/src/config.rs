@@ -1,7 +1,7 @@
 //! The configuration as it is written: defaults < file (TOML) < environment.
 //!
-//! [`Config::load`] reads both and checks everything that needs no broker. It returns the [`Settings`], or every error at
-//! once. A key is added in two places: its row in `schema`, and the struct that holds its value ([`read_struct!`]).
+//! [`Config::load`] reads both and checks everything that needs no broker. It returns the [`Settings`], or every error
+//! at once. A key is added in two places: a row in `schema`, and the struct that holds the value ([`read_struct!`]).
 //!
 //! [`read_struct!`]: crate::read_struct
 

@@ -43,7 +43,7 @@ choices! {
         ExactlyOnce = "exactly_once",
     }
 
-    /// How partitions are assigned to the instances of a group.
+    /// The assignment of partitions to the instances of a group.
     pub enum GroupProtocol {
         /// By one of the instances, cooperative-sticky. Any broker supports it.
         Classic = "classic",
@@ -126,6 +126,6 @@ pub struct Source {
     pub topic: String,
     /// The client id that `client_from = ["topic"]` yields.
     pub client: Option<String>,
-    /// The clients whose records are admitted; `None` for all.
+    /// The clients that may send to this topic; `None` for all.
     pub allowed_clients: Option<Vec<String>>,
 }

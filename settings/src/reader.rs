@@ -6,9 +6,9 @@
 //!
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
-//! figment merges the layers and remembers the source of each value ([`layers`]). It knows neither lines nor decimals as
-//! they were written: [`places`] gets both from the parser beneath it. Values are read one by one rather than through
-//! serde, which would stop at the first error.
+//! figment merges the layers and remembers the source of each value ([`layers`]). It knows neither lines nor decimals
+//! as they were written: [`places`] gets both from the parser beneath it. Values are read one by one rather than
+//! through serde, which would stop at the first error.
 
 mod choice;
 mod error;
@@ -113,3 +113,6 @@ impl Reader {
         Ok(Reading { value, entries, warnings })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The difference between two configurations: the keys that a running program takes over, and those that need a restart.
+//! Compares two configurations: a running program takes over some keys, the others need a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,7 +8,7 @@ use humantime::format_duration;
 use super::{service, values};
 use crate::reader::Section;
 
-/// Checks everything that no section can check alone, and notes each error. Keys that are wrong by themselves are skipped.
+/// Checks everything that no section can check alone, and notes each error. Keys with errors of their own are skipped.
 pub fn check(kafka: &Section<'_>, services: &[Section<'_>]) {
     check_names(services);
     check_topics(kafka, services);

@@ -70,7 +70,7 @@ pub static SCHEMA: Schema = Schema {
     ),
 };
 
-/// The sections with the names of librdkafka's properties: with their values, and with the paths of files that hold them.
+/// librdkafka's own properties: their values, and the paths of files that hold values.
 static PROPERTIES: [SectionSchema; 2] =
     [section("properties", Shape::FreeTable, &[], &[]), section("properties_file", Shape::FreeTable, &[], &[])];
 
@@ -162,7 +162,7 @@ const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Text("1.0"))];
 const LIMIT: &[Key] = &[
     reloaded_key("rate", Count(1, u32::MAX as u64), Required),
     reloaded_key("per", Kind::Duration(millis(1), DAY), Text("1s")),
-    reloaded_key("burst", Count(1, u32::MAX as u64), Derived("the same as rate")),
+    reloaded_key("burst", Count(1, u32::MAX as u64), Derived("the value of rate")),
 ];
 
 const SOURCE: &[Key] = &[

@@ -43,7 +43,8 @@ pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<Strin
 fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
     let shape = section.table("shape");
     read_struct!(Policy {
-        [section => capacity, cycle, reservation, lending, mode, enforce, window, catch_up, max_clients, unlisted_weight]
+        [section => capacity, cycle, reservation, lending, mode, enforce]
+        [section => window, catch_up, max_clients, unlisted_weight]
         [shape => queue_capacity, queue_bytes, max_delay, overflow, burst]
         [kafka => commit_interval]
         map_budget: kafka.text("map_budget", values::map_budget),

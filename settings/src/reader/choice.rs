@@ -1,12 +1,12 @@
-//! Enums whose variants have names.
+//! Enums with a name for each variant.
 
-/// An enum whose variants have names in files, logs and metrics. [`choices!`](crate::choices) implements it.
+/// An enum with a name for each variant, which files, logs and metrics use. [`choices!`](crate::choices) implements it.
 pub trait Choice: Sized + 'static {
     /// The names of the variants, in their order.
     const NAMES: &'static [&'static str];
 }
 
-/// Defines enums whose variants have names, with [`Choice`], [`FromText`](super::FromText) and [`Display`].
+/// Defines enums with a name for each variant, with [`Choice`], [`FromText`](super::FromText) and [`Display`].
 ///
 /// `choices! { for Mode { Shape = "shape" } }` gives the variants of an enum of another crate their names, without
 /// `Display`.

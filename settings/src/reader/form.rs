@@ -28,7 +28,7 @@ pub fn describe(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the text of a scalar with its form; `None` for a list or a table. `spelling` is the value's text in the file.
+/// Returns the text of a scalar with its form; `None` for a list or a table. `spelling` is the text in the file.
 pub fn scalar_text(value: &Value, spelling: Option<&str>) -> Option<(String, Form)> {
     match value {
         Value::String(_, text) => Some((text.clone(), Form::Text)),

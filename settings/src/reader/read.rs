@@ -14,7 +14,7 @@ use super::values::FromText;
 use super::{Entry, HIDDEN};
 
 /// Builds a struct from keys: reads each field that is listed behind a section as the key of its name, then evaluates
-/// the other fields. Every field is read before the first wrong one makes the struct `None`, so that each error is noted.
+/// the other fields. Every field is read before a wrong one makes the struct `None`, so that each error is noted.
 #[macro_export]
 macro_rules! read_struct {
     ($type:ident { $([$section:expr => $($key:ident),+ $(,)?])* $($field:ident: $value:expr),* $(,)? }) => {{
@@ -35,7 +35,7 @@ struct Scalar {
 }
 
 impl<'a> Section<'a> {
-    /// Reads a key whose type says how its text is parsed.
+    /// Reads a key as a type that defines how its text is parsed.
     pub fn get<T: FromText>(&self, name: &str) -> Option<T> {
         let kind = self.schema.key(name).kind;
         self.text(name, |text| T::from_text(text, kind))
@@ -48,13 +48,13 @@ impl<'a> Section<'a> {
         self.read(key, default, parse)
     }
 
-    /// Reads a key whose default follows from other keys, as [`get`](Section::get) does.
+    /// Reads a key with a default that follows from other keys, as [`get`](Section::get) does.
     pub fn derived<T: FromText>(&self, name: &str, default: Option<impl Display>) -> Option<T> {
         let kind = self.schema.key(name).kind;
         self.derived_text(name, default, |text| T::from_text(text, kind))
     }
 
-    /// Reads a key whose default follows from other keys. A `default` of `None` says that one of those keys is wrong.
+    /// Reads a key with a default that follows from other keys; `None` if one of those keys is wrong.
     pub fn derived_text<T, E: Display>(
         &self,
         name: &str,
@@ -76,7 +76,7 @@ impl<'a> Section<'a> {
         Some(None)
     }
 
-    /// Reads a list, whose default is one text. The outer `None` says that an element is wrong.
+    /// Reads a list. The default is one text. The outer `None` says that an element is wrong.
     pub fn list<T, E: Display>(&self, name: &str, parse: impl Fn(&str) -> Result<T, E>) -> Option<Option<Vec<T>>> {
         let Key { kind, fallback, .. } = *self.schema.key(name);
         let items = match (self.written(name), kind) {

@@ -50,7 +50,7 @@ pub struct Key {
     pub name: &'static str,
     pub kind: Kind,
     pub fallback: Fallback,
-    /// Whether a running program takes over a new value.
+    /// `true` if a running program takes over a new value.
     pub reloads: bool,
 }
 
@@ -121,7 +121,7 @@ pub const fn key(name: &'static str, kind: Kind, fallback: Fallback) -> Key {
     Key { name, kind, fallback, reloads: false }
 }
 
-/// Returns a key whose new value a running program takes over.
+/// Returns a key that takes effect while the program runs.
 pub const fn reloaded_key(name: &'static str, kind: Kind, fallback: Fallback) -> Key {
     Key { name, kind, fallback, reloads: true }
 }
