@@ -287,7 +287,7 @@ fn run(args: &Run) -> Exit {
     };
     start_logging(config.settings.log, tracing::Level::INFO);
     for warning in &config.warnings {
-        tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
+        tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
     crate::run::run(
         args.file.path.clone(),

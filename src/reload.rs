@@ -101,12 +101,13 @@ impl Configuration {
             error!("the configuration is not reloaded, all stays as it was: {errors}");
         })?;
         for warning in &config.warnings {
-            warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
+            warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
         for (service, inbox) in config.settings.services.iter().zip(&self.inboxes) {
             inbox.leave(service.policy.clone());
         }
         let hash = config.effective.hash();
+        let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
         *state = State { config, last: LastReload { successful: true, success_at: now() } };
         Ok(Reloaded { hash, changed })

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use watermaster::reload::Configuration;
-use watermaster_settings::config::{Config, KEYS, RELOADED};
+use watermaster_settings::config::{Config, SCHEMA};
 
 const SECRET: &str = "sasl-password";
 
@@ -97,12 +97,17 @@ fn every_key_of_a_policy_takes_effect() {
         ("queue_capacity = 10000", "queue_capacity = 10", "shape.queue_capacity"),
         ("max_delay = \"60s\"", "max_delay = \"30s\"", "shape.max_delay"),
         ("overflow = \"dead_letter\"", "overflow = \"pause\"", "shape.overflow"),
+        ("[service.shape]\n", "[service.shape]\nqueue_bytes = \"1MiB\"\n", "shape.queue_bytes"),
+        ("[service.shape]\n", "[service.shape]\nburst = 0.5\n", "shape.burst"),
         ("weight = 2.0\n", "weight = 3.0\n", "client.home-loan.weight"),
         ("rate = 50 ", "rate = 60, burst = 50 ", "client.home-loan.limit.rate"),
+        ("rate = 50 ", "rate = 50, per = \"2s\" ", "client.home-loan.limit.per"),
+        ("rate = 50 ", "rate = 50, burst = 60 ", "client.home-loan.limit.burst"),
     ];
-    for key in RELOADED {
-        assert!(KEYS.iter().any(|known| known.section == "service" && known.name == *key), "{key} is a key");
-        assert!(changes.iter().any(|(.., changed)| changed == key), "{key} is tried here");
+    for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads) {
+        let key = section.child(key.name).to_string();
+        let is_tried = |changed: &str| key == format!("service.{}", changed.replace(".home-loan", ""));
+        assert!(changes.iter().any(|(.., changed)| is_tried(changed)), "{key} is tried here");
     }
     for (from, to, key) in changes {
         let file = File::new();

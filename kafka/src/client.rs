@@ -35,25 +35,31 @@ impl From<rdkafka::error::KafkaError> for KafkaError {
     }
 }
 
-/// The words of librdkafka about a property that it was built without; they say nothing of the value.
-const UNSUPPORTED: &str = "not supported in this build";
+/// The text of librdkafka before the feature that this build lacks.
+const UNSUPPORTED: &str = "not supported in this build: ";
 
 /// The rules of this librdkafka for its own properties.
 pub const PROPERTY_RULES: PropertyRules = PropertyRules { version: crate::client_version, check: check_property };
 
-/// Checks that librdkafka knows this property and takes this value.
+/// Checks that librdkafka knows a property and takes a value for it.
 ///
-/// The error holds the words of librdkafka. They may hold the value, so those about a hidden property's value are left out.
+/// librdkafka's text about a value may show the value, so it is left out for a hidden property.
 fn check_property(property: &str, value: &str) -> Result<(), PropertyRefused> {
-    match ClientConfig::new().set(property, value).create_native_config() {
-        Ok(_) => Ok(()),
-        Err(rdkafka::error::KafkaError::ClientConfig(code, why, ..)) => {
-            let is_of_value = code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !why.contains(UNSUPPORTED);
-            let is_hidden = is_of_value && !properties::is_harmless(property);
-            Err(PropertyRefused(if is_hidden { "the value does not fit".to_owned() } else { why }))
-        }
-        Err(other) => Err(PropertyRefused(other.to_string())),
+    let (code, text) = match ClientConfig::new().set(property, value).create_native_config() {
+        Ok(_) => return Ok(()),
+        Err(rdkafka::error::KafkaError::ClientConfig(code, text, ..)) => (code, text),
+        Err(other) => return Err(PropertyRefused::Refused(other.to_string())),
+    };
+    if let Some((_, missing)) = text.split_once(UNSUPPORTED) {
+        // "OAuth/OIDC depends on libcurl and OpenSSL which were …", "OpenSSL not available at build time".
+        let feature =
+            [" depends ", " not "].iter().filter_map(|end| missing.split(end).next()).min_by_key(|text| text.len());
+        return Err(PropertyRefused::Unsupported { feature: feature.unwrap_or(missing).to_owned() });
     }
+    if code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !properties::is_harmless(property) {
+        return Err(PropertyRefused::HiddenValue);
+    }
+    Err(PropertyRefused::Refused(text))
 }
 
 /// What the user may change, of every client.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::profile::Profile;
 use super::scenario::{Arrivals, ClientLoad, Retry, Scenario, ScenarioErrors};
 use super::schedule::Shape;
-use watermaster_settings::config::ConfigError;
+use watermaster_settings::config::{ConfigError, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 
 /// What will be sent.
@@ -58,7 +58,7 @@ impl Plan {
                     retry: load.retry,
                 }),
                 Err((key, problem, allowed)) => errors.push(ConfigError {
-                    key: format!("client[{index}].{key}"),
+                    key: KeyPath::default().child("client").element(index).child(key),
                     service: Some(service.name.clone()),
                     problem,
                     allowed,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml_edit::{Item, TableLike, TomlError};
 
 use super::Rate;
-use watermaster_settings::config::{self, ConfigError, Origin};
+use watermaster_settings::config::{self, ConfigError, KeyPath, Origin};
 
 /// The highest rate that can be asked for, in records per second.
 const MOST_PER_SECOND: f64 = 1_000_000.0;
@@ -30,7 +30,7 @@ impl<'a> Page<'a> {
 
     /// The whole file as a table.
     pub fn root(&'a self, table: &'a dyn TableLike) -> Table<'a> {
-        Table { page: self, table, path: String::new(), line: None, asked: RefCell::default() }
+        Table { page: self, table, path: KeyPath::default(), line: None, asked: RefCell::default() }
     }
 
     /// What was wrong, in the order of the file.
@@ -44,10 +44,10 @@ impl<'a> Page<'a> {
     pub fn no_toml(&self, error: &TomlError) -> ConfigError {
         let line = error.span().map(|span| self.line_at(span.start));
         let problem = format!("is no TOML: {}", error.message().trim().replace('\n', "; "));
-        self.error("(file)".to_owned(), problem, "a file of TOML 1.0".to_owned(), line)
+        self.error(KeyPath::default(), problem, "a file of TOML 1.0".to_owned(), line)
     }
 
-    fn error(&self, key: String, problem: String, allowed: String, line: Option<usize>) -> ConfigError {
+    fn error(&self, key: KeyPath, problem: String, allowed: String, line: Option<usize>) -> ConfigError {
         let origin = Origin::File { path: self.path.clone(), line };
         ConfigError { key, service: None, problem, allowed, origin }
     }
@@ -61,7 +61,7 @@ impl<'a> Page<'a> {
 pub struct Table<'a> {
     page: &'a Page<'a>,
     table: &'a dyn TableLike,
-    path: String,
+    path: KeyPath,
     line: Option<usize>,
     asked: RefCell<Vec<&'static str>>,
 }
@@ -105,7 +105,10 @@ impl<'a> Table<'a> {
         self.value(name, default, "a duration with its unit, such as \"500ms\" or \"10s\", from 1ms to 7days", |item| {
             let text = text(item)?;
             let range = Duration::from_millis(1)..=LONGEST;
-            config::duration(&text, range).map_err(|why| if why.is_empty() { "out of range".to_owned() } else { why })
+            config::duration(&text, range).map_err(|error| match error {
+                config::ValueError::NotAllowed => "out of range".to_owned(),
+                other => other.to_string(),
+            })
         })
     }
 
@@ -123,14 +126,14 @@ impl<'a> Table<'a> {
             self.refuse(
                 name,
                 format!("is {}", item.type_name()),
-                format!("tables, each headed [[{}]]", self.child(name)),
+                format!("tables, each headed [[{}]]", self.child(name).header()),
             );
             return Vec::new();
         };
         let table = |(at, table): (usize, &'a toml_edit::Table)| Table {
             page: self.page,
             table,
-            path: format!("{}[{at}]", self.child(name)),
+            path: self.child(name).element(at),
             line: table.span().map(|span| self.page.line_at(span.start)),
             asked: RefCell::default(),
         };
@@ -173,8 +176,8 @@ impl<'a> Table<'a> {
         self.table.get(name)
     }
 
-    fn child(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    fn child(&self, name: &str) -> KeyPath {
+        self.path.child(name)
     }
 
     fn line_of(&self, name: &str) -> Option<usize> {

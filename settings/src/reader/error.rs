@@ -1,16 +1,18 @@
-//! What is wrong with a configuration, said so that it can be put right.
+//! The errors of a file: each with its key, its origin and what is allowed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-/// Where a value came from.
+use super::key_path::KeyPath;
+
+/// The place that a value came from.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nobody wrote it.
+    /// The schema: the key is not written.
     Default,
-    /// The configuration file, and the line where that is known.
+    /// The file, and the line where that is known.
     File { path: PathBuf, line: Option<usize> },
     /// The environment variable with this name.
     Variable(String),
@@ -27,26 +29,24 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong, or doubtful.
+/// One value that is wrong, or doubtful.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigError {
-    /// The key's path, such as `service[0].shape.queue_capacity`.
-    pub key: String,
-    /// The name of the service that the key belongs to, where it has one.
+    pub key: KeyPath,
+    /// The name of the service that the key belongs to, if it belongs to one.
     pub service: Option<String>,
-    /// What is wrong: `is 0`, `is missing`. Never shows a secret.
+    /// The problem as a clause after the key: `is 0`, `is missing`. Never shows a secret.
     pub problem: String,
-    /// What would be right.
+    /// Describes the values that are allowed.
     pub allowed: String,
-    /// Where the value came from.
     pub origin: Origin,
 }
 
 impl ConfigError {
-    /// An error of the file as a whole: nothing else can be said of it.
-    pub(super) fn of_file(path: &Path, line: Option<usize>, problem: String) -> Box<ConfigError> {
+    /// Returns an error of the file as a whole, which keeps it from being read.
+    pub(crate) fn of_file(path: &Path, line: Option<usize>, problem: String) -> Box<ConfigError> {
         Box::new(ConfigError {
-            key: "(file)".to_owned(),
+            key: KeyPath::default(),
             service: None,
             problem,
             allowed: "a file of TOML 1.0 that can be read".to_owned(),
@@ -54,18 +54,18 @@ impl ConfigError {
         })
     }
 
-    /// The key as a person knows it: with the service's name.
+    /// Returns the key with the name of its service.
     pub fn title(&self) -> String {
         match &self.service {
             Some(service) => format!("{} (service {service})", self.key),
-            None => self.key.clone(),
+            None => self.key.to_string(),
         }
     }
 
-    /// For programs.
+    /// Returns the error for programs.
     pub fn to_json(&self) -> serde_json::Value {
         json!({
-            "key": self.key,
+            "key": self.key.to_string(),
             "service": self.service,
             "problem": self.problem,
             "allowed": self.allowed,
@@ -82,43 +82,37 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything that is wrong with a configuration, sorted by key.
+/// Every error of a file, sorted by key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigErrors(Vec<ConfigError>);
+pub struct ConfigErrors {
+    subject: &'static str,
+    errors: Vec<ConfigError>,
+}
 
 impl ConfigErrors {
-    /// Sorts what was found and drops repetitions.
-    pub(super) fn new(mut errors: Vec<ConfigError>) -> ConfigErrors {
+    /// Sorts the errors and drops repetitions. `subject` names the file, such as `configuration`.
+    pub fn new(subject: &'static str, mut errors: Vec<ConfigError>) -> ConfigErrors {
         errors.sort();
         errors.dedup();
-        ConfigErrors(errors)
+        ConfigErrors { subject, errors }
     }
 
-    /// Each error, sorted by key.
+    /// Returns each error, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
-        self.0.iter()
+        self.errors.iter()
     }
 
-    /// For programs.
+    /// Returns the errors for programs.
     pub fn to_json(&self) -> serde_json::Value {
         self.iter().map(ConfigError::to_json).collect()
     }
 }
 
-impl From<Box<ConfigError>> for ConfigErrors {
-    fn from(error: Box<ConfigError>) -> ConfigErrors {
-        ConfigErrors(vec![*error])
-    }
-}
-
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.0.len();
-        write!(f, "configuration: {count} error{}", if count == 1 { "" } else { "s" })?;
-        for error in &self.0 {
-            write!(f, "\n\n{error}")?;
-        }
-        Ok(())
+        let count = self.errors.len();
+        write!(f, "{}: {count} error{}", self.subject, if count == 1 { "" } else { "s" })?;
+        self.errors.iter().try_for_each(|error| write!(f, "\n\n{error}"))
     }
 }
 
