@@ -286,8 +286,8 @@ fn tell_findings(report: &preflight::Report, service: &str) -> Option<String> {
         report.findings.iter().filter(|finding| finding.service.as_deref().is_none_or(|name| name == service))
     {
         let text = match &finding.topic {
-            Some(topic) => format!("{topic}: {}", finding.text),
-            None => finding.text.clone(),
+            Some(topic) => format!("{topic}: {}", finding.problem),
+            None => finding.problem.to_string(),
         };
         match finding.severity {
             Severity::Error => {

@@ -78,7 +78,7 @@ fn finding(finding: &Finding) -> Value {
         "severity": severity(finding.severity),
         "service": finding.service,
         "topic": finding.topic,
-        "text": finding.text,
+        "text": finding.problem.to_string(),
     })
 }
 
@@ -92,8 +92,9 @@ fn severity(severity: Severity) -> &'static str {
 
 fn print_findings(report: &preflight::Report) {
     for finding in &report.findings {
+        let text = finding.problem.to_string();
         let parts = [Some(severity(finding.severity)), finding.service.as_deref(), finding.topic.as_deref()];
-        let parts: Vec<&str> = parts.into_iter().flatten().chain([finding.text.as_str()]).collect();
+        let parts: Vec<&str> = parts.into_iter().flatten().chain([text.as_str()]).collect();
         say(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() {

@@ -12,7 +12,7 @@ use super::Engine;
 use crate::snapshot::{
     HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
 };
-use watermaster_kafka::seldom::Seldom;
+use watermaster_kafka::log_limiter::LogLimiter;
 
 /// A snapshot is renewed at least this often while records come.
 const RENEW: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ pub(super) struct Report {
     published: Option<Time>,
     clients: Renewal,
     /// Lines of the log that could repeat with each record or attempt.
-    pub(super) seldom: Seldom,
+    pub(super) seldom: LogLimiter,
     /// Allocations that were logged.
     allocations: [u64; Cause::NAMES.len()],
 }

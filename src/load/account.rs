@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::plan::Plan;
 use super::schedule::Shape;
 use super::series::{Delays, Series, What};
-use watermaster_kafka::load::Place;
+use watermaster_kafka::load::RecordPosition;
 
 /// How far the clock of whoever stamps what comes out may be behind ours unnoticed: append times are cut to milliseconds.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);
@@ -17,7 +17,7 @@ pub enum Event {
     /// A record was handed to the producer, or refused by it. Numbers count up from 0.
     Sent(Sent),
     /// The source topic has it, at this place.
-    Delivered { number: usize, place: Place },
+    Delivered { number: usize, place: RecordPosition },
     /// Nobody knows whether the source topic has it.
     Undelivered { number: usize, why: String },
     /// It came out.
@@ -71,7 +71,7 @@ impl At {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     sent: Sent,
-    place: Option<Place>,
+    place: Option<RecordPosition>,
     /// The producer did not take it, or gave it up.
     undelivered: bool,
     /// It came out.
@@ -242,7 +242,7 @@ impl Account {
     }
 
     /// Every delivered record that did not come out: its number, its client's topic, its place.
-    pub fn waiting(&self) -> impl Iterator<Item = (usize, usize, Place)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, usize, RecordPosition)> {
         let waits = |entry: &Entry| entry.place.filter(|_| !entry.seen && !entry.undelivered);
         let entries = self.entries.iter().enumerate();
         entries.filter_map(move |(number, entry)| {

@@ -9,7 +9,7 @@ use watermaster_core::map;
 use watermaster_core::tracker::Tracker;
 
 use super::account::Account;
-use watermaster_kafka::load::{Place, committed};
+use watermaster_kafka::load::{RecordPosition, committed};
 use watermaster_kafka::record::SourceIndex;
 use watermaster_settings::{Kafka, Service};
 
@@ -54,7 +54,7 @@ fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), map::De
     Ok(())
 }
 
-fn partition_of(topic: usize, place: Place) -> Option<SourcePartition> {
+fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> {
     Some((SourceIndex(u16::try_from(topic).ok()?), place.partition))
 }
 
@@ -74,7 +74,7 @@ mod tests {
         for (number, offset) in offsets.iter().enumerate() {
             let (shape, at) = (Shape { value_bytes: 1, key: 0 }, Duration::ZERO);
             account.apply(Event::Sent(Sent { client: 0, shape, attempt: 1, intended: at, due: at, at }));
-            account.apply(Event::Delivered { number, place: Place { partition: 3, offset: *offset } });
+            account.apply(Event::Delivered { number, place: RecordPosition { partition: 3, offset: *offset } });
         }
         account
     }

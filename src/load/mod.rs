@@ -119,9 +119,9 @@ pub fn run(
 
 fn account_of(delivery: watermaster_kafka::load::Delivery) -> Event {
     let number = delivery.number;
-    match delivery.place {
+    match delivery.position {
         Ok(place) => Event::Delivered { number, place },
-        Err(why) => Event::Undelivered { number, why },
+        Err(error) => Event::Undelivered { number, why: error.to_string() },
     }
 }
 

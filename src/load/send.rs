@@ -8,7 +8,7 @@ use super::account::{Again, Event, Sent};
 use super::plan::Plan;
 use super::schedule::Schedule;
 use super::stamp::{HEADER, Stamp};
-use watermaster_kafka::load::{Delivery, LoadProducer, Outgoing};
+use watermaster_kafka::load::{Delivery, LoadProducer, LoadRecord};
 
 /// How long the last records may take to be acknowledged.
 const FLUSH_LIMIT: Duration = Duration::from_secs(15);
@@ -21,14 +21,14 @@ pub trait Line {
     ///
     /// # Errors
     /// In words, when it never will be.
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, String>;
+    fn send(&mut self, outgoing: &LoadRecord<'_>) -> Result<bool, String>;
 
     /// Waits until the fate of all is known, within a limit.
     fn flush(&mut self, limit: Duration);
 }
 
 impl<F: Fn(Delivery) + Send + Sync + 'static> Line for LoadProducer<F> {
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, String> {
+    fn send(&mut self, outgoing: &LoadRecord<'_>) -> Result<bool, String> {
         LoadProducer::send(self, outgoing).map_err(|error| error.to_string())
     }
 
@@ -137,7 +137,7 @@ impl<'a, L: Line> Player<'a, L> {
         let mut headers = vec![(HEADER, stamp.as_str())];
         headers.extend(client.header());
         let topic = &self.plan.topics[client.topic];
-        let outgoing = Outgoing { topic, number, key: key.as_deref(), value: &value, headers: &headers };
+        let outgoing = LoadRecord { topic, number, key: key.as_deref(), value: &value, headers: &headers };
         loop {
             match self.line.send(&outgoing) {
                 Ok(true) => return true,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     impl Line for Recorder<'_> {
-        fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, String> {
+        fn send(&mut self, outgoing: &LoadRecord<'_>) -> Result<bool, String> {
             self.asked += 1;
             if self.asked % 2 == 1 {
                 return Ok(false);

@@ -1,6 +1,6 @@
-//! A plain producer and an independent reader: what the demo and tests put before and behind the throttler.
+//! A plain producer and an independent reader, which the demo and tests put before and behind the throttler.
 //!
-//! They share nothing with the throttler's own consumer and producer, so that they can't share a mistake with them.
+//! They share no code with the throttler's consumer and producer, and so no mistake.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,17 +14,19 @@ use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
-use super::client::KafkaError;
+use crate::client::KafkaError;
 
-/// How long a full queue is waited for, and how long the reader waits for a record.
-const STEP: Duration = Duration::from_millis(20);
+/// The wait for room in a full queue, and the reader's wait for a record.
+const POLL_TIMEOUT: Duration = Duration::from_millis(20);
+
+const THREAD: &str = "target-reader";
 
 /// Sends records with one header each.
 pub struct TestProducer {
     producer: ThreadedProducer<Failures>,
 }
 
-/// Counts what was not acknowledged.
+/// Counts records that were not acknowledged.
 #[derive(Default)]
 struct Failures(AtomicU64);
 
@@ -41,7 +43,7 @@ impl ProducerContext for Failures {
 }
 
 impl TestProducer {
-    /// A producer that keeps order and doesn't send twice.
+    /// Makes a producer that keeps order and doesn't send twice.
     pub fn new(bootstrap_servers: &str) -> Result<TestProducer, KafkaError> {
         let producer = ClientConfig::new()
             .set("bootstrap.servers", bootstrap_servers)
@@ -61,24 +63,24 @@ impl TestProducer {
                 Ok(()) => return Ok(()),
                 Err((ClientError::MessageProduction(RDKafkaErrorCode::QueueFull), unsent)) => {
                     record = unsent;
-                    std::thread::sleep(STEP);
+                    std::thread::sleep(POLL_TIMEOUT);
                 }
                 Err((error, _)) => return Err(error.into()),
             }
         }
     }
 
-    /// Waits until everything is acknowledged; an error if anything was not.
+    /// Waits until all records are acknowledged; an error if one was not.
     pub fn flush(&self, limit: Duration) -> Result<(), KafkaError> {
         self.producer.flush(limit)?;
         match self.producer.context().0.load(Ordering::Relaxed) {
             0 => Ok(()),
-            lost => Err(KafkaError::Client(format!("the broker did not acknowledge {lost} records"))),
+            records => Err(KafkaError::Unacknowledged { records }),
         }
     }
 }
 
-/// Reads all partitions of a topic, without a group, and tells when each record arrived.
+/// Reads all partitions of a topic, without a group, and reports the arrival of each record.
 pub struct TargetReader {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -107,15 +109,15 @@ impl TargetReader {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
-            .name("target-reader".to_owned())
+            .name(THREAD.to_owned())
             .spawn(move || {
                 while !stopped.load(Ordering::Relaxed) {
-                    if let Some(Ok(_record)) = consumer.poll(STEP) {
+                    if let Some(Ok(_record)) = consumer.poll(POLL_TIMEOUT) {
                         on_arrival(Instant::now());
                     }
                 }
             })
-            .map_err(|error| KafkaError::Client(format!("can't start a thread: {error}")))?;
+            .map_err(|source| KafkaError::Thread { name: THREAD, source })?;
         Ok(TargetReader { stop, thread: Some(thread) })
     }
 }
