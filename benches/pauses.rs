@@ -9,7 +9,7 @@ mod workload;
 use std::env;
 use std::time::{Duration, Instant};
 
-use watermaster::snapshot::{Renewal, ServiceSnapshot, SnapshotCell};
+use watermaster::snapshot::{ServiceSnapshot, SnapshotBuilder, SnapshotCell};
 use watermaster_core::map::Map;
 use watermaster_core::policy::{Lending, Mode, Overflow, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
@@ -130,8 +130,8 @@ fn edges(name: &str, lending: Lending, clients: usize) {
 fn publications(clients: usize) {
     let policy = Policy { burst: Ratio::ONE, ..policy(Mode::Shape, PLENTY, clients) };
     let mut service = Service::new(policy, clients);
-    let (cell, mut renewal) = (SnapshotCell::default(), Renewal::default());
-    cell.set(ServiceSnapshot { clients: renewal.renew(&service.throttle), ..ServiceSnapshot::default() });
+    let (cell, mut builder) = (SnapshotCell::default(), SnapshotBuilder::default());
+    cell.set(ServiceSnapshot { clients: builder.build(&service.throttle), ..ServiceSnapshot::default() });
     let (mut all, mut flags) = (Vec::new(), Vec::new());
     for _ in 0..500 {
         // What a round of records leaves in the processor's caches is not this.
@@ -141,7 +141,7 @@ fn publications(clients: usize) {
         }
         service.pass(Duration::from_millis(100));
         all.push(timed(|| {
-            cell.set(ServiceSnapshot { clients: renewal.renew(&service.throttle), ..ServiceSnapshot::default() });
+            cell.set(ServiceSnapshot { clients: builder.build(&service.throttle), ..ServiceSnapshot::default() });
         }));
         flags.push(timed(|| cell.set((*cell.get()).clone())));
     }

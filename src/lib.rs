@@ -5,6 +5,8 @@ pub mod cli;
 pub mod demo;
 pub mod engine;
 pub mod exit;
+#[cfg(test)]
+mod fixture;
 pub mod heartbeat;
 pub mod load;
 pub mod metrics;

@@ -10,12 +10,12 @@ use watermaster_kafka::preflight::{self, Finding, Severity, Unreachable};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 
 /// The longest wait for the brokers.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the brokers said, if they were asked.
-type Asked = Option<Result<preflight::Report, Unreachable>>;
+/// The brokers' answer, if they were asked.
+type BrokerAnswer = Option<Result<preflight::Report, Unreachable>>;
 
-/// Says what is wrong, what is doubtful, or that all is well.
+/// Prints errors and warnings, or that the configuration is valid.
 pub fn check(args: &Check) -> Exit {
     let config = args.file.load();
     let asked = match &config {
@@ -39,14 +39,14 @@ pub fn check(args: &Check) -> Exit {
     exit
 }
 
-/// Asks the brokers, as a start does, and whether transactions work, which a start finds out by itself.
+/// Asks the brokers as `run` does at its start, and tries a transaction.
 fn ask(config: &Config) -> Result<preflight::Report, Unreachable> {
-    let mut report = preflight::check(&config.settings, CONNECT)?;
-    preflight::probe_transactions(&config.settings, CONNECT, &mut report);
+    let mut report = preflight::check(&config.settings, CONNECT_TIMEOUT)?;
+    preflight::probe_transactions(&config.settings, CONNECT_TIMEOUT, &mut report);
     Ok(report)
 }
 
-fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Exit {
+fn exit_of(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Exit {
     match (config, asked) {
         (Err(_), _) => Exit::Config,
         (Ok(_), Some(Err(_))) => Exit::Unreachable,
@@ -55,7 +55,7 @@ fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Exit {
     }
 }
 
-fn report(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Value {
+fn report(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Value {
     let mut report = match config {
         Ok(config) => {
             let warnings: Vec<_> = config.warnings.iter().map(ConfigError::to_json).collect();
@@ -98,7 +98,7 @@ fn print_findings(report: &preflight::Report) {
         say(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() {
-        say("the brokers know every topic");
+        say("the brokers have every topic");
     }
 }
 

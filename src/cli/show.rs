@@ -3,7 +3,7 @@
 use super::{Output, Show, refuse, say};
 use crate::exit::Exit;
 
-/// Prints the configuration that takes effect.
+/// Prints the effective configuration.
 pub fn show(args: &Show) -> Exit {
     let config = match args.file.load() {
         Ok(config) => config,

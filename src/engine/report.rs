@@ -10,7 +10,7 @@ use watermaster_core::units::Time;
 
 use super::Engine;
 use crate::snapshot::{
-    HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
+    HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot, SnapshotBuilder,
 };
 use watermaster_kafka::log_limiter::LogLimiter;
 
@@ -39,7 +39,7 @@ pub(super) struct Report {
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
-    clients: Renewal,
+    clients: SnapshotBuilder,
     /// Lines of the log that could repeat with each record or attempt.
     pub(super) seldom: LogLimiter,
     /// Allocations that were logged.
@@ -173,7 +173,7 @@ impl Engine<'_> {
         let throttle = &self.throttle;
         let policy = throttle.policy();
         let (unregistered, unregistered_shadow) = throttle.of_nobody();
-        let clients = self.report.clients.renew(throttle);
+        let clients = self.report.clients.build(throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));

@@ -15,9 +15,9 @@ const CYCLE: Duration = Duration::from_secs(1);
 /// What happens to a service between two snapshots.
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many neighbouring clients send a record each, from this one on.
+    /// From the first number on, the second number of neighbouring clients send a record each.
     Arrive(u16, u16),
-    /// Cycles go by: what waits goes, who says nothing is forgotten.
+    /// Cycles pass: delayed records are sent, idle clients are forgotten.
     Wait(u8),
     Publish,
 }
@@ -39,7 +39,7 @@ struct Service {
 impl Service {
     fn new() -> Service {
         let now = Time::ZERO + Duration::from_secs(1_000);
-        let demo = crate::demo::setup::service(Mode::Reject, true).policy;
+        let demo = crate::fixture::service(Mode::Reject, true).policy;
         let policy = Policy { cycle: CYCLE, client_idle_timeout: 2 * CYCLE, max_clients: 2_000, ..demo };
         let mut throttle = Throttle::new(policy, now);
         throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
@@ -87,8 +87,8 @@ fn numbers(counts: &Counts) -> [u64; 3] {
     [counts.admitted, counts.delayed, counts.rejected.total()]
 }
 
-fn sum(clients: &Clients, of_nobody: &Counts) -> [u64; 3] {
-    let mut sum = *of_nobody;
+fn sum(clients: &Clients, unregistered: &Counts) -> [u64; 3] {
+    let mut sum = *unregistered;
     sum.merge(&clients.forgotten().counts);
     clients.iter().for_each(|client| sum.merge(&client.counts));
     numbers(&sum)
@@ -97,15 +97,15 @@ fn sum(clients: &Clients, of_nobody: &Counts) -> [u64; 3] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn sums_never_fall_and_never_exceed_the_truth_whatever_is_renewed(
+    fn sums_never_fall_and_never_exceed_the_truth_with_any_number_of_copied_pages(
         always in 0..2_usize,
         others in 1..5_usize,
         steps in prop::collection::vec(step(), 1..40),
     ) {
         let mut service = Service::new();
-        let mut renewal = Renewal::default();
+        let mut builder = SnapshotBuilder::default();
         let mut before = [0; 3];
-        // What was true of each when which snapshot was made.
+        // The figures of each client when each snapshot was made.
         let mut history: Vec<BTreeMap<String, [u64; 4]>> = Vec::new();
         for step in &steps {
             service.apply(step);
@@ -113,7 +113,7 @@ proptest! {
                 continue;
             }
             let throttle = &service.throttle;
-            let clients = renewal.renew_some(
+            let clients = builder.build_some(
                 throttle.known(), throttle.pages(), [always, always + others], |number| service.page(number));
             let shown = sum(&clients, &throttle.of_nobody().0);
             let truth = service.decided();
@@ -132,14 +132,14 @@ proptest! {
             let names: Vec<&str> = clients.iter().map(|client| &*client.name).collect();
             prop_assert!(names.is_sorted_by(|a, b| a < b), "sorted, each once");
             prop_assert_eq!(clients.known(), service.throttle.known());
-            // How long a page may have to wait for its turn.
+            // The number of snapshots after which each page has had its turn.
             let turns = service.throttle.pages().saturating_sub(always).div_ceil(others).max(1);
             let lately = &history[history.len().saturating_sub(turns)..];
             for (name, shown) in clients.iter().map(figures) {
                 let was = |then: &BTreeMap<String, [u64; 4]>| then.get(&name) == Some(&shown);
                 prop_assert!(lately.iter().any(was), "{name} as it was more than {turns} snapshots ago");
             }
-            // Who has been there all the time, and did not go and come back elsewhere, is shown.
+            // A client that was registered all the time, in one place, is shown.
             let life = |then: &BTreeMap<String, [u64; 4]>, name: &str| then.get(name).map(|[since, ..]| *since);
             for name in lately[0].keys() {
                 let since = life(&lately[0], name);
@@ -151,9 +151,9 @@ proptest! {
 }
 
 #[test]
-fn as_many_as_are_renewed_at_once_are_of_one_moment() {
-    let mut renewal = Renewal::default();
-    let pages = AT_ONCE;
+fn as_many_clients_as_one_snapshot_copies_are_of_one_moment() {
+    let mut builder = SnapshotBuilder::default();
+    let pages = COPIED;
     for moment in 1..4_u64 {
         let page = |number: usize| {
             let client = |place| ClientSnapshot {
@@ -163,7 +163,7 @@ fn as_many_as_are_renewed_at_once_are_of_one_moment() {
             };
             Page::new((0..PAGE).map(client).collect(), Forgotten::default())
         };
-        let clients = renewal.renew_some(pages * PAGE, pages, [ALWAYS, AT_ONCE], page);
+        let clients = builder.build_some(pages * PAGE, pages, [CURRENT, COPIED], page);
         assert_eq!(clients.iter().len(), pages * PAGE);
         assert!(clients.iter().all(|client| client.wants == moment));
     }
@@ -172,7 +172,7 @@ fn as_many_as_are_renewed_at_once_are_of_one_moment() {
 /// A client of the demo that sent five times the capacity at once.
 fn flooding(enforce: bool) -> ClientSnapshot {
     let now = Time::ZERO + Duration::from_secs(1_000);
-    let policy = crate::demo::setup::service(Mode::Shape, enforce).policy;
+    let policy = crate::fixture::service(Mode::Shape, enforce).policy;
     let sent = i64::try_from(policy.capacity * 5).unwrap();
     let mut throttle = Throttle::new(policy, now);
     throttle.handle_assigned(now, 0, 0, &Map::default(), sent);
@@ -180,11 +180,11 @@ fn flooding(enforce: bool) -> ClientSnapshot {
         let sender = Sender::Client("home-loan");
         throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });
     }
-    Renewal::default().renew(&throttle).get("home-loan").unwrap().clone()
+    SnapshotBuilder::default().build(&throttle).get("home-loan").unwrap().clone()
 }
 
 #[test]
-fn nothing_waits_in_passthrough_but_it_is_shown_what_would() {
+fn in_shadow_mode_nothing_waits_but_the_shadow_backlog_is_shown() {
     let (enforced, observed) = (flooding(true), flooding(false));
     assert!(enforced.backlog > 0 && enforced.shadow_backlog == 0, "{enforced:?}");
     assert!(observed.backlog == 0 && observed.shadow_backlog == enforced.backlog, "{observed:?}");
