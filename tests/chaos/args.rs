@@ -55,6 +55,25 @@ pub struct Args {
     pub keep: Option<PathBuf>,
 }
 
+impl Default for Args {
+    fn default() -> Args {
+        Args {
+            minutes: 5.0,
+            seed: crate::plan::now_ms() / 1000,
+            modes: vec![Mode::Shape],
+            rate: 1200,
+            instances: 3,
+            faults: Vec::new(),
+            group_protocol: "classic".to_owned(),
+            one_at_a_time: false,
+            short: false,
+            mutants: false,
+            planted: Vec::new(),
+            keep: None,
+        }
+    }
+}
+
 /// A text to print instead of running, and the exit code.
 #[derive(Debug)]
 pub struct EarlyExit {
@@ -64,20 +83,7 @@ pub struct EarlyExit {
 
 /// Parses the words of the command line.
 pub fn parse(words: &[String]) -> Result<Args, EarlyExit> {
-    let mut args = Args {
-        minutes: 5.0,
-        seed: crate::plan::now_ms() / 1000,
-        modes: vec![Mode::Shape],
-        rate: 1200,
-        instances: 3,
-        faults: Vec::new(),
-        group_protocol: "classic".to_owned(),
-        one_at_a_time: false,
-        short: false,
-        mutants: false,
-        planted: Vec::new(),
-        keep: None,
-    };
+    let mut args = Args::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().cloned().ok_or_else(|| refuse(&format!("{word} needs a value")));
