@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tracing::{debug, error, info, warn};
 use watermaster_core::backlog::Slot;
 use watermaster_core::chunks::Chunks;
-use watermaster_core::map::DecodeError;
+use watermaster_core::offset_map::DecodeError;
 use watermaster_core::round::{Form, Round, Rules, Transactions};
 use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;

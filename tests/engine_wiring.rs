@@ -22,7 +22,7 @@ use watermaster::settings::{
     StartFrom,
 };
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
-use watermaster_core::map::{self, MapBudget};
+use watermaster_core::offset_map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Weight};
 
@@ -118,7 +118,7 @@ impl Bench {
         let list = consumer.committed_offsets(list, PATIENCE).unwrap();
         let element = &list.elements()[0];
         let Offset::Offset(base) = element.offset() else { return BTreeSet::new() };
-        let map = map::decode(base, element.metadata().as_bytes()).unwrap();
+        let map = offset_map::decode(base, element.metadata().as_bytes()).unwrap();
         (0..base).chain(map.completed.iter().flat_map(|run| run.start..run.end)).collect()
     }
 

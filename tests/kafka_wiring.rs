@@ -21,7 +21,7 @@ use watermaster::settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
     Source, StartFrom,
 };
-use watermaster_core::map::{self, MapBudget};
+use watermaster_core::offset_map::{self, MapBudget};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
 use watermaster_core::tracker::Tracker;
@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// The metadata of a commit at `base` with nothing completed beyond it but `base + 1`.
 fn map(base: i64) -> String {
     let runs = std::iter::once(base + 1..base + 2).collect();
-    map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
+    offset_map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
 }
 
 struct Bench {

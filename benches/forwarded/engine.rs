@@ -14,7 +14,7 @@ use watermaster::settings::{
     StartFrom,
 };
 use watermaster::snapshot::SnapshotCell;
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Weight};
 

@@ -5,7 +5,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::map::MapBudget;
+use crate::offset_map::MapBudget;
 use crate::units::{Ratio, Weight};
 
 /// The policy of one service.

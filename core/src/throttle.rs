@@ -25,7 +25,7 @@ use std::time::Duration;
 use crate::backlog::{Backlog, Held, Lane, List, Slot};
 use crate::bucket::LeakyBucket;
 use crate::delays::Histogram;
-use crate::map::{self, Map, MemorySlice};
+use crate::offset_map::{self, AdmissionSlice, OffsetMap};
 use crate::policy::Policy;
 use crate::reason::Reason;
 use crate::registry::{Client, Counts, Forgotten, Registry};
@@ -284,7 +284,7 @@ impl Throttle {
     // ## Partitions
 
     /// A partition came, with what its last commit said. `high` is its high watermark now.
-    pub fn handle_assigned(&mut self, now: Time, partition: u32, base: i64, map: &Map, high: i64) {
+    pub fn handle_assigned(&mut self, now: Time, partition: u32, base: i64, map: &OffsetMap, high: i64) {
         let now = self.not_before(now);
         self.roll(now);
         while self.partitions.len() <= partition as usize {
@@ -386,7 +386,7 @@ impl Throttle {
     ///
     /// # Errors
     /// The map does not fit in its budget: a defect, for no record completes that does not fit.
-    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), map::TooLarge> {
+    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), offset_map::TooLarge> {
         self.commit_without(now, partition, &[])
     }
 
@@ -399,14 +399,14 @@ impl Throttle {
         now: Time,
         partition: u32,
         offsets: &[i64],
-    ) -> Result<(i64, String), map::TooLarge> {
+    ) -> Result<(i64, String), offset_map::TooLarge> {
         let now = self.not_before(now);
         let place = &mut self.partitions[partition as usize];
         let ahead = self.wall_ahead_ms;
-        let admitted: Vec<MemorySlice> = place.memory.slices(now).map(|slice| memory_slice(slice, ahead)).collect();
+        let admitted: Vec<AdmissionSlice> = place.memory.slices(now).map(|slice| memory_slice(slice, ahead)).collect();
         let earlier = (!offsets.is_empty()).then(|| place.tracker.without(offsets));
         let tracker = earlier.as_ref().unwrap_or(&place.tracker);
-        let text = map::encode(self.policy.map_budget, tracker, self.map_room.slice_ms, &admitted)?;
+        let text = offset_map::encode(self.policy.map_budget, tracker, self.map_room.slice_ms, &admitted)?;
         let base = tracker.base();
         place.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         Ok((base, text))
@@ -558,22 +558,22 @@ impl MapRoom {
     /// everything pass, so room is left for a large number in any case.
     fn new(policy: &Policy) -> MapRoom {
         let (bits, admitted) = (policy.map_budget.payload_bits(), (policy.capacity * 2).max(1 << 24));
-        let mut slices = map::MAX_SLICES;
-        while slices > 1 && map::overhead_bits(slices, admitted) > bits / 2 {
+        let mut slices = offset_map::MAX_SLICES;
+        while slices > 1 && offset_map::overhead_bits(slices, admitted) > bits / 2 {
             slices /= 2;
         }
         let (width, window) = (slice_width(policy.cycle), policy.cycle + 2 * slice_width(policy.cycle));
         let fine = window.as_nanos().div_ceil(width.as_nanos());
         let slice_ms = width.as_millis() * fine.div_ceil(slices as u128);
         MapRoom {
-            set_bits: bits.saturating_sub(map::overhead_bits(slices, admitted)),
+            set_bits: bits.saturating_sub(offset_map::overhead_bits(slices, admitted)),
             slice_ms: u32::try_from(slice_ms).unwrap_or(u32::MAX),
         }
     }
 }
 
-fn memory_slice((end, admitted): (Time, u64), wall_ahead_ms: i64) -> MemorySlice {
-    MemorySlice { end_ms: ((end.as_nanos() / MILLI) as i64).saturating_add(wall_ahead_ms).max(0), admitted }
+fn memory_slice((end, admitted): (Time, u64), wall_ahead_ms: i64) -> AdmissionSlice {
+    AdmissionSlice { end_ms: ((end.as_nanos() / MILLI) as i64).saturating_add(wall_ahead_ms).max(0), admitted }
 }
 
 fn arrival_held(arrival: &Arrival<'_>, client: u32, partition: u32, since: Time) -> Held {

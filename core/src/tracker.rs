@@ -7,14 +7,12 @@
 
 mod holes;
 mod ring;
-mod runs;
 
 use std::ops::Range;
 
-use crate::map::{MAX_SPAN, SetShape};
+use crate::offset_runs::{MAX_SPAN, OffsetRuns, SetShape};
 use holes::Holes;
 use ring::BitRing;
-pub use runs::OffsetRuns;
 
 /// What a record turned out to be when it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +154,7 @@ impl Tracker {
         })
     }
 
-    /// The most bits that the completed set takes in a map now, without [`overhead_bits`](crate::map::overhead_bits).
+    /// The most bits that the completed set takes in a map now, without [`overhead_bits`](crate::offset_map::overhead_bits).
     /// Observing never makes it larger, nor does completing the record at the base.
     pub fn bits_bound(&self) -> u64 {
         self.shape().bits_bound()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::section::Section;

@@ -8,8 +8,8 @@ use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::map::{self, DecodeError, Map};
-use watermaster_core::tracker::OffsetRuns;
+use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
+use watermaster_core::offset_runs::OffsetRuns;
 
 use super::ffi;
 use super::record::SourceIndex;
@@ -80,7 +80,7 @@ pub enum Committed {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Start {
     pub base: i64,
-    pub map: Map,
+    pub map: OffsetMap,
     /// Records deleted before they were read.
     pub lost: u64,
     /// No offset was committed.
@@ -101,12 +101,12 @@ pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) ->
             StartFrom::Earliest => low,
             StartFrom::Latest => high,
         };
-        return Ok(Start { base, map: Map::default(), lost: 0, commit_first: true });
+        return Ok(Start { base, map: OffsetMap::default(), lost: 0, commit_first: true });
     };
     let offset = *offset;
-    let map = match (map::decode(offset, metadata), rules.on_foreign_offset) {
+    let map = match (offset_map::decode(offset, metadata), rules.on_foreign_offset) {
         (Ok(map), _) => map,
-        (Err(_), OnForeignOffset::Replay) => Map::default(),
+        (Err(_), OnForeignOffset::Replay) => OffsetMap::default(),
         (Err(why), OnForeignOffset::Stop) => return Err(Refusal::Foreign { offset, why }),
     };
     if (low..=high).contains(&offset) {
@@ -119,18 +119,18 @@ pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) ->
 }
 
 /// Starts at what is left. What was admitted lately stays charged in any case.
-fn start_after_loss(offset: i64, map: Map, low: i64) -> Start {
-    let Map { completed, admitted } = map;
+fn start_after_loss(offset: i64, map: OffsetMap, low: i64) -> Start {
+    let OffsetMap { completed, admitted } = map;
     if offset > low {
         // Beyond the end: the topic is not what it was, nor is what the map says of its offsets.
-        let map = Map { completed: OffsetRuns::new(), admitted };
+        let map = OffsetMap { completed: OffsetRuns::new(), admitted };
         return Start { base: low, map, lost: 0, commit_first: true };
     }
     let done = completed.iter().map(|run| run.end.min(low).saturating_sub(run.start).max(0)).sum::<i64>();
     let base = completed.iter().find(|run| run.contains(&low)).map_or(low, |run| run.end);
     let completed = completed.iter().filter(|run| run.start > base).collect();
     let lost = u64::try_from(low - offset - done).unwrap_or(0);
-    Start { base, map: Map { completed, admitted }, lost, commit_first: true }
+    Start { base, map: OffsetMap { completed, admitted }, lost, commit_first: true }
 }
 
 /// What the group has committed. With `read_committed`, pending transactions are waited for.
@@ -230,7 +230,7 @@ fn by_partition(
 
 #[cfg(test)]
 mod tests {
-    use watermaster_core::map::{MapBudget, MemorySlice, encode};
+    use watermaster_core::offset_map::{AdmissionSlice, MapBudget, encode};
     use watermaster_core::tracker::Tracker;
 
     use super::*;
@@ -245,7 +245,7 @@ mod tests {
         on_foreign_offset: OnForeignOffset::Replay,
         on_data_loss: OnDataLoss::Continue,
     };
-    const LATELY: MemorySlice = MemorySlice { end_ms: 1_700_000_000_000, admitted: 7 };
+    const LATELY: AdmissionSlice = AdmissionSlice { end_ms: 1_700_000_000_000, admitted: 7 };
 
     /// Committed by us at 100, with 103 to 105 and 110 to 119 completed.
     fn ours() -> Committed {

@@ -12,7 +12,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::map::{DecodeError, Map};
+use watermaster_core::offset_map::{DecodeError, OffsetMap};
 
 use super::assign::{self, Rules, Topics};
 use super::client::{self, KafkaError};
@@ -104,7 +104,7 @@ pub struct Assignment {
     /// The first offset that is read.
     pub base: i64,
     /// What is completed beyond it.
-    pub map: Map,
+    pub map: OffsetMap,
     /// The first offset that exists.
     pub low: i64,
     /// The offset after the last (stable) record.

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use watermaster_core::map::{self, MapBudget};
-use watermaster_core::tracker::{OffsetRuns, Tracker};
+use watermaster_core::offset_map::{self, MapBudget};
+use watermaster_core::offset_runs::OffsetRuns;
+use watermaster_core::tracker::Tracker;
 
 use super::consumer::PartitionCommit;
 use crate::failpoint::{Fault, planted};
@@ -14,7 +15,7 @@ pub(super) fn damaged(commit: &PartitionCommit) -> (i64, Cow<'_, str>) {
     if !planted(Fault::EmptyMap) && !planted(Fault::OffsetOffByOne) {
         return (base, Cow::Borrowed(&commit.metadata));
     }
-    let Ok(mut map) = map::decode(base, commit.metadata.as_bytes()) else {
+    let Ok(mut map) = offset_map::decode(base, commit.metadata.as_bytes()) else {
         return (base, Cow::Borrowed(&commit.metadata));
     };
     if planted(Fault::EmptyMap) {
@@ -26,6 +27,6 @@ pub(super) fn damaged(commit: &PartitionCommit) -> (i64, Cow<'_, str>) {
     }
     let tracker = Tracker::restore(base, &map.completed);
     // One slice a second: the exact width matters to nobody here.
-    let metadata = map::encode(MapBudget::default(), &tracker, 1_000, &map.admitted).unwrap_or_default();
+    let metadata = offset_map::encode(MapBudget::default(), &tracker, 1_000, &map.admitted).unwrap_or_default();
     (tracker.base(), Cow::Owned(metadata))
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::units::{Ratio, Time, Weight};
@@ -83,7 +83,7 @@ impl Service {
     pub fn with(case: Case, policy: Policy, clients: usize) -> Service {
         let now = Time::from_nanos(1_700_000_000_000_000_000);
         let mut throttle = Throttle::new(policy, now);
-        throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
         let ids = vec![String::new(); BATCH];
         let mut service = Service { case, throttle, clients, ids, random: 1, now, offset: 0 };
         for client in 0..clients {

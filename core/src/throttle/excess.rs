@@ -149,7 +149,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::map::{Map, MapBudget};
+    use crate::offset_map::{MapBudget, OffsetMap};
     use crate::policy::{CatchUp, ClientPolicy, Lending, Mode, Overflow, Policy, Window};
     use crate::throttle::{Arrival, Sender};
     use crate::units::{Ratio, Time, Weight};
@@ -224,7 +224,7 @@ mod tests {
         ) {
             let mut now = Time::ZERO + Duration::from_secs(1_000);
             let mut throttle = Throttle::new(policy(enforce), now);
-            throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+            throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
             let mut offset = 0;
             for (number, step) in steps.iter().enumerate() {
                 match *step {

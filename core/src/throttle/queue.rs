@@ -7,7 +7,7 @@ use super::{
     Action, Arrival, NOBODY, PauseReason, PendingRejection, Rejection, Sender, Throttle, VIRTUAL, arrival_held,
 };
 use crate::backlog::{Backlog, Held, Lane, List, Slot};
-use crate::map::MAX_SPAN;
+use crate::offset_runs::MAX_SPAN;
 use crate::policy::{Mode, Overflow};
 use crate::reason::Reason;
 use crate::units::Time;

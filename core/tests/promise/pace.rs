@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::Strategy;
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 
 use crate::case::{Class, policies};

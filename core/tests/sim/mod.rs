@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use watermaster_core::backlog::Slot;
-use watermaster_core::map::{self, Map, MapBudget};
+use watermaster_core::offset_map::{self, MapBudget, OffsetMap};
 use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
@@ -89,7 +89,7 @@ impl Sim {
             turns: 0,
         };
         for partition in 0..partitions {
-            sim.throttle.handle_assigned(START, partition, 0, &Map::default(), 0);
+            sim.throttle.handle_assigned(START, partition, 0, &OffsetMap::default(), 0);
         }
         sim
     }
@@ -181,7 +181,7 @@ impl Sim {
         self.throttle = Throttle::new(policy, self.now);
         self.held.clear();
         for (partition, (base, text)) in (0u32..).zip(&commits) {
-            let map = map::decode(*base, text.as_bytes()).expect("our own map");
+            let map = offset_map::decode(*base, text.as_bytes()).expect("our own map");
             self.paused[partition as usize] = false;
             self.throttle.handle_assigned(self.now, partition, *base, &map, self.ends[partition as usize]);
         }

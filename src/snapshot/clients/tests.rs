@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use watermaster_core::map::Map;
+use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::registry::{Counts, PAGE};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
@@ -42,7 +42,7 @@ impl Service {
         let demo = crate::demo::setup::service(Mode::Reject, true).policy;
         let policy = Policy { cycle: CYCLE, client_idle_timeout: 2 * CYCLE, max_clients: 2_000, ..demo };
         let mut throttle = Throttle::new(policy, now);
-        throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
         Service { throttle, now, offset: 0 }
     }
 
@@ -175,7 +175,7 @@ fn flooding(enforce: bool) -> ClientSnapshot {
     let policy = crate::demo::setup::service(Mode::Shape, enforce).policy;
     let sent = i64::try_from(policy.capacity * 5).unwrap();
     let mut throttle = Throttle::new(policy, now);
-    throttle.handle_assigned(now, 0, 0, &Map::default(), sent);
+    throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), sent);
     for offset in 0..sent {
         let sender = Sender::Client("home-loan");
         throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });

@@ -1,8 +1,8 @@
 //! What was admitted lately, as bits: how many in each slice of time, back from the newest.
 
 use super::bits::{BitReader, BitWriter, Malformed};
-use super::shape::{NUMBER_WIDTH_BITS, rice};
-use super::{MAX_SLICES, MemorySlice};
+use super::{AdmissionSlice, MAX_SLICES};
+use crate::offset_runs::shape::{NUMBER_WIDTH_BITS, rice};
 
 /// Bits of the number of slices.
 const SLICES_BITS: u32 = 9;
@@ -19,7 +19,7 @@ pub(super) fn bits_bound(slices: usize, admitted: u64) -> u64 {
 const MAX_ADMITTED: u64 = 1 << 62;
 
 /// Writes slices of `slice_ms` each.
-pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice]) {
+pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[AdmissionSlice]) {
     let slice_ms = slice_ms.max(1);
     let counted = || slices.iter().filter(|slice| slice.admitted > 0);
     let Some(newest) = counted().map(|slice| slice.end_ms.max(0)).max() else {
@@ -37,14 +37,14 @@ pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice])
 }
 
 /// All of them as the newest: remembered longer, never shorter.
-pub(super) fn in_one(slices: &[MemorySlice]) -> Option<MemorySlice> {
+pub(super) fn in_one(slices: &[AdmissionSlice]) -> Option<AdmissionSlice> {
     let end_ms = slices.iter().filter(|slice| slice.admitted > 0).map(|slice| slice.end_ms).max()?;
     let admitted = slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(slice.admitted));
-    Some(MemorySlice { end_ms, admitted })
+    Some(AdmissionSlice { end_ms, admitted })
 }
 
 /// The counts, newest first. One between two steps counts in the later, one too old in the oldest: it is remembered longer, not shorter.
-fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a MemorySlice>) -> Vec<u64> {
+fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a AdmissionSlice>) -> Vec<u64> {
     let mut counts: Vec<u64> = Vec::new();
     let mut room = MAX_ADMITTED;
     for slice in slices {
@@ -61,7 +61,7 @@ fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a Memor
 }
 
 /// Reads what [`write`] wrote, oldest first.
-pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<MemorySlice>, Malformed> {
+pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<AdmissionSlice>, Malformed> {
     let count = bits.take(SLICES_BITS)?;
     if count == 0 {
         return Ok(Vec::new());
@@ -74,7 +74,7 @@ pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<MemorySlice>, Malform
         let admitted = bits.take_rice(parameter)?;
         let end_ms = width.checked_mul(age).and_then(|back| newest.checked_sub(back)).ok_or(Malformed)?;
         if admitted > 0 {
-            slices.push(MemorySlice { end_ms, admitted });
+            slices.push(AdmissionSlice { end_ms, admitted });
         }
     }
     slices.reverse();

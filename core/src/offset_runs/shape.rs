@@ -3,11 +3,11 @@
 use super::MAX_SPAN;
 
 /// Bits before the set itself, at most: its kind, its count, two Rice parameters.
-pub(super) const HEADER_BITS: u64 = 2 + NUMBER_WIDTH_BITS as u64 + 25 + 2 * PARAMETER_BITS as u64;
+pub(crate) const HEADER_BITS: u64 = 2 + NUMBER_WIDTH_BITS as u64 + 25 + 2 * PARAMETER_BITS as u64;
 /// Bits of the width of a number.
-pub(super) const NUMBER_WIDTH_BITS: u32 = 6;
+pub(crate) const NUMBER_WIDTH_BITS: u32 = 6;
 /// Bits of a Rice parameter of the set; the sums are at most 2²⁴, so it is at most 24.
-pub(super) const PARAMETER_BITS: u32 = 5;
+pub(crate) const PARAMETER_BITS: u32 = 5;
 
 /// What is known of a set in O(1). It begins with an offset that waits and ends with one that is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,7 +20,7 @@ pub(crate) struct SetShape {
 
 /// How a set is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The lengths of the runs, less one: waiting, completed, waiting, … Never more than a bit for each offset, since that
     /// is what the parameters 0 and 0 come to.
     Runs { waiting: u32, completed: u32 },
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 
 impl SetShape {
     /// The cheapest kind and the most bits that the set can take in it, without its header.
-    pub(super) fn cheapest(self) -> (Kind, u64) {
+    pub(crate) fn cheapest(self) -> (Kind, u64) {
         let SetShape { pairs, waiting, completed } = self;
         let (long_waiting, waiting_bits) = rice(pairs, waiting - pairs);
         let (long_completed, completed_bits) = rice(pairs, completed - pairs);
@@ -68,7 +68,7 @@ impl SetShape {
 ///
 /// A value v takes `(v >> k) + 1 + k` bits, so all take at most `(sum >> k) + count (k + 1)`. From k to k + 1 that grows by
 /// `count − ⌈(sum >> k) / 2⌉`, which only rises with k: the first k at which it is not negative is the best of all.
-pub(super) fn rice(count: u64, sum: u64) -> (u32, u64) {
+pub(crate) fn rice(count: u64, sum: u64) -> (u32, u64) {
     let limit = 2 * count;
     if sum <= limit {
         return (0, sum + count);

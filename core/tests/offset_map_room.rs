@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::Policy;
 use watermaster_core::reason::Reason;
 use watermaster_core::throttle::Throttle;

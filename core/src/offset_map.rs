@@ -4,21 +4,19 @@
 //! while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses nothing.
 
 mod bits;
-mod memory;
+mod recent_admissions;
 mod set;
-mod shape;
 mod text;
 
 use crc32fast::Hasher;
 use thiserror::Error;
 
-use crate::tracker::{OffsetRuns, Tracker};
+pub use crate::offset_runs::MAX_SPAN;
+use crate::offset_runs::OffsetRuns;
+use crate::tracker::Tracker;
 use bits::{BitWriter, Malformed};
-pub(crate) use shape::SetShape;
 use text::Alphabet;
 
-/// How far beyond the committable offset a map reaches, in offsets; also bounds the bits of a tracker (4 MiB).
-pub const MAX_SPAN: u64 = 1 << 24;
 /// Slices of time that a map remembers, at most; older ones count in the oldest.
 pub const MAX_SLICES: usize = 256;
 
@@ -61,7 +59,7 @@ impl MapBudget {
 
 /// What was admitted from a partition in a slice of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemorySlice {
+pub struct AdmissionSlice {
     /// The end of the slice (exclusive) by wall clock, in milliseconds since the epoch.
     pub end_ms: i64,
     /// Records admitted in it.
@@ -70,11 +68,11 @@ pub struct MemorySlice {
 
 /// What a commit's metadata says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Map {
+pub struct OffsetMap {
     /// Completed beyond the committed offset; that offset itself never is.
     pub completed: OffsetRuns,
     /// What was admitted lately, ascending, without empty slices.
-    pub admitted: Vec<MemorySlice>,
+    pub admitted: Vec<AdmissionSlice>,
 }
 
 /// A map that does not fit; whoever asks [`Tracker::bits_bound_after`] first never meets it.
@@ -125,7 +123,7 @@ pub enum Unreadable {
 /// `slices` is how many slices lie between the oldest and the newest that will be written, both included (more than
 /// [`MAX_SLICES`] count as so many); `admitted` what they add up to. Larger arguments never give less.
 pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
-    memory::bits_bound(slices, admitted)
+    recent_admissions::bits_bound(slices, admitted)
 }
 
 /// The metadata to commit with `tracker.base()`: never empty.
@@ -137,12 +135,12 @@ pub fn encode(
     budget: MapBudget,
     tracker: &Tracker,
     slice_ms: u32,
-    admitted: &[MemorySlice],
+    admitted: &[AdmissionSlice],
 ) -> Result<String, TooLarge> {
     let budget_bits = budget.payload_bits();
     let mut bits = write_bits(tracker, slice_ms, admitted);
     if bits.bits() > budget_bits {
-        bits = write_bits(tracker, slice_ms, memory::in_one(admitted).as_slice());
+        bits = write_bits(tracker, slice_ms, recent_admissions::in_one(admitted).as_slice());
     }
     let needed_bits = bits.bits();
     if needed_bits > budget_bits {
@@ -151,9 +149,9 @@ pub fn encode(
     Ok(write_text(Alphabet::of(budget), tracker.base(), bits))
 }
 
-fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[MemorySlice]) -> BitWriter {
+fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice]) -> BitWriter {
     let mut bits = BitWriter::default();
-    memory::write(&mut bits, slice_ms, admitted);
+    recent_admissions::write(&mut bits, slice_ms, admitted);
     set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
     bits
 }
@@ -191,7 +189,7 @@ fn checksum(alphabet: Alphabet, base: i64, body: &str) -> u32 {
 }
 
 /// What the metadata of a commit of `offset` says. Takes memory in proportion to its length, whatever it claims.
-pub fn decode(offset: i64, metadata: &[u8]) -> Result<Map, DecodeError> {
+pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
     let [version, rest @ ..] = metadata.strip_prefix(MAGIC).unwrap_or_default() else {
         return Err(foreign(metadata));
     };
@@ -201,7 +199,7 @@ pub fn decode(offset: i64, metadata: &[u8]) -> Result<Map, DecodeError> {
     read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)
 }
 
-fn read_text(base: i64, version: char, rest: &[u8]) -> Result<Map, Unreadable> {
+fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreadable> {
     if version != VERSION {
         return Err(Unreadable::Version { found: version });
     }
@@ -225,15 +223,15 @@ fn text_to_symbols(alphabet: Alphabet, text: &str) -> Option<BitWriter> {
     Some(bits)
 }
 
-fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<Map, Malformed> {
+fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {
     let mut reader = body.reader();
-    let admitted = memory::read(&mut reader)?;
+    let admitted = recent_admissions::read(&mut reader)?;
     let completed = set::read(&mut reader, base)?;
     let padding = reader.left();
     if padding >= u64::from(alphabet.symbol_bits()) || reader.take(padding as u32)? != 0 {
         return Err(Malformed);
     }
-    Ok(Map { completed, admitted })
+    Ok(OffsetMap { completed, admitted })
 }
 
 fn foreign(metadata: &[u8]) -> DecodeError {

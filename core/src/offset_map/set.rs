@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::MAX_SPAN;
 use super::bits::{BitReader, BitWriter, Malformed};
-use super::shape::{Kind, PARAMETER_BITS, SetShape};
-use crate::tracker::OffsetRuns;
+use crate::offset_runs::shape::{Kind, PARAMETER_BITS, SetShape};
+use crate::offset_runs::{MAX_SPAN, OffsetRuns};
 
 /// Writes completed runs beyond `base`, which must be of this shape.
 pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>) {
