@@ -89,7 +89,7 @@ pub struct ServiceSnapshot {
 #[cfg(test)]
 pub(crate) use clients::Page;
 pub use clients::{Clients, Renewal};
-pub use watermaster_core::registry::Counts;
+pub use watermaster_core::scheduler::Counts;
 
 /// One client at one moment.
 #[derive(Debug, Clone, Default)]

@@ -9,17 +9,17 @@
 //! Ids and sizes go in, never payloads.
 
 pub mod allocator;
-pub mod backlog;
-pub mod bucket;
 pub mod chunks;
 pub mod delays;
-pub mod limit;
+pub mod ledger;
+mod linked_list;
 pub mod offset_map;
 pub mod offset_runs;
 pub mod policy;
 pub mod reason;
-pub mod registry;
 pub mod round;
+pub mod scheduler;
+pub mod slot;
 pub mod throttle;
 pub mod tracker;
 pub mod units;

@@ -1,260 +1,449 @@
-//! One service's state machine: records in, decisions out.
+//! One service's state machine: a record comes in, a verdict goes out.
 //!
-//! Call order: any `handle_*` (each brings the cycle up to date first), then [`Throttle::poll_action`] until it is
-//! `None`, then sleep until [`Throttle::poll_timeout`] or the next event. Nothing here blocks or reads a clock.
+//! A throttle joins the [`scheduler`](crate::scheduler), which decides which record goes when, with the
+//! [`ledger`](crate::ledger), which knows the partitions. It asks the ledger whether a completion fits in the offset map,
+//! and the scheduler for the next record to send.
 //!
-//! - `throttle.rs`: what it holds, what happens to partitions, what it shows
-//! - `throttle/decide.rs`: the decision on a record that was just read
-//! - `throttle/queue.rs`: delayed records that go, overflow, expire; paused partitions
-//! - `throttle/excess.rs`: which of the delayed records go when they are too many bytes
-//! - `throttle/change.rs`: another policy
-//! - `throttle/surplus.rs`: delayed records that exceed a bound since a reload lowered it
-//! - `throttle/share.rs`: cycles, wants and when the allocator runs
+//! Call order: any `handle_*`, then [`Throttle::poll_action`] until it returns `None`, then sleep until
+//! [`Throttle::poll_timeout`] or the next event. No call blocks or reads a clock.
+//!
+//! In shadow mode (`enforce = false`) the scheduler decides on each record as always, but its decisions are only
+//! counted, and every record is admitted. Delayed records of shadow mode stand in the scheduler and not in the ledger.
 
-mod change;
-mod decide;
-mod excess;
-mod queue;
-mod share;
-mod surplus;
+#[cfg(test)]
+mod tests;
+mod types;
+mod views;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backlog::{Backlog, Held, Lane, List, Slot};
-use crate::bucket::LeakyBucket;
 use crate::delays::Histogram;
-use crate::offset_map::{self, AdmissionSlice, OffsetMap};
-use crate::policy::Policy;
+use crate::ledger::{Ledger, Location, Observed, PendingRejection, Reading};
+use crate::offset_map::{OffsetMap, TooLarge};
+use crate::policy::{Overflow, Policy};
 use crate::reason::Reason;
-use crate::registry::{Client, Counts, Forgotten, Registry};
-use crate::tracker::Tracker;
+use crate::scheduler::{Counts, Decision, QueuedRecord, Scheduler, Served};
+use crate::slot::Slots;
 use crate::units::Time;
-use crate::window::{SlidingCount, slice_width};
+use crate::window::SlidingCount;
 
-pub use share::Cause;
-
-/// Who sent a record, as far as the shell could tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sender<'a> {
-    /// A readable client id.
-    Client(&'a str),
-    /// A readable client id that the source does not allow.
-    NotAllowed(&'a str),
-    /// None, or one that can't be read.
-    Anonymous,
-    /// The record has more headers than are read, so it can't be forwarded as it is.
-    Oversized,
-}
-
-/// A record that was just read.
-#[derive(Debug, Clone, Copy)]
-pub struct Arrival<'a> {
-    /// The partition's number, as given to [`Throttle::handle_assigned`].
-    pub partition: u32,
-    pub offset: i64,
-    /// The memory that the record costs while it is delayed.
-    pub bytes: u32,
-    pub sender: Sender<'a>,
-}
-
-/// What to do with a record that was just read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Nothing: it is completed already, or it is being dealt with.
-    Skip,
-    /// Send it to the target now; the client's index, if it has one.
-    Admit(Option<u32>),
-    /// Keep it under this slot until an [`Action`] names it.
-    Delay(Slot),
-    /// Send it to the dead-letter topic now.
-    Reject(Rejection),
-}
-
-/// Why a record is rejected, and when it might be admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rejection {
-    pub reason: Reason,
-    /// Zero where it has no meaning.
-    pub retry_after: Duration,
-    /// The client's index, if it is a known one.
-    pub client: Option<u32>,
-}
-
-/// What to do beyond the record that was just read. A slot named here is free afterwards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Send the record kept under this slot to the target; its bytes are those of its arrival.
-    Admit { slot: Slot, partition: u32, offset: i64, bytes: u32, client: u32, waited: Duration },
-    /// Send the record kept under this slot to the dead-letter topic. The name is the one that its client had when the
-    /// record was rejected: by now its index may be another client's.
-    Reject { slot: Slot, partition: u32, offset: i64, bytes: u32, rejection: Rejection, name: Option<Arc<str>> },
-    /// Read nothing from this partition.
-    Pause { partition: u32 },
-    /// Read from this partition again.
-    Resume { partition: u32 },
-}
-
-impl Action {
-    fn is_about_reading(&self, from: u32) -> bool {
-        matches!(*self, Action::Pause { partition } | Action::Resume { partition } if partition == from)
-    }
-}
-
-/// Why a partition is paused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PauseReason {
-    /// A client's backlog reached `queue_capacity`.
-    Queue { client: u32 },
-    /// The backlogs reached `queue_bytes`.
-    Bytes,
-    /// The partition's map is nearly as large as it may be.
-    Map,
-}
-
-impl PauseReason {
-    /// The names of all reasons, for metrics.
-    pub const NAMES: [&'static str; 3] = ["queue_capacity", "queue_bytes", "map"];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            PauseReason::Queue { .. } => Self::NAMES[0],
-            PauseReason::Bytes => Self::NAMES[1],
-            PauseReason::Map => Self::NAMES[2],
-        }
-    }
-}
-
-/// One partition, assigned or not.
-#[derive(Debug)]
-struct Partition {
-    assigned: bool,
-    tracker: Tracker,
-    /// Its delayed records, oldest first: the first one is the committable offset, if anything is delayed.
-    held: List,
-    /// Rejected records whose completion does not fit in the map yet, oldest first; they are in `held`, too.
-    pending_rejections: VecDeque<PendingRejection>,
-    /// What was admitted from it lately, by whichever owner.
-    memory: SlidingCount,
-    /// Offsets below this were read before in this process, or completed by a former owner: they are not first-time
-    /// arrivals. What a former owner left waiting is: this one knows of no other wants.
-    seen_until: i64,
-    /// Reject mode: offsets below this are catching up.
-    catch_up_until: i64,
-    paused: Option<PauseReason>,
-    /// Something completed since the last commit.
-    touched: bool,
-    /// The length of the last map.
-    map_characters: u32,
-}
-
-/// A rejected record whose completion does not fit in the map yet.
-#[derive(Debug)]
-struct PendingRejection {
-    slot: Slot,
-    rejection: Rejection,
-    name: Option<Arc<str>>,
-}
-
-/// What there is to see of an assigned partition.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PartitionView {
-    /// The committable offset.
-    pub base: i64,
-    /// The next offset to read.
-    pub next: i64,
-    /// Delayed records.
-    pub held: u64,
-    /// How many offsets the map covers.
-    pub span: u64,
-    /// The map's share of its budget (0–1).
-    pub map_used: f64,
-    /// The length of the last map that was made.
-    pub map_characters: u32,
-}
+pub use crate::ledger::{PartitionView, PauseReason};
+pub use crate::reason::Rejection;
+pub use crate::scheduler::Cause;
+pub use crate::slot::Slot;
+pub use types::{Action, Arrival, Sender, Verdict};
 
 /// One service's state machine.
 #[derive(Debug)]
 pub struct Throttle {
-    policy: Policy,
-    /// The latest moment that any call named: an earlier one counts as this.
+    scheduler: Scheduler,
+    ledger: Ledger,
+    slots: Slots,
+    /// Shadow mode: the admissions of the last cycle. (The scheduler's window counts those that it would have made.)
+    shadow: Option<SlidingCount>,
+    totals: Totals,
+    /// The latest moment that any call named; an earlier one counts as this.
     latest: Time,
-    /// The wall clock less the time of the calls, in milliseconds.
-    wall_ahead_ms: i64,
-    registry: Registry,
-    backlog: Backlog,
-    partitions: Vec<Partition>,
-    /// The delayed records of passthrough, which stand in no partition.
-    virtual_held: List,
-    window: SlidingCount,
-    /// Passthrough only: what was really admitted.
-    actual: SlidingCount,
-    window_max: u64,
-    bucket: LeakyBucket,
-    share: share::Share,
-    /// Partitions to pause and to resume.
-    actions: VecDeque<Action>,
-    /// Records of no known client.
+}
+
+/// Sums over all clients and partitions.
+#[derive(Debug, Default)]
+struct Totals {
+    /// Records without a known client.
     unregistered: Counts,
     unregistered_shadow: Counts,
     delays: Histogram,
-    /// Partitions with rejections whose completion does not fit in the map yet.
-    rejecting: Vec<u32>,
-    /// The lane of records that are rejected but not completed.
-    nobody: Lane,
-    /// Clients whose backlogs were given a record beyond `queue_capacity`, once for each.
-    above_capacity: Vec<u32>,
-    surplus: surplus::Surplus,
-    excess: excess::Excess,
-    /// How many partitions are paused.
-    paused: usize,
-    map_room: MapRoom,
+    window_max: u64,
 }
 
-/// Nanoseconds of a millisecond.
-const MILLI: u64 = 1_000_000;
-/// Wall clocks that differ by no more are the same.
-const CLOCK_JITTER_MS: u64 = 2;
-
-/// Stands for "no partition" in the delayed records of passthrough.
-const VIRTUAL: u32 = u32::MAX;
-/// Stands for "no client" in those that are rejected already.
-const NOBODY: u32 = u32::MAX;
+/// A step of [`Throttle::poll_action`].
+enum Step {
+    Act(Action),
+    /// A record of shadow mode left its queue.
+    Silent,
+}
 
 impl Throttle {
     /// A service that starts now. Until [`handle_wall_clock`](Throttle::handle_wall_clock) says otherwise, `now` is
     /// taken for the wall clock's nanoseconds since the Unix epoch.
     pub fn new(policy: Policy, now: Time) -> Throttle {
-        let mut throttle = Throttle {
-            registry: Registry::new(&policy, now),
-            backlog: Backlog::default(),
-            partitions: Vec::new(),
-            virtual_held: List::default(),
-            window: SlidingCount::new(policy.cycle),
-            actual: SlidingCount::new(policy.cycle),
-            window_max: 0,
-            bucket: LeakyBucket::new(policy.capacity, policy.cycle, policy.burst, policy.commit_interval),
-            share: share::Share::new(now, policy.cycle),
-            actions: VecDeque::new(),
-            unregistered: Counts::default(),
-            unregistered_shadow: Counts::default(),
-            delays: Histogram::default(),
-            rejecting: Vec::new(),
-            nobody: Lane::default(),
-            above_capacity: Vec::new(),
-            surplus: surplus::Surplus::default(),
-            excess: excess::Excess::default(),
-            paused: 0,
-            map_room: MapRoom::new(&policy),
+        Throttle {
+            ledger: Ledger::new(&policy),
+            slots: Slots::default(),
+            shadow: (!policy.enforce).then(|| SlidingCount::new(policy.cycle)),
+            totals: Totals::default(),
             latest: now,
-            wall_ahead_ms: 0,
-            policy,
-        };
-        throttle.allocate(Cause::Cycle);
-        throttle
+            scheduler: Scheduler::new(policy, now),
+        }
     }
+
+    // ## Records
+
+    /// Decides on a record that was read.
+    pub fn handle_record(&mut self, now: Time, arrival: &Arrival<'_>) -> Verdict {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        let Some(observed) = self.ledger.observe(arrival.partition, arrival.offset) else {
+            return Verdict::Skip;
+        };
+        if self.shadow.is_some() {
+            return self.handle_in_shadow(now, arrival, observed);
+        }
+        match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
+            Decision::Admit { client, in_window } => {
+                self.scheduler.client_mut(client).count_admitted(Duration::ZERO);
+                self.count_sent(now, arrival.partition, Duration::ZERO, in_window);
+                self.ledger.complete_at_once(arrival.partition, arrival.offset);
+                Verdict::Admit(Some(client))
+            }
+            Decision::Delay { client, parked_until } => self.delay(now, arrival, client, parked_until),
+            Decision::Reject(rejection) => self.reject(arrival, rejection),
+        }
+    }
+
+    /// Asks the scheduler for its decision. An admission completes at once, so it must fit in the offset map.
+    #[inline(always)]
+    fn decide(
+        &mut self,
+        now: Time,
+        arrival: &Arrival<'_>,
+        observed: Observed,
+        fits: impl FnOnce(&Ledger) -> bool,
+    ) -> Decision {
+        match self.client_of(now, arrival.sender) {
+            Ok(client) => {
+                self.scheduler.note_arrival(now, client, observed.first_time);
+                let ledger = &self.ledger;
+                self.scheduler.decide(now, client, observed.catching_up, || fits(ledger))
+            }
+            Err(reason) => Decision::Reject(Rejection { reason, retry_after: Duration::ZERO, client: None }),
+        }
+    }
+
+    #[inline]
+    fn client_of(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
+        match sender {
+            Sender::Client(name) => self.scheduler.client_of(now, name).map_err(|_full| Reason::TooManyClients),
+            Sender::NotAllowed(_) => Err(Reason::UnknownClient),
+            Sender::Anonymous => Err(Reason::Anonymous),
+            Sender::Oversized => Err(Reason::Undeliverable),
+        }
+    }
+
+    /// Shadow mode: counts the decision on a record, and admits it unless it can't be forwarded as it is.
+    #[inline(never)]
+    fn handle_in_shadow(&mut self, now: Time, arrival: &Arrival<'_>, observed: Observed) -> Verdict {
+        let decision = self.decide(now, arrival, observed, |_| true);
+        if arrival.sender == Sender::Oversized
+            && let Decision::Reject(rejection) = decision
+        {
+            return self.reject(arrival, rejection);
+        }
+        let client = match decision {
+            Decision::Admit { client, .. } => {
+                self.scheduler.client_mut(client).shadow.admitted += 1;
+                Some(client)
+            }
+            Decision::Delay { client, parked_until } => {
+                let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
+                self.scheduler.enqueue(self.slots.take(), record, parked_until);
+                self.scheduler.client_mut(client).shadow.delayed += 1;
+                Some(client)
+            }
+            Decision::Reject(rejection) => {
+                let counts = match rejection.client {
+                    Some(client) => &mut self.scheduler.client_mut(client).shadow,
+                    None => &mut self.totals.unregistered_shadow,
+                };
+                counts.rejected.add(rejection.reason);
+                rejection.client
+            }
+        };
+        self.count_sent_in_shadow(now, client, arrival.partition, Duration::ZERO);
+        self.ledger.complete(arrival.partition, arrival.offset);
+        Verdict::Admit(client)
+    }
+
+    #[inline(never)]
+    fn delay(&mut self, now: Time, arrival: &Arrival<'_>, client: u32, parked_until: Option<Time>) -> Verdict {
+        let slot = self.slots.take();
+        let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
+        let evicts = self.scheduler.enqueue(slot, record, parked_until);
+        self.scheduler.client_mut(client).counts.delayed += 1;
+        self.ledger.hold(slot, arrival.partition, arrival.offset);
+        if !evicts {
+            self.pause_at_bounds(client, arrival.partition);
+        }
+        Verdict::Delay(slot)
+    }
+
+    /// Rejects a record. If its completion does not fit in the offset map, it waits until it does.
+    #[inline(never)]
+    fn reject(&mut self, arrival: &Arrival<'_>, rejection: Rejection) -> Verdict {
+        self.counts(rejection.client).rejected.add(rejection.reason);
+        let (partition, offset) = (arrival.partition, arrival.offset);
+        if self.ledger.has_room(partition, offset) {
+            self.ledger.complete_at_once(partition, offset);
+            return Verdict::Reject(rejection);
+        }
+        self.ledger.pause_if_map_is_nearly_full(partition);
+        let name = match (rejection.client, arrival.sender) {
+            (Some(client), _) => self.scheduler.client_name(client),
+            (None, Sender::Client(name) | Sender::NotAllowed(name)) => Some(Arc::from(name)),
+            (None, Sender::Anonymous | Sender::Oversized) => None,
+        };
+        let slot = self.slots.take();
+        self.ledger.keep_rejection(partition, offset, PendingRejection { slot, bytes: arrival.bytes, rejection, name });
+        Verdict::Delay(slot)
+    }
+
+    // ## Actions
+
+    /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
+    ///
+    /// A record completes with the action that names it, not before. So an owner whose round is full may stop asking,
+    /// and records in excess of a bound are evicted over as many rounds as it takes.
+    pub fn poll_action(&mut self, now: Time) -> Option<Action> {
+        let now = self.not_before(now);
+        loop {
+            match self.ledger.next_reading() {
+                Some(Reading::Pause(partition)) => return Some(Action::Pause { partition }),
+                Some(Reading::Resume(partition)) => return Some(Action::Resume { partition }),
+                None => {}
+            }
+            match self.next_step(now) {
+                Some(Step::Act(action)) => return Some(action),
+                Some(Step::Silent) => continue,
+                None => {}
+            }
+            self.resume_partitions();
+            if !self.ledger.has_next_reading() {
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    fn next_step(&mut self, now: Time) -> Option<Step> {
+        if self.ledger.has_pending_rejections()
+            && let Some(step) = self.settle_rejection()
+        {
+            return Some(step);
+        }
+        if self.shadow.is_some()
+            && let Some(step) = self.release_oldest(now)
+        {
+            return Some(step);
+        }
+        if let Some(oldest) = self.scheduler.expired(now) {
+            return Some(self.reject_delayed(oldest, Reason::Expired));
+        }
+        if let Some(step) = self.send_next(now) {
+            return Some(step);
+        }
+        self.evict_next(now)
+    }
+
+    /// The time at which something happens without a call. To be called after [`poll_action`](Throttle::poll_action)
+    /// returned `None`.
+    pub fn poll_timeout(&mut self, now: Time) -> Time {
+        let now = self.not_before(now);
+        let makes_room = || self.scheduler.policy().overflow() == Overflow::DeadLetter;
+        if self.ledger.has_next_reading() || self.ledger.has_pending_rejections() && makes_room() {
+            return now;
+        }
+        self.scheduler.next_timeout(now)
+    }
+
+    #[inline]
+    fn send_next(&mut self, now: Time) -> Option<Step> {
+        while let Some((turn, head)) = self.scheduler.next_turn(now) {
+            let slot = match self.select_record(head) {
+                Ok(slot) => slot,
+                Err(evicted) => return Some(evicted),
+            };
+            if let Some(served) = self.scheduler.serve(now, turn, slot) {
+                return Some(self.send(now, slot, served));
+            }
+        }
+        None
+    }
+
+    /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, then under
+    /// `dead_letter` the partition's oldest record is evicted instead, an error, until it fits; under `pause` the
+    /// oldest record is sent in its place. Only completing the oldest record never makes the map larger.
+    #[inline]
+    fn select_record(&mut self, slot: Slot) -> Result<Slot, Step> {
+        let Some(Location { partition, offset }) = self.ledger.location(slot) else { return Ok(slot) };
+        if self.ledger.has_room(partition, offset) {
+            return Ok(slot);
+        }
+        match self.scheduler.policy().overflow() {
+            Overflow::Pause => Ok(self.ledger.oldest(partition).unwrap_or(slot)),
+            Overflow::DeadLetter => self.reject_oldest_of(partition).map_or(Ok(slot), Err),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, now: Time, slot: Slot, Served { record, in_window }: Served) -> Step {
+        let waited = now.since(record.since);
+        self.slots.release(slot);
+        let Some(location) = self.ledger.release(slot) else {
+            self.scheduler.client_mut(record.client).shadow.admitted += 1;
+            return Step::Silent;
+        };
+        self.scheduler.client_mut(record.client).count_admitted(waited);
+        self.count_sent(now, location.partition, waited, in_window);
+        self.complete_admitted(slot, location, record, waited)
+    }
+
+    /// Shadow mode: sends the records that were delayed before it, in the order in which they were read. (The oldest
+    /// record of all is the oldest one of its partition, so it fits in the offset map.)
+    #[inline(never)]
+    fn release_oldest(&mut self, now: Time) -> Option<Step> {
+        let slot = self.scheduler.oldest()?;
+        let location = self.ledger.release(slot)?;
+        let record = self.scheduler.serve_unchecked(slot);
+        let waited = now.since(record.since);
+        self.slots.release(slot);
+        self.count_sent_in_shadow(now, Some(record.client), location.partition, waited);
+        Some(self.complete_admitted(slot, location, record, waited))
+    }
+
+    #[inline]
+    fn complete_admitted(&mut self, slot: Slot, at: Location, record: QueuedRecord, waited: Duration) -> Step {
+        let Location { partition, offset } = at;
+        self.ledger.complete(partition, offset);
+        let QueuedRecord { client, bytes, .. } = record;
+        Step::Act(Action::Admit { slot, partition, offset, bytes, client, waited })
+    }
+
+    /// Completes a pending rejection that fits in the offset map. Under `dead_letter`, room is made for one.
+    #[inline(never)]
+    fn settle_rejection(&mut self) -> Option<Step> {
+        if let Some((location, pending)) = self.ledger.take_rejection() {
+            let PendingRejection { slot, bytes, rejection, name } = pending;
+            return Some(self.complete_rejected(slot, location, bytes, rejection, name));
+        }
+        match self.scheduler.policy().overflow() {
+            Overflow::Pause => None,
+            Overflow::DeadLetter => self.ledger.next_rejecting().and_then(|number| self.reject_oldest_of(number)),
+        }
+    }
+
+    /// Evicts the oldest record of the client that is furthest above a bound or, if that does not fit in the offset map,
+    /// the oldest record of its partition.
+    #[inline]
+    fn evict_next(&mut self, now: Time) -> Option<Step> {
+        let eviction = self.scheduler.next_eviction(now)?;
+        let location = self.ledger.location(eviction.slot);
+        let step = match location.filter(|at| !self.ledger.has_room(at.partition, at.offset)) {
+            None => self.reject_delayed(eviction.slot, Reason::QueueFull),
+            // A pending rejection at the head is completed by the next step.
+            Some(full) => self.reject_oldest_of(full.partition).unwrap_or(Step::Silent),
+        };
+        self.scheduler.note_evicted(eviction);
+        Some(step)
+    }
+
+    /// Evicts the record that holds a partition's committable offset back: its completion always fits in the offset map,
+    /// and makes room in it. Returns `None` for a pending rejection, which completes by itself.
+    fn reject_oldest_of(&mut self, partition: u32) -> Option<Step> {
+        let oldest = self.ledger.oldest(partition)?;
+        let pending = self.ledger.is_pending_rejection(oldest);
+        (!pending).then(|| self.reject_delayed(oldest, Reason::QueueFull))
+    }
+
+    #[inline(never)]
+    fn reject_delayed(&mut self, slot: Slot, reason: Reason) -> Step {
+        let record = self.scheduler.remove(slot);
+        self.slots.release(slot);
+        let client = self.scheduler.client_mut(record.client);
+        let Some(location) = self.ledger.release(slot) else {
+            client.shadow.rejected.add(reason);
+            return Step::Silent;
+        };
+        client.counts.rejected.add(reason);
+        let name = Some(Arc::clone(&client.name));
+        let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(record.client) };
+        self.complete_rejected(slot, location, record.bytes, rejection, name)
+    }
+
+    fn complete_rejected(
+        &mut self,
+        slot: Slot,
+        at: Location,
+        bytes: u32,
+        rejection: Rejection,
+        name: Option<Arc<str>>,
+    ) -> Step {
+        let Location { partition, offset } = at;
+        self.ledger.complete(partition, offset);
+        Step::Act(Action::Reject { slot, partition, offset, bytes, rejection, name })
+    }
+
+    // ## Pauses
+
+    /// Under `pause`: pauses partitions whose records would exceed a bound of the backlogs, or of the offset map.
+    fn pause_at_bounds(&mut self, client: u32, partition: u32) {
+        let policy = self.scheduler.policy();
+        let length = self.scheduler.lookup(client).map_or(0, |client| client.backlog().0);
+        if length >= policy.queue_capacity {
+            self.ledger.pause(partition, PauseReason::Queue { client });
+        }
+        if self.held().1 >= policy.queue_bytes {
+            self.ledger.pause_all(PauseReason::Bytes);
+        }
+        self.ledger.pause_if_map_is_nearly_full(partition);
+    }
+
+    fn resume_partitions(&mut self) {
+        let (_, bytes) = self.held();
+        let (scheduler, policy) = (&self.scheduler, self.scheduler.policy());
+        self.ledger.resume(|reason| match reason {
+            PauseReason::Queue { client } => {
+                scheduler.lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2)
+            }
+            PauseReason::Bytes => bytes <= policy.queue_bytes / 2,
+            PauseReason::Map => false,
+        });
+    }
+
+    /// The number of records that wait, pending rejections included, and their bytes.
+    fn held(&self) -> (u64, u64) {
+        let (delayed, rejected) = (self.scheduler.backlog(), self.ledger.pending_rejections());
+        (delayed.0 + rejected.0, delayed.1 + rejected.1)
+    }
+
+    // ## Counts
+
+    /// Counts an admission, but for its client.
+    #[inline(always)]
+    fn count_sent(&mut self, now: Time, partition: u32, waited: Duration, in_window: u64) {
+        self.totals.delays.record(waited);
+        self.totals.window_max = self.totals.window_max.max(in_window);
+        self.ledger.count_admission(now, partition);
+    }
+
+    /// Counts an admission in shadow mode.
+    fn count_sent_in_shadow(&mut self, now: Time, client: Option<u32>, partition: u32, waited: Duration) {
+        match client {
+            Some(client) => self.scheduler.client_mut(client).count_admitted(waited),
+            None => self.totals.unregistered.admitted += 1,
+        }
+        let in_window = self.shadow.as_mut().map_or(0, |window| window.add(now, 1));
+        self.count_sent(now, partition, waited, in_window);
+    }
+
+    fn counts(&mut self, client: Option<u32>) -> &mut Counts {
+        match client {
+            Some(client) => &mut self.scheduler.client_mut(client).counts,
+            None => &mut self.totals.unregistered,
+        }
+    }
+
+    // ## Events
 
     /// The time of a call, which never goes back: a window that is counted at one moment and charged at an earlier one
     /// would admit records twice.
@@ -267,315 +456,147 @@ impl Throttle {
         now
     }
 
-    /// The wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition comes and
-    /// before a commit: recent admissions travel between owners by the wall clock, written as the wall clock at the
-    /// commit less their age by the owner's own clock. So a wall clock that was wrong when the process started, or a
-    /// process that was suspended, does not make them look older than they are. What remains is a step of the wall
-    /// clock between a commit and the takeover.
+    /// Notes that time passed: a cycle may have ended, an early allocation may be due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        self.scheduler.allocate_if_due(now);
+    }
+
+    /// Notes that the wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition is
+    /// assigned and before a commit.
+    ///
+    /// Recent admissions travel between owners by the wall clock: its time at the commit less their age by the owner's own
+    /// clock. So a wall clock that was wrong when the process started, or a process that was suspended, does not make
+    /// them look older than they are. Only a step of the wall clock between a commit and the takeover does.
     pub fn handle_wall_clock(&mut self, now: Time, wall_ms: i64) {
-        let ahead = wall_ms.saturating_sub((now.as_nanos() / MILLI) as i64);
-        // Two clocks that are read one after the other differ by a rounding. Slices that move for that would be charged
-        // twice when a partition comes back.
-        if ahead.abs_diff(self.wall_ahead_ms) > CLOCK_JITTER_MS {
-            self.wall_ahead_ms = ahead;
+        self.ledger.set_wall_clock(now, wall_ms);
+    }
+
+    /// Changes to another policy, which is allocated by at once ([`Cause::Reload`]); another cycle length begins a cycle.
+    ///
+    /// Records that were admitted still count: after a change no window, as long as the shortest cycle in force in it,
+    /// holds more than the largest capacity in force in it (a longer cycle remembers no more than the shorter one did).
+    /// Delayed records keep their place: from shape into reject mode they go as records that are catching up do, into
+    /// shadow mode they go at once, in order, with the next [`poll_action`](Throttle::poll_action). Records that exceed a
+    /// lowered bound of the backlogs are evicted by [`poll_action`](Throttle::poll_action), too.
+    ///
+    /// `commit_interval` and `map_budget` must be the same, as offset maps that were written must still fit.
+    pub fn handle_policy(&mut self, now: Time, policy: Policy) {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        let (enforce, cycle) = (policy.enforce, policy.cycle);
+        self.ledger.change(now, &policy);
+        if cycle != self.scheduler.policy().cycle
+            && let Some(window) = &mut self.shadow
+        {
+            *window = window.over(now, cycle);
+        }
+        self.scheduler.change(now, policy);
+        if !enforce && self.shadow.is_none() {
+            self.shadow = Some(self.scheduler.window().clone());
+        } else if enforce && let Some(window) = self.shadow.take() {
+            self.drop_shadow_records();
+            *self.scheduler.window() = window;
+        }
+        self.scheduler.find_surplus(now);
+    }
+
+    /// Removes the delayed records of shadow mode, which were all admitted long ago.
+    fn drop_shadow_records(&mut self) {
+        let shadow: Vec<Slot> = self.scheduler.iter().filter(|&slot| self.ledger.location(slot).is_none()).collect();
+        for slot in shadow {
+            self.scheduler.remove(slot);
+            self.slots.release(slot);
         }
     }
 
-    // ## Partitions
-
-    /// A partition came, with what its last commit said. `high` is its high watermark now.
+    /// Notes that a partition was assigned, with the offset map of its last commit. `high` is its high watermark now.
     pub fn handle_assigned(&mut self, now: Time, partition: u32, base: i64, map: &OffsetMap, high: i64) {
         let now = self.not_before(now);
-        self.roll(now);
-        while self.partitions.len() <= partition as usize {
-            self.partitions.push(Partition::vacant(self.policy.cycle));
-        }
-        let place = &mut self.partitions[partition as usize];
-        debug_assert!(place.held.is_empty(), "a partition comes after it went");
-        place.assigned = true;
-        place.tracker = Tracker::restore(base, &map.completed);
-        place.seen_until = place.seen_until.max(place.tracker.next());
-        place.catch_up_until = high;
-        place.paused = None;
-        (place.touched, place.map_characters) = (false, 0);
-        for slice in &map.admitted {
-            let end_ms = slice.end_ms.saturating_sub(self.wall_ahead_ms);
-            let end = Time::from_nanos(u64::try_from(end_ms).unwrap_or(0).saturating_mul(MILLI));
-            if let Some((when, missing)) = place.memory.inherit(now, end, slice.admitted) {
-                self.window.add_at(now, when, missing);
-                self.actual.add_at(now, when, missing);
+        self.scheduler.advance_cycle(now);
+        let (scheduler, shadow) = (&mut self.scheduler, &mut self.shadow);
+        self.ledger.assign(now, partition, base, map, high, |when, admitted| {
+            scheduler.window().add_at(now, when, admitted);
+            if let Some(window) = shadow {
+                window.add_at(now, when, admitted);
             }
-        }
+        });
     }
 
-    /// A partition went: what was delayed of it is forgotten, because its next owner reads it again. Returns the
-    /// slots that are free now. What was charged stays charged.
+    /// Notes that a partition was revoked: its delayed records are dropped, as its next owner reads them again. Returns
+    /// their slots, which are free now. Admissions still count.
     pub fn handle_revoked(&mut self, partition: u32) -> Vec<Slot> {
-        let Some(place) = self.partitions.get_mut(partition as usize) else {
-            return Vec::new();
-        };
-        place.assigned = false;
-        place.touched = false;
-        self.paused -= usize::from(place.paused.take().is_some());
-        if !std::mem::take(&mut place.pending_rejections).is_empty() {
-            self.rejecting.retain(|other| *other != partition);
-        }
-        let slots: Vec<Slot> = self.backlog.of_partition(&place.held).collect();
+        let (slots, rejections) = self.ledger.revoke(partition);
         for &slot in &slots {
-            self.take_out(slot, false);
-            self.backlog.release(slot);
+            if !rejections.iter().any(|rejection| rejection.slot == slot) {
+                self.scheduler.remove(slot);
+            }
+            self.slots.release(slot);
         }
-        self.actions.retain(|action| !action.is_about_reading(partition));
         slots
     }
 
-    /// The partition was not read for longer than a cycle: what waits in it up to `high` is catching up.
+    /// Notes that a partition was not fetched for longer than a cycle: its records up to `high` are catching up.
     pub fn handle_fetch_gap(&mut self, partition: u32, high: i64) {
-        if let Some(place) = self.partitions.get_mut(partition as usize) {
-            place.catch_up_until = place.catch_up_until.max(high);
-        }
+        self.ledger.note_fetch_gap(partition, high);
     }
 
-    /// The log of a partition was read up to (excluding) this offset: what lies between is holes.
+    /// Notes that the log of a partition was read up to (excluding) this offset: skipped offsets are holes.
     pub fn handle_end(&mut self, partition: u32, offset: i64) {
-        let place = &mut self.partitions[partition as usize];
-        let before = place.tracker.base();
-        place.tracker.observe_end(offset);
-        place.touched |= place.tracker.base() != before;
+        self.ledger.observe_end(partition, offset);
     }
 
-    /// A record that was admitted turned out to be undeliverable, before its round was committed.
+    /// Notes that an admitted record turned out to be undeliverable, before its round was committed.
     pub fn handle_undeliverable(&mut self, client: Option<&str>) {
-        let counts = self.real_counts(client);
+        let counts = self.counts(client.and_then(|name| self.scheduler.find(name)));
         counts.admitted = counts.admitted.saturating_sub(1);
         counts.rejected.add(Reason::Undeliverable);
     }
 
-    /// A decision was not carried out, because its partition went before its round: it is not counted, for whoever
-    /// reads the record again decides and counts again. What it charged stays charged.
+    /// Notes that a decision was not carried out, because its partition was revoked before its round was committed: the
+    /// next owner decides and counts again. Its charges stay.
     pub fn handle_undone(&mut self, client: Option<&str>, rejected: Option<Reason>) {
-        let counts = self.real_counts(client);
+        let counts = self.counts(client.and_then(|name| self.scheduler.find(name)));
         match rejected {
             Some(reason) => counts.rejected.remove(reason),
             None => counts.admitted = counts.admitted.saturating_sub(1),
         }
     }
 
-    /// The counts of what was really done for a client, if it is still known.
-    fn real_counts(&mut self, client: Option<&str>) -> &mut Counts {
-        match client.and_then(|name| self.registry.find(name)) {
-            Some(client) => &mut self.registry.get_mut(client).counts,
-            None => &mut self.unregistered,
-        }
-    }
-
     // ## Commits
 
-    /// Partitions in which something completed since they were committed.
+    /// Partitions in which a record completed since their last commit.
     pub fn touched(&self) -> impl Iterator<Item = u32> + '_ {
-        (0u32..).zip(&self.partitions).filter(|(_, place)| place.assigned && place.touched).map(|(index, _)| index)
+        self.ledger.touched()
     }
 
-    /// The partition is to be committed even if nothing completed in it.
+    /// Makes a partition one to commit, even if no record completed in it.
     pub fn touch(&mut self, partition: u32) {
-        self.partitions[partition as usize].touched = true;
+        self.ledger.set_touched(partition, true);
     }
 
-    /// The committable offset and the map beside it. All that was decided counts as completed, so the round that
-    /// commits this must hold all outputs of decisions that were not committed before.
+    /// The committable offset and its offset map. All records that were decided on count as completed, so the round
+    /// that commits this must hold all outputs of decisions that were not committed before.
     ///
     /// # Errors
-    /// The map does not fit in its budget: a defect, for no record completes that does not fit.
-    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), offset_map::TooLarge> {
+    /// The map does not fit in its budget: a defect, as no record completes that does not fit.
+    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), TooLarge> {
         self.commit_without(now, partition, &[])
     }
 
-    /// The same as if these offsets were not completed yet: those of the last decisions, which a later round commits.
+    /// The committable offset and its offset map, as if these offsets were not completed yet: those of the last
+    /// decisions, which a later round commits.
     ///
     /// # Errors
-    /// The map does not fit in its budget. It did when these decisions were taken, unless holes were read behind them.
-    pub fn commit_without(
-        &mut self,
-        now: Time,
-        partition: u32,
-        offsets: &[i64],
-    ) -> Result<(i64, String), offset_map::TooLarge> {
+    /// The map does not fit in its budget. It did when these decisions were made, unless holes were read behind them.
+    pub fn commit_without(&mut self, now: Time, partition: u32, offsets: &[i64]) -> Result<(i64, String), TooLarge> {
         let now = self.not_before(now);
-        let place = &mut self.partitions[partition as usize];
-        let ahead = self.wall_ahead_ms;
-        let admitted: Vec<AdmissionSlice> = place.memory.slices(now).map(|slice| memory_slice(slice, ahead)).collect();
-        let earlier = (!offsets.is_empty()).then(|| place.tracker.without(offsets));
-        let tracker = earlier.as_ref().unwrap_or(&place.tracker);
-        let text = offset_map::encode(self.policy.map_budget, tracker, self.map_room.slice_ms, &admitted)?;
-        let base = tracker.base();
-        place.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-        Ok((base, text))
+        self.ledger.commit(now, partition, offsets)
     }
 
-    /// The commit of a partition was acknowledged.
+    /// Notes that the commit of a partition was acknowledged.
     pub fn handle_committed(&mut self, partition: u32) {
-        self.partitions[partition as usize].touched = false;
+        self.ledger.set_touched(partition, false);
     }
-
-    // ## What it shows
-
-    /// The policy in force.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    /// A client's name.
-    pub fn client_name(&self, client: u32) -> Option<Arc<str>> {
-        self.registry.lookup(client).map(|client| Arc::clone(&client.name))
-    }
-
-    /// All clients, in no particular order.
-    pub fn clients(&self) -> impl Iterator<Item = &Client> {
-        self.registry.iter().map(|(_, client)| client)
-    }
-
-    /// How many clients are known.
-    pub fn known(&self) -> usize {
-        self.registry.len()
-    }
-
-    /// How many pages the clients stand in: looking at all of them at once takes long where there are very many.
-    pub fn pages(&self) -> usize {
-        self.registry.pages()
-    }
-
-    /// The clients of a page below [`pages`](Throttle::pages), and the counts of those that were forgotten out of it.
-    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
-        self.registry.page(page)
-    }
-
-    /// A client by name.
-    pub fn client(&self, name: &str) -> Option<&Client> {
-        self.registry.find(name).map(|index| self.registry.get(index))
-    }
-
-    /// Counts of records that belong to no known client, forgotten clients' included: real, and passthrough's.
-    pub fn unregistered(&self) -> (Counts, Counts) {
-        let (mut real, mut shadow) = self.of_nobody();
-        let forgotten = self.registry.forgotten();
-        real.merge(&forgotten.counts);
-        shadow.merge(&forgotten.shadow);
-        (real, shadow)
-    }
-
-    /// Counts of records that belonged to no known client when they came: real, and passthrough's.
-    pub fn of_nobody(&self) -> (Counts, Counts) {
-        (self.unregistered, self.unregistered_shadow)
-    }
-
-    /// The number of the running cycle, from 0.
-    pub fn cycle(&self) -> u64 {
-        self.share.cycle
-    }
-
-    /// Allocations so far, by [`Cause`].
-    pub fn allocations(&self) -> [u64; Cause::NAMES.len()] {
-        self.share.allocations
-    }
-
-    /// Admitted in the window that ends now, and the most in any window since the start; both may count up to half
-    /// a percent of a cycle too much, never too little.
-    pub fn window_admitted(&mut self, now: Time) -> (u64, u64) {
-        let now = self.not_before(now);
-        let window = if self.policy.enforce { &mut self.window } else { &mut self.actual };
-        (window.count(now), self.window_max)
-    }
-
-    /// Delayed records and their bytes; none in passthrough, where nothing is really delayed.
-    pub fn backlog(&self) -> (u64, u64) {
-        if self.policy.enforce { (self.backlog.len(), self.backlog.bytes()) } else { (0, 0) }
-    }
-
-    /// How long the oldest delayed record has waited.
-    pub fn oldest_held(&self, now: Time) -> Duration {
-        let oldest = self.backlog.oldest().filter(|_| self.policy.enforce);
-        oldest.map_or(Duration::ZERO, |slot| now.since(self.backlog.get(slot).since))
-    }
-
-    /// Delays of admitted records.
-    pub fn delays(&self) -> &Histogram {
-        &self.delays
-    }
-
-    /// An assigned partition.
-    pub fn partition(&self, partition: u32) -> Option<PartitionView> {
-        let place = self.partitions.get(partition as usize).filter(|place| place.assigned)?;
-        Some(PartitionView {
-            base: place.tracker.base(),
-            next: place.tracker.next(),
-            held: place.held.len(),
-            span: place.tracker.span(),
-            map_used: place.tracker.bits_bound() as f64 / self.map_room.set_bits.max(1) as f64,
-            map_characters: place.map_characters,
-        })
-    }
-
-    /// Which offsets of an assigned partition are completed.
-    pub fn tracker(&self, partition: u32) -> Option<&Tracker> {
-        self.partitions.get(partition as usize).filter(|place| place.assigned).map(|place| &place.tracker)
-    }
-
-    /// Why a partition is paused, if it is.
-    pub fn paused(&self, partition: u32) -> Option<PauseReason> {
-        self.partitions.get(partition as usize)?.paused
-    }
-}
-
-impl Partition {
-    fn vacant(cycle: Duration) -> Partition {
-        Partition {
-            assigned: false,
-            tracker: Tracker::new(0),
-            held: List::default(),
-            pending_rejections: VecDeque::new(),
-            memory: SlidingCount::exact_up_to(0, cycle),
-            seen_until: 0,
-            catch_up_until: 0,
-            paused: None,
-            touched: false,
-            map_characters: 0,
-        }
-    }
-}
-
-/// How a map's budget is split.
-#[derive(Debug, Clone, Copy)]
-struct MapRoom {
-    /// The bits that a partition's completed set may take.
-    set_bits: u64,
-    /// The width of the slices in which the window's memory travels.
-    slice_ms: u32,
-}
-
-impl MapRoom {
-    /// The window's memory travels in its own slices, or in as many wider ones as half of a small budget holds: a wide
-    /// slice is charged longer, never shorter. It may hold more than twice the capacity if a former owner had more or let
-    /// everything pass, so room is left for a large number in any case.
-    fn new(policy: &Policy) -> MapRoom {
-        let (bits, admitted) = (policy.map_budget.payload_bits(), (policy.capacity * 2).max(1 << 24));
-        let mut slices = offset_map::MAX_SLICES;
-        while slices > 1 && offset_map::overhead_bits(slices, admitted) > bits / 2 {
-            slices /= 2;
-        }
-        let (width, window) = (slice_width(policy.cycle), policy.cycle + 2 * slice_width(policy.cycle));
-        let fine = window.as_nanos().div_ceil(width.as_nanos());
-        let slice_ms = width.as_millis() * fine.div_ceil(slices as u128);
-        MapRoom {
-            set_bits: bits.saturating_sub(offset_map::overhead_bits(slices, admitted)),
-            slice_ms: u32::try_from(slice_ms).unwrap_or(u32::MAX),
-        }
-    }
-}
-
-fn memory_slice((end, admitted): (Time, u64), wall_ahead_ms: i64) -> AdmissionSlice {
-    AdmissionSlice { end_ms: ((end.as_nanos() / MILLI) as i64).saturating_add(wall_ahead_ms).max(0), admitted }
-}
-
-fn arrival_held(arrival: &Arrival<'_>, client: u32, partition: u32, since: Time) -> Held {
-    Held { client, partition, offset: arrival.offset, bytes: arrival.bytes, since }
 }

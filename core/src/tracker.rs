@@ -1,8 +1,8 @@
-//! Which offsets of a partition are completed.
+//! The completed offsets of a partition.
 //!
-//! The log is read in order, records complete in any order, and what may be committed is the first offset that is not
+//! The log is read in order, records complete in any order, and the committable offset is the first one that is not
 //! completed. Offsets that the log skips (compaction, transaction markers) are *holes*. A hole counts as the record before it:
-//! completed if that is, else when that completes. So reading alone never makes the set harder to write down, only
+//! completed if that record is, or once it completes. So reading alone never makes the set larger in a commit; only
 //! [`complete`](Tracker::complete) does, and its owner asks [`bits_bound_after`](Tracker::bits_bound_after) before.
 
 mod holes;
@@ -14,12 +14,12 @@ use crate::offset_runs::{MAX_SPAN, OffsetRuns, SetShape};
 use holes::Holes;
 use ring::BitRing;
 
-/// What a record turned out to be when it was read.
+/// The state of a record when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// Read for the first time, not completed: it is to be decided upon.
+    /// Read for the first time, not completed: a decision is needed.
     New,
-    /// Recorded as completed: it is to be skipped.
+    /// Recorded as completed.
     Completed,
     /// Read before, not completed yet.
     Again,
@@ -37,9 +37,9 @@ pub struct Tracker {
     next: u64,
     /// One past the highest completed record; of no meaning when nothing beyond `base` is completed.
     end: u64,
-    /// How many offsets in `base..end` are completed.
+    /// The number of completed offsets in `base..end`.
     completed: u64,
-    /// How many runs they form.
+    /// The number of runs that the completed offsets form.
     runs: u64,
     /// Holes from `end` on, which are as completed as the record before them but need not be written down.
     trailing: u64,
@@ -52,7 +52,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Nothing at or beyond `base` is completed or read.
+    /// A tracker that has read and completed no offset from `base` on.
     pub fn new(base: i64) -> Tracker {
         let base = index(base);
         Tracker {
@@ -68,8 +68,8 @@ impl Tracker {
         }
     }
 
-    /// Nothing is read, these are completed: what a map said beside the committed offset `base`.
-    /// What lies more than [`MAX_SPAN`] beyond `base`, which no map says, is left out.
+    /// A tracker that has read nothing, with the completed offsets of the map beside the committed offset `base`. Offsets
+    /// more than [`MAX_SPAN`] beyond `base`, which no map contains, are left out.
     pub fn restore(base: i64, completed: &OffsetRuns) -> Tracker {
         let mut tracker = Tracker::new(base);
         let from = tracker.base;
@@ -83,7 +83,7 @@ impl Tracker {
         tracker
     }
 
-    /// What was completed before these offsets were, all of which are completed. Takes a step for each offset and run.
+    /// The tracker as it was before these offsets, all of which are completed. Takes a step for each offset and run.
     pub fn without(&self, offsets: &[i64]) -> Tracker {
         let mut offsets: Vec<i64> = offsets.to_vec();
         offsets.sort_unstable();
@@ -113,7 +113,7 @@ impl Tracker {
         offset_of(self.next)
     }
 
-    /// Whether an offset is completed; all below the base are, a hole is when the record before it is.
+    /// Returns whether an offset is completed; all below the base are, a hole is when the record before it is.
     pub fn is_completed(&self, offset: i64) -> bool {
         self.is_done(index(offset))
     }
@@ -174,7 +174,7 @@ impl Tracker {
         shape.bits_bound()
     }
 
-    /// A record with this offset was read. Offsets from [`next`](Self::next) to it are holes.
+    /// Notes that a record with this offset was read. Offsets from [`next`](Self::next) to it are holes.
     #[inline]
     pub fn observe(&mut self, offset: i64) -> Seen {
         let offset = index(offset);
@@ -201,14 +201,14 @@ impl Tracker {
         Seen::New
     }
 
-    /// The log was read up to this offset, exclusive: those from [`next`](Self::next) to it are holes.
+    /// Notes that the log was read up to this offset, exclusive: offsets from [`next`](Self::next) to it are holes.
     pub fn observe_end(&mut self, offset: i64) {
         self.skip(index(offset));
     }
 
-    /// A record that was observed is completed. Again makes no difference.
+    /// Completes a record that was observed. Completing it again makes no difference.
     ///
-    /// [`MAX_SPAN`] or more beyond the base nothing can be completed (`bits_bound_after` refuses): such a record goes on waiting.
+    /// A record [`MAX_SPAN`] or more beyond the base cannot complete (`bits_bound_after` refuses it): it stays pending.
     #[inline]
     pub fn complete(&mut self, offset: i64) {
         let Ok(offset) = u64::try_from(offset) else {
@@ -231,7 +231,7 @@ impl Tracker {
         }
     }
 
-    /// What the set looks like, for its size.
+    /// The counts of the set, which tell its size.
     pub(crate) fn shape(&self) -> SetShape {
         SetShape { pairs: self.runs, waiting: self.span() - self.completed, completed: self.completed }
     }

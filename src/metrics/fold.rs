@@ -318,7 +318,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
-    use watermaster_core::registry::Forgotten;
+    use watermaster_core::scheduler::Forgotten;
 
     use super::*;
     use crate::snapshot::{Page, Renewal};

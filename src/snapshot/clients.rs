@@ -9,7 +9,7 @@
 use std::sync::{Arc, OnceLock};
 
 use watermaster_core::policy::Policy;
-use watermaster_core::registry::{Client, Forgotten, PAGE};
+use watermaster_core::scheduler::{Client, Forgotten, PAGE};
 use watermaster_core::throttle::Throttle;
 
 use super::ClientSnapshot;
@@ -186,7 +186,7 @@ impl Renewal {
 
 impl ClientSnapshot {
     fn of(client: &Client, policy: &Policy) -> ClientSnapshot {
-        let waiting = client.lane.records.len();
+        let waiting = client.backlog().0;
         let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
         ClientSnapshot {
             name: client.name.clone(),

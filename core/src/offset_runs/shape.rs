@@ -1,4 +1,4 @@
-//! How many bits a completed set takes, from three counts alone.
+//! The number of bits that a completed set takes, from three counts alone.
 
 use super::MAX_SPAN;
 
@@ -9,7 +9,7 @@ pub(crate) const NUMBER_WIDTH_BITS: u32 = 6;
 /// Bits of a Rice parameter of the set; the sums are at most 2²⁴, so it is at most 24.
 pub(crate) const PARAMETER_BITS: u32 = 5;
 
-/// What is known of a set in O(1). It begins with an offset that waits and ends with one that is completed.
+/// The counts of a set, known in O(1). A set begins with an offset that waits and ends with one that is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SetShape {
     /// Runs of waiting offsets, each followed by a run of completed ones.
@@ -18,11 +18,11 @@ pub(crate) struct SetShape {
     pub completed: u64,
 }
 
-/// How a set is written.
+/// The ways to write a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The lengths of the runs, less one: waiting, completed, waiting, … Never more than a bit for each offset, since that
-    /// is what the parameters 0 and 0 come to.
+    /// The lengths of the runs, less one: waiting, completed, waiting, … With parameters 0 and 0 that is a bit for each
+    /// offset, so the best parameters never take more.
     Runs { waiting: u32, completed: u32 },
     /// For each waiting offset, the completed ones between it and the next.
     AfterWaiting { parameter: u32 },

@@ -6,12 +6,12 @@ use hashbrown::HashMap;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holes {
     after: HashMap<u64, u64>,
-    /// The offset that got its entry last: the log may go on to skip.
+    /// The offset that got its entry last: the log may skip more offsets after it.
     last: u64,
 }
 
 impl Holes {
-    /// Whether there are none.
+    /// Returns whether there is no hole.
     pub fn is_empty(&self) -> bool {
         self.after.is_empty()
     }
@@ -27,7 +27,7 @@ impl Holes {
         }
     }
 
-    /// How many holes follow `offset`.
+    /// The number of holes after `offset`.
     pub fn after(&self, offset: u64) -> u64 {
         if self.after.is_empty() {
             return 0;

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::backlog::Slot;
 use watermaster_core::offset_map;
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::{Mode, Overflow, Policy};
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -217,7 +217,7 @@ fn run(case: Case) {
     let (_, bytes) = owner.throttle.backlog();
     if policy.enforce && policy.mode == Mode::Shape && policy.overflow == Overflow::DeadLetter {
         assert!(bytes <= policy.queue_bytes, "{bytes} of {}", policy.queue_bytes);
-        let longest = owner.throttle.clients().map(|client| client.lane.records.len()).max().unwrap_or(0);
+        let longest = owner.throttle.clients().map(|client| client.backlog().0).max().unwrap_or(0);
         assert!(longest <= policy.queue_capacity, "{longest} of {}", policy.queue_capacity);
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use watermaster_core::backlog::Slot;
 use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{CatchUp, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, PartitionView, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 use watermaster_core::window::slice_width;
@@ -468,7 +468,7 @@ impl World {
         }
         for (model, name) in self.models.iter_mut().zip(&self.names) {
             // Rejected records that wait for room in the map are held, but nobody wants them admitted.
-            let waiting = self.throttle.client(name).map_or(0, |known| known.lane.records.len());
+            let waiting = self.throttle.client(name).map_or(0, |known| known.backlog().0);
             (model.waiting, model.arrivals) = (waiting, 0);
         }
         self.throttle.handle_timeout(self.now);
@@ -542,7 +542,7 @@ impl World {
     /// A client below its grant, or below its default share, is not over its allowance.
     fn is_over_its_allowance(&mut self, who: Who) {
         let Who::Client(client) = who else { return };
-        let waiting = self.throttle.client(&self.names[client]).unwrap().lane.records.len();
+        let waiting = self.throttle.client(&self.names[client]).unwrap().backlog().0;
         let slack = slice_width(self.policy.cycle);
         let used = match self.policy.window {
             Window::Sliding => self.used(client, slack),
@@ -588,7 +588,7 @@ impl World {
             }
             if let Some(known) = self.throttle.client(&self.names[client]) {
                 assert_eq!(known.wants(), model.waiting + model.arrivals, "wants of {}", self.names[client]);
-                let waiting = known.lane.records.len();
+                let waiting = known.backlog().0;
                 assert!(waiting == model.held || self.pauses() && waiting < model.held, "{waiting} of {}", model.held);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::registry::{Counts, PAGE};
+use watermaster_core::scheduler::{Counts, PAGE};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::units::Time;
 
@@ -73,7 +73,7 @@ impl Service {
 
     fn page(&self, number: usize) -> Page {
         let (clients, forgotten) = self.throttle.page(number);
-        let client = |client: &watermaster_core::registry::Client| ClientSnapshot {
+        let client = |client: &watermaster_core::scheduler::Client| ClientSnapshot {
             name: client.name.clone(),
             counts: client.counts,
             wants: client.since_cycle.unwrap_or(0),
@@ -115,7 +115,7 @@ proptest! {
             let throttle = &service.throttle;
             let clients = renewal.renew_some(
                 throttle.known(), throttle.pages(), [always, always + others], |number| service.page(number));
-            let shown = sum(&clients, &throttle.of_nobody().0);
+            let shown = sum(&clients, &throttle.of_no_client().0);
             let truth = service.decided();
             for index in 0..3 {
                 prop_assert!(before[index] <= shown[index], "{before:?} {shown:?}");

@@ -1,0 +1,480 @@
+//! The order and the pace of records: the clients of a service, their backlogs and grants, and the gates on the service.
+//!
+//! The scheduler knows no partitions and no offsets: a delayed record is a [`Slot`] in its client's queue. Nor does it
+//! know whether its decisions are carried out; in shadow mode they are not, and the [`throttle`](crate::throttle)
+//! counts them apart.
+//!
+//! - `registry`, `client`: the known clients, their weights, grants and counts
+//! - `backlog`, `fair`: the delayed records, and the order in which clients are served
+//! - `gates` (with `bucket`), `limit`: the gates on the service, and a client's own limit
+//! - `cycles`: cycles and allocations
+//! - `bounds`: the choice of the record to evict if the backlogs are too large
+//! - `names`, `pages`, `excess`: only for more than some 1 000 clients
+
+mod backlog;
+mod bounds;
+mod bucket;
+mod client;
+mod cycles;
+mod excess;
+mod fair;
+mod gates;
+mod limit;
+mod names;
+mod pages;
+mod registry;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::policy::{CatchUp, Mode, Policy};
+use crate::reason::{Reason, Rejection};
+use crate::slot::Slot;
+use crate::units::Time;
+use crate::window::SlidingCount;
+use backlog::Backlog;
+pub use backlog::QueuedRecord;
+pub use bounds::Eviction;
+use bounds::{Backlogs, Bounds};
+pub use client::{Client, Counts, Used};
+pub use cycles::Cause;
+use cycles::Cycles;
+use gates::Gates;
+pub use limit::OwnLimit;
+pub use pages::{Forgotten, PAGE};
+pub use registry::Full;
+use registry::Registry;
+
+/// The clients of a service and their delayed records.
+#[derive(Debug)]
+pub struct Scheduler {
+    policy: Policy,
+    clients: Registry,
+    backlog: Backlog,
+    gates: Gates,
+    cycles: Cycles,
+    bounds: Bounds,
+}
+
+/// The decision on a record that was just read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The record goes now. It was charged; the window holds `in_window` records with it.
+    Admit {
+        client: u32,
+        in_window: u64,
+    },
+    /// The record waits in its client's queue; until `parked_until` if the client's own limit refused it.
+    Delay {
+        client: u32,
+        parked_until: Option<Time>,
+    },
+    Reject(Rejection),
+}
+
+/// A delayed record that left its queue to be sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Served {
+    pub record: QueuedRecord,
+    /// The number of records in the window with this one.
+    pub in_window: u64,
+}
+
+impl Scheduler {
+    /// A scheduler of the configured clients.
+    pub fn new(policy: Policy, now: Time) -> Scheduler {
+        let mut scheduler = Scheduler {
+            clients: Registry::new(&policy, now),
+            backlog: Backlog::default(),
+            gates: Gates::new(&policy),
+            cycles: Cycles::new(now, policy.cycle),
+            bounds: Bounds::default(),
+            policy,
+        };
+        scheduler.allocate(Cause::Cycle);
+        scheduler
+    }
+
+    /// Changes to another policy, and allocates by it. A cycle of another length begins now.
+    /// [`find_surplus`](Scheduler::find_surplus) follows, once no record remains that does not count under it.
+    pub fn change(&mut self, now: Time, policy: Policy) {
+        let old = std::mem::replace(&mut self.policy, policy);
+        self.clients.change(&old, &self.policy, now, self.cycles.number);
+        if old.cycle != self.policy.cycle {
+            self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
+        }
+        self.gates.change(now, &old, &self.policy);
+        self.allocate(Cause::Reload);
+        self.clients.requeue_all(&mut self.backlog);
+    }
+
+    /// Determines the records that exceed the bounds of a new policy.
+    pub fn find_surplus(&mut self, now: Time) {
+        let (backlogs, bounds) = self.backlogs();
+        bounds.find_surplus(now, backlogs);
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    // ## Cycles
+
+    /// Ends every cycle that is over.
+    #[inline]
+    pub fn advance_cycle(&mut self, now: Time) {
+        if now >= self.cycles.end {
+            self.end_cycles(now);
+        }
+    }
+
+    #[cold]
+    fn end_cycles(&mut self, now: Time) {
+        self.cycles.end_cycles(now, &self.policy, &mut self.clients, &mut self.backlog);
+        self.bounds.excess.discard();
+    }
+
+    /// Runs an early allocation, if one is due.
+    pub fn allocate_if_due(&mut self, now: Time) {
+        if let Some(cause) = self.cycles.take_request(now) {
+            self.allocate(cause);
+        }
+    }
+
+    fn allocate(&mut self, cause: Cause) {
+        self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog, cause);
+        self.bounds.excess.discard();
+    }
+
+    fn request_allocation(&mut self, now: Time, cause: Cause) {
+        self.cycles.request(now, cause, self.policy.cycle, self.clients.len());
+    }
+
+    // ## A record that was read
+
+    /// The index of the client with this name, which is registered if it is new.
+    ///
+    /// # Errors
+    /// The registry is full.
+    #[inline]
+    pub fn client_of(&mut self, now: Time, name: &str) -> Result<u32, Full> {
+        match self.clients.find(name) {
+            Some(client) => Ok(client),
+            None => self.register(now, name),
+        }
+    }
+
+    #[cold]
+    fn register(&mut self, now: Time, name: &str) -> Result<u32, Full> {
+        let client = self.clients.register(name, self.cycles.number, &self.policy, &mut self.backlog, now)?;
+        self.request_allocation(now, Cause::NewClient);
+        Ok(client)
+    }
+
+    /// Notes that a record of a client was read, as a want if it is the first time.
+    #[inline]
+    pub fn note_arrival(&mut self, now: Time, client: u32, first_time: bool) {
+        let client = self.clients.get_mut(client);
+        client.last_seen = now;
+        if first_time {
+            client.arrivals += 1;
+            if client.recalls() {
+                self.request_allocation(now, Cause::Recall);
+            }
+        }
+    }
+
+    /// Decides on a record. A record that is catching up may wait in reject mode, too. A record goes now only if `fits`
+    /// says that its completion fits in the offset map.
+    #[inline]
+    pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl FnOnce() -> bool) -> Decision {
+        match self.policy.mode {
+            Mode::Shape => self.shape(now, client, fits),
+            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
+                Decision::Delay { client, parked_until: None }
+            }
+            Mode::Reject => self.admit_or_reject(now, client, fits),
+        }
+    }
+
+    /// Shape mode: the record goes now if no record waits that may go and all gates are open.
+    #[inline]
+    fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
+        let alone = self.clients.get(index).queue.records.is_empty()
+            && (self.backlog.has_no_ready_client() || self.next_client().is_none());
+        if !alone || !self.gates.are_open(now) || !fits() {
+            return Decision::Delay { client: index, parked_until: None };
+        }
+        if let Err(until) = self.take_own_limit(now, index) {
+            return Decision::Delay { client: index, parked_until: Some(until) };
+        }
+        self.backlog.serve_at_once(&mut self.clients.get_mut(index).queue);
+        self.gates.bucket.charge(now);
+        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
+    }
+
+    /// Reject mode: the record goes now if it is within its client's grant, or is rejected.
+    #[inline]
+    fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
+        let cycle = self.cycles.number;
+        let client = self.clients.get_mut(index);
+        if client.has_used_its_allowance(now, cycle) {
+            return self.reject(now, index, Reason::OverAllocation);
+        }
+        if !client.queue.records.is_empty() || !fits() {
+            return Decision::Delay { client: index, parked_until: None };
+        }
+        if !self.gates.window_is_open(now) {
+            return self.reject(now, index, Reason::CapacityInUse);
+        }
+        if self.take_own_limit(now, index).is_err() {
+            return self.reject(now, index, Reason::ClientLimit);
+        }
+        self.clients.get_mut(index).used.charge(now, cycle);
+        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
+    }
+
+    #[inline(never)]
+    fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
+        let retry_after = self.open_for(now, client).since(now);
+        Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
+    }
+
+    /// The time at which the client's grant, the service's window and the client's own limit all have room for its next
+    /// record, if no record is admitted and no grant changes until then.
+    fn open_for(&mut self, now: Time, index: u32) -> Time {
+        let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
+        let client = self.clients.get_mut(index);
+        let allowance = client.allowance();
+        let within = !client.has_used_its_allowance(now, cycle);
+        let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
+        let limit = client.limit.as_deref().map_or(now, OwnLimit::open_at);
+        granted.max(limit).max(self.gates.window_open_at(now))
+    }
+
+    #[inline]
+    fn take_own_limit(&mut self, now: Time, client: u32) -> Result<(), Time> {
+        match &self.clients.get(client).limit {
+            None => Ok(()),
+            Some(limit) => limit.take(now),
+        }
+    }
+
+    // ## Delayed records
+
+    /// Delays a record. Returns whether excess records are evicted; if not, partitions have to be paused at the bounds.
+    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord, parked_until: Option<Time>) -> bool {
+        let client = self.clients.get_mut(record.client);
+        self.backlog.push(slot, record, &mut client.queue);
+        if let Some(until) = parked_until {
+            self.backlog.park(record.client, &mut client.queue, until);
+        }
+        let evicts = self.policy.evicts();
+        if evicts {
+            let (backlogs, bounds) = self.backlogs();
+            bounds.note_growth(record.client, backlogs);
+        }
+        evicts
+    }
+
+    /// The oldest delayed record.
+    #[inline]
+    pub fn oldest(&self) -> Option<Slot> {
+        self.backlog.oldest()
+    }
+
+    /// All delayed records, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.backlog.iter()
+    }
+
+    /// A delayed record.
+    pub fn record(&self, slot: Slot) -> &QueuedRecord {
+        self.backlog.get(slot)
+    }
+
+    /// The oldest delayed record, if it has waited for `max_delay`.
+    #[inline]
+    pub fn expired(&self, now: Time) -> Option<Slot> {
+        self.oldest().filter(|&slot| self.record(slot).since + self.policy.max_delay <= now)
+    }
+
+    /// The client that is served next, and its first record; `None` if no record may go now.
+    #[inline]
+    pub fn next_turn(&mut self, now: Time) -> Option<(u32, Slot)> {
+        while let Some(client) = self.backlog.next_parked(now) {
+            if self.clients.lookup(client).is_some() {
+                self.backlog.unpark(now, client, &mut self.clients.get_mut(client).queue);
+            }
+        }
+        let client = self.next_client()?;
+        if !self.gates.are_open(now) {
+            return None;
+        }
+        let head = self.clients.get(client).queue.records.head();
+        Some((client, head.expect("a client with a tag has a first record")))
+    }
+
+    /// Sends a record in the turn of a client; usually one of its own. Returns `None` if the own limit of the record's
+    /// client refuses it: then the client that has its turn is parked.
+    #[inline]
+    pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Option<Served> {
+        let client = self.record(slot).client;
+        if let Err(until) = self.take_own_limit(now, client) {
+            self.backlog.park(turn, &mut self.clients.get_mut(turn).queue, until);
+            return None;
+        }
+        let client = self.clients.get_mut(client);
+        let record = self.backlog.serve(slot, &mut client.queue);
+        self.gates.bucket.charge(now);
+        // Shape mode counts no use: not even looking spares a decision a cache line.
+        if self.policy.mode == Mode::Reject {
+            client.used.charge(now, self.cycles.number);
+        }
+        Some(Served { record, in_window: self.gates.window.add_counted(now, 1) })
+    }
+
+    /// Sends a record without asking or charging the gates.
+    pub fn serve_unchecked(&mut self, slot: Slot) -> QueuedRecord {
+        let client = self.clients.get_mut(self.backlog.get(slot).client);
+        self.backlog.serve(slot, &mut client.queue)
+    }
+
+    /// Removes a record that is not sent.
+    pub fn remove(&mut self, slot: Slot) -> QueuedRecord {
+        let client = self.clients.get_mut(self.backlog.get(slot).client);
+        self.backlog.remove(slot, &mut client.queue)
+    }
+
+    #[inline]
+    fn next_client(&mut self) -> Option<u32> {
+        let clients = &self.clients;
+        self.backlog.next_client(|client| clients.lookup(client).and_then(|client| client.queue.eligible_tag()))
+    }
+
+    /// The time at which something happens without a call.
+    pub fn next_timeout(&mut self, now: Time) -> Time {
+        if self.bounds.are_exceeded(&self.policy, self.backlog.bytes()) {
+            return now;
+        }
+        let mut next = self.cycles.next_allocation();
+        if let Some(oldest) = self.oldest() {
+            next = next.min(self.record(oldest).since + self.policy.max_delay);
+        }
+        if let Some(until) = self.backlog.parked_until() {
+            next = next.min(until);
+        }
+        if self.next_client().is_some() {
+            next = next.min(self.gates.open_at(now));
+        }
+        if let Some(due) = self.bounds.surplus_due() {
+            next = next.min(due);
+        }
+        next.max(now)
+    }
+
+    // ## Bounds
+
+    /// The next eviction that is due; [`note_evicted`](Scheduler::note_evicted) follows.
+    #[inline]
+    pub fn next_eviction(&mut self, now: Time) -> Option<Eviction> {
+        if !self.bounds.are_exceeded(&self.policy, self.backlog.bytes()) && self.bounds.surplus_due().is_none() {
+            return None;
+        }
+        let (backlogs, bounds) = self.backlogs();
+        bounds.next_eviction(now, backlogs)
+    }
+
+    /// Notes that an eviction was carried out.
+    pub fn note_evicted(&mut self, eviction: Eviction) {
+        let (backlogs, bounds) = self.backlogs();
+        bounds.note_evicted(eviction, backlogs);
+    }
+
+    fn backlogs(&mut self) -> (Backlogs<'_>, &mut Bounds) {
+        let backlogs = Backlogs { policy: &self.policy, clients: &self.clients, bytes: self.backlog.bytes() };
+        (backlogs, &mut self.bounds)
+    }
+
+    /// The name of the client furthest above its share of `queue_bytes`.
+    #[cfg(test)]
+    pub(crate) fn furthest_above_share(&mut self) -> Option<&str> {
+        let (backlogs, bounds) = self.backlogs();
+        let client = bounds.excess.furthest_above_share(backlogs)?;
+        self.lookup(client).map(|client| &*client.name)
+    }
+
+    /// The number of delayed records and their bytes.
+    pub fn backlog(&self) -> (u64, u64) {
+        (self.backlog.len(), self.backlog.bytes())
+    }
+
+    // ## Views
+
+    /// The count of admissions over the last cycle.
+    pub fn window(&mut self) -> &mut SlidingCount {
+        &mut self.gates.window
+    }
+
+    /// All clients, in no particular order.
+    pub fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.clients.iter().map(|(_, client)| client)
+    }
+
+    /// The number of known clients.
+    pub fn known(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// A client in use.
+    #[inline]
+    pub fn client_mut(&mut self, client: u32) -> &mut Client {
+        self.clients.get_mut(client)
+    }
+
+    /// A client, unless it was forgotten.
+    pub fn lookup(&self, client: u32) -> Option<&Client> {
+        self.clients.lookup(client)
+    }
+
+    /// The index of the client with this name.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.clients.find(name)
+    }
+
+    /// The name of a client.
+    pub fn client_name(&self, client: u32) -> Option<Arc<str>> {
+        self.lookup(client).map(|client| Arc::clone(&client.name))
+    }
+
+    /// The number of pages that the clients are stored in.
+    pub fn pages(&self) -> usize {
+        self.clients.pages()
+    }
+
+    /// The clients of a page, and the counts of those forgotten out of it.
+    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
+        self.clients.page(page)
+    }
+
+    /// The counts of all forgotten clients.
+    pub fn forgotten(&self) -> Forgotten {
+        self.clients.forgotten()
+    }
+
+    /// The number of the running cycle, from 0.
+    pub fn cycle(&self) -> u64 {
+        self.cycles.number
+    }
+
+    /// Allocations so far, by [`Cause`].
+    pub fn allocations(&self) -> [u64; Cause::NAMES.len()] {
+        self.cycles.allocations
+    }
+
+    /// The time for which the oldest delayed record has waited.
+    pub fn oldest_wait(&self, now: Time) -> Duration {
+        self.oldest().map_or(Duration::ZERO, |slot| now.since(self.record(slot).since))
+    }
+}
