@@ -64,10 +64,14 @@ pub enum Decision {
         client: u32,
         in_window: u64,
     },
-    /// The record waits in its client's queue; until `parked_until` if the client's own limit refused it.
+    /// The record waits in its client's queue.
     Delay {
         client: u32,
-        parked_until: Option<Time>,
+    },
+    /// The record is the first one in its client's queue, and waits because of the client's own limit.
+    Park {
+        client: u32,
+        until: Time,
     },
     Reject(Rejection),
 }
@@ -191,9 +195,7 @@ impl Scheduler {
     pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl FnOnce() -> bool) -> Decision {
         match self.policy.mode {
             Mode::Shape => self.shape(now, client, fits),
-            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
-                Decision::Delay { client, parked_until: None }
-            }
+            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => Decision::Delay { client },
             Mode::Reject => self.admit_or_reject(now, client, fits),
         }
     }
@@ -204,10 +206,10 @@ impl Scheduler {
         let alone = self.clients.get(index).queue.records.is_empty()
             && (self.backlog.has_no_ready_client() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
-            return Decision::Delay { client: index, parked_until: None };
+            return Decision::Delay { client: index };
         }
         if let Err(until) = self.take_own_limit(now, index) {
-            return Decision::Delay { client: index, parked_until: Some(until) };
+            return Decision::Park { client: index, until };
         }
         self.backlog.serve_at_once(&mut self.clients.get_mut(index).queue);
         self.gates.bucket.charge(now);
@@ -223,7 +225,7 @@ impl Scheduler {
             return self.reject(now, index, Reason::OverAllocation);
         }
         if !client.queue.records.is_empty() || !fits() {
-            return Decision::Delay { client: index, parked_until: None };
+            return Decision::Delay { client: index };
         }
         if !self.gates.window_is_open(now) {
             return self.reject(now, index, Reason::CapacityInUse);
@@ -264,18 +266,21 @@ impl Scheduler {
     // ## Delayed records
 
     /// Delays a record. Returns whether excess records are evicted; if not, partitions have to be paused at the bounds.
-    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord, parked_until: Option<Time>) -> bool {
+    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord) -> bool {
         let client = self.clients.get_mut(record.client);
         self.backlog.push(slot, record, &mut client.queue);
-        if let Some(until) = parked_until {
-            self.backlog.park(record.client, &mut client.queue, until);
-        }
         let evicts = self.policy.evicts();
         if evicts {
             let (backlogs, bounds) = self.backlogs();
             bounds.note_growth(record.client, backlogs);
         }
         evicts
+    }
+
+    /// Parks a client: none of its records goes before `until`.
+    #[cold]
+    pub fn park(&mut self, client: u32, until: Time) {
+        self.backlog.park(client, &mut self.clients.get_mut(client).queue, until);
     }
 
     /// The oldest delayed record.
@@ -322,7 +327,7 @@ impl Scheduler {
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Option<Served> {
         let client = self.record(slot).client;
         if let Err(until) = self.take_own_limit(now, client) {
-            self.backlog.park(turn, &mut self.clients.get_mut(turn).queue, until);
+            self.park(turn, until);
             return None;
         }
         let client = self.clients.get_mut(client);

@@ -97,7 +97,12 @@ impl Throttle {
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
             }
-            Decision::Delay { client, parked_until } => self.delay(now, arrival, client, parked_until),
+            Decision::Delay { client } => self.delay(now, arrival, client),
+            Decision::Park { client, until } => {
+                let verdict = self.delay(now, arrival, client);
+                self.scheduler.park(client, until);
+                verdict
+            }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
     }
@@ -145,9 +150,12 @@ impl Throttle {
                 self.scheduler.client_mut(client).shadow.admitted += 1;
                 Some(client)
             }
-            Decision::Delay { client, parked_until } => {
+            Decision::Delay { client } | Decision::Park { client, .. } => {
                 let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
-                self.scheduler.enqueue(self.slots.take(), record, parked_until);
+                self.scheduler.enqueue(self.slots.take(), record);
+                if let Decision::Park { until, .. } = decision {
+                    self.scheduler.park(client, until);
+                }
                 self.scheduler.client_mut(client).shadow.delayed += 1;
                 Some(client)
             }
@@ -166,10 +174,10 @@ impl Throttle {
     }
 
     #[inline(never)]
-    fn delay(&mut self, now: Time, arrival: &Arrival<'_>, client: u32, parked_until: Option<Time>) -> Verdict {
+    fn delay(&mut self, now: Time, arrival: &Arrival<'_>, client: u32) -> Verdict {
         let slot = self.slots.take();
         let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
-        let evicts = self.scheduler.enqueue(slot, record, parked_until);
+        let evicts = self.scheduler.enqueue(slot, record);
         self.scheduler.client_mut(client).counts.delayed += 1;
         self.ledger.hold(slot, arrival.partition, arrival.offset);
         if !evicts {
