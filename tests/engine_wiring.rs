@@ -22,9 +22,9 @@ use watermaster::settings::{
     StartFrom,
 };
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
-use watermaster_core::offset_map::{self, MapBudget};
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::offset_map;
+use watermaster_core::policy::Policy;
+use watermaster_core::units::Ratio;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -168,25 +168,14 @@ impl Engine {
 
 fn policy(capacity: u64, cycle: Duration) -> Policy {
     Policy {
-        capacity,
-        cycle,
         reservation: Ratio::ZERO,
-        lending: Lending::Proportional,
-        mode: Mode::Shape,
-        enforce: true,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
         max_clients: 10,
-        unlisted_weight: Weight::ONE,
         client_idle_timeout: Duration::from_secs(600),
-        clients: Vec::new(),
         queue_capacity: 1_000,
         queue_bytes: 1 << 24,
-        max_delay: Duration::from_secs(60),
-        overflow: Overflow::DeadLetter,
         burst: Ratio::ZERO,
         commit_interval: Duration::from_millis(50),
-        map_budget: MapBudget::Chars(4096),
+        ..Policy::new(capacity, cycle)
     }
 }
 

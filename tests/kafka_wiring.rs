@@ -22,10 +22,10 @@ use watermaster::settings::{
     Source, StartFrom,
 };
 use watermaster_core::offset_map::{self, MapBudget};
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::policy::Policy;
 use watermaster_core::reason::Reason;
 use watermaster_core::tracker::Tracker;
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::units::Ratio;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -154,25 +154,12 @@ impl Bench {
 
 fn policy() -> Policy {
     Policy {
-        capacity: 10,
-        cycle: Duration::from_secs(10),
         reservation: Ratio::ZERO,
-        lending: Lending::Proportional,
-        mode: Mode::Shape,
-        enforce: true,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
         max_clients: 10,
-        unlisted_weight: Weight::ONE,
-        client_idle_timeout: Duration::from_secs(600),
-        clients: Vec::new(),
         queue_capacity: 10,
         queue_bytes: 1 << 20,
-        max_delay: Duration::from_secs(60),
-        overflow: Overflow::DeadLetter,
         burst: Ratio::ZERO,
-        commit_interval: Duration::from_millis(100),
-        map_budget: MapBudget::Chars(4096),
+        ..Policy::new(10, Duration::from_secs(10))
     }
 }
 

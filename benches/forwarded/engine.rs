@@ -14,9 +14,8 @@ use watermaster::settings::{
     StartFrom,
 };
 use watermaster::snapshot::SnapshotCell;
-use watermaster_core::offset_map::MapBudget;
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::policy::{CatchUp, Mode, Policy};
+use watermaster_core::units::Ratio;
 
 use crate::records::SOURCE;
 
@@ -99,25 +98,17 @@ impl Case {
 
     fn policy(&self) -> Policy {
         Policy {
-            capacity: self.capacity,
-            cycle: NEVER * 10,
             reservation: Ratio::ZERO,
-            lending: Lending::Proportional,
             mode: self.mode,
             enforce: self.enforce,
-            window: Window::Sliding,
             catch_up: self.catch_up,
-            max_clients: 1000,
-            unlisted_weight: Weight::ONE,
             client_idle_timeout: NEVER * 20,
-            clients: Vec::new(),
             queue_capacity: 1_000_000,
             queue_bytes: 1 << 30,
             max_delay: NEVER,
-            overflow: Overflow::DeadLetter,
             burst: Ratio::ONE,
             commit_interval: NEVER,
-            map_budget: MapBudget::Chars(4096),
+            ..Policy::new(self.capacity, NEVER * 10)
         }
     }
 }

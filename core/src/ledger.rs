@@ -4,17 +4,16 @@
 //! The ledger knows no clients but in the rejections that it keeps. Before a record completes, its owner asks
 //! [`Ledger::has_room`] whether the offset map still fits in the commit metadata afterwards.
 
+mod commits;
 mod partition;
 mod pauses;
+mod records;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use crate::chunks::Chunks;
-use crate::linked_list::Links;
-use crate::offset_map::{self, AdmissionSlice, OffsetMap, TooLarge};
+use crate::offset_map::{self, OffsetMap};
 use crate::policy::{Overflow, Policy};
-use crate::reason::Rejection;
 use crate::slot::Slot;
 use crate::tracker::{Seen, Tracker};
 use crate::units::{NANOS_PER_MILLI, Time};
@@ -22,9 +21,8 @@ pub use partition::PartitionView;
 use partition::{MapRoom, Partition};
 use pauses::Pauses;
 pub use pauses::{PauseReason, Reading};
-
-/// Wall clocks that differ by no more than this are taken for equal.
-const CLOCK_JITTER_MS: u64 = 2;
+use records::{HeldRecord, NOT_HELD, PendingRejections};
+pub use records::{Location, Observed, PendingRejection};
 
 /// The partitions of a service, and their records that are not completed.
 #[derive(Debug)]
@@ -39,56 +37,6 @@ pub struct Ledger {
     wall_ahead_ms: i64,
 }
 
-/// The partition and the offset of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Location {
-    pub partition: u32,
-    pub offset: i64,
-}
-
-/// A first-time look at a record.
-#[derive(Debug, Clone, Copy)]
-pub struct Observed {
-    /// The record counts as an arrival: it was not read before in this process, nor completed by a former owner.
-    pub first_time: bool,
-    /// The record was written before the partition's backlog was read up (reject mode).
-    pub catching_up: bool,
-}
-
-/// Stands for "no partition" in a slot that the ledger does not hold.
-const NOT_HELD: u32 = u32::MAX;
-
-#[derive(Debug, Clone, Copy)]
-struct HeldRecord {
-    location: Location,
-    links: Links,
-}
-
-impl Default for HeldRecord {
-    fn default() -> HeldRecord {
-        HeldRecord { location: Location { partition: NOT_HELD, offset: 0 }, links: Links::default() }
-    }
-}
-
-/// A rejected record that waits for room in the offset map.
-#[derive(Debug)]
-pub struct PendingRejection {
-    pub slot: Slot,
-    pub bytes: u32,
-    pub rejection: Rejection,
-    /// The name of the client at the time of the rejection.
-    pub name: Option<Arc<str>>,
-}
-
-/// The sum over the pending rejections of all partitions.
-#[derive(Debug, Default)]
-struct PendingRejections {
-    /// Partitions that have any.
-    partitions: Vec<u32>,
-    records: u64,
-    bytes: u64,
-}
-
 impl Ledger {
     /// A ledger without partitions. The wall clock is taken for the time of the calls until
     /// [`set_wall_clock`](Ledger::set_wall_clock).
@@ -100,16 +48,6 @@ impl Ledger {
             pauses: Pauses::new(policy),
             map_room: MapRoom::new(policy),
             wall_ahead_ms: 0,
-        }
-    }
-
-    /// Takes the wall clock, in milliseconds since the Unix epoch.
-    pub fn set_wall_clock(&mut self, now: Time, wall_ms: i64) {
-        let ahead = wall_ms.saturating_sub((now.as_nanos() / NANOS_PER_MILLI) as i64);
-        // Two clocks that are read one after the other differ by a rounding. Slices that moved by it would be charged
-        // twice when a partition comes back.
-        if ahead.abs_diff(self.wall_ahead_ms) > CLOCK_JITTER_MS {
-            self.wall_ahead_ms = ahead;
         }
     }
 
@@ -412,36 +350,6 @@ impl Ledger {
         self.pauses.has_next()
     }
 
-    // ## Commits
-
-    /// Partitions in which a record completed since their last commit.
-    pub fn touched(&self) -> impl Iterator<Item = u32> + '_ {
-        let touched = (0u32..).zip(&self.partitions).filter(|(_, partition)| partition.assigned && partition.touched);
-        touched.map(|(number, _)| number)
-    }
-
-    /// Sets whether a partition has anything to commit.
-    pub fn set_touched(&mut self, number: u32, touched: bool) {
-        self.partitions[number as usize].touched = touched;
-    }
-
-    /// The committable offset and its offset map, as if the offsets of `without` were not completed.
-    ///
-    /// # Errors
-    /// The map does not fit in its budget.
-    pub fn commit(&mut self, now: Time, number: u32, without: &[i64]) -> Result<(i64, String), TooLarge> {
-        let partition = &mut self.partitions[number as usize];
-        let ahead = self.wall_ahead_ms;
-        let admitted: Vec<AdmissionSlice> =
-            partition.recent_admissions.slices(now).map(|slice| admission_slice(slice, ahead)).collect();
-        let earlier = (!without.is_empty()).then(|| partition.tracker.without(without));
-        let tracker = earlier.as_ref().unwrap_or(&partition.tracker);
-        let text = offset_map::encode(self.map_room.budget, tracker, self.map_room.slice_ms, &admitted)?;
-        let base = tracker.base();
-        partition.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-        Ok((base, text))
-    }
-
     // ## Views
 
     /// An assigned partition.
@@ -462,16 +370,4 @@ impl Ledger {
     fn assigned(&self, number: u32) -> Option<&Partition> {
         self.partitions.get(number as usize).filter(|partition| partition.assigned)
     }
-}
-
-impl PendingRejections {
-    fn subtract(&mut self, rejection: &PendingRejection) {
-        self.records -= 1;
-        self.bytes -= u64::from(rejection.bytes);
-    }
-}
-
-fn admission_slice((end, admitted): (Time, u64), wall_ahead_ms: i64) -> AdmissionSlice {
-    let end_ms = ((end.as_nanos() / NANOS_PER_MILLI) as i64).saturating_add(wall_ahead_ms).max(0);
-    AdmissionSlice { end_ms, admitted }
 }

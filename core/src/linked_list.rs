@@ -50,10 +50,7 @@ impl LinkedList {
     }
 
     /// Appends a slot. Returns the links for the caller to store in its entry.
-    pub(crate) fn push<T>(&mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, slot: Slot) -> Links
-    where
-        T: Default,
-    {
+    pub(crate) fn push<T>(&mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, slot: Slot) -> Links {
         let before = self.tail;
         match before {
             NONE => self.head = slot.0,
@@ -65,10 +62,7 @@ impl LinkedList {
     }
 
     /// Removes the entry that has these links.
-    pub(crate) fn remove<T>(&mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, removed: Links)
-    where
-        T: Default,
-    {
+    pub(crate) fn remove<T>(&mut self, table: &mut Chunks<T>, links: impl Fn(&mut T) -> &mut Links, removed: Links) {
         let Links { before, after } = removed;
         match before {
             NONE => self.head = after,

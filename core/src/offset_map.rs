@@ -1,7 +1,8 @@
 //! The text that travels in a commit's metadata: recent admissions, and the offsets completed beyond the committed one.
 //!
-//! `docs/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a record:
-//! while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses nothing.
+//! `docs/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a
+//! record: while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses
+//! nothing.
 
 mod bits;
 mod recent_admissions;
@@ -45,8 +46,8 @@ impl Default for MapBudget {
 }
 
 impl MapBudget {
-    /// The bits that fit beside the prefix and the checksum: no more than Kafka's protocol carries in one string (32 767
-    /// bytes).
+    /// The bits that fit beside the prefix and the checksum: no more than Kafka's protocol carries in one string (32
+    /// 767 bytes).
     pub fn payload_bits(&self) -> u64 {
         let alphabet = Alphabet::of(*self);
         let room = match *self {
@@ -121,8 +122,8 @@ pub enum Unreadable {
 
 /// The most bits that a map takes beside the completed set.
 ///
-/// `slices` is the number of slices from the oldest to the newest that will be written (more than [`MAX_SLICES`] count as
-/// that many); `admitted` is their sum. Larger arguments never give less.
+/// `slices` is the number of slices from the oldest to the newest that will be written (more than [`MAX_SLICES`] count
+/// as that many); `admitted` is their sum. Larger arguments never give less.
 pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
     recent_admissions::bits_bound(slices, admitted)
 }
@@ -189,7 +190,8 @@ fn checksum(alphabet: Alphabet, base: i64, body: &str) -> u32 {
     hasher.finalize()
 }
 
-/// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim more.
+/// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim
+/// more.
 pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
     let [version, rest @ ..] = metadata.strip_prefix(MAGIC).unwrap_or_default() else {
         return Err(foreign(metadata));

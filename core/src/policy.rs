@@ -1,4 +1,5 @@
-//! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled in.
+//! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
+//! in.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The policy of a service that nothing else is configured for, with this capacity per cycle.
+    /// The policy of a service with nothing configured but its capacity and its cycle.
     pub fn new(capacity: u64, cycle: Duration) -> Policy {
         Policy {
             capacity,
@@ -61,22 +62,22 @@ impl Policy {
             enforce: true,
             window: Window::default(),
             catch_up: CatchUp::default(),
-            max_clients: 10_000,
+            max_clients: 1_000,
             unlisted_weight: Weight::ONE,
-            client_idle_timeout: Duration::from_secs(3_600),
+            client_idle_timeout: Duration::from_secs(600).max(cycle * 2),
             clients: Vec::new(),
             queue_capacity: 10_000,
             queue_bytes: 256 << 20,
             max_delay: Duration::from_secs(60),
             overflow: Overflow::default(),
-            burst: Ratio::ZERO,
+            burst: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
             commit_interval: Duration::from_millis(100),
             map_budget: MapBudget::default(),
         }
     }
 
-    /// The treatment of records when a backlog bound is reached. The backlogs of reject mode, of records that are catching up, are bounded
-    /// by reading less in any case.
+    /// The treatment of records when a backlog bound is reached. The backlogs of reject mode, of records that are
+    /// catching up, are bounded by reading less in any case.
     pub fn overflow(&self) -> Overflow {
         if self.mode == Mode::Reject { Overflow::Pause } else { self.overflow }
     }

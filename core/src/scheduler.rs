@@ -1,9 +1,11 @@
-//! The order and the pace of records: the clients of a service, their backlogs and grants, and the gates on the service.
+//! The order and the pace of records: the clients of a service, their backlogs and grants, and the gates on the
+//! service.
 //!
 //! The scheduler knows no partitions and no offsets: a delayed record is a [`Slot`] in its client's queue. Nor does it
 //! know whether its decisions are carried out; in shadow mode they are not, and the [`throttle`](crate::throttle)
 //! counts them apart.
 //!
+//! - `decision`: the decision on a record that was read
 //! - `registry`, `client`: the known clients, their weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
 //! - `gates` (with `bucket`), `limit`: the gates on the service, and a client's own limit
@@ -16,6 +18,7 @@ mod bounds;
 mod bucket;
 mod client;
 mod cycles;
+mod decision;
 mod excess;
 mod fair;
 mod gates;
@@ -24,11 +27,9 @@ mod names;
 mod pages;
 mod registry;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::policy::{CatchUp, Mode, Policy};
-use crate::reason::{Reason, Rejection};
+use crate::policy::{Mode, Policy};
 use crate::slot::Slot;
 use crate::units::Time;
 use crate::window::SlidingCount;
@@ -39,11 +40,11 @@ use bounds::{Backlogs, Bounds};
 pub use client::{Client, Counts, Used};
 pub use cycles::Cause;
 use cycles::Cycles;
+pub use decision::Decision;
 use gates::Gates;
 pub use limit::OwnLimit;
 pub use pages::{Forgotten, PAGE};
-pub use registry::Full;
-use registry::Registry;
+pub use registry::{Full, Registry};
 
 /// The clients of a service and their delayed records.
 #[derive(Debug)]
@@ -54,26 +55,6 @@ pub struct Scheduler {
     gates: Gates,
     cycles: Cycles,
     bounds: Bounds,
-}
-
-/// The decision on a record that was just read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
-    /// The record goes now. It was charged; the window holds `in_window` records with it.
-    Admit {
-        client: u32,
-        in_window: u64,
-    },
-    /// The record waits in its client's queue.
-    Delay {
-        client: u32,
-    },
-    /// The record is the first one in its client's queue, and waits because of the client's own limit.
-    Park {
-        client: u32,
-        until: Time,
-    },
-    Reject(Rejection),
 }
 
 /// A delayed record that left its queue to be sent.
@@ -186,80 +167,6 @@ impl Scheduler {
             if client.recalls() {
                 self.request_allocation(now, Cause::Recall);
             }
-        }
-    }
-
-    /// Decides on a record. A record that is catching up may wait in reject mode, too. A record goes now only if `fits`
-    /// says that its completion fits in the offset map.
-    #[inline]
-    pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl FnOnce() -> bool) -> Decision {
-        match self.policy.mode {
-            Mode::Shape => self.shape(now, client, fits),
-            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => Decision::Delay { client },
-            Mode::Reject => self.admit_or_reject(now, client, fits),
-        }
-    }
-
-    /// Shape mode: the record goes now if no record waits that may go and all gates are open.
-    #[inline]
-    fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
-        let alone = self.clients.get(index).queue.records.is_empty()
-            && (self.backlog.has_no_ready_client() || self.next_client().is_none());
-        if !alone || !self.gates.are_open(now) || !fits() {
-            return Decision::Delay { client: index };
-        }
-        if let Err(until) = self.take_own_limit(now, index) {
-            return Decision::Park { client: index, until };
-        }
-        self.backlog.serve_at_once(&mut self.clients.get_mut(index).queue);
-        self.gates.bucket.charge(now);
-        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
-    }
-
-    /// Reject mode: the record goes now if it is within its client's grant, or is rejected.
-    #[inline]
-    fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
-        let cycle = self.cycles.number;
-        let client = self.clients.get_mut(index);
-        if client.has_used_its_allowance(now, cycle) {
-            return self.reject(now, index, Reason::OverAllocation);
-        }
-        if !client.queue.records.is_empty() || !fits() {
-            return Decision::Delay { client: index };
-        }
-        if !self.gates.window_is_open(now) {
-            return self.reject(now, index, Reason::CapacityInUse);
-        }
-        if self.take_own_limit(now, index).is_err() {
-            return self.reject(now, index, Reason::ClientLimit);
-        }
-        self.clients.get_mut(index).used.charge(now, cycle);
-        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
-    }
-
-    #[inline(never)]
-    fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
-        let retry_after = self.open_for(now, client).since(now);
-        Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
-    }
-
-    /// The time at which the client's grant, the service's window and the client's own limit all have room for its next
-    /// record, if no record is admitted and no grant changes until then.
-    fn open_for(&mut self, now: Time, index: u32) -> Time {
-        let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
-        let client = self.clients.get_mut(index);
-        let allowance = client.allowance();
-        let within = !client.has_used_its_allowance(now, cycle);
-        let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
-        let limit = client.limit.as_deref().map_or(now, OwnLimit::open_at);
-        granted.max(limit).max(self.gates.window_open_at(now))
-    }
-
-    #[inline]
-    fn take_own_limit(&mut self, now: Time, client: u32) -> Result<(), Time> {
-        match &self.clients.get(client).limit {
-            None => Ok(()),
-            Some(limit) => limit.take(now),
         }
     }
 
@@ -407,7 +314,7 @@ impl Scheduler {
     pub(crate) fn furthest_above_share(&mut self) -> Option<&str> {
         let (backlogs, bounds) = self.backlogs();
         let client = bounds.excess.furthest_above_share(backlogs)?;
-        self.lookup(client).map(|client| &*client.name)
+        self.clients.lookup(client).map(|client| &*client.name)
     }
 
     /// The number of delayed records and their bytes.
@@ -422,50 +329,15 @@ impl Scheduler {
         &mut self.gates.window
     }
 
-    /// All clients, in no particular order.
-    pub fn clients(&self) -> impl Iterator<Item = &Client> {
-        self.clients.iter().map(|(_, client)| client)
-    }
-
-    /// The number of known clients.
-    pub fn known(&self) -> usize {
-        self.clients.len()
+    /// The known clients.
+    pub fn clients(&self) -> &Registry {
+        &self.clients
     }
 
     /// A client in use.
     #[inline]
     pub fn client_mut(&mut self, client: u32) -> &mut Client {
         self.clients.get_mut(client)
-    }
-
-    /// A client, unless it was forgotten.
-    pub fn lookup(&self, client: u32) -> Option<&Client> {
-        self.clients.lookup(client)
-    }
-
-    /// The index of the client with this name.
-    pub fn find(&self, name: &str) -> Option<u32> {
-        self.clients.find(name)
-    }
-
-    /// The name of a client.
-    pub fn client_name(&self, client: u32) -> Option<Arc<str>> {
-        self.lookup(client).map(|client| Arc::clone(&client.name))
-    }
-
-    /// The number of pages that the clients are stored in.
-    pub fn pages(&self) -> usize {
-        self.clients.pages()
-    }
-
-    /// The clients of a page, and the counts of those forgotten out of it.
-    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
-        self.clients.page(page)
-    }
-
-    /// The counts of all forgotten clients.
-    pub fn forgotten(&self) -> Forgotten {
-        self.clients.forgotten()
     }
 
     /// The number of the running cycle, from 0.

@@ -1,9 +1,10 @@
 //! The completed offsets of a partition.
 //!
 //! The log is read in order, records complete in any order, and the committable offset is the first one that is not
-//! completed. Offsets that the log skips (compaction, transaction markers) are *holes*. A hole counts as the record before it:
-//! completed if that record is, or once it completes. So reading alone never makes the set larger in a commit; only
-//! [`complete`](Tracker::complete) does, and its owner asks [`bits_bound_after`](Tracker::bits_bound_after) before.
+//! completed. Offsets that the log skips (compaction, transaction markers) are *holes*. A hole counts as the record
+//! before it: completed if that record is, or once it completes. So reading alone never makes the set larger in a
+//! commit; only [`complete`](Tracker::complete) does, and its owner asks
+//! [`bits_bound_after`](Tracker::bits_bound_after) before.
 
 mod holes;
 mod ring;
@@ -27,8 +28,8 @@ pub enum Seen {
 
 /// The completed offsets of one partition.
 ///
-/// Everything below is O(1), amortised, unless it says otherwise. It takes a bit for each offset between the committable
-/// one and the highest completed, and an entry for each waiting record that a hole follows.
+/// Everything below is O(1), amortised, unless it says otherwise. It takes a bit for each offset between the
+/// committable one and the highest completed, and an entry for each waiting record that a hole follows.
 #[derive(Debug, Clone)]
 pub struct Tracker {
     /// The first offset that is not completed. Its record waits, or it was not read yet.
@@ -68,8 +69,8 @@ impl Tracker {
         }
     }
 
-    /// A tracker that has read nothing, with the completed offsets of the map beside the committed offset `base`. Offsets
-    /// more than [`MAX_SPAN`] beyond `base`, which no map contains, are left out.
+    /// A tracker that has read nothing, with the completed offsets of the map beside the committed offset `base`.
+    /// Offsets more than [`MAX_SPAN`] beyond `base`, which no map contains, are left out.
     pub fn restore(base: i64, completed: &OffsetRuns) -> Tracker {
         let mut tracker = Tracker::new(base);
         let from = tracker.base;
@@ -133,7 +134,8 @@ impl Tracker {
         (self.base < self.next).then(|| self.base())
     }
 
-    /// Every record that was observed and is not completed, ascending. Takes a step for each, and for each 64 completed ones.
+    /// Every record that was observed and is not completed, ascending. Takes a step for each, and for each 64
+    /// completed ones.
     pub fn iter_pending(&self) -> impl Iterator<Item = i64> + '_ {
         let mut from = self.base;
         std::iter::from_fn(move || {
@@ -154,8 +156,9 @@ impl Tracker {
         })
     }
 
-    /// The most bits that the completed set takes in a map now, without [`overhead_bits`](crate::offset_map::overhead_bits).
-    /// Observing never makes it larger, nor does completing the record at the base.
+    /// The most bits that the completed set takes in a map now, without
+    /// [`overhead_bits`](crate::offset_map::overhead_bits). Observing never makes it larger, nor does completing the
+    /// record at the base.
     pub fn bits_bound(&self) -> u64 {
         self.shape().bits_bound()
     }

@@ -261,8 +261,9 @@ impl SlidingCount {
         Time::from_nanos(slice * self.width + self.cycle)
     }
 
-    /// Adds admissions of a former owner: `n` in the slice that ends at `end`, less those that the slice holds already. A
-    /// slice from the future counts as now. Returns the time from which on the added records count, and their number.
+    /// Adds admissions of a former owner: `n` in the slice that ends at `end`, less those that the slice holds
+    /// already. A slice from the future counts as now. Returns the time from which on the added records count, and
+    /// their number.
     pub fn inherit(&mut self, now: Time, end: Time, n: u64) -> Option<(Time, u64)> {
         self.expire(now);
         let slice = self.slice_of(Time::from_nanos(end.as_nanos().saturating_sub(1))).min(self.slice_of(now));
@@ -305,8 +306,8 @@ impl SlidingCount {
         self.times.oldest = self.times.next;
     }
 
-    /// The count over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window starts
-    /// with the records that the shorter one holds.
+    /// The count over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window
+    /// starts with the records that the shorter one holds.
     pub fn over(&mut self, now: Time, cycle: Duration) -> SlidingCount {
         let mut other = SlidingCount::exact_up_to(self.times.limit as usize / 2, cycle);
         for (end, n) in self.slices(now) {

@@ -273,8 +273,8 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
     }
 }
 
-/// A service takes partitions over with what the map says: it neither panics, nor is it held up for longer than a cycle by
-/// admissions that were never made.
+/// A service takes partitions over with what the map says: it neither panics, nor is it held up for longer than a
+/// cycle by admissions that were never made.
 fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
     let cycle = Duration::from_millis(random.one_of(&[100, 1_000, 60_000]));
     let mut policy = sim::policy(random.one_of(&[1, 20, MAX_CAPACITY]), cycle);

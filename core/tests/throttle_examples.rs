@@ -320,8 +320,8 @@ fn a_restart_does_not_admit_a_second_capacity() {
     assert!(sim.most_in_a_window(SECOND) <= 100, "{}", sim.most_in_a_window(SECOND));
 }
 
-/// A process that started before its wall clock was set, or that was suspended, wrote admissions that looked too old, and
-/// its successor admitted a second capacity. So did a successor whose own clock had been set since.
+/// A process that started before its wall clock was set, or that was suspended, wrote admissions that looked too old,
+/// and its successor admitted a second capacity. So did a successor whose own clock had been set since.
 #[test]
 fn a_wrong_clock_at_the_start_does_not_admit_a_second_capacity() {
     let policy = policy(100, SECOND);
@@ -469,8 +469,8 @@ fn a_full_round_leaves_evictions_to_the_next_one() {
     assert_eq!((rest, throttle.backlog().0), (789, 10));
 }
 
-/// With a whole surplus in rounds of ten thousand records, a client within its share was rejected as queue_full: nothing was
-/// decided for the seconds that each round took.
+/// With a whole surplus in rounds of ten thousand records, a client within its share was rejected as queue_full:
+/// nothing was decided for the seconds that each round took.
 #[test]
 fn a_surplus_is_evicted_little_by_little_and_new_records_one_for_one() {
     let before = policy(100, SECOND);
@@ -614,8 +614,8 @@ fn an_offset_that_moves_over_holes_alone_is_committed() {
     assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 8);
 }
 
-/// A rejected record that waited for room in the map named whichever client had its client's index by then, and a record
-/// of a client that was never registered named none.
+/// A rejected record that waited for room in the map named whichever client had its client's index by then, and a
+/// record of a client that was never registered named none.
 #[test]
 fn a_rejection_that_waits_names_the_client_that_it_was_rejected_for() {
     let mut policy = Policy { mode: Mode::Reject, max_clients: 3, ..policy(1, SECOND) };
@@ -655,8 +655,8 @@ fn a_rejection_that_waits_names_the_client_that_it_was_rejected_for() {
     assert_eq!(names, ["tenant", "tenant", "stranger"]);
 }
 
-/// A rejection that waits for room in the map belongs to nobody. Where shaping takes over from reject mode, room is made by
-/// turning away what clients have waiting, not what nobody has.
+/// A rejection that waits for room in the map belongs to nobody. Where shaping takes over from reject mode, room is
+/// made by turning away what clients have waiting, not what nobody has.
 #[test]
 fn a_rejection_that_waits_survives_a_change_to_shape() {
     let reject = Policy { mode: Mode::Reject, ..policy(1, SECOND) };

@@ -103,7 +103,8 @@ impl Credit {
         Credit::from_bits(self.0 + owed)
     }
 
-    /// The order in which left-over records are given: the fraction of a grant that rounding took away, plus this credit.
+    /// The order in which left-over records are given: the fraction of a grant that rounding took away, plus this
+    /// credit.
     pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
         self.0 + i128::from(exact.fraction())
     }

@@ -44,8 +44,8 @@ pub(super) fn hand_out<'n>(
     }
 }
 
-/// Moves the first `count` candidates to the front. Names are compared only among those that tie for the last place: with
-/// many claims that are alike, each look at a name waits for memory.
+/// Moves the first `count` candidates to the front. Names are compared only among those that tie for the last place:
+/// with many claims that are alike, each look at a name waits for memory.
 fn move_first<'n>(
     candidates: &mut [Candidate],
     count: usize,

@@ -1,5 +1,5 @@
-//! The integers of an allocation: 128 bits where all numbers fit, as they do with everyday settings; 192 bits where weights,
-//! wants or the capacity are extreme.
+//! The integers of an allocation: 128 bits where all numbers fit, as they do with everyday settings; 192 bits where
+//! weights, wants or the capacity are extreme.
 
 use std::fmt::Debug;
 use std::iter::Sum;
@@ -75,8 +75,8 @@ pub(super) fn gcd(mut a: u128, mut b: u128) -> u128 {
     a
 }
 
-/// A divisor that is prepared for many divisions: Möller and Granlund, *Improved division by invariant integers* (2011),
-/// algorithm 5.
+/// A divisor that is prepared for many divisions: Möller and Granlund, *Improved division by invariant integers*
+/// (2011), algorithm 5.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Divisor {
     /// The number with its highest bit moved up to bit 127.
@@ -102,8 +102,8 @@ impl Divisor {
         if self.shift < 64 { 2 } else { 1 }
     }
 
-    /// The quotient, in units of 2⁻⁶⁴ and rounded down to them, and what is left: comparable with that of another number
-    /// divided by the same. The quotient's whole part must be below 2⁶⁴.
+    /// The quotient, in units of 2⁻⁶⁴ and rounded down to them, and what is left: comparable with that of another
+    /// number divided by the same. The quotient's whole part must be below 2⁶⁴.
     pub(super) fn divide(&self, number: u128) -> (u128, u128) {
         // Shifted, the number is less than 2⁶⁴ times the divisor: three limbs.
         let (high, low) = if self.shift < 64 {

@@ -43,8 +43,8 @@ pub(super) fn in_one(slices: &[AdmissionSlice]) -> Option<AdmissionSlice> {
     Some(AdmissionSlice { end_ms, admitted })
 }
 
-/// The counts, newest first. An end between two steps counts at the later one, a slice that is too old in the oldest: its
-/// admissions count longer, not shorter.
+/// The counts, newest first. An end between two steps counts at the later one, a slice that is too old in the oldest:
+/// its admissions count longer, not shorter.
 fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a AdmissionSlice>) -> Vec<u64> {
     let mut counts: Vec<u64> = Vec::new();
     let mut room = MAX_ADMITTED;

@@ -11,9 +11,10 @@ pub(super) enum Alphabet {
     Narrow,
 }
 
-/// The ranges of wide symbols: first code point and length. All are in the basic plane, so each is one UTF-16 unit, and none is a
-/// surrogate, a control or composed of others, so no Unicode normalisation changes them: ideographs (extension A, unified),
-/// then private use, which Unicode promises never to decompose. (Hangul syllables decompose, compatibility ideographs change.)
+/// The ranges of wide symbols: first code point and length. All are in the basic plane, so each is one UTF-16 unit,
+/// and none is a surrogate, a control or composed of others, so no Unicode normalisation changes them: ideographs
+/// (extension A, unified), then private use, which Unicode promises never to decompose. (Hangul syllables decompose,
+/// compatibility ideographs change.)
 const WIDE: [(u16, u16); 3] = [(0x3400, 6_592), (0x4E00, 20_992), (0xE000, 5_184)];
 /// Base 64 as in URLs.
 const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -54,8 +54,8 @@ impl SetShape {
 
     /// The most bits that any set of this shape takes, header included; `u64::MAX` if it reaches beyond [`MAX_SPAN`].
     ///
-    /// Each kind costs no more when a prefix of the set goes away (no count grows, nor does what the counts leave over),
-    /// so completing the base never makes this larger.
+    /// Each kind costs no more when a prefix of the set goes away (no count grows, nor does what the counts leave
+    /// over), so completing the base never makes this larger.
     pub fn bits_bound(self) -> u64 {
         if self.waiting + self.completed > MAX_SPAN {
             return u64::MAX;
@@ -66,8 +66,9 @@ impl SetShape {
 
 /// The best Rice parameter for `count` values that add up to `sum`, and the most bits that they can take with it.
 ///
-/// A value v takes `(v >> k) + 1 + k` bits, so all take at most `(sum >> k) + count (k + 1)`. From k to k + 1 that grows by
-/// `count − ⌈(sum >> k) / 2⌉`, which only rises with k: the first k at which it is not negative is the best of all.
+/// A value v takes `(v >> k) + 1 + k` bits, so all take at most `(sum >> k) + count (k + 1)`. From k to k + 1 that
+/// grows by `count − ⌈(sum >> k) / 2⌉`, which only rises with k: the first k at which it is not negative is the best
+/// of all.
 pub(crate) fn rice(count: u64, sum: u64) -> (u32, u64) {
     let limit = 2 * count;
     if sum <= limit {

@@ -114,8 +114,8 @@ impl Backlog {
         self.fair.charge(queue);
     }
 
-    /// Returns whether no client has a record that may go. Quicker than [`next_client`](Backlog::next_client), but a void
-    /// entry counts as a client.
+    /// Returns whether no client has a record that may go. Quicker than [`next_client`](Backlog::next_client), but a
+    /// void entry counts as a client.
     #[inline]
     pub fn has_no_ready_client(&self) -> bool {
         self.fair.is_empty()

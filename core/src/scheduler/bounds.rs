@@ -1,9 +1,9 @@
 //! The bounds of the backlogs where excess records are evicted: the choice of the client that loses its oldest record.
 //!
-//! A record that exceeds a bound when it comes is made up for at once, one for one. Records that exceed a bound because a
-//! reload lowered it, the *surplus*, are evicted little by little: a round full of evictions takes seconds where a quota
-//! or a narrow network holds the producer, and no record is decided meanwhile. So a bounded part of the surplus goes in
-//! each commit interval; a part that a slow round left unused is not made up for.
+//! A record that exceeds a bound when it comes is made up for at once, one for one. Records that exceed a bound
+//! because a reload lowered it, the *surplus*, are evicted little by little: a round full of evictions takes seconds
+//! where a quota or a narrow network holds the producer, and no record is decided meanwhile. So a bounded part of the
+//! surplus goes in each commit interval; a part that a slow round left unused is not made up for.
 
 use super::excess::Excess;
 use super::registry::Registry;
@@ -129,8 +129,8 @@ impl Bounds {
         eviction(self.client_with_surplus(backlogs)?, Bound::Surplus)
     }
 
-    /// Notes that an eviction was carried out, with another record than the client's oldest one if that had to make room
-    /// in the offset map.
+    /// Notes that an eviction was carried out, with another record than the client's oldest one if that had to make
+    /// room in the offset map.
     pub(super) fn note_evicted(&mut self, eviction: Eviction, backlogs: Backlogs<'_>) {
         let (length, bytes) = eviction.before;
         match eviction.cause {

@@ -29,8 +29,8 @@ impl LeakyBucket {
         LeakyBucket { capacity, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
     }
 
-    /// Changes the rate and the depth. The debt stays, in records, up to the new depth: the debt of a much larger capacity
-    /// would stop the service for several cycles, and the window keeps the promise by itself.
+    /// Changes the rate and the depth. The debt stays, in records, up to the new depth: the debt of a much larger
+    /// capacity would stop the service for several cycles, and the window keeps the promise by itself.
     pub fn change(&mut self, now: Time, capacity: u64, cycle: Duration, burst: Ratio, commit_interval: Duration) {
         self.leak(now);
         let other = LeakyBucket::new(capacity, cycle, burst, commit_interval);

@@ -77,8 +77,8 @@ impl Cycles {
         self.end = self.start + policy.cycle;
         self.early.due = None;
         self.claims.clear();
-        // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk ends
-        // the others' cycle and collects their claims: with very many clients each walk waits for memory.
+        // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk
+        // ends the others' cycle and collects their claims: with very many clients each walk waits for memory.
         let (claims, number) = (&mut self.claims, self.number);
         clients.forget_idle(now - policy.client_idle_timeout, |index, client| {
             for _ in 0..ended.min(2) {
@@ -103,8 +103,8 @@ impl Cycles {
         self.early.due = None;
     }
 
-    /// Requests an allocation within the cycle. There is at most one per max(cycle / 100, clients × 2 µs), so that a flood
-    /// of fresh ids or recalls does not become a flood of allocations.
+    /// Requests an allocation within the cycle. There is at most one per max(cycle / 100, clients × 2 µs), so that a
+    /// flood of fresh ids or recalls does not become a flood of allocations.
     #[cold]
     pub(super) fn request(&mut self, now: Time, cause: Cause, cycle: Duration, clients: usize) {
         if self.early.due.is_none() {

@@ -1,15 +1,16 @@
-//! The client furthest above its default share of `queue_bytes`: its oldest record is evicted if the backlogs are larger.
+//! The client furthest above its default share of `queue_bytes`: its oldest record is evicted if the backlogs are
+//! larger.
 //!
-//! A scan of all clients for each eviction would do for some 1 000 clients. With 100 000 it takes milliseconds (a flood of
-//! evictions did not end in 90 s), so it happens at most once per allocation, on the first overflow; afterwards a heap is
-//! maintained, and an eviction takes about 1 µs.
+//! A scan of all clients for each eviction would do for some 1 000 clients. With 100 000 it takes milliseconds (a
+//! flood of evictions did not end in 90 s), so it happens at most once per allocation, on the first overflow;
+//! afterwards a heap is maintained, and an eviction takes about 1 µs.
 
 use std::cmp::Ordering;
 
 use super::bounds::Backlogs;
 
-/// Clients by their excess over their share. Each client with a backlog has an entry at least as far up as it belongs: a
-/// client that got a record gets another entry, one that lost a record is moved down when it reaches the top.
+/// Clients by their excess over their share. Each client with a backlog has an entry at least as far up as it belongs:
+/// a client that got a record gets another entry, one that lost a record is moved down when it reaches the top.
 #[derive(Debug, Default)]
 pub(super) struct Excess {
     heap: Vec<HeapEntry>,

@@ -135,8 +135,9 @@ impl FairQueue {
         }
     }
 
-    /// Sets the weight of a client; the tag of its first record stays. The client's last finish lies at most one record of
-    /// this weight ahead of the virtual time: a client that was light does not wait for long once it is heavy.
+    /// Sets the weight of a client; the tag of its first record stays. The client's last finish lies at most one
+    /// record of this weight ahead of the virtual time: a client that was light does not wait for long once it is
+    /// heavy.
     pub fn set_weight(&self, queue: &mut ClientQueue, weight: Fixed) {
         queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
     }

@@ -111,8 +111,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Somebody who takes a token whenever there is one gets as many in a window as is said, or one less: the window is
-        /// open at its start.
+        /// Somebody who takes a token whenever there is one gets as many in a window as is said, or one less: the
+        /// window is open at its start.
         #[test]
         fn the_most_in_a_window_is_what_a_greedy_client_gets(
             rate in 1..200_u32,

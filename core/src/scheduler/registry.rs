@@ -53,7 +53,7 @@ pub struct Full;
 
 impl Registry {
     /// A registry of the configured clients of a policy.
-    pub fn new(policy: &Policy, now: Time) -> Registry {
+    pub(super) fn new(policy: &Policy, now: Time) -> Registry {
         let mut registry = Registry {
             slots: Vec::new(),
             free: Vec::new(),
@@ -69,7 +69,7 @@ impl Registry {
 
     /// Changes to the configured clients of another policy. A client that is not configured any more stays with its
     /// counts and its backlog, as an unlisted one. An unchanged limit keeps its state.
-    pub fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
+    pub(super) fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
         let mut limits: HashMap<Arc<str>, Box<OwnLimit>> = HashMap::new();
         for client in self.iter_mut() {
             limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
@@ -85,8 +85,8 @@ impl Registry {
         self.configure(policy, now, Some(cycle), limits);
     }
 
-    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers; `limits`
-    /// are kept, all others start full.
+    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers;
+    /// `limits` are kept, all others start full.
     fn configure(
         &mut self,
         policy: &Policy,
@@ -111,6 +111,11 @@ impl Registry {
         }
     }
 
+    /// Returns whether no client is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The number of known clients.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -123,13 +128,13 @@ impl Registry {
 
     /// A known client.
     #[inline]
-    pub fn get(&self, index: u32) -> &Client {
+    pub(super) fn get(&self, index: u32) -> &Client {
         self.slots[index as usize].as_ref().expect("an index in use names a known client")
     }
 
     /// A known client.
     #[inline]
-    pub fn get_mut(&mut self, index: u32) -> &mut Client {
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Client {
         self.slots[index as usize].as_mut().expect("an index in use names a known client")
     }
 
@@ -138,13 +143,18 @@ impl Registry {
         self.slots.get(index as usize)?.as_ref()
     }
 
+    /// The name of a client, unless it was forgotten.
+    pub fn name_of(&self, index: u32) -> Option<Arc<str>> {
+        self.lookup(index).map(|client| Arc::clone(&client.name))
+    }
+
     /// All clients with their indices, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Client)> {
         (0u32..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }
 
     /// All clients, in the order of [`iter`](Registry::iter).
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
         self.slots.iter_mut().filter_map(Option::as_mut)
     }
 
@@ -171,12 +181,12 @@ impl Registry {
         self.max_clients.max(self.weights.listed_clients as usize)
     }
 
-    /// Adds a newcomer, which gets its default share at once. If the registry is full, the unlisted client that has been
-    /// idle longest makes room.
+    /// Adds a newcomer, which gets its default share at once. If the registry is full, the unlisted client that has
+    /// been idle longest makes room.
     ///
     /// # Errors
     /// The registry is full of configured clients and of those that were active in the last two cycles.
-    pub fn register(
+    pub(super) fn register(
         &mut self,
         name: &str,
         cycle: u64,
@@ -200,7 +210,7 @@ impl Registry {
 
     /// Forgets the unlisted clients without a backlog that were not seen since `before`. All others are passed to
     /// `kept`: a second walk over 100 000 clients would take milliseconds.
-    pub fn forget_idle(&mut self, before: Time, mut kept: impl FnMut(u32, &mut Client)) {
+    pub(super) fn forget_idle(&mut self, before: Time, mut kept: impl FnMut(u32, &mut Client)) {
         for index in 0..self.slots.len() {
             let idle = |client: &mut Client| {
                 let idle = client.last_seen <= before && client.may_be_forgotten();
@@ -224,8 +234,8 @@ impl Registry {
 
     /// Forgets the unlisted client that has been idle longest, if one has been idle for two cycles.
     ///
-    /// A search over very many clients takes long, so candidates are kept from one search to the next, and searches that
-    /// find none are as far apart as early allocations. Clients that became idle since were seen later than every
+    /// A search over very many clients takes long, so candidates are kept from one search to the next, and searches
+    /// that find none are as far apart as early allocations. Clients that became idle since were seen later than every
     /// candidate.
     fn forget_for_newcomer(&mut self, now: Time, cycle: Duration) -> bool {
         loop {
@@ -261,9 +271,10 @@ impl Registry {
         self.idle.candidates = idle;
     }
 
-    /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight): thousandths × the
-    /// number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each, stays a whole number.
-    pub fn relative_weight(&self, own: u64) -> u64 {
+    /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight):
+    /// thousandths × the number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each,
+    /// stays a whole number.
+    pub(super) fn relative_weight(&self, own: u64) -> u64 {
         let unlisted = self.unlisted().max(1);
         match (own, self.weights.listed_clients) {
             (UNLISTED, 0) => Weight::ONE.thousandths() * unlisted,
@@ -276,10 +287,10 @@ impl Registry {
         if configured || self.weights.listed_clients == 0 { Group::Main } else { Group::Unlisted }
     }
 
-    /// Puts every client in the queue that it belongs to now, with virtual times on the scale of its new weight: those of
-    /// a time when all weights were smaller would starve the clients that were served then. Clients that are parked for
-    /// their own limit may try again.
-    pub fn requeue_all(&mut self, backlog: &mut Backlog) {
+    /// Puts every client in the queue that it belongs to now, with virtual times on the scale of its new weight: those
+    /// of a time when all weights were smaller would starve the clients that were served then. Clients that are parked
+    /// for their own limit may try again.
+    pub(super) fn requeue_all(&mut self, backlog: &mut Backlog) {
         backlog.clear_queues();
         for index in 0..self.slots.len() {
             let Some(configured) = self.slots[index].as_ref().map(|client| client.configured) else { continue };
@@ -289,7 +300,7 @@ impl Registry {
     }
 
     /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter).
-    pub fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
+    pub(super) fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
         for (client, &grant) in self.iter_mut().zip(grants) {
             client.take_grant(grant, backlog);
         }
@@ -315,7 +326,7 @@ impl Registry {
     }
 
     /// The sum of all weights.
-    pub fn total_weight(&self) -> u128 {
+    pub(super) fn total_weight(&self) -> u128 {
         let unlisted = self.unlisted();
         u128::from(self.weights.listed) * u128::from(unlisted.max(1))
             + u128::from(unlisted) * u128::from(self.relative_weight(UNLISTED))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::offset_map::OffsetMap;
 use crate::policy::ClientPolicy;
 use crate::scheduler::Client;
 use crate::units::{Ratio, Weight};

@@ -19,39 +19,39 @@ impl Throttle {
 
     /// The name of a client.
     pub fn client_name(&self, client: u32) -> Option<Arc<str>> {
-        self.scheduler.client_name(client)
+        self.scheduler.clients().name_of(client)
     }
 
     /// All clients, in no particular order.
     pub fn clients(&self) -> impl Iterator<Item = &Client> {
-        self.scheduler.clients()
+        self.scheduler.clients().iter().map(|(_, client)| client)
     }
 
     /// The number of known clients.
     pub fn known(&self) -> usize {
-        self.scheduler.known()
+        self.scheduler.clients().len()
     }
 
     /// The number of pages that the clients are stored in.
     pub fn pages(&self) -> usize {
-        self.scheduler.pages()
+        self.scheduler.clients().pages()
     }
 
     /// The clients of a page below [`pages`](Throttle::pages), and the counts of those forgotten out of it.
     pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
-        self.scheduler.page(page)
+        self.scheduler.clients().page(page)
     }
 
     /// A client by name.
     pub fn client(&self, name: &str) -> Option<&Client> {
-        self.scheduler.find(name).and_then(|client| self.scheduler.lookup(client))
+        self.scheduler.clients().find(name).and_then(|client| self.scheduler.clients().lookup(client))
     }
 
     /// The counts of records without a known client, those of forgotten clients included: decisions that were carried
     /// out, and shadow mode's.
     pub fn unregistered(&self) -> (Counts, Counts) {
         let (mut counts, mut shadow) = self.of_no_client();
-        let forgotten = self.scheduler.forgotten();
+        let forgotten = self.scheduler.clients().forgotten();
         counts.merge(&forgotten.counts);
         shadow.merge(&forgotten.shadow);
         (counts, shadow)
@@ -73,8 +73,8 @@ impl Throttle {
         self.scheduler.allocations()
     }
 
-    /// The number of admissions in the window that ends now, and the largest one of any window since the start; both may
-    /// count up to half a percent of a cycle too much, never too little.
+    /// The number of admissions in the window that ends now, and the largest one of any window since the start; both
+    /// may count up to half a percent of a cycle too much, never too little.
     pub fn window_admitted(&mut self, now: Time) -> (u64, u64) {
         let now = self.not_before(now);
         let window = self.shadow.as_mut().unwrap_or(self.scheduler.window());

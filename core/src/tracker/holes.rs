@@ -2,7 +2,8 @@
 
 use hashbrown::HashMap;
 
-/// For offsets that holes follow, how many do. There are no more entries than records that wait (and gaps that a map left).
+/// For offsets that holes follow, how many do. There are no more entries than records that wait (and gaps that a map
+/// left).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holes {
     after: HashMap<u64, u64>,
@@ -35,7 +36,7 @@ impl Holes {
         self.after.get(&offset).copied().unwrap_or(0)
     }
 
-    /// How many holes follow `offset`; they are forgotten.
+    /// Removes the holes after `offset`, and returns their number.
     pub fn take(&mut self, offset: u64) -> u64 {
         if self.after.is_empty() {
             return 0;

@@ -1,5 +1,5 @@
-//! Policies that change while records flow: nothing is lost, decided twice or overtaken, and no window holds more than the
-//! largest capacity in force in it.
+//! Policies that change while records flow: nothing is lost, decided twice or overtaken, and no window holds more than
+//! the largest capacity in force in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

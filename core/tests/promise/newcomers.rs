@@ -157,9 +157,9 @@ impl World {
 }
 
 /// Each record of a configured client that sends no more than its share is admitted within a cycle. A client that sends
-/// all of its share at one moment, after it lent it, waits a little longer for the last record: the window counts up to a
-/// slice too much, its share comes back with an early allocation (one in a hundredth of a cycle), and each other client
-/// in the queue has one record that is served before.
+/// all of its share at one moment, after it lent it, waits a little longer for the last record: the window counts up
+/// to a slice too much, its share comes back with an early allocation (one in a hundredth of a cycle), and each other
+/// client in the queue has one record that is served before.
 fn the_modest_are_served(case: Case) {
     let Case { policy, script, at_once } = case;
     let (cycle, capacity, clients) = (policy.cycle, policy.capacity, policy.clients.len());

@@ -1,4 +1,5 @@
-//! Rounds of a bounded size, whatever a reload asks for: a commit records exactly the records that are in rounds so far.
+//! Rounds of a bounded size, whatever a reload asks for: a commit records exactly the records that are in rounds so
+//! far.
 
 use std::collections::{BTreeMap, BTreeSet};
 
