@@ -5,7 +5,7 @@ use std::io::Read;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
-use watermaster_core::allocator::{Allocator, Claim, Credit, Grant, Terms, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, NamedClaim, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::Weight;
 
@@ -34,7 +34,8 @@ pub fn allocate(args: &Allocate) -> Exit {
             return Exit::Usage;
         }
     };
-    let terms = Terms { capacity: args.capacity, reservation: args.reservation, lending: args.lending.into() };
+    let terms =
+        AllocationParams { capacity: args.capacity, reservation: args.reservation, lending: args.lending.into() };
     let claims: Vec<_> = clients.iter().map(claim).collect();
     let mut grants = Vec::new();
     Allocator::new().allocate(&terms, &claims, &mut grants);
@@ -45,8 +46,8 @@ pub fn allocate(args: &Allocate) -> Exit {
     Exit::Done
 }
 
-fn claim(client: &Client) -> Claim<'_> {
-    Claim {
+fn claim(client: &Client) -> NamedClaim<'_> {
+    NamedClaim {
         name: &client.name,
         weight: client.weight.thousandths(),
         wants: Wants::Records(client.wants),
@@ -120,7 +121,7 @@ fn add_want(text: &str, wants: &mut BTreeMap<String, u64>) -> Result<(), String>
     }
 }
 
-fn as_json(terms: &Terms, clients: &[Client], grants: &[Grant]) -> serde_json::Value {
+fn as_json(terms: &AllocationParams, clients: &[Client], grants: &[Grant]) -> serde_json::Value {
     let each = |value: &dyn Fn(&Client, &Grant) -> serde_json::Value| -> serde_json::Value {
         clients.iter().zip(grants).map(|(client, grant)| (client.name.clone(), value(client, grant))).collect()
     };
@@ -157,7 +158,7 @@ struct Row {
 
 impl Row {
     #[expect(clippy::cast_precision_loss, reason = "for people; grants come from the exact allocator")]
-    fn new(terms: &Terms, client: &Client, grant: &Grant) -> Row {
+    fn new(terms: &AllocationParams, client: &Client, grant: &Grant) -> Row {
         let default_share = grant.default_share.as_f64();
         let wants = client.wants as f64;
         let reserved = default_share * decimal(terms.reservation.millionths().into(), 1e6);
@@ -170,7 +171,7 @@ impl Row {
     }
 }
 
-fn print_text(terms: &Terms, clients: &[Client], grants: &[Grant]) {
+fn print_text(terms: &AllocationParams, clients: &[Client], grants: &[Grant]) {
     let rows: Vec<_> = clients.iter().zip(grants).map(|(client, grant)| Row::new(terms, client, grant)).collect();
     say(table(clients, grants, &rows));
     say(format_args!("\n{}", explanation(terms, &rows)));
@@ -220,7 +221,7 @@ fn table(clients: &[Client], grants: &[Grant], rows: &[Row]) -> Table {
     table
 }
 
-fn explanation(terms: &Terms, rows: &[Row]) -> String {
+fn explanation(terms: &AllocationParams, rows: &[Row]) -> String {
     let surplus: f64 = rows.iter().map(Row::gap).filter(|gap| *gap > 0.0).sum();
     let deficit: f64 = rows.iter().map(Row::gap).filter(|gap| *gap < 0.0).map(|gap| -gap).sum();
     let remaining = (surplus - deficit).max(0.0);

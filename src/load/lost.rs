@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use watermaster_core::map;
+use watermaster_core::offset_map;
 use watermaster_core::tracker::Tracker;
 
 use super::account::Account;
@@ -38,10 +38,10 @@ pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Option<S
 type Committed = (SourcePartition, i64, Vec<u8>);
 
 /// Marks as lost what waits though its partition's offset or map says that it is completed.
-fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), map::DecodeError> {
+fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), offset_map::DecodeError> {
     let mut completed = HashMap::new();
     for (partition, offset, metadata) in committed {
-        let map = map::decode(offset, &metadata)?;
+        let map = offset_map::decode(offset, &metadata)?;
         completed.insert(partition, Tracker::restore(offset, &map.completed));
     }
     let waiting: Vec<_> = account.waiting().collect();
@@ -60,7 +60,7 @@ fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> 
 
 #[cfg(test)]
 mod tests {
-    use watermaster_core::map::MapBudget;
+    use watermaster_core::offset_map::MapBudget;
 
     use super::super::account::{Event, Sent};
     use super::super::plan::tests::plan;
@@ -84,7 +84,7 @@ mod tests {
         let mut tracker = Tracker::new(10);
         (10..=12).for_each(|offset| _ = tracker.observe(offset));
         tracker.complete(12);
-        let text = map::encode(MapBudget::default(), &tracker, 1_000, &[]).unwrap();
+        let text = offset_map::encode(MapBudget::default(), &tracker, 1_000, &[]).unwrap();
         (tracker.base(), text.into_bytes())
     }
 
