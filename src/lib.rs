@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod cli;
 pub mod client_id;
+pub mod clock;
 pub mod config;
 pub mod demo;
 pub mod engine;

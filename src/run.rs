@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use crate::admin::{self, AdminState, ServiceHandle, Shown};
 use crate::config::Config;
 use crate::demo::{EngineStart, StopEngine};
-use crate::engine::{self, Job, Stopped};
+use crate::engine::{self, EngineError, Job, StopCause};
 use crate::exit::Exit;
 use crate::heartbeat::Heartbeat;
 use crate::kafka;
@@ -182,19 +182,19 @@ impl Prepared {
     }
 
     /// Its service can't even start.
-    fn never_ran(&self, why: String) -> Stopped {
+    fn never_ran(&self, why: String) -> EngineError {
         let mut shown = (*self.cell.get()).clone();
         shown.trouble = Some(why.clone());
         self.cell.set(shown);
         self.heartbeat.stop();
-        Stopped(why)
+        EngineError { service: self.name.clone(), cause: StopCause::NotStarted(why) }
     }
 }
 
 /// The engines of a process.
 pub struct Fleet {
     running: usize,
-    ends: mpsc::UnboundedReceiver<Result<(), Stopped>>,
+    ends: mpsc::UnboundedReceiver<Result<(), EngineError>>,
 }
 
 impl Fleet {
@@ -274,7 +274,7 @@ pub fn start_one(start: EngineStart) -> Result<StopEngine, String> {
     Ok(Box::new(move || {
         stop.store(true, Ordering::Relaxed);
         match engine.join() {
-            Ok(ended) => ended.map_err(|Stopped(why)| why),
+            Ok(ended) => ended.map_err(|error| error.to_string()),
             Err(_) => Err("the engine panicked".to_owned()),
         }
     }))

@@ -7,8 +7,8 @@ mod clients;
 use std::sync::Arc;
 use std::sync::RwLock;
 
+use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::policy::Mode;
-use watermaster_core::round::{Cause, ErrorClass, Phase};
 use watermaster_core::throttle::{self, PauseReason};
 
 /// Why the allocator ran, in the order of [`ServiceSnapshot::allocations`].
@@ -18,7 +18,7 @@ pub const PAUSE_REASONS: &[&str] = &PauseReason::NAMES;
 /// How a round ended.
 pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
 /// Why a producer was replaced.
-pub const PRODUCER_CAUSES: &[&str] = &Cause::NAMES;
+pub const PRODUCER_CAUSES: &[&str] = &ReplaceCause::NAMES;
 /// What a resync finds out about a record of a round.
 pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
 

@@ -18,7 +18,6 @@ use super::assign::{self, Rules, Topics};
 use super::client::{self, KafkaError};
 use super::ffi::{self, ReplyQueue};
 use super::membership::Membership;
-use super::plant;
 use super::record::{Record, SourceIndex};
 use super::tail::Tails;
 use crate::failpoint::{Fault, planted};
@@ -27,10 +26,8 @@ use crate::settings::{self, GroupProtocol, OnForeignOffset};
 pub use super::assign::{Committed, SourcePartition};
 pub use super::tail::Holes;
 
-/// The longest that one [`Consumer::commit`] blocks.
+/// The longest wait for the answer to a commit.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
-/// How often it looks up meanwhile.
-const COMMIT_STEP: Duration = Duration::from_millis(100);
 /// A broker refused 1 MiB of metadata in one commit.
 const COMMIT_BYTES: usize = 768 * 1024;
 
@@ -149,13 +146,14 @@ pub enum CommitError {
     Fatal(String),
 }
 
-/// Offsets that a transaction is to commit.
+/// Offsets that are ready to be committed.
 #[derive(Clone)]
 pub struct Offsets(pub(super) Arc<OffsetsInner>);
 
 pub(super) struct OffsetsInner {
     /// Each as long as a broker takes at once.
     pub lists: Vec<TopicPartitionList>,
+    pub partitions: Vec<SourcePartition>,
     pub group: ffi::GroupMetadata,
 }
 
@@ -165,6 +163,8 @@ pub struct Consumer {
     replies: ReplyQueue,
     /// Commits that were not answered in time; their answers come first.
     unanswered: Cell<usize>,
+    /// The deadline of the commit that is under way, and the number of its requests that were sent.
+    committing: Cell<Option<(Instant, usize)>>,
     paused: RefCell<BTreeSet<SourcePartition>>,
     last_source: Cell<SourceIndex>,
     tails: RefCell<Tails>,
@@ -212,6 +212,7 @@ impl Consumer {
         Ok(Consumer {
             replies: ReplyQueue::new(base.client()),
             unanswered: Cell::new(0),
+            committing: Cell::default(),
             paused: RefCell::default(),
             last_source: Cell::new(SourceIndex(0)),
             tails: RefCell::new(Tails::new(config, Arc::clone(&topics))),
@@ -259,68 +260,75 @@ impl Consumer {
         Some(self.last_source.get())
     }
 
-    /// Commits offsets with their maps, and waits for the answer: at most 15 s, and for as long as `go_on`, asked ten times
-    /// a second, says true.
-    ///
-    /// A long list takes several requests, in order; after an error those before it may have succeeded.
-    pub fn commit(&self, commits: &[PartitionCommit], mut go_on: impl FnMut() -> bool) -> Result<(), CommitError> {
-        let deadline = Instant::now() + COMMIT_TIMEOUT;
-        self.still_ours(commits)?;
-        // Else a late commit could overwrite this one.
-        while self.unanswered.get() > 0 {
-            self.answer(deadline, &mut go_on)
-                .ok_or_else(|| CommitError::Retriable("an earlier commit is still unanswered".to_owned()))?;
-        }
-        for request in requests(commits, &self.topics) {
-            let list = self.commit_list(request);
-            self.replies.start_commit(self.base.client(), &list).map_err(|code| commit_error(code, "the commit"))?;
-            self.unanswered.set(self.unanswered.get() + 1);
-            let reply = self.answer(deadline, &mut go_on);
-            check(&reply.ok_or_else(|| CommitError::Retriable("no answer to the commit yet".to_owned()))?)?;
-        }
-        self.base.context().reached();
-        Ok(())
-    }
-
-    /// Offsets with their maps, for the producer to commit, and who this consumer is in its group by now. To be taken before
-    /// the transaction begins; if the group moves on meanwhile, the broker refuses them.
-    pub fn transaction_offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        self.still_ours(commits)?;
+    /// Prepares offsets with their maps for a commit, together with this consumer's identity in its group by now. If the group
+    /// moves on before they are committed, the broker refuses them.
+    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
+        let partitions: Vec<_> = commits.iter().map(|commit| (commit.source, commit.partition)).collect();
+        self.still_ours(&partitions)?;
         let group = ffi::GroupMetadata::of(self.base.client())
             .ok_or_else(|| CommitError::Lost("not a member of the group at the moment".to_owned()))?;
-        if planted(Fault::OffsetsOutsideTransaction) {
-            self.commit(commits, || true)?;
-            return Ok(Offsets(Arc::new(OffsetsInner { lists: Vec::new(), group })));
-        }
         let lists = requests(commits, &self.topics).into_iter().map(|request| self.commit_list(request)).collect();
-        Ok(Offsets(Arc::new(OffsetsInner { lists, group })))
+        Ok(Offsets(Arc::new(OffsetsInner { lists, partitions, group })))
+    }
+
+    /// Commits offsets, or goes on with the commit that is under way. Returns false if `wait` is over before the answer;
+    /// after 15 s in all, the commit fails as retriable.
+    ///
+    /// A long list takes several requests, in order; after an error those before it may have succeeded.
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
+        let now = Instant::now();
+        let (deadline, mut sent) = self.committing.take().unwrap_or((now + COMMIT_TIMEOUT, 0));
+        let until = deadline.min(now + wait);
+        let Offsets(offsets) = offsets;
+        // The answer to an abandoned commit comes first: the broker could otherwise apply that commit after this one.
+        while self.unanswered.get() > 0 || sent < offsets.lists.len() {
+            if self.unanswered.get() == 0 {
+                self.still_ours(&offsets.partitions)?;
+                let started = self.replies.start_commit(self.base.client(), &offsets.lists[sent]);
+                started.map_err(|code| commit_error(code, "the commit"))?;
+                self.unanswered.set(1);
+                sent += 1;
+            }
+            let Some(reply) = self.replies.next(until.saturating_duration_since(Instant::now())) else {
+                if Instant::now() >= deadline {
+                    return Err(CommitError::Retriable("no answer to the commit yet".to_owned()));
+                }
+                self.committing.set(Some((deadline, sent)));
+                return Ok(false);
+            };
+            self.unanswered.set(0);
+            if sent > 0 {
+                check(&reply)?;
+            }
+        }
+        self.base.context().reached();
+        Ok(true)
     }
 
     fn commit_list(&self, commits: &[PartitionCommit]) -> TopicPartitionList {
         let mut list = TopicPartitionList::with_capacity(commits.len());
         for commit in commits {
-            let (offset, metadata) = plant::damaged(commit);
             let mut element = list.add_partition(self.topics.name(commit.source), commit.partition);
-            element.set_offset(Offset::Offset(offset)).expect("an offset is never negative");
+            element.set_offset(Offset::Offset(commit.offset)).expect("an offset is never negative");
             // Once an element: a second call leaks the first text.
-            element.set_metadata(metadata);
+            element.set_metadata(&commit.metadata);
         }
         list
     }
 
     /// A broker takes the commit of a client that is no member as long as the group is empty: it could undo what the
     /// partition's next owner did.
-    fn still_ours(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
-        let name = |commit: &PartitionCommit| format!("{}-{}", self.topics.name(commit.source), commit.partition);
+    fn still_ours(&self, partitions: &[SourcePartition]) -> Result<(), CommitError> {
+        let name = |(source, partition): &SourcePartition| format!("{}-{partition}", self.topics.name(*source));
         if self.base.assignment_lost() || !ffi::is_member(self.base.client()) {
-            let first = commits.first().map_or_else(String::new, name);
+            let first = partitions.first().map_or_else(String::new, name);
             return Err(CommitError::Lost(format!("{first}: not a member of the group at the moment")));
         }
         let membership = self.base.context();
-        match commits.iter().find(|commit| !membership.owns((commit.source, commit.partition))) {
+        match partitions.iter().find(|partition| !membership.owns(**partition)) {
             // Who keeps what was revoked believes that it is still the owner.
             Some(_) if planted(Fault::NoPurgeOnRevoke) => Ok(()),
-            Some(commit) => Err(CommitError::Lost(format!("{}: not assigned to this instance", name(commit)))),
+            Some(other) => Err(CommitError::Lost(format!("{}: not assigned to this instance", name(other)))),
             None => Ok(()),
         }
     }
@@ -331,20 +339,6 @@ impl Consumer {
         // One that was expelled keeps its old generation until it joins again.
         let expelled = self.base.context().expelled_from();
         !self.base.assignment_lost() && me.is_some_and(|me| Some(me.generation()) != expelled)
-    }
-
-    fn answer(&self, deadline: Instant, go_on: &mut impl FnMut() -> bool) -> Option<ffi::CommitReply> {
-        let reply = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let Some(reply) = self.replies.next(left.min(COMMIT_STEP)) {
-                break reply;
-            }
-            if left.is_zero() || !go_on() {
-                return None;
-            }
-        };
-        self.unanswered.set(self.unanswered.get() - 1);
-        Some(reply)
     }
 
     /// What the group has committed, metadata as it is. Pending transactions are waited for.

@@ -5,7 +5,8 @@
 //! 1. [`Consumer::poll`](consumer::Consumer::poll) until the round is due: assignments, revocations and records, in order;
 //! 2. [`Producer::send`](producer::Producer::send) for each output of the round;
 //! 3. [`Producer::flush`](producer::Producer::flush), then [`Producer::take_failures`](producer::Producer::take_failures);
-//! 4. [`Consumer::commit`](consumer::Consumer::commit) of the offset and map of each partition that changed.
+//! 4. [`Consumer::commit_offsets`](consumer::Consumer::commit_offsets), or a transaction, for the offset and map of each partition
+//!    that changed.
 //!
 //! Nothing is in flight while the consumer is polled, so that a rebalance never meets half a round.
 
@@ -17,7 +18,6 @@ mod ffi;
 pub mod load;
 mod membership;
 mod offsets_call;
-mod plant;
 pub mod preflight;
 pub mod probe;
 pub mod producer;

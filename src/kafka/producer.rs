@@ -12,16 +12,15 @@ use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, PurgeConfig};
+use watermaster_core::delivery::{ClientError as CoreError, TransactionError};
+pub use watermaster_core::delivery::{Failure, Form, SendError};
 use watermaster_core::reason::Reason;
-use watermaster_core::round::TransactionError;
-pub use watermaster_core::round::{Failure, Form, SendError};
 
 use super::client::{self, KafkaError};
 use super::consumer::Offsets;
 use super::ffi::{self, HeaderList, TopicHandle};
 use super::offsets_call::OffsetsCall;
 use super::record::{Headers, NO_TIMESTAMP, Output};
-use crate::failpoint::{Fault, planted};
 use crate::settings::{self, Delivery};
 
 /// What the topics allow.
@@ -228,7 +227,7 @@ impl Producer {
         for _ in 0..ffi::waiting_events(self.client()) {
             self.inner.base.poll(Duration::ZERO);
         }
-        !planted(Fault::NoTaint) && self.client().context().tainted.load(Ordering::Acquire)
+        self.client().context().tainted.load(Ordering::Acquire)
     }
 
     /// Something failed: the open transaction can't be committed any more.
@@ -330,26 +329,26 @@ impl Producer {
         let key = output.key().filter(|_| form != Form::KeylessStub);
         let value = output.value().filter(|_| form == Form::Whole);
         let timestamp_ms = output.timestamp_ms().unwrap_or(NO_TIMESTAMP);
-        match ffi::produce(self.client(), topic, ffi::Outgoing { key, value, timestamp_ms, headers, tag }) {
-            Err(_) if planted(Fault::IgnoredSendError) => Ok(()),
-            sent => sent.map_err(|code| {
-                let name = match to {
-                    Destination::Target => &self.names.target,
-                    Destination::DeadLetter(_) => &self.names.dead_letter,
-                };
-                self.send_error(name, &ClientError::MessageProduction(code))
-            }),
-        }
+        let sent = ffi::produce(self.client(), topic, ffi::Outgoing { key, value, timestamp_ms, headers, tag });
+        sent.map_err(|code| {
+            let name = match to {
+                Destination::Target => &self.names.target,
+                Destination::DeadLetter(_) => &self.names.dead_letter,
+            };
+            self.send_error(name, ClientError::MessageProduction(code))
+        })
     }
 
-    fn send_error(&self, topic: &str, error: &ClientError) -> SendError {
-        let text = format!("{topic}: {error}");
-        match error.rdkafka_error_code() {
-            Some(Code::QueueFull) => SendError::QueueFull,
-            Some(Code::Fatal | Code::State | Code::Fenced) => SendError::Fatal(self.fatal().unwrap_or(text)),
+    fn send_error(&self, topic: &str, error: ClientError) -> SendError {
+        let code = error.rdkafka_error_code();
+        match (code, failure(topic, error)) {
+            (Some(Code::QueueFull), _) => SendError::QueueFull,
             // librdkafka remembers what a broker said of the topic, and says so at once.
-            _ if matches!(failure(topic, error), Failure::Denied(_)) => SendError::Denied(text),
-            _ => SendError::Refused(text),
+            (_, Failure::Denied(error)) => SendError::Denied(error),
+            (Some(Code::Fatal | Code::State | Code::Fenced), failure) => {
+                SendError::Fatal(self.fatal().unwrap_or_else(|| failure.into_cause()))
+            }
+            (_, failure) => SendError::Refused(failure.into_cause()),
         }
     }
 
@@ -373,10 +372,9 @@ impl Producer {
     }
 
     /// Why this producer is of no use any more, if so.
-    pub fn fatal(&self) -> Option<String> {
-        self.client()
-            .fatal_error()
-            .map(|(code, text)| format!("the producer of service {} failed: {text} ({code})", self.names.service))
+    pub fn fatal(&self) -> Option<CoreError> {
+        let (code, text) = self.client().fatal_error()?;
+        Some(CoreError::new(ProducerFailed { service: self.names.service.clone(), code, text }))
     }
 
     fn client(&self) -> &Client<Context> {
@@ -552,19 +550,35 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
-        if let Err((error, message)) = result
-            && !planted(Fault::IgnoredSendError)
-        {
-            let failure = failure(rdkafka::Message::topic(message), error);
+        if let Err((error, message)) = result {
+            let failure = failure(rdkafka::Message::topic(message), error.clone());
             self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
             self.failed.store(true, Ordering::Release);
         }
     }
 }
 
-fn failure(topic: &str, error: &ClientError) -> Failure {
-    let text = format!("{topic}: {error}");
-    match error.rdkafka_error_code() {
+/// The error of a record, with the topic that it was for.
+#[derive(Debug, thiserror::Error)]
+#[error("{topic}: {source}")]
+struct TopicError {
+    topic: String,
+    source: ClientError,
+}
+
+/// The error after which librdkafka's producer sends nothing any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the producer of service {service} failed: {text} ({code})")]
+struct ProducerFailed {
+    service: String,
+    code: Code,
+    text: String,
+}
+
+fn failure(topic: &str, error: ClientError) -> Failure {
+    let code = error.rdkafka_error_code();
+    let error = CoreError::new(TopicError { topic: topic.to_owned(), source: error });
+    match code {
         Some(
             Code::MessageSizeTooLarge
             | Code::MessageBatchTooLarge
@@ -574,7 +588,7 @@ fn failure(topic: &str, error: &ClientError) -> Failure {
             | Code::InvalidDifferentRecord
             | Code::InvalidTimestamp
             | Code::UnsupportedForMessageFormat,
-        ) => Failure::Refused(text),
+        ) => Failure::Refused(error),
         Some(
             Code::TopicAuthorizationFailed
             | Code::ClusterAuthorizationFailed
@@ -585,9 +599,9 @@ fn failure(topic: &str, error: &ClientError) -> Failure {
             | Code::InvalidTopic
             | Code::PolicyViolation
             | Code::UnsupportedCompressionType,
-        ) => Failure::Denied(text),
-        Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(text),
-        _ => Failure::Unknown(text),
+        ) => Failure::Denied(error),
+        Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(error),
+        _ => Failure::Unknown(error),
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use metrics::{Recorder, with_local_recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use watermaster_core::round::Phase;
+use watermaster_core::delivery::Phase;
 
 pub use docs::markdown;
 use series::{Registry, ServiceSeries};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
+use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::policy::Mode;
-use watermaster_core::round::{ErrorClass, Phase};
 
 use crate::admin::mode_name;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, ServiceSnapshot};
