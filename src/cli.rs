@@ -18,7 +18,7 @@ use watermaster_core::policy::{Lending, Mode};
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 
 use crate::demo;
-use crate::engine::{self, Job, Stopped};
+use crate::engine::{self, Job};
 use crate::exit::Exit;
 use crate::telemetry;
 use watermaster_kafka::preflight::Report;
@@ -329,7 +329,9 @@ fn start_engine(start: demo::EngineStart) -> Result<demo::StopEngine, String> {
     let engine = std::thread::spawn(|| engine::run(job));
     Ok(Box::new(move || {
         stop.store(true, Ordering::Relaxed);
-        engine.join().unwrap_or_else(|_| Err(Stopped("the engine panicked".to_owned()))).map_err(|Stopped(why)| why)
+        engine
+            .join()
+            .map_or_else(|_| Err("the engine panicked".to_owned()), |ended| ended.map_err(|error| error.to_string()))
     }))
 }
 

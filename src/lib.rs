@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod cli;
+pub mod clock;
 pub mod demo;
 pub mod engine;
 pub mod exit;

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::Value;
 use tracing::{error, info, warn};
 use watermaster_core::policy::Policy;
 
+use crate::clock;
 use watermaster_settings::config::{Config, ConfigErrors};
 
 /// The place where an engine finds its next policy.
@@ -61,7 +62,7 @@ pub struct LastReload {
 impl LastReload {
     /// Returns a successful attempt, now.
     pub fn at_start() -> LastReload {
-        LastReload { successful: true, success_at: now() }
+        LastReload { successful: true, success_at: clock::since_epoch() }
     }
 }
 
@@ -110,13 +111,9 @@ impl Configuration {
         let hash = config.effective.hash();
         let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
-        *state = State { config, last: LastReload { successful: true, success_at: now() } };
+        *state = State { config, last: LastReload { successful: true, success_at: clock::since_epoch() } };
         Ok(Reloaded { hash, changed })
     }
-}
-
-fn now() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,8 +7,8 @@ mod pages;
 use std::sync::Arc;
 use std::sync::{PoisonError, RwLock};
 
+use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::round::{Cause, ErrorClass, Phase};
 use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason};
 
@@ -19,7 +19,7 @@ pub const PAUSE_REASONS: &[&str] = &PauseReason::NAMES;
 /// The outcomes of a round.
 pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
 /// The causes of replacing a producer.
-pub const PRODUCER_CAUSES: &[&str] = &Cause::NAMES;
+pub const PRODUCER_CAUSES: &[&str] = &ReplaceCause::NAMES;
 /// The findings of a resync about a record of a round.
 pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
 

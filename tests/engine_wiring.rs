@@ -13,7 +13,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster::engine::{self, Job, Stopped};
+use watermaster::engine::{self, EngineError, Job};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
 use watermaster_core::offset_map;
@@ -141,7 +141,7 @@ impl Bench {
 struct Engine {
     cell: SnapshotCell,
     shutdown: Arc<AtomicBool>,
-    thread: JoinHandle<Result<(), Stopped>>,
+    thread: JoinHandle<Result<(), EngineError>>,
 }
 
 impl Engine {
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// Tells it to stop; how it ended and how long that took.
-    fn stop(self) -> (Result<(), Stopped>, Duration) {
+    fn stop(self) -> (Result<(), EngineError>, Duration) {
         let told = Instant::now();
         self.shutdown.store(true, Ordering::Relaxed);
         (self.thread.join().unwrap(), told.elapsed())
@@ -293,7 +293,7 @@ fn a_service_whose_producers_all_fail_stops() {
     let shown = engine.until("stopped", |shown| !shown.up && shown.trouble.is_some());
     assert!(!shown.ready);
     assert_eq!(rounds(&shown, "failed"), 1);
-    assert!(engine.stop().0.unwrap_err().0.contains("producers failed"));
+    assert!(engine.stop().0.unwrap_err().to_string().contains("producers failed"));
     assert!(bench.completed().is_empty(), "nothing is committed that did not arrive");
 }
 
@@ -313,7 +313,7 @@ fn a_target_that_may_not_be_written_to_any_more_stops_the_service() {
     }
     let shown = engine.cell.get();
     assert!(!shown.up && shown.target_refusing, "{shown:?}");
-    assert!(engine.stop().0.unwrap_err().0.contains("target"));
+    assert!(engine.stop().0.unwrap_err().to_string().contains("target"));
     assert_eq!(bench.read("dead"), []);
 }
 

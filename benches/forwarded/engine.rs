@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use watermaster::engine::{self, Job, Stopped};
+use watermaster::engine::{self, Job};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::snapshot::SnapshotCell;
 use watermaster_core::policy::{CatchUp, Mode, Policy};
@@ -132,7 +132,7 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         shutdown.store(true, Ordering::Relaxed);
         committed
     });
-    engine::run(job).map_err(|Stopped(why)| why)?;
+    engine::run(job)?;
     watcher.join().map_err(|_| "the watching thread panicked")?.map_err(|error| -> Box<dyn Error> { error })
 }
 

@@ -12,6 +12,8 @@ pub mod allocator;
 pub mod chunks;
 /// Histograms of delays.
 pub mod delays;
+/// A round of outputs, and its delivery: at least once, or exactly once.
+pub mod delivery;
 /// Partitions: completed and held records, room in commits, pauses. Knows no clients.
 pub mod ledger;
 mod linked_list;
@@ -23,8 +25,6 @@ pub mod offset_runs;
 pub mod policy;
 /// Reasons for rejections.
 pub mod reason;
-/// A round of outputs, and its delivery exactly once.
-pub mod round;
 /// Clients, backlogs, fair queueing, gates and cycles: which record goes when. Knows no offsets.
 pub mod scheduler;
 /// The names of delayed records.

@@ -15,7 +15,7 @@ use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::util::IntoOpaque as _;
-use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
+use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, TransactionError};
 
 /// A partition of a list, as librdkafka returned it.
 #[derive(Debug, Clone)]
@@ -357,7 +357,7 @@ pub(super) struct CallError {
 
 impl From<CallError> for TransactionError {
     fn from(error: CallError) -> TransactionError {
-        TransactionError { class: error.class, kind: error_kind(error.code), text: error.to_string() }
+        TransactionError { class: error.class, kind: error_kind(error.code), source: ClientError::new(error) }
     }
 }
 

@@ -5,13 +5,13 @@
 //! 1. [`Consumer::poll`] until the round is due: assignments, revocations and records, in order;
 //! 2. [`Producer::send`] for each output of the round;
 //! 3. [`Producer::flush`], then [`Producer::take_failures`];
-//! 4. [`Consumer::commit`] of offset and map of each partition that changed.
+//! 4. [`Consumer::commit_offsets`], or a transaction, for the offset and map of each partition that changed.
 //!
 //! No output is in flight while the consumer is polled, so a rebalance never falls into the middle of a round.
 //!
 //! [`Consumer`]: consumer::Consumer
 //! [`Consumer::poll`]: consumer::Consumer::poll
-//! [`Consumer::commit`]: consumer::Consumer::commit
+//! [`Consumer::commit_offsets`]: consumer::Consumer::commit_offsets
 //! [`Producer`]: producer::Producer
 //! [`Producer::send`]: producer::Producer::send
 //! [`Producer::flush`]: producer::Producer::flush

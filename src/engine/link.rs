@@ -1,93 +1,121 @@
-//! Kafka as a round sees it: partitions by their number in the core, every call bounded.
+//! The engine's side of the core's trait `Kafka`: partitions by their number in the core, every call bounded.
 
 use std::time::Duration;
 
-use watermaster_core::round::{
-    Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, Rejected, SendError, TransactionError,
+use watermaster_core::delivery::{
+    ClientError, Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, Rejected, SendError,
+    TransactionError,
 };
 
 use super::Job;
-use super::late::STEP;
-use super::places::Places;
+use super::partitions::Partitions;
 use watermaster_kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
-use watermaster_kafka::failpoint;
 use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
 use watermaster_kafka::record;
 
-/// One call that can be gone on with; the heart beats between two of them.
-const CALL: Duration = Duration::from_millis(500);
-/// So many producers in a row may lose a connection before they have their epoch; the next one may keep it.
-const TAINTED_STARTS: u32 = 3;
-/// One attempt to learn what is committed.
-const COMMITTED: Duration = Duration::from_secs(3);
+/// The longest wait of one step. Between two steps the heart beats and a shutdown is seen.
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_millis(100);
+/// The longest wait of a transaction's call that can be repeated.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest wait for committed offsets.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(3);
+/// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
+const MAX_TAINTED_STARTS: u32 = 3;
 
 /// The consumer and the producer of an engine, and the numbers of its partitions.
 pub(super) struct Link<'c> {
     pub(super) job: &'c Job,
     pub(super) consumer: &'c Consumer,
     pub(super) producer: Producer,
-    pub(super) places: Places,
-    /// How many producers lost a connection before they had their epoch, since one did not.
+    pub(super) partitions: Partitions,
+    /// The number of producers in a row that lost a connection before they had their epoch.
     tainted_starts: u32,
 }
 
 impl<'c> Link<'c> {
-    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer, places: Places) -> Link<'c> {
-        Link { job, consumer, producer, places, tainted_starts: 0 }
+    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer, partitions: Partitions) -> Link<'c> {
+        Link { job, consumer, producer, partitions, tainted_starts: 0 }
     }
 
-    /// Commits by source and partition.
-    pub(super) fn by_source(&self, commits: &[Commit]) -> Vec<PartitionCommit> {
-        let by_source = |commit: &Commit| {
-            let (source, partition) = self.places.address(commit.partition);
-            PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
-        };
-        commits.iter().map(by_source).collect()
+    /// Returns the topic of a partition and its number there.
+    pub(super) fn name(&self, number: u32) -> (&'c str, i32) {
+        let (source, partition) = self.partitions.address(number);
+        (&self.job.service.sources[source.index()].topic, partition)
     }
 }
 
-/// Sends an output where it belongs.
-pub(super) fn send(producer: &Producer, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
-    let to = match &output.rejected {
-        None => Destination::Target,
-        Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
-            reason: *reason,
-            client,
-            retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
-            form: output.form,
-        }),
+fn offsets_error(error: CommitError) -> OffsetsError {
+    let wrap = match error {
+        CommitError::Fatal(_) => OffsetsError::Refused,
+        CommitError::Lost(_) => OffsetsError::GroupMoved,
+        CommitError::Retriable(_) => OffsetsError::Retriable,
     };
-    producer.send(to, &mut output.payload, tag)
-}
-
-/// A call between two places at which the process can be told to die; the second one is reached if it succeeded.
-fn around<E>(before: &str, after: &str, call: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
-    failpoint::reach(before);
-    call()?;
-    failpoint::reach(after);
-    Ok(())
+    wrap(ClientError::new(error))
 }
 
 impl Kafka<record::Output<'_>> for Link<'_> {
     type Offsets = Offsets;
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
-        self.consumer.transaction_offsets(&self.by_source(commits)).map_err(|error| match error {
-            CommitError::Fatal(why) => OffsetsError::Never(why.to_string()),
-            CommitError::Lost(why) | CommitError::Retriable(why) => OffsetsError::Moved(why.to_string()),
-        })
+        let by_source = |commit: &Commit| {
+            let (source, partition) = self.partitions.address(commit.partition);
+            PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
+        };
+        let commits: Vec<_> = commits.iter().map(by_source).collect();
+        self.consumer.offsets(&commits).map_err(offsets_error)
+    }
+
+    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+        let to = match &output.rejected {
+            None => Destination::Target,
+            Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
+                reason: *reason,
+                client,
+                retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
+                form: output.form,
+            }),
+        };
+        self.producer.send(to, &mut output.payload, tag)
+    }
+
+    fn flush(&mut self) -> bool {
+        self.producer.flush(STEP_TIMEOUT)
+    }
+
+    fn failures(&mut self) -> Vec<(usize, Failure)> {
+        self.producer.take_failures()
+    }
+
+    fn replace(&mut self) -> Result<(), ClientError> {
+        let limits = self.job.facts.limits(&self.job.service);
+        self.producer = Producer::new(&self.job.kafka, &self.job.service, limits).map_err(ClientError::new)?;
+        Ok(())
+    }
+
+    fn fatal(&self) -> Option<ClientError> {
+        self.producer.fatal()
+    }
+
+    fn commit_offsets(&mut self, offsets: &Offsets) -> Result<bool, OffsetsError> {
+        self.consumer.commit_offsets(offsets, STEP_TIMEOUT).map_err(offsets_error)
+    }
+
+    fn purge(&mut self) {
+        self.producer.purge();
     }
 
     fn init(&mut self) -> Result<(), TransactionError> {
-        self.producer.init(CALL)?;
-        // Librdkafka tells once in 30 s what happens to a connection time and again: a connection that broke before could hide
-        // one that breaks now. A client of its own starts with a clean slate. Where each one begins so (an address that
-        // nobody answers at as Kafka does), the third has to do.
-        if self.producer.tainted() && self.tainted_starts < TAINTED_STARTS {
+        self.producer.init(CALL_TIMEOUT)?;
+        // librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks now. A new
+        // client starts without that past. Where each one begins so (at an address where no Kafka answers), the third
+        // has to do.
+        if self.producer.tainted() && self.tainted_starts < MAX_TAINTED_STARTS {
             self.tainted_starts += 1;
-            let text = "a connection broke before the producer was ready";
-            self.replace().map_err(|why| TransactionError::other(ErrorClass::Fatal, why))?;
-            return Err(TransactionError::other(ErrorClass::Retriable, text));
+            self.replace().map_err(|error| TransactionError::other(ErrorClass::Fatal, error))?;
+            return Err(TransactionError::other(
+                ErrorClass::Retriable,
+                "a connection broke before the producer was ready",
+            ));
         }
         self.tainted_starts = 0;
         self.producer.forgive();
@@ -95,58 +123,31 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn begin(&mut self) -> Result<(), TransactionError> {
-        around("before_begin", "after_begin", || self.producer.begin())
-    }
-
-    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
-        send(&self.producer, output, tag)
-    }
-
-    fn flush(&mut self) -> bool {
-        let landed = self.producer.flush(STEP);
-        if landed {
-            failpoint::reach("after_send");
-        }
-        landed
-    }
-
-    fn failures(&mut self) -> Vec<(usize, Failure)> {
-        self.producer.take_failures()
+        self.producer.begin()
     }
 
     fn send_offsets(&mut self, offsets: &Offsets) -> Result<bool, TransactionError> {
-        failpoint::reach("before_offsets");
-        let placed = self.producer.send_offsets(offsets, CALL)?;
-        if placed {
-            failpoint::reach("after_offsets");
-        }
-        Ok(placed)
+        self.producer.send_offsets(offsets, CALL_TIMEOUT)
     }
 
     fn commit(&mut self) -> Result<(), TransactionError> {
-        around("before_commit", "after_commit", || self.producer.commit(CALL))
+        self.producer.commit(CALL_TIMEOUT)
     }
 
     fn abort(&mut self) -> Result<(), TransactionError> {
-        self.producer.abort(CALL)
+        self.producer.abort(CALL_TIMEOUT)
     }
 
-    fn replace(&mut self) -> Result<(), String> {
-        let limits = self.job.facts.limits(&self.job.service);
-        let producer = Producer::new(&self.job.kafka, &self.job.service, limits);
-        self.producer = producer.map_err(|error| error.to_string())?;
-        Ok(())
-    }
-
-    fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, String> {
-        let addresses: Vec<SourcePartition> = partitions.iter().map(|&number| self.places.address(number)).collect();
-        let committed = self.consumer.committed(&addresses, COMMITTED).map_err(|error| error.to_string())?;
+    fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, ClientError> {
+        let addresses: Vec<SourcePartition> =
+            partitions.iter().map(|&number| self.partitions.address(number)).collect();
+        let committed = self.consumer.committed(&addresses, COMMITTED_TIMEOUT).map_err(ClientError::new)?;
         let by_number = |(address, committed)| {
             let offset = match committed {
                 consumer::Committed::Nothing => None,
                 consumer::Committed::At { offset, metadata } => Some((offset, metadata)),
             };
-            let partition = self.places.find(address).expect("only what was asked for is answered");
+            let partition = self.partitions.find(address).expect("the answer names the partitions of the request");
             Committed { partition, offset }
         };
         Ok(committed.into_iter().map(by_number).collect())
@@ -166,9 +167,5 @@ impl Kafka<record::Output<'_>> for Link<'_> {
 
     fn tainted(&self) -> bool {
         self.producer.tainted()
-    }
-
-    fn fatal(&self) -> Option<String> {
-        self.producer.fatal()
     }
 }

@@ -1,73 +1,89 @@
-//! What the engine shows of itself.
+//! The engine's counts and snapshots.
 
 use std::time::Duration;
 
 use tracing::debug;
 use watermaster_core::delays::Histogram;
-use watermaster_core::round::{ErrorClass, Phase};
-use watermaster_core::throttle::{Cause, PauseReason};
+use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
+use watermaster_core::throttle::{Cause, PauseReason, Throttle};
 use watermaster_core::units::Time;
 
-use super::Engine;
+use super::Job;
+use super::link::Link;
 use crate::snapshot::{
     HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot, SnapshotBuilder,
 };
 use watermaster_kafka::log_limiter::LogLimiter;
 
-/// A snapshot is renewed at least this often while records come.
-const RENEW: Duration = Duration::from_millis(100);
+/// The interval at which the snapshot is renewed while records come.
+const RENEW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What only the shell knows.
+/// The conditions that decide whether a service is ready.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct Status {
     pub(super) joined: bool,
     pub(super) draining: bool,
     pub(super) late: bool,
     pub(super) target_refusing: bool,
+    pub(super) brokers_down: bool,
+}
+
+impl Status {
+    /// Returns the reason why the service is not ready.
+    fn trouble(&self) -> Option<&'static str> {
+        let reasons = [
+            (self.draining, "draining"),
+            (self.target_refusing, "the target or the dead-letter topic refuses writes"),
+            (self.brokers_down, "no broker can be reached"),
+            (self.late, "a round is late: waiting for the brokers"),
+            (!self.joined, "joining the consumer group"),
+        ];
+        reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason))
+    }
+}
+
+/// Counts that only the shell knows, and the snapshots that it publishes.
+#[derive(Default)]
+pub(super) struct Reporter {
+    pub(super) status: Status,
     pub(super) rebalances: u64,
     pub(super) lost_records: u64,
     pub(super) stubs: u64,
+    pub(super) consumer_recreations: u64,
     pub(super) end_to_end: Histogram,
+    /// Limits log lines that could repeat with each record or attempt.
+    pub(super) log_limiter: LogLimiter,
     round_time: Histogram,
     rounds: [u64; ROUND_OUTCOMES.len()],
     recreations: [u64; PRODUCER_CAUSES.len()],
-    pub(super) consumer_recreations: u64,
     phases: [Histogram; Phase::NAMES.len()],
-    /// Of the round that is under way.
+    /// The phases of the running round.
     spent: [Duration; Phase::NAMES.len()],
     errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
     clients: SnapshotBuilder,
-    /// Lines of the log that could repeat with each record or attempt.
-    pub(super) seldom: LogLimiter,
-    /// Allocations that were logged.
+    /// The allocations that were logged.
     allocations: [u64; Cause::NAMES.len()],
 }
 
-impl Report {
+impl Reporter {
+    /// Counts a round by its outcome, one of [`ROUND_OUTCOMES`].
     pub(super) fn round(&mut self, outcome: &str, took: Duration) {
-        count(&mut self.rounds, ROUND_OUTCOMES, outcome);
+        let index = ROUND_OUTCOMES.iter().position(|known| *known == outcome).expect("outcomes come from their table");
+        self.rounds[index] += 1;
         if outcome == "committed" {
             self.round_time.record(took);
         }
     }
 
-    fn rounds(&self) -> Vec<(&'static str, u64)> {
-        ROUND_OUTCOMES.iter().copied().zip(self.rounds).collect()
-    }
-
-    fn recreations(&self) -> Vec<(&'static str, u64)> {
-        PRODUCER_CAUSES.iter().copied().zip(self.recreations).collect()
-    }
-
-    /// A step of a round took so long.
+    /// Adds the time of a step to its phase.
     pub(super) fn phase(&mut self, phase: Phase, took: Duration) {
         self.spent[phase as usize] += took;
     }
 
-    /// The round is over, however it ended.
+    /// Records the phases of a round that has ended.
     pub(super) fn end_phases(&mut self) {
         for (phase, spent) in self.phases.iter_mut().zip(std::mem::take(&mut self.spent)) {
             if !spent.is_zero() {
@@ -76,7 +92,7 @@ impl Report {
         }
     }
 
-    pub(super) fn failed(&mut self, phase: Phase, class: ErrorClass) {
+    pub(super) fn call_failed(&mut self, phase: Phase, class: ErrorClass) {
         self.errors[phase as usize][class as usize] += 1;
     }
 
@@ -86,115 +102,88 @@ impl Report {
         self.resynced[1] += left as u64;
     }
 
-    pub(super) fn recreated(&mut self, cause: &str) {
-        count(&mut self.recreations, PRODUCER_CAUSES, cause);
+    pub(super) fn producer_replaced(&mut self, cause: ReplaceCause) {
+        self.recreations[cause as usize] += 1;
     }
-}
 
-fn count(counts: &mut [u64], names: &[&str], name: &str) {
-    let index = names.iter().position(|known| *known == name).expect("outcomes and causes come from their tables");
-    counts[index] += 1;
-}
+    fn named<const N: usize>(names: &[&'static str], counts: [u64; N]) -> Vec<(&'static str, u64)> {
+        names.iter().copied().zip(counts).collect()
+    }
 
-impl Engine<'_> {
-    /// Logs what the allocator ran for since the last time.
-    pub(super) fn tell_allocations(&mut self) {
-        let allocations = self.throttle.allocations();
-        let before = std::mem::replace(&mut self.report.allocations, allocations);
+    /// Logs the causes of the allocations since the last call.
+    pub(super) fn log_allocations(&mut self, service: &str, throttle: &Throttle) {
+        let allocations = throttle.allocations();
+        let before = std::mem::replace(&mut self.allocations, allocations);
         if before == allocations {
             return;
         }
-        let (service, cycle) = (&self.job.service.name, self.throttle.cycle());
+        let (cycle, clients) = (throttle.cycle(), throttle.known());
         for (cause, runs) in Cause::NAMES.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before)) {
             if runs > 0 {
-                debug!(service, cause, runs, cycle, clients = self.throttle.known(), "allocated");
+                debug!(service, cause, runs, cycle, clients, "allocated");
             }
         }
     }
 
-    pub(super) fn publish_if_old(&mut self, now: Time) {
-        if self.report.published.is_none_or(|at| now.since(at) >= RENEW) {
-            self.publish(now);
+    pub(super) fn is_stale(&self, now: Time) -> bool {
+        self.published.is_none_or(|at| now.since(at) >= RENEW_INTERVAL)
+    }
+
+    /// Publishes new flags with old counts.
+    pub(super) fn publish_flags(&self, job: &Job) {
+        let mut last = (*job.cell.get()).clone();
+        self.set_flags(&mut last);
+        job.cell.set(last);
+    }
+
+    fn set_flags(&self, snapshot: &mut ServiceSnapshot) {
+        let trouble = self.status.trouble();
+        (snapshot.ready, snapshot.trouble) = (trouble.is_none(), trouble.map(str::to_owned));
+        snapshot.target_refusing = self.status.target_refusing;
+        snapshot.rounds = Self::named(ROUND_OUTCOMES, self.rounds);
+        snapshot.producer_recreations = Self::named(PRODUCER_CAUSES, self.recreations);
+        (snapshot.resyncs, snapshot.resynced) = (self.resyncs, self.resynced);
+        snapshot.transaction_errors = self.errors;
+    }
+
+    /// Publishes everything. In the middle of a round, only flags: the decisions are not committed yet.
+    pub(super) fn publish(&mut self, now: Time, job: &Job, throttle: &mut Throttle, link: &Link<'_>, whole: bool) {
+        self.published = Some(now);
+        if !whole {
+            return self.publish_flags(job);
         }
+        let mut snapshot = self.snapshot(now, job, throttle, link);
+        self.set_flags(&mut snapshot);
+        job.cell.set(snapshot);
     }
 
-    /// Shows what is true by now.
-    pub(super) fn show(&mut self) {
-        self.publish(self.clock.now());
-    }
-
-    /// New flags with old counts.
-    pub(super) fn publish_flags(&mut self) {
-        let mut last = (*self.job.cell.get()).clone();
-        (last.ready, last.trouble) = (self.ready(), self.trouble());
-        last.target_refusing = self.report.target_refusing;
-        (last.rounds, last.producer_recreations) = (self.report.rounds(), self.report.recreations());
-        (last.resyncs, last.resynced) = (self.report.resyncs, self.report.resynced);
-        last.transaction_errors = self.report.errors;
-        self.job.cell.set(last);
-    }
-
-    /// Shows everything; in the middle of a round only flags, because what was decided is not committed yet.
-    pub(super) fn publish(&mut self, now: Time) {
-        self.report.published = Some(now);
-        if !self.round_is_empty() {
-            return self.publish_flags();
-        }
-        let snapshot = self.snapshot(now);
-        self.job.cell.set(snapshot);
-    }
-
-    fn ready(&self) -> bool {
-        let report = &self.report;
-        report.joined && !report.draining && !report.late && !report.target_refusing && !self.brokers_down
-    }
-
-    fn trouble(&self) -> Option<String> {
-        let report = &self.report;
-        let text = if report.draining {
-            "draining"
-        } else if report.target_refusing {
-            "the target or the dead-letter topic refuses writes"
-        } else if self.brokers_down {
-            "no broker can be reached"
-        } else if report.late {
-            "a round is late: waiting for the brokers"
-        } else if !report.joined {
-            "joining the consumer group"
-        } else {
-            return None;
-        };
-        Some(text.to_string())
-    }
-
-    fn snapshot(&mut self, now: Time) -> ServiceSnapshot {
-        let service = &self.job.service;
-        let (window_admitted, window_admitted_max) = self.throttle.window_admitted(now);
-        let throttle = &self.throttle;
+    fn snapshot(&mut self, now: Time, job: &Job, throttle: &mut Throttle, link: &Link<'_>) -> ServiceSnapshot {
+        let service = &job.service;
+        let (window_admitted, window_admitted_max) = throttle.window_admitted(now);
         let policy = throttle.policy();
         let (unregistered, unregistered_shadow) = throttle.of_no_client();
-        let clients = self.report.clients.build(throttle);
+        let clients = self.clients.build(throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));
-        for (number, place) in self.link.places.all() {
+        for (number, entry) in link.partitions.all() {
             let Some(view) = throttle.partition(number) else { continue };
             map_used_ratio = map_used_ratio.max(view.map_used);
             map_characters = map_characters.max(view.map_characters);
             map_span = map_span.max(view.span);
-            let high =
-                self.link.consumer.cached_high(place.source, place.partition).unwrap_or(place.high).max(place.high);
+            let cached = link.consumer.cached_high(entry.source, entry.partition);
+            let high = cached.unwrap_or(entry.high).max(entry.high);
             partitions.push(PartitionSnapshot {
-                topic: service.sources[place.source.index()].topic.as_str().into(),
-                partition: place.partition,
+                topic: service.sources[entry.source.index()].topic.as_str().into(),
+                partition: entry.partition,
                 lag: u64::try_from(high - view.base).unwrap_or(0),
                 unread: u64::try_from(high - view.next).unwrap_or(0),
                 held: view.held,
             });
             if let Some(reason) = throttle.paused(number)
-                && let Some(entry) = paused.iter_mut().find(|(name, _)| *name == reason.as_str())
+                && let Some(count) = paused.iter_mut().find(|(name, _)| *name == reason.as_str())
             {
-                entry.1 += 1;
+                count.1 += 1;
             }
         }
         ServiceSnapshot {
@@ -219,30 +208,22 @@ impl Engine<'_> {
             map_used_ratio,
             map_characters,
             map_span,
-            rounds: self.report.rounds(),
-            producer_recreations: self.report.recreations(),
-            consumer_recreations: self.report.consumer_recreations,
-            transaction_errors: self.report.errors,
-            resyncs: self.report.resyncs,
-            resynced: self.report.resynced,
-            lost_records: self.report.lost_records,
-            stubs: self.report.stubs,
-            rebalances: self.report.rebalances,
-            ready: self.ready(),
+            consumer_recreations: self.consumer_recreations,
+            lost_records: self.lost_records,
+            stubs: self.stubs,
+            rebalances: self.rebalances,
             up: true,
-            target_refusing: self.report.target_refusing,
-            trouble: self.trouble(),
-            source_retention_seconds: self
-                .job
+            source_retention_seconds: job
                 .facts
                 .source_retention(service)
                 .into_iter()
                 .map(|(topic, time)| (topic, time.as_secs_f64()))
                 .collect(),
             delay: histogram(throttle.delays()),
-            end_to_end: histogram(&self.report.end_to_end),
-            round: histogram(&self.report.round_time),
-            round_phases: self.report.phases.iter().map(histogram).collect(),
+            end_to_end: histogram(&self.end_to_end),
+            round: histogram(&self.round_time),
+            round_phases: self.phases.iter().map(histogram).collect(),
+            ..ServiceSnapshot::default()
         }
     }
 }

@@ -2,9 +2,9 @@
 //! against it.
 
 use watermaster_core::delays::BOUNDS;
+use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
-use watermaster_core::round::{ErrorClass, Phase};
 
 use super::counters::Decisions;
 use super::text::Samples;

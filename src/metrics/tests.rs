@@ -3,9 +3,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use watermaster_core::delays::BOUNDS;
+use watermaster_core::delivery::Phase;
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
-use watermaster_core::round::Phase;
 
 use super::table::Kind;
 use super::*;

@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 
 use super::RunOptions;
 use crate::admin::ServiceHandle;
-use crate::engine::{self, Job, Stopped};
+use crate::engine::{self, EngineError, Job, StopCause};
 use crate::heartbeat::Heartbeat;
 use crate::reload::Inbox;
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
@@ -51,12 +51,12 @@ impl Engine {
     }
 
     /// Marks a service that can't be started.
-    fn never_ran(&self, why: String) -> Stopped {
+    fn never_ran(&self, why: String) -> EngineError {
         let mut shown = (*self.handle.cell.get()).clone();
         shown.trouble = Some(why.clone());
         self.handle.cell.set(shown);
         self.handle.heartbeat.stop();
-        Stopped(why)
+        EngineError { service: self.handle.name.clone(), cause: StopCause::NotStarted(why) }
     }
 }
 
@@ -64,7 +64,7 @@ impl Engine {
 #[derive(Debug)]
 pub(super) struct Fleet {
     running: usize,
-    ends: mpsc::UnboundedReceiver<Result<(), Stopped>>,
+    ends: mpsc::UnboundedReceiver<Result<(), EngineError>>,
 }
 
 impl Fleet {

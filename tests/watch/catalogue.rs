@@ -2,8 +2,8 @@
 
 use watermaster::metrics::table::{Kind, Metric, TABLE};
 use watermaster::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::reason::Reason;
-use watermaster_core::round::{ErrorClass, Phase};
 
 /// Labels that every scrape adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];

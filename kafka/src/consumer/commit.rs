@@ -12,10 +12,8 @@ use crate::ffi::{CommitReply, GroupMetadata, ReplyQueue};
 use crate::record::SourceIndex;
 use crate::topics::{SourcePartition, Topics};
 
-/// The longest time that one commit blocks.
+/// The longest wait for the answer to a commit.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
-/// The interval at which a waiting commit asks its caller whether to go on.
-const COMMIT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The bytes of one request. A broker refused 1 MiB of metadata in one commit.
 pub(super) const MAX_REQUEST_BYTES: usize = 768 * 1024;
 /// The bytes of a partition in a request besides its topic's name and its metadata, generously.
@@ -61,8 +59,6 @@ pub enum CommitFailure {
     Request { code: Code },
     #[error("no answer to the commit yet")]
     Unanswered,
-    #[error("an earlier commit is still unanswered")]
-    EarlierUnanswered,
     #[error("not a member of the group at the moment")]
     NotMember,
     #[error("{topic}-{partition}: not assigned to this instance")]
@@ -99,23 +95,29 @@ impl CommitError {
     }
 }
 
-/// Offsets to commit in a transaction, with the membership that fences them.
+/// Offsets with their maps, ready to be committed, and the membership that fences them in a transaction.
 #[derive(Clone)]
 pub struct Offsets(Arc<OffsetsInner>);
 
 struct OffsetsInner {
     lists: Vec<TopicPartitionList>,
+    partitions: Vec<SourcePartition>,
     group: GroupMetadata,
 }
 
 impl Offsets {
     pub(super) fn new(commits: &[PartitionCommit], topics: &Topics, group: GroupMetadata) -> Offsets {
-        Offsets(Arc::new(OffsetsInner { lists: lists(commits, topics), group }))
+        let partitions = commits.iter().map(PartitionCommit::address).collect();
+        Offsets(Arc::new(OffsetsInner { lists: lists(commits, topics), partitions, group }))
     }
 
     /// Returns lists of a size that a broker accepts in one request.
     pub(crate) fn lists(&self) -> &[TopicPartitionList] {
         &self.0.lists
+    }
+
+    pub(super) fn partitions(&self) -> &[SourcePartition] {
+        &self.0.partitions
     }
 
     pub(crate) fn group(&self) -> &GroupMetadata {
@@ -126,49 +128,52 @@ impl Offsets {
 /// Sends commits and waits for their answers. To be dropped before its client.
 pub(super) struct CommitRequests {
     replies: ReplyQueue,
-    /// Commits that were not answered in time; their answers arrive first.
-    unanswered: Cell<usize>,
+    /// True while a request has no answer.
+    unanswered: Cell<bool>,
+    /// The deadline of the commit that is under way, and the number of its requests that were sent.
+    under_way: Cell<Option<(Instant, usize)>>,
 }
 
 impl CommitRequests {
     pub fn new<C: ClientContext>(client: &Client<C>) -> CommitRequests {
-        CommitRequests { replies: ReplyQueue::new(client), unanswered: Cell::new(0) }
+        CommitRequests { replies: ReplyQueue::new(client), unanswered: Cell::default(), under_way: Cell::default() }
     }
 
-    /// Commits in as many requests as it takes, in order. After an error, earlier requests may have succeeded.
-    pub fn send<C: ClientContext>(
+    /// Commits in as many requests as it takes, in order, or continues the commit that is under way. Returns false if
+    /// `wait` passes before the last answer; after 15 s in all, the commit fails as retriable. After an error, earlier
+    /// requests may have succeeded. Before each request, `check_ownership` tells whether it may be sent.
+    pub fn advance<C: ClientContext>(
         &self,
         client: &Client<C>,
-        commits: &[PartitionCommit],
-        topics: &Topics,
-        go_on: &mut impl FnMut() -> bool,
-    ) -> Result<(), CommitError> {
-        let deadline = Instant::now() + COMMIT_TIMEOUT;
-        // A late answer means a late commit, which could overwrite this one.
-        while self.unanswered.get() > 0 {
-            self.next_reply(deadline, go_on).ok_or(CommitError::Retriable(CommitFailure::EarlierUnanswered))?;
-        }
-        for list in lists(commits, topics) {
-            let started = self.replies.start_commit(client, &list);
-            started.map_err(|code| CommitError::of(code, CommitFailure::Request { code }))?;
-            self.unanswered.set(self.unanswered.get() + 1);
-            let reply = self.next_reply(deadline, go_on);
-            check(reply.ok_or(CommitError::Retriable(CommitFailure::Unanswered))?)?;
-        }
-        Ok(())
-    }
-
-    fn next_reply(&self, deadline: Instant, go_on: &mut impl FnMut() -> bool) -> Option<CommitReply> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if let Some(reply) = self.replies.next(left.min(COMMIT_POLL_INTERVAL)) {
-                self.unanswered.set(self.unanswered.get() - 1);
-                return Some(reply);
+        lists: &[TopicPartitionList],
+        wait: Duration,
+        check_ownership: impl Fn() -> Result<(), CommitError>,
+    ) -> Result<bool, CommitError> {
+        let now = Instant::now();
+        let (deadline, mut sent) = self.under_way.take().unwrap_or((now + COMMIT_TIMEOUT, 0));
+        let until = deadline.min(now + wait);
+        // The answer to an abandoned commit comes first: the broker could otherwise apply that commit after this one.
+        while self.unanswered.get() || sent < lists.len() {
+            if !self.unanswered.get() {
+                check_ownership()?;
+                let started = self.replies.start_commit(client, &lists[sent]);
+                started.map_err(|code| CommitError::of(code, CommitFailure::Request { code }))?;
+                self.unanswered.set(true);
+                sent += 1;
             }
-            if left.is_zero() || !go_on() {
-                return None;
+            let Some(reply) = self.replies.next(until.saturating_duration_since(Instant::now())) else {
+                if Instant::now() >= deadline {
+                    return Err(CommitError::Retriable(CommitFailure::Unanswered));
+                }
+                self.under_way.set(Some((deadline, sent)));
+                return Ok(false);
+            };
+            self.unanswered.set(false);
+            if sent > 0 {
+                check(reply)?;
             }
         }
+        Ok(true)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::assign::{self, Committed, StartRules};
 use crate::client::KafkaError;
 use crate::end_probe::{EndProbe, Holes};
 use crate::event::Event;
+use crate::failpoint::{Fault, planted};
 use crate::ffi::{self, GroupMetadata};
 use crate::membership::Membership;
 use crate::record::{Record, SourceIndex};
@@ -115,44 +116,41 @@ impl Consumer {
         Some(self.last_source.get())
     }
 
-    /// Commits offsets with their maps and waits for the answer: at most 15 s, and as long as `go_on`, asked ten times
-    /// a second, returns true.
+    /// Prepares offsets with their maps for a commit, fenced by the current membership: if the group moves on before
+    /// they are committed, the broker refuses them.
+    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
+        let group = GroupMetadata::of(self.base.client()).ok_or(CommitError::Lost(CommitFailure::NotMember))?;
+        let offsets = Offsets::new(commits, &self.topics, group);
+        self.check_ownership(&offsets)?;
+        Ok(offsets)
+    }
+
+    /// Commits offsets, or continues the commit that is under way. Returns false if `wait` passes before the answer;
+    /// after 15 s in all, the commit fails as retriable.
     ///
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
-    pub fn commit(&self, commits: &[PartitionCommit], go_on: impl FnMut() -> bool) -> Result<(), CommitError> {
-        self.check_ownership(commits)?;
-        self.commit_unchecked(commits, go_on)
-    }
-
-    pub(super) fn commit_unchecked(
-        &self,
-        commits: &[PartitionCommit],
-        mut go_on: impl FnMut() -> bool,
-    ) -> Result<(), CommitError> {
-        self.commits.send(self.base.client(), commits, &self.topics, &mut go_on)?;
-        self.base.context().reached();
-        Ok(())
-    }
-
-    /// Returns offsets with their maps for the producer to commit, fenced by the current membership. To be taken before
-    /// the transaction begins: if the group moves on meanwhile, the broker refuses them.
-    pub fn transaction_offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        self.check_ownership(commits)?;
-        let group = GroupMetadata::of(self.base.client()).ok_or(CommitError::Lost(CommitFailure::NotMember))?;
-        Ok(Offsets::new(commits, &self.topics, group))
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
+        let check = || self.check_ownership(offsets);
+        let committed = self.commits.advance(self.base.client(), offsets.lists(), wait, check)?;
+        if committed {
+            self.base.context().reached();
+        }
+        Ok(committed)
     }
 
     /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
     /// long as the group is empty: such a commit could undo one by the partition's next owner.
-    pub(super) fn check_ownership(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
+    pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
         if self.base.assignment_lost() || !ffi::is_member(self.base.client()) {
             return Err(CommitError::Lost(CommitFailure::NotMember));
         }
         let membership = self.base.context();
-        match commits.iter().find(|commit| !membership.owns(commit.address())) {
-            Some(commit) => {
-                let topic = self.topics.name(commit.source).to_owned();
-                Err(CommitError::Lost(CommitFailure::NotAssigned { topic, partition: commit.partition }))
+        match offsets.partitions().iter().find(|partition| !membership.owns(**partition)) {
+            // A consumer that keeps revoked partitions believes that it still owns them.
+            Some(_) if planted(Fault::NoPurgeOnRevoke) => Ok(()),
+            Some(&(source, partition)) => {
+                let topic = self.topics.name(source).to_owned();
+                Err(CommitError::Lost(CommitFailure::NotAssigned { topic, partition }))
             }
             None => Ok(()),
         }

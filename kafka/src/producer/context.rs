@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
-use watermaster_core::round::{Failure, SendError};
+use watermaster_core::delivery::{ClientError, Failure, SendError};
 
 use crate::client;
 
@@ -54,7 +54,7 @@ impl ClientContext for DeliveryContext {
         client::log(level, facility, message);
     }
 
-    fn error(&self, error: ClientError, reason: &str) {
+    fn error(&self, error: RdkafkaError, reason: &str) {
         // An error that affects a record is reported with the record.
         tracing::debug!("producer: {error}: {reason}");
     }
@@ -65,7 +65,7 @@ impl ProducerContext for DeliveryContext {
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
         if let Err((error, message)) = result {
-            let failure = failure(rdkafka::Message::topic(message), error);
+            let failure = failure(rdkafka::Message::topic(message), error.clone());
             self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
             self.failed.store(true, Ordering::Release);
         }
@@ -73,9 +73,10 @@ impl ProducerContext for DeliveryContext {
 }
 
 /// Classifies an error of a record that was handed to librdkafka.
-fn failure(topic: &str, error: &ClientError) -> Failure {
-    let text = format!("{topic}: {error}");
-    match error.rdkafka_error_code() {
+fn failure(topic: &str, error: RdkafkaError) -> Failure {
+    let code = error.rdkafka_error_code();
+    let error = ClientError::new(TopicError { topic: topic.to_owned(), source: error });
+    match code {
         Some(
             Code::MessageSizeTooLarge
             | Code::MessageBatchTooLarge
@@ -85,7 +86,7 @@ fn failure(topic: &str, error: &ClientError) -> Failure {
             | Code::InvalidDifferentRecord
             | Code::InvalidTimestamp
             | Code::UnsupportedForMessageFormat,
-        ) => Failure::Refused(text),
+        ) => Failure::Refused(error),
         Some(
             Code::TopicAuthorizationFailed
             | Code::ClusterAuthorizationFailed
@@ -96,23 +97,29 @@ fn failure(topic: &str, error: &ClientError) -> Failure {
             | Code::InvalidTopic
             | Code::PolicyViolation
             | Code::UnsupportedCompressionType,
-        ) => Failure::Denied(text),
-        Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(text),
-        _ => Failure::Unknown(text),
+        ) => Failure::Denied(error),
+        Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(error),
+        _ => Failure::Unknown(error),
     }
 }
 
 /// Classifies an error of a record that librdkafka did not take.
 pub(super) fn send_error(topic: &str, code: Code) -> SendError {
-    let error = ClientError::MessageProduction(code);
-    let text = format!("{topic}: {error}");
-    match code {
-        Code::QueueFull => SendError::QueueFull,
-        Code::Fatal | Code::State | Code::Fenced => SendError::Fatal(text),
+    match (code, failure(topic, RdkafkaError::MessageProduction(code))) {
+        (Code::QueueFull, _) => SendError::QueueFull,
         // librdkafka remembers a broker's answer about a topic, and refuses further records with it.
-        _ if matches!(failure(topic, &error), Failure::Denied(_)) => SendError::Denied(text),
-        _ => SendError::Refused(text),
+        (_, Failure::Denied(error)) => SendError::Denied(error),
+        (Code::Fatal | Code::State | Code::Fenced, failure) => SendError::Fatal(failure.into_cause()),
+        (_, failure) => SendError::Refused(failure.into_cause()),
     }
+}
+
+/// The error of a record, with the topic that it was for.
+#[derive(Debug, thiserror::Error)]
+#[error("{topic}: {source}")]
+struct TopicError {
+    topic: String,
+    source: RdkafkaError,
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::io::Write as _;
 
+use watermaster_core::delivery::Form;
 use watermaster_core::reason::Reason;
-use watermaster_core::round::Form;
 
 use crate::ffi::HeaderList;
 use crate::record::{Headers, NO_TIMESTAMP, Output};

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use watermaster_core::round::{ErrorClass, TransactionError};
+use watermaster_core::delivery::{ErrorClass, TransactionError};
 
 type Answer = Result<(), TransactionError>;
 

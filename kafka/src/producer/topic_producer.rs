@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rdkafka::client::Client;
 use rdkafka::error::RDKafkaErrorCode as Code;
-use watermaster_core::round::{Failure, Form, SendError, TransactionError};
+use watermaster_core::delivery::{ClientError, Failure, Form, SendError, TransactionError};
 use watermaster_settings as settings;
 
 use super::config::{self, Limits};
@@ -214,7 +214,7 @@ impl Producer {
                 Destination::DeadLetter(_) => &self.names.dead_letter,
             };
             match send_error(name, code) {
-                SendError::Fatal(text) => SendError::Fatal(self.fatal().unwrap_or(text)),
+                SendError::Fatal(error) => SendError::Fatal(self.fatal().unwrap_or(error)),
                 other => other,
             }
         })
@@ -236,10 +236,9 @@ impl Producer {
     }
 
     /// Returns the error after which this producer can't be used any more, if there is one.
-    pub fn fatal(&self) -> Option<String> {
-        self.client()
-            .fatal_error()
-            .map(|(code, text)| format!("the producer of service {} failed: {text} ({code})", self.names.service))
+    pub fn fatal(&self) -> Option<ClientError> {
+        let (code, text) = self.client().fatal_error()?;
+        Some(ClientError::new(ProducerFailed { service: self.names.service.clone(), code, text }))
     }
 
     fn client(&self) -> &Client<DeliveryContext> {
@@ -249,6 +248,15 @@ impl Producer {
     fn context(&self) -> &DeliveryContext {
         self.client().context()
     }
+}
+
+/// The error after which librdkafka's producer sends nothing any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the producer of service {service} failed: {text} ({code})")]
+struct ProducerFailed {
+    service: String,
+    code: Code,
+    text: String,
 }
 
 fn topic(client: &Client<DeliveryContext>, name: &str) -> Result<TopicHandle, KafkaError> {

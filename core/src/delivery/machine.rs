@@ -1,0 +1,305 @@
+//! The state machine that delivers a round under either strategy.
+//!
+//! - At least once: `Starting => Bisecting => Filling => Landing => Bisecting … => CommittingOffsets => done`. Outputs
+//!   are sent for good, in one group that is halved while a broker refuses it; then the offsets are committed through
+//!   the consumer.
+//! - Exactly once: `Starting => Filling => Offsets => Landing => Committing => done`, all in one transaction. Every
+//!   error leads through `Aborting`, or a new producer, and `Resyncing` back to `Starting`, where the rest of the round
+//!   is tried again. Refused records are found in between, in transactions that are always aborted (`Bisecting`).
+//!
+//! ARCHITECTURE.md has the table. One [`step`](Machine::step) makes about one call of [`Kafka`] and never waits by
+//! itself, so that its owner can beat, serve the group and be shut down between two steps. While a transaction is open
+//! the group must not be served: a rebalance never meets one. The records that the core counts as completed are always
+//! those that are committed together with the outputs of the round, because outputs are kept until their commit was
+//! acknowledged.
+
+mod at_least_once;
+mod bisecting;
+mod committing;
+mod producers;
+mod resync;
+mod transaction;
+
+use std::mem;
+use std::time::Duration;
+
+use super::bisection::{Bisection, Missing};
+use super::kafka::{ClientError, Failure, Kafka, SendError, TransactionError};
+use super::outcome::{DeliveryError, Event, FatalError, Phase, Step};
+use super::round::Round;
+use crate::throttle::Throttle;
+use crate::units::Time;
+use at_least_once::PendingCommit;
+use producers::ProducerHistory;
+
+/// The number of outputs that one step hands over.
+const CHUNK: usize = 1024;
+
+/// The guarantee that a delivery gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// Sends, then commits: a crash in between repeats the round.
+    AtLeastOnce,
+    /// Sends and commits in one transaction, which the coordinator leaves open for `timeout`
+    /// (`transaction.timeout.ms`).
+    ExactlyOnce { timeout: Duration },
+}
+
+/// The owner's choices.
+#[derive(Debug, Clone, Copy)]
+pub struct DeliveryRules {
+    pub strategy: Strategy,
+    /// Take a foreign committed offset for the partition's start; otherwise stop.
+    pub replay_foreign: bool,
+    /// Drop a record of which the dead-letter topic refuses each stub, too; otherwise stop.
+    pub discard_undeliverable: bool,
+}
+
+/// Delivers rounds, one at a time. `O` is [`Kafka::Offsets`].
+#[derive(Debug)]
+pub struct Machine<O> {
+    rules: DeliveryRules,
+    state: State<O>,
+    /// The time at which the last transaction began.
+    began: Option<Time>,
+    /// The most outputs of the next transaction: a round that ran out of time is committed in parts.
+    most: usize,
+    producers: ProducerHistory,
+    events: Vec<Event>,
+}
+
+#[derive(Debug)]
+enum State<O> {
+    Starting,
+    /// `next` indexes the first tag that was not handed over; `emptied` tells whether the send queue was flushed for
+    /// it.
+    Filling {
+        attempt: Attempt<O>,
+        next: usize,
+        emptied: bool,
+    },
+    Offsets(Attempt<O>),
+    Landing(Attempt<O>),
+    /// `outputs` counts the outputs in the transaction.
+    Committing {
+        since: Time,
+        outputs: usize,
+    },
+    /// A commit through the consumer; `None` before the offsets are taken.
+    CommittingOffsets(Option<PendingCommit<O>>),
+    Aborting {
+        since: Time,
+        then: Then<O>,
+    },
+    /// `warned` tells whether an unreadable answer was reported.
+    Resyncing {
+        warned: bool,
+    },
+    Bisecting(Bisection),
+}
+
+/// The continuation after an abort.
+#[derive(Debug)]
+enum Then<O> {
+    Resync,
+    /// Find the refused records.
+    Bisect,
+    /// Evaluate the probe that was aborted.
+    Judge(Attempt<O>),
+}
+
+/// A group of outputs on its way.
+#[derive(Debug)]
+struct Attempt<O> {
+    tags: Vec<usize>,
+    purpose: Purpose<O>,
+    deadline: Time,
+    missing: Missing,
+    /// The error after which the producer takes or sends nothing any more.
+    broken: Option<ClientError>,
+    /// The error of a record of unknown fate.
+    unknown: Option<ClientError>,
+    /// The error that keeps the offsets out of this transaction.
+    offsets_error: Option<TransactionError>,
+    /// Nothing is in flight.
+    landed: bool,
+    /// The deadline passed before all outputs had landed.
+    late: bool,
+}
+
+#[derive(Debug)]
+enum Purpose<O> {
+    /// Exactly once: commit the outputs together with these offsets.
+    Commit(O),
+    /// Exactly once: find out which outputs are refused, in a transaction that is aborted.
+    Probe(Bisection),
+    /// At least once: send the outputs for good.
+    Deliver(Bisection),
+}
+
+/// The parameters of a step.
+struct StepContext<'a, P, K> {
+    round: &'a mut Round<P>,
+    throttle: &'a mut Throttle,
+    kafka: &'a mut K,
+    now: Time,
+}
+
+impl<O> Attempt<O> {
+    fn new(tags: Vec<usize>, purpose: Purpose<O>, deadline: Time) -> Attempt<O> {
+        Attempt {
+            tags,
+            purpose,
+            deadline,
+            missing: Missing::default(),
+            broken: None,
+            unknown: None,
+            offsets_error: None,
+            landed: false,
+            late: false,
+        }
+    }
+
+    /// Takes the failures that Kafka has reported.
+    fn take_failures(&mut self, failures: Vec<(usize, Failure)>) -> Result<(), FatalError> {
+        for (tag, failure) in failures {
+            match failure {
+                Failure::Refused(error) => self.missing.refused.push((tag, error.into())),
+                Failure::Denied(error) => return Err(FatalError::Denied(error.into())),
+                Failure::Unknown(error) => {
+                    self.missing.again.push(tag);
+                    self.unknown = Some(error);
+                }
+                Failure::Fatal(error) => {
+                    self.missing.again.push(tag);
+                    self.broken.get_or_insert(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Schedules the outputs from `next` on for another attempt.
+    fn skip_rest(&mut self, next: usize) {
+        self.missing.again.extend(&self.tags[next..]);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.landed && self.missing.again.is_empty()
+    }
+}
+
+impl<O> Machine<O> {
+    /// Makes a machine that has delivered nothing yet.
+    pub fn new(rules: DeliveryRules) -> Machine<O> {
+        Machine {
+            rules,
+            state: State::Starting,
+            began: None,
+            most: usize::MAX,
+            producers: ProducerHistory::default(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Makes a step of the preparation before the first record, which aborts the transaction that a dead predecessor
+    /// left open. At least once needs none.
+    pub fn prepare<P, K: Kafka<P, Offsets = O>>(&mut self, kafka: &mut K, now: Time) -> Result<Step, FatalError> {
+        if self.rules.strategy == Strategy::AtLeastOnce {
+            return Ok(Step::Done);
+        }
+        Ok(self.ready(kafka, now)?.unwrap_or(Step::Done))
+    }
+
+    /// Makes the next step of a round. Until [`Step::Done`], no output may be added. A round that is given up stays
+    /// open: its owner aborts it, or leaves it to the next producer of this id.
+    pub fn step<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        round: &mut Round<P>,
+        throttle: &mut Throttle,
+        kafka: &mut K,
+        now: Time,
+    ) -> Result<Step, FatalError> {
+        let context = StepContext { round, throttle, kafka, now };
+        match mem::replace(&mut self.state, State::Starting) {
+            State::Starting if self.rules.strategy == Strategy::AtLeastOnce => Ok(self.send_all(context)),
+            State::Starting => self.start_transaction(context),
+            State::Filling { attempt, next, emptied } => self.fill(context, attempt, next, emptied),
+            State::Offsets(attempt) => self.send_offsets(context, attempt),
+            State::Landing(attempt) if matches!(attempt.purpose, Purpose::Deliver(_)) => {
+                self.await_all(context, attempt)
+            }
+            State::Landing(attempt) => self.land(context, attempt),
+            State::Committing { since, outputs } => self.commit(context, since, outputs),
+            State::CommittingOffsets(pending) => self.commit_offsets(context, pending),
+            State::Aborting { since, then } => self.abort(context, since, then),
+            State::Resyncing { warned } => self.resync(context, warned),
+            State::Bisecting(bisection) => self.bisect(context, bisection),
+        }
+    }
+
+    /// Returns the part of the round that is under way.
+    pub fn phase(&self) -> Phase {
+        match &self.state {
+            State::Starting | State::Bisecting(_) => Phase::Begin,
+            State::Filling { .. } | State::Landing(_) => Phase::Send,
+            State::Offsets(_) => Phase::Offsets,
+            State::Committing { .. } | State::CommittingOffsets(_) => Phase::Commit,
+            State::Aborting { .. } => Phase::Abort,
+            State::Resyncing { .. } => Phase::Resync,
+        }
+    }
+
+    /// Takes the events since the last call.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        mem::take(&mut self.events)
+    }
+
+    /// Filling: hands the outputs over to the producer.
+    fn fill<P, K: Kafka<P, Offsets = O>>(
+        &mut self,
+        context: StepContext<'_, P, K>,
+        mut attempt: Attempt<O>,
+        mut next: usize,
+        mut emptied: bool,
+    ) -> Result<Step, FatalError> {
+        let StepContext { round, kafka, now, .. } = context;
+        let until = (next + CHUNK).min(attempt.tags.len());
+        if now >= attempt.deadline {
+            attempt.skip_rest(next);
+            next = attempt.tags.len();
+        }
+        while next < until {
+            let tag = attempt.tags[next];
+            let output = &mut round.outputs[tag];
+            match if output.is_wanted() { kafka.send(output, tag) } else { Ok(()) } {
+                Ok(()) => {}
+                Err(SendError::QueueFull) if emptied => {
+                    attempt.missing.refused.push((tag, DeliveryError::LargerThanQueue));
+                }
+                Err(SendError::QueueFull) => {
+                    emptied = kafka.flush();
+                    self.state = State::Filling { attempt, next, emptied };
+                    return Ok(Step::Again);
+                }
+                Err(SendError::Refused(error)) => attempt.missing.refused.push((tag, error.into())),
+                Err(SendError::Denied(error)) => return Err(FatalError::Denied(error.into())),
+                Err(SendError::Fatal(error)) => {
+                    attempt.skip_rest(next);
+                    attempt.broken = Some(error);
+                    next = attempt.tags.len();
+                    break;
+                }
+            }
+            (next, emptied) = (next + 1, false);
+        }
+        self.state = if next < attempt.tags.len() {
+            State::Filling { attempt, next, emptied }
+        } else if matches!(attempt.purpose, Purpose::Commit(_)) && attempt.missing.is_empty() {
+            State::Offsets(attempt)
+        } else {
+            State::Landing(attempt)
+        };
+        Ok(Step::Again)
+    }
+}

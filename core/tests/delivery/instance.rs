@@ -1,0 +1,286 @@
+//! A small engine: polls and decides, then carries a round through its transactions, as the program's does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use watermaster_core::delivery::{DeliveryRules, FatalError, Form, Machine, Round, Step};
+use watermaster_core::policy::Policy;
+use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
+use watermaster_core::units::Time;
+
+use super::client::{Client, Cluster};
+use super::group::Partitions;
+use super::link::Offsets;
+use super::planted::Planted;
+use super::source::{PARTITIONS, Poison, Record};
+
+/// A moment.
+pub(super) const STEP: Duration = Duration::from_millis(100);
+/// The longest sleep.
+const IDLE: Duration = Duration::from_millis(500);
+/// Of every record.
+const BYTES: u32 = 100;
+pub const CLIENTS: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+/// What an instance is given.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub policy: Policy,
+    pub rules: DeliveryRules,
+    /// `transaction.timeout.ms`
+    pub transaction_timeout: Duration,
+    /// A round is full at this many outputs.
+    pub full: usize,
+    /// Records decided in one turn.
+    pub reads: u64,
+}
+
+/// How a turn ended.
+#[derive(Debug)]
+pub enum Turn {
+    Sleep(Duration),
+    /// Drained; it has left the group.
+    Left,
+    /// The process died in a call.
+    Died,
+    Stopped(FatalError),
+}
+
+#[derive(Debug)]
+pub struct Instance {
+    pub client: Client,
+    pub job: Job,
+    pub throttle: Throttle,
+    pub round: Round<Record>,
+    pub(super) machine: Machine<Offsets>,
+    pub(super) held: Vec<Option<Record>>,
+    pub(super) stash: Vec<Record>,
+    /// What is assigned and settled, by the engine's own books.
+    pub(super) assigned: Partitions,
+    pub(super) positions: [i64; PARTITIONS],
+    pub(super) paused: Partitions,
+    pub(super) held_back: bool,
+    pub(super) last_round: Time,
+    /// The running round began then.
+    pub in_round: Option<Time>,
+    pub(super) prepared: bool,
+    pub(super) draining: Option<Time>,
+    pub(super) last_turn: Time,
+}
+
+impl Instance {
+    pub fn new(client: Client, job: Job, now: Time) -> Instance {
+        Instance {
+            client,
+            throttle: Throttle::new(job.policy.clone(), now),
+            round: Round::default(),
+            machine: Machine::new(job.rules),
+            job,
+            held: Vec::new(),
+            stash: Vec::new(),
+            assigned: 0,
+            positions: [0; PARTITIONS],
+            paused: 0,
+            held_back: false,
+            last_round: now,
+            in_round: None,
+            prepared: false,
+            draining: None,
+            last_turn: now,
+        }
+    }
+
+    /// Asks it to finish its round and leave.
+    pub fn drain(&mut self, now: Time) {
+        self.draining.get_or_insert(now);
+    }
+
+    /// Nothing is delayed, decided or under way.
+    pub fn is_idle(&self) -> bool {
+        let waiting = self.throttle.backlog().0 > 0 || self.held.iter().any(Option::is_some);
+        self.in_round.is_none() && self.round.is_empty() && self.stash.is_empty() && !waiting
+    }
+
+    /// Records wait, and what overtook them is committed.
+    pub fn holds_around_a_map(&self, cluster: &Cluster) -> bool {
+        let owned = (0..PARTITIONS).filter(|partition| self.assigned & 1 << partition != 0);
+        self.throttle.backlog().0 > 0 && owned.into_iter().any(|partition| cluster.broker.checker.has_map(partition))
+    }
+
+    /// One step of the engine's thread.
+    pub fn turn(&mut self, cluster: &mut Cluster) -> Turn {
+        self.client.took = Duration::ZERO;
+        let ended = self.work(cluster);
+        if self.client.crashed {
+            return Turn::Died;
+        }
+        self.count_events(cluster);
+        if ended.is_err() {
+            self.abandon(cluster);
+        }
+        match ended {
+            Ok(Turn::Sleep(wait)) => Turn::Sleep(wait + self.client.took),
+            Ok(turn) => turn,
+            Err(stop) => Turn::Stopped(stop),
+        }
+    }
+
+    fn work(&mut self, cluster: &mut Cluster) -> Result<Turn, FatalError> {
+        let now = cluster.now;
+        if !self.prepared {
+            let mut link = Planted::new(&mut self.client, cluster);
+            let step = self.machine.prepare(&mut link, now)?;
+            self.prepared = step == Step::Done;
+            return Ok(Turn::Sleep(STEP));
+        }
+        if self.in_round.is_some() {
+            return self.step(cluster);
+        }
+        if self.draining.is_some() {
+            if !self.has_work() {
+                self.client.leave(cluster);
+                return Ok(Turn::Left);
+            }
+            self.begin_round(now);
+            return self.step(cluster);
+        }
+        self.notice_gap(cluster);
+        self.throttle.handle_timeout(now);
+        self.act(now);
+        if self.round_is_due(now) {
+            self.begin_round(now);
+            return self.step(cluster);
+        }
+        self.serve_group(cluster)?;
+        if self.read(cluster)? {
+            return Ok(Turn::Sleep(Duration::from_millis(2)));
+        }
+        let mut until = self.throttle.poll_timeout(now).min(now + IDLE);
+        if self.has_work() {
+            until = until.min(self.last_round + self.job.policy.commit_interval);
+        }
+        Ok(Turn::Sleep(until.since(now).max(Duration::from_millis(1))))
+    }
+
+    // ## Deciding
+
+    /// What piled up while nothing was read is nobody's fault.
+    fn notice_gap(&mut self, cluster: &mut Cluster) {
+        let gap = cluster.now.since(std::mem::replace(&mut self.last_turn, cluster.now));
+        if gap > self.job.policy.cycle + Duration::from_secs(1) {
+            for partition in self.assigned_numbers() {
+                let end = cluster.broker.sources[partition as usize].end(cluster.now);
+                self.throttle.handle_fetch_gap(partition, end);
+            }
+        }
+    }
+
+    pub(super) fn assigned_numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        let assigned = self.assigned;
+        (0..PARTITIONS as u32).filter(move |partition| assigned & 1 << partition != 0)
+    }
+
+    /// Takes what can be read. False: nothing.
+    fn read(&mut self, cluster: &mut Cluster) -> Result<bool, FatalError> {
+        let now = cluster.now;
+        let mut any = false;
+        while let Some(record) = if self.stash.is_empty() { None } else { Some(self.stash.remove(0)) } {
+            self.decide(now, record);
+            any = true;
+        }
+        for _ in 0..cluster.random.between(1, self.job.reads) {
+            if self.round.len() >= self.job.full {
+                break;
+            }
+            let Some(record) = self.poll(cluster) else { break };
+            self.decide(now, record);
+            any = true;
+            // Partitions come and go between two records.
+            if cluster.random.once_in(20) {
+                self.client.background(cluster);
+            }
+            self.serve_group(cluster)?;
+        }
+        Ok(any)
+    }
+
+    /// The next record of a partition that is being read.
+    pub(super) fn poll(&mut self, cluster: &mut Cluster) -> Option<Record> {
+        if self.held_back || self.client.cut_until > cluster.now {
+            return None;
+        }
+        let first = cluster.random.below(PARTITIONS as u64) as u32;
+        for partition in (0..PARTITIONS as u32).map(|n| (first + n) % PARTITIONS as u32) {
+            if self.assigned & !self.paused & 1 << partition == 0 {
+                continue;
+            }
+            let source = &mut cluster.broker.sources[partition as usize];
+            let (at, end) = (&mut self.positions[partition as usize], source.end(cluster.now));
+            while *at < end {
+                *at += 1;
+                if let Some(record) = source.get(*at - 1) {
+                    return Some(record);
+                }
+            }
+            // What was put aside is still to be decided on.
+            if !self.stash.iter().any(|record| record.partition == partition) {
+                self.throttle.handle_end(partition, end);
+            }
+        }
+        None
+    }
+
+    fn decide(&mut self, now: Time, record: Record) {
+        let Record { partition, offset, client, .. } = record;
+        let sender = CLIENTS.get(usize::from(client)).map_or(Sender::Anonymous, |name| Sender::Client(name));
+        let sender = if record.poison == Poison::Instance { Sender::Oversized } else { sender };
+        match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: BYTES, sender }) {
+            Verdict::Skip => {}
+            Verdict::Admit(client) => {
+                let client = client.and_then(|client| self.throttle.client_name(client));
+                self.round.admit((partition, offset), record, BYTES as usize, client);
+            }
+            Verdict::Delay(slot) => {
+                let index = slot.0 as usize;
+                if self.held.len() <= index {
+                    self.held.resize_with(index + 1, || None);
+                }
+                self.held[index] = Some(record);
+            }
+            Verdict::Reject(rejection) => {
+                let name = rejection.client.and_then(|client| self.throttle.client_name(client));
+                self.reject(record, rejection, name);
+            }
+        }
+    }
+
+    fn reject(&mut self, record: Record, rejection: Rejection, name: Option<Arc<str>>) {
+        let at = (record.partition, record.offset);
+        let form = if record.poison == Poison::Instance { Form::Stub } else { Form::Whole };
+        self.round.reject(at, (record, form), BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
+    }
+
+    fn act(&mut self, now: Time) {
+        while self.round.len() < self.job.full
+            && let Some(action) = self.throttle.poll_action(now)
+        {
+            self.enact(action);
+        }
+    }
+
+    pub(super) fn enact(&mut self, action: Action) {
+        match action {
+            Action::Admit { slot, partition, offset, client, .. } => {
+                let record = self.held[slot.0 as usize].take().expect("a slot that was given");
+                let client = self.throttle.client_name(client);
+                self.round.admit((partition, offset), record, BYTES as usize, client);
+            }
+            Action::Reject { slot, rejection, name, .. } => {
+                let record = self.held[slot.0 as usize].take().expect("a slot that was given");
+                self.reject(record, rejection, name);
+            }
+            Action::Pause { partition } => self.paused |= 1 << partition,
+            Action::Resume { partition } => self.paused &= !(1 << partition),
+        }
+    }
+}

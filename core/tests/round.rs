@@ -1,0 +1,29 @@
+//! The bookkeeping of a round.
+
+mod sim;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sim::START;
+use watermaster_core::delivery::{Form, Round};
+use watermaster_core::reason::Reason;
+use watermaster_core::throttle::{Rejection, Throttle};
+
+#[test]
+fn its_bytes_are_those_of_the_outputs_that_are_left() {
+    let mut throttle = Throttle::new(sim::policy(10, Duration::from_secs(1)), START);
+    let mut round = Round::default();
+    round.admit((0, 7), "admitted", 100, None);
+    round.admit((1, 3), "committed by its previous owner", 20, None);
+    let rejection = Rejection { reason: Reason::Anonymous, retry_after: Duration::ZERO, client: None };
+    round.reject((2, 5), ("rejected", Form::Whole), 3, rejection, Arc::from(""));
+    assert_eq!((round.len(), round.bytes()), (3, 123));
+    round.forget(2);
+    round.drop_orphans(&mut throttle);
+    assert_eq!((round.len(), round.bytes()), (2, 120));
+    round.retain(|partition, _| partition != 1);
+    assert_eq!((round.len(), round.bytes()), (1, 100));
+    round.clear();
+    assert_eq!((round.len(), round.bytes()), (0, 0));
+}

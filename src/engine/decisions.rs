@@ -1,0 +1,133 @@
+//! Decisions: a record goes into the core, and its verdict, at once or later as an action, puts it into the round.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::{debug, warn};
+use watermaster_core::delivery::Form;
+use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Verdict};
+use watermaster_core::units::Time;
+
+use super::Engine;
+use watermaster_kafka::record::{MAX_HEADERS, Output, Record};
+use watermaster_settings::client_id::{self, Identity};
+
+impl<'c> Engine<'c> {
+    /// Decides on a record. Returns its cost in bytes.
+    pub(super) fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
+        let Some(number) = self.link.partitions.find((record.source(), record.partition())) else {
+            return 0;
+        };
+        self.contact.end_silence(now, number, &mut self.throttle, &mut self.link);
+        let source = &self.job.service.sources[record.source().index()];
+        let (partition, offset) = (record.partition(), record.offset());
+        let Some(contents) = record.contents() else {
+            return self.decide_oversized(now, number, record);
+        };
+        let identity = client_id::identify(&self.job.service.client_from, &contents, source);
+        let (sender, name) = match &identity {
+            Identity::Client(name) => match &source.allowed_clients {
+                Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
+                _ => (Sender::Client(name), &**name),
+            },
+            Identity::Anonymous(why) => {
+                let (service, topic) = (&self.job.service.name, &source.topic);
+                self.reporter.log_limiter.warn("anonymous", Instant::now(), |suppressed| {
+                    warn!(service, topic, partition, offset, suppressed, "a record names no client: {why}");
+                });
+                (Sender::Anonymous, "")
+            }
+        };
+        let cost = contents.cost();
+        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
+        match self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender }) {
+            Verdict::Skip => {}
+            Verdict::Admit(client) => {
+                let client = client.and_then(|client| self.throttle.client_name(client));
+                self.rounds.round.admit((number, offset), Output::Fresh(record), cost, client);
+            }
+            Verdict::Delay(slot) => self.delayed.insert(slot, Output::Fresh(record)),
+            Verdict::Reject(rejection) => {
+                // A client that the core does not know is named by its record.
+                let name = match rejection.client {
+                    Some(_) => self.client_name(&rejection),
+                    None => Arc::from(name),
+                };
+                let output = (Output::Fresh(record), Form::Whole);
+                self.rounds.round.reject((number, offset), output, cost, rejection, name);
+            }
+        }
+        cost
+    }
+
+    /// Rejects, or delays, a record with too many headers to be read. Only its key is kept.
+    #[cold]
+    fn decide_oversized(&mut self, now: Time, number: u32, record: Record<'c>) -> usize {
+        let (offset, stub) = (record.offset(), record.into_stub());
+        let cost = stub.contents().cost();
+        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
+        let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
+        match self.throttle.handle_record(now, &arrival) {
+            Verdict::Skip => return cost,
+            Verdict::Delay(slot) => self.delayed.insert(slot, Output::Held(stub)),
+            Verdict::Reject(rejection) => {
+                let name = self.client_name(&rejection);
+                self.rounds.round.reject((number, offset), (Output::Held(stub), Form::Stub), cost, rejection, name);
+            }
+            Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
+        }
+        let (topic, partition) = self.link.name(number);
+        let service = &self.job.service.name;
+        self.reporter.log_limiter.warn("oversized", Instant::now(), |suppressed| {
+            warn!(
+                service,
+                topic,
+                partition,
+                offset,
+                suppressed,
+                "a record has more than {MAX_HEADERS} headers: a stub goes to the dead-letter topic in its place"
+            );
+        });
+        cost
+    }
+
+    // ## Delayed records
+
+    /// Applies the core's actions on delayed records and partitions, until there are none or the round is full.
+    pub(super) fn apply_actions(&mut self, now: Time) {
+        while !self.rounds.is_full()
+            && let Some(action) = self.throttle.poll_action(now)
+        {
+            self.apply(action);
+        }
+    }
+
+    fn apply(&mut self, action: Action) {
+        match action {
+            Action::Admit { slot, partition, offset, bytes, client, .. } => {
+                let client = self.throttle.client_name(client);
+                self.rounds.round.admit((partition, offset), self.delayed.take(slot), bytes as usize, client);
+            }
+            Action::Reject { slot, partition, offset, bytes, rejection, name } => {
+                let (record, name) = (self.delayed.take(slot), name.unwrap_or_else(|| Arc::from("")));
+                let form = if record.is_stub() { Form::Stub } else { Form::Whole };
+                self.rounds.round.reject((partition, offset), (record, form), bytes as usize, rejection, name);
+            }
+            Action::Pause { partition: number } => {
+                let (topic, partition) = self.link.name(number);
+                let reason = self.throttle.paused(number).map(PauseReason::as_str);
+                debug!(service = self.job.service.name, topic, partition, reason, "paused");
+                self.intake.pause(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
+            }
+            Action::Resume { partition: number } => {
+                let (topic, partition) = self.link.name(number);
+                debug!(service = self.job.service.name, topic, partition, "resumed");
+                self.intake.resume(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
+            }
+        }
+    }
+
+    fn client_name(&self, rejection: &Rejection) -> Arc<str> {
+        rejection.client.and_then(|client| self.throttle.client_name(client)).unwrap_or_else(|| Arc::from(""))
+    }
+}

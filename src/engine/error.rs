@@ -1,0 +1,62 @@
+//! Errors that stop a service.
+
+use thiserror::Error;
+use tracing::error;
+use watermaster_core::delivery::{DeliveryError, FatalError};
+use watermaster_core::offset_map::DecodeError;
+
+use super::Job;
+use watermaster_kafka::KafkaError;
+use watermaster_kafka::consumer::FatalConsumerError;
+
+/// The error that stopped a service.
+#[derive(Debug, Error)]
+#[error("service {service}: {cause}")]
+pub struct EngineError {
+    pub service: String,
+    #[source]
+    pub cause: StopCause,
+}
+
+/// The reason why a service can't go on.
+#[derive(Debug, Error)]
+pub enum StopCause {
+    /// The preflight found an error, or there is no thread.
+    #[error("{0}")]
+    NotStarted(String),
+    #[error(transparent)]
+    Client(#[from] KafkaError),
+    #[error(transparent)]
+    Consumer(#[from] FatalConsumerError),
+    #[error("panicked: this is a bug")]
+    Panicked,
+    #[error(
+        "another program committed offset {offset} of {topic}/{partition}: {source}. `watermaster run \
+         --accept-foreign-offsets` takes the committed offsets as they are, once; on_foreign_offset = \"replay\" \
+         always does"
+    )]
+    ForeignOffset { topic: String, partition: i32, offset: i64, source: DecodeError },
+    #[error(
+        "the dead-letter topic refuses {topic}/{partition} offset {offset}: {source} (on_undeliverable = \"discard\" \
+         would drop it)"
+    )]
+    Undeliverable { topic: String, partition: i32, offset: i64, source: DeliveryError },
+    #[error(
+        "another producer took the transactional.id {transactional_id} twice within a minute: two instances seem to \
+         share the instance_id {instance_id}: {source}"
+    )]
+    FencedTwice { transactional_id: String, instance_id: String, source: DeliveryError },
+    #[error(transparent)]
+    Delivery(FatalError),
+}
+
+/// Logs and shows that a service stopped.
+pub(super) fn stop(job: &Job, cause: StopCause) -> EngineError {
+    let error = EngineError { service: job.service.name.clone(), cause };
+    error!(service = error.service, "{error}; this service stops");
+    let mut last = (*job.cell.get()).clone();
+    last.name.clone_from(&error.service);
+    (last.up, last.ready, last.trouble) = (false, false, Some(error.to_string()));
+    job.cell.set(last);
+    error
+}

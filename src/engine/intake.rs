@@ -1,0 +1,78 @@
+//! The way of records from the consumer to the core: deferred records, pause and resume.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use tracing::{error, warn};
+
+use super::Job;
+use super::end_probe::EndProbe;
+use super::report::Reporter;
+use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
+use watermaster_kafka::record::Record;
+
+/// The reading side of an engine.
+pub(super) struct Intake<'c> {
+    pub(super) consumer: &'c Consumer,
+    /// Records that were polled while a round was under way.
+    deferred: VecDeque<Record<'c>>,
+    /// All partitions are paused because records had to be deferred.
+    reading_paused: bool,
+    pub(super) end_probe: EndProbe,
+}
+
+impl<'c> Intake<'c> {
+    pub(super) fn new(consumer: &'c Consumer) -> Intake<'c> {
+        Intake { consumer, deferred: VecDeque::new(), reading_paused: false, end_probe: EndProbe::default() }
+    }
+
+    /// Returns the first deferred record, or else waits for the consumer's next event.
+    pub(super) fn next(&mut self, timeout: Duration) -> Event<'c> {
+        match self.deferred.pop_front() {
+            Some(record) => Event::Record(record),
+            None => self.consumer.poll(timeout),
+        }
+    }
+
+    /// Keeps a record until the round is committed. Returns whether it is the first one, after which reading must
+    /// pause.
+    pub(super) fn defer(&mut self, record: Record<'c>) -> bool {
+        self.deferred.push_back(record);
+        !std::mem::replace(&mut self.reading_paused, true)
+    }
+
+    /// Returns whether reading was paused, and is to be resumed.
+    pub(super) fn end_pause(&mut self) -> bool {
+        std::mem::take(&mut self.reading_paused)
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.reading_paused
+    }
+
+    pub(super) fn has_deferred(&self, partition: SourcePartition) -> bool {
+        self.deferred.iter().any(|record| (record.source(), record.partition()) == partition)
+    }
+
+    /// Drops the deferred records of a revoked partition.
+    pub(super) fn forget(&mut self, partition: SourcePartition) {
+        self.deferred.retain(|record| (record.source(), record.partition()) != partition);
+    }
+
+    pub(super) fn pause(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
+        if let Err(error) = self.consumer.pause(partitions) {
+            // Reading on is harmless: the records are kept within the same bounds.
+            let service = &job.service.name;
+            let warn = |suppressed| warn!(service, suppressed, "pausing failed: {error}");
+            reporter.log_limiter.warn("pausing", Instant::now(), warn);
+        }
+    }
+
+    pub(super) fn resume(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
+        if let Err(error) = self.consumer.resume(partitions) {
+            let service = &job.service.name;
+            let warn = |suppressed| error!(service, suppressed, "resuming failed: {error}");
+            reporter.log_limiter.warn("resuming", Instant::now(), warn);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Events of the delivery machine, for the log and the metrics.
+
+use std::time::{Duration, Instant};
+
+use tracing::{error, info, warn};
+use watermaster_core::delivery::{AttemptOutcome, Event};
+
+use super::link::Link;
+use super::report::Reporter;
+
+impl Reporter {
+    /// Counts and logs an event.
+    pub(super) fn report(&mut self, event: &Event, link: &Link<'_>) {
+        self.count(event);
+        match event {
+            Event::Overtaken { partition, .. }
+            | Event::Undeliverable { partition, .. }
+            | Event::Stubbed { partition, .. }
+            | Event::Discarded { partition, .. } => self.log_record(event, link.name(*partition), link),
+            _ => self.log_round(event, link),
+        }
+    }
+
+    fn count(&mut self, event: &Event) {
+        match event {
+            Event::CallFailed { phase, class } => self.call_failed(*phase, *class),
+            Event::AttemptEnded { outcome: AttemptOutcome::Aborted, .. } => self.round("aborted", Duration::ZERO),
+            Event::AttemptEnded { outcome: AttemptOutcome::Unknown, .. } => self.round("unknown", Duration::ZERO),
+            Event::ProducerReplaced { cause, .. } => self.producer_replaced(*cause),
+            Event::Compared { done, left } => self.resynced(*done, *left),
+            _ => {}
+        }
+    }
+
+    /// Logs an event that concerns a whole round.
+    fn log_round(&mut self, event: &Event, link: &Link<'_>) {
+        let (service, log_limiter, now) = (&link.job.service.name, &mut self.log_limiter, Instant::now());
+        match event {
+            Event::AttemptEnded { outcome: AttemptOutcome::Aborted, error } => {
+                log_limiter
+                    .warn("aborted", now, |suppressed| warn!(service, suppressed, "a round is aborted: {error}"));
+            }
+            Event::AttemptEnded { outcome: AttemptOutcome::Unknown, error } => {
+                log_limiter.warn("unknown", now, |suppressed| {
+                    warn!(service, suppressed, "a round is committed or not, which is found out now: {error}");
+                })
+            }
+            Event::ProducerReplaced { cause, error } => log_limiter.warn("replaced", now, |suppressed| {
+                warn!(service, cause = cause.as_str(), suppressed, "replacing the producer: {error}");
+            }),
+            Event::Divided { outputs, next } => log_limiter.warn("divided", now, |suppressed| {
+                warn!(service, outputs, next, suppressed, "a round took too long: it is committed in parts");
+            }),
+            Event::GroupMoved(error) => log_limiter.warn("group changes", now, |suppressed| {
+                info!(service, suppressed, "not committed yet, the group changes: {error}");
+            }),
+            Event::CommitRetried(error) => {
+                log_limiter.warn("committing again", now, |suppressed| {
+                    warn!(service, suppressed, "committing again: {error}")
+                });
+            }
+            Event::SentAgain { records, error } => log_limiter.warn("sending again", now, |suppressed| {
+                warn!(service, records, suppressed, "sending again what may have arrived: {error}");
+            }),
+            Event::CommittedUnreadable(error) => log_limiter.warn("unreadable", now, |suppressed| {
+                warn!(service, suppressed, "can't learn what is committed yet: {error}");
+            }),
+            Event::Compared { done, left } => log_limiter.warn("compared", now, |suppressed| {
+                info!(service, done, left, suppressed, "compared the round with what is committed");
+            }),
+            _ => {}
+        }
+    }
+
+    /// Logs an event that concerns a record or an offset of one partition.
+    fn log_record(&mut self, event: &Event, (topic, partition): (&str, i32), link: &Link<'_>) {
+        let (service, log_limiter, now) = (&link.job.service.name, &mut self.log_limiter, Instant::now());
+        match event {
+            Event::Overtaken { committed, known, .. } => log_limiter.warn("overtaken", now, |suppressed| {
+                let told = "more is committed than this instance knows of";
+                warn!(service, topic, partition, committed, known, suppressed, "{told}");
+            }),
+            Event::Undeliverable { offset, error, .. } => log_limiter.warn("undeliverable", now, |suppressed| {
+                let told = format!("undeliverable: {topic}/{partition} offset {offset}: {error}");
+                warn!(service, topic, partition, offset, suppressed, "{told}");
+            }),
+            Event::Stubbed { offset, error, .. } => log_limiter.warn("stubbed", now, |suppressed| {
+                let place = format!("{topic}/{partition} offset {offset}");
+                let told = format!("a stub goes to the dead-letter topic in place of {place}: {error}");
+                warn!(service, topic, partition, offset, suppressed, "{told}");
+            }),
+            // Every one of them: no other line names the record that is gone.
+            Event::Discarded { offset, error, .. } => {
+                let place = format!("{topic}/{partition} offset {offset}");
+                let told = format!("discarded: the dead-letter topic refuses {place}: {error}");
+                error!(service, topic, partition, offset, "{told}");
+            }
+            _ => {}
+        }
+    }
+}

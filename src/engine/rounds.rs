@@ -1,0 +1,311 @@
+//! Rounds: what was decided is delivered by the core's [`Machine`], in steps between which the heart beats, the group
+//! is served and a shutdown is seen.
+//!
+//! Payloads are released, and counts shown, only when the commit was acknowledged. A round that can't finish is late,
+//! not lost: it goes on trying, and nothing is decided meanwhile. Records that come are deferred, and reading pauses
+//! from the first one on.
+
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+use watermaster_core::delivery::{ErrorClass, FatalError, Foreign, Kafka as _, Machine, Phase, Round, Step};
+use watermaster_core::throttle::Throttle;
+use watermaster_core::units::Time;
+
+use super::link::STEP_TIMEOUT;
+use super::{Engine, StopCause};
+use crate::clock;
+use watermaster_kafka::consumer::{Event, Offsets};
+use watermaster_kafka::record::Output;
+use watermaster_settings::Delivery;
+
+/// A round is full at this many records …
+const MAX_RECORDS: usize = 10_000;
+/// … or bytes.
+const MAX_BYTES: usize = 16 << 20;
+/// A round that takes longer is late, and shown to be.
+const LATE_AFTER: Duration = Duration::from_secs(2);
+/// A round that takes longer polls the group, which would expel the consumer otherwise: far below
+/// `max.poll.interval.ms`.
+const POLL_AFTER: Duration = Duration::from_secs(20);
+/// The longest time that a drain takes; the next owner reads again what was not committed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
+/// The longest wait for the end of a transaction that is given up. The next producer of this id, or the coordinator,
+/// aborts it too.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(2);
+/// The most events served in one go.
+const MAX_EVENTS: usize = 100;
+
+/// The running round and its schedule.
+pub(super) struct Rounds<'c> {
+    pub(super) round: Round<Output<'c>>,
+    pub(super) machine: Machine<Offsets>,
+    interval: Duration,
+    /// The time that the next round is scheduled from.
+    last: Time,
+    /// The next round is due at once: an offset must be committed before the first record.
+    pub(super) commit_now: bool,
+    /// The time at which a round noticed the shutdown.
+    draining_since: Option<Instant>,
+}
+
+impl<'c> Rounds<'c> {
+    pub(super) fn new(machine: Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
+        Rounds { round: Round::default(), machine, interval, last: now, commit_now: false, draining_since: None }
+    }
+
+    pub(super) fn has_work(&self, throttle: &Throttle) -> bool {
+        !self.round.is_empty() || throttle.touched().next().is_some()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.round.len() >= MAX_RECORDS || self.round.bytes() >= MAX_BYTES
+    }
+
+    pub(super) fn due_at(&self) -> Time {
+        if self.commit_now { Time::ZERO } else { self.last + self.interval }
+    }
+
+    pub(super) fn is_due(&self, now: Time, throttle: &Throttle) -> bool {
+        self.is_full() || (self.due_at() <= now && self.has_work(throttle))
+    }
+
+    /// Counts from the first call that sees the shutdown, over all rounds.
+    fn drain_is_over(&mut self) -> bool {
+        self.draining_since.get_or_insert_with(Instant::now).elapsed() > DRAIN_TIMEOUT
+    }
+}
+
+/// The time that a round has been under way, and whether that was logged.
+struct RoundDelay {
+    began: Instant,
+    warned: bool,
+}
+
+impl RoundDelay {
+    fn start() -> RoundDelay {
+        RoundDelay { began: Instant::now(), warned: false }
+    }
+}
+
+/// A task of the machine.
+#[derive(Clone, Copy)]
+enum Task {
+    Prepare,
+    Deliver,
+}
+
+impl Engine<'_> {
+    /// Before the first record, under `exactly_once`: aborts the transaction that a dead predecessor left open. Returns
+    /// false if a drain took too long.
+    pub(super) fn prepare(&mut self) -> Result<bool, StopCause> {
+        let mut delay = RoundDelay::start();
+        let ready = self.carry_out(Task::Prepare, &mut delay)?;
+        self.end_delay(&delay, "the producer is ready");
+        Ok(ready)
+    }
+
+    /// Delivers what was decided. Returns false if a drain took too long.
+    pub(super) fn run_round(&mut self) -> Result<bool, StopCause> {
+        let began = self.clock.now();
+        let mut delay = RoundDelay::start();
+        let ended = self.carry_out(Task::Deliver, &mut delay);
+        if !matches!(ended, Ok(true)) {
+            self.abandon_round();
+            self.reporter.round("failed", Duration::ZERO);
+            self.reporter.publish_flags(self.job);
+            if ended.is_ok() {
+                warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
+            }
+            return ended;
+        }
+        let now = self.clock.now();
+        self.reporter.round("committed", now.since(began));
+        let wall_ms = clock::wall_ms();
+        let rounds = &mut self.rounds;
+        for output in rounds.round.outputs() {
+            if let Some(timestamp) = output.payload.timestamp_ms() {
+                self.reporter.end_to_end.record(age(wall_ms, timestamp));
+            }
+        }
+        rounds.round.clear();
+        self.reporter.stubs += rounds.round.take_stubs();
+        self.delayed.detach();
+        (rounds.last, rounds.commit_now) = (schedule_from(began, now, rounds.interval), false);
+        self.end_delay(&delay, "a late round was committed");
+        self.publish(now);
+        Ok(true)
+    }
+
+    /// Makes steps until the task is done. Returns false if a drain took too long.
+    fn carry_out(&mut self, task: Task, delay: &mut RoundDelay) -> Result<bool, StopCause> {
+        let ended = loop {
+            let now = self.read_clocks();
+            let rounds = &mut self.rounds;
+            let phase = if self.link.is_initialised() { rounds.machine.phase() } else { Phase::Prepare };
+            let link = &mut self.link;
+            #[cfg(feature = "failpoints")]
+            let link = &mut super::faults::FaultyLink(link);
+            let step = match task {
+                Task::Prepare => rounds.machine.prepare(link, now),
+                Task::Deliver => rounds.machine.step(&mut rounds.round, &mut self.throttle, link, now),
+            };
+            if self.job.kafka.delivery == Delivery::ExactlyOnce {
+                self.reporter.phase(phase, self.clock.now().since(now));
+            }
+            self.report_events();
+            match step.map_err(|error| self.stop_cause(error)) {
+                Ok(Step::Done) => break Ok(true),
+                Ok(Step::Again) => {}
+                Ok(Step::Backoff) => thread::sleep(STEP_TIMEOUT),
+                Ok(Step::PollGroup) => self.serve_group(STEP_TIMEOUT)?,
+                Err(cause) => break Err(cause),
+            }
+            if !self.keep_going(delay)? {
+                break Ok(false);
+            }
+        };
+        self.reporter.end_phases();
+        ended
+    }
+
+    fn report_events(&mut self) {
+        let events = self.rounds.machine.take_events();
+        if events.is_empty() {
+            return;
+        }
+        for event in &events {
+            self.reporter.report(event, &self.link);
+        }
+        self.reporter.publish_flags(self.job);
+    }
+
+    /// Ends what an unfinished round left in flight: its transaction, or its outputs.
+    fn abandon_round(&mut self) {
+        if self.job.kafka.delivery == Delivery::AtLeastOnce {
+            self.link.purge();
+        }
+        let until = Instant::now() + ABANDON_TIMEOUT;
+        while self.link.in_transaction() && Instant::now() < until {
+            // A commit that has begun can only be repeated.
+            let committing = self.rounds.machine.phase() == Phase::Commit;
+            match if committing { self.link.commit() } else { self.link.abort() } {
+                Err(error) if error.class != ErrorClass::Retriable => break,
+                Err(_) => thread::sleep(STEP_TIMEOUT),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// Does what is due between two steps. Returns false if a drain took too long.
+    fn keep_going(&mut self, delay: &mut RoundDelay) -> Result<bool, StopCause> {
+        self.job.heartbeat.beat(Instant::now());
+        if self.job.shutdown.load(Ordering::Relaxed) && self.rounds.drain_is_over() {
+            return Ok(false);
+        }
+        let waited = delay.began.elapsed();
+        if waited > LATE_AFTER && !delay.warned {
+            delay.warned = true;
+            warn!(service = self.job.service.name, "waiting for the brokers");
+            self.reporter.status.late = true;
+            self.reporter.publish_flags(self.job);
+        }
+        // A rebalance must not meet an open transaction, which is ended long before the group would expel the consumer.
+        if waited > POLL_AFTER && !self.link.in_transaction() {
+            self.serve_group(Duration::ZERO)?;
+        }
+        Ok(true)
+    }
+
+    /// Resumes what a late round had stopped.
+    fn end_delay(&mut self, delay: &RoundDelay, ended: &str) {
+        if delay.warned {
+            let seconds = delay.began.elapsed().as_secs_f64();
+            info!(service = self.job.service.name, seconds, "{ended} at last");
+            self.reporter.status.late = false;
+        }
+        if self.intake.end_pause() {
+            let open = self.link.partitions.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
+            let open: Vec<_> = open.map(|(_, address)| address).collect();
+            self.intake.resume(&open, self.job, &mut self.reporter);
+        }
+    }
+
+    /// Lets the consumer serve its group, for `time` or until nothing is waiting; records that come are deferred.
+    fn serve_group(&mut self, time: Duration) -> Result<(), StopCause> {
+        let until = Instant::now() + time;
+        for _ in 0..MAX_EVENTS {
+            match self.link.consumer.poll(until.saturating_duration_since(Instant::now())) {
+                Event::Idle if Instant::now() >= until => break,
+                event => self.handle(event)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns an error of the machine into one for people.
+    fn stop_cause(&mut self, error: FatalError) -> StopCause {
+        let status = &mut self.reporter.status;
+        status.target_refusing |= matches!(error, FatalError::Denied(_) | FatalError::Undeliverable { .. });
+        let name = |number| {
+            let (topic, partition) = self.link.name(number);
+            (topic.to_owned(), partition)
+        };
+        match error {
+            FatalError::Undeliverable { partition, offset, source } => {
+                let (topic, partition) = name(partition);
+                StopCause::Undeliverable { topic, partition, offset, source }
+            }
+            FatalError::Foreign(Foreign { partition, offset, source }) => {
+                let (topic, partition) = name(partition);
+                StopCause::ForeignOffset { topic, partition, offset, source }
+            }
+            FatalError::FencedTwice(source) => StopCause::FencedTwice {
+                transactional_id: self.link.producer.transactional_id().to_owned(),
+                instance_id: self.job.kafka.instance_id.clone(),
+                source,
+            },
+            error => StopCause::Delivery(error),
+        }
+    }
+}
+
+/// Returns the start time to schedule the next round from: at most half a commit interval ago, so that a slow round
+/// still leaves time to read. Otherwise slow brokers lead to ever smaller rounds.
+fn schedule_from(began: Time, now: Time, commit_interval: Duration) -> Time {
+    began.max(now - commit_interval / 2)
+}
+
+/// Returns how long ago `timestamp` was at `wall_ms`, both in milliseconds since the Unix epoch; zero for a timestamp
+/// in the future. Producers choose timestamps freely: one near `i64::MIN` gives the longest time that can be shown, not
+/// an overflow.
+fn age(wall_ms: i64, timestamp: i64) -> Duration {
+    Duration::from_millis(u64::try_from(wall_ms.saturating_sub(timestamp)).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_age_of_any_timestamp_can_be_told() {
+        let now = 1_700_000_000_000;
+        for (timestamp, millis) in [(now - 5, 5), (now, 0), (now + 5, 0), (i64::MAX, 0), (i64::MIN, i64::MAX as u64)] {
+            assert_eq!(age(now, timestamp), Duration::from_millis(millis), "{timestamp}");
+        }
+    }
+
+    /// With brokers that took 780 ms for a round, three instances got 64 records into each, 220 a second, while 1200
+    /// came.
+    #[test]
+    fn a_slow_round_leaves_half_an_interval_to_read() {
+        let (began, interval) = (Time::from_nanos(1_000_000_000_000), Duration::from_millis(100));
+        for (took, left) in [(0, 100), (20, 80), (50, 50), (90, 50), (780, 50)] {
+            let now = began + Duration::from_millis(took);
+            let due = schedule_from(began, now, interval) + interval;
+            assert_eq!(due.since(now), Duration::from_millis(left), "after {took} ms");
+        }
+    }
+}
