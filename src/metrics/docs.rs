@@ -47,9 +47,10 @@ fn push_labels(page: &mut String) {
 | label | values |
 |---|---|
 | `service` | the name of the service |
-| `client` | Each configured client has a label. Of the other clients, the first `admin.metrics_clients` of a service \
-get one. Later, a client that keeps sending takes over the label of the unlisted client that has been idle longest, for \
-at least two cycles. `_other` counts all other clients, records of no client, and clients that lost their label. |
+| `client` | Each configured client has a label. Of the other clients, the first `admin.metrics_clients` \
+of a service get one. Later, a client that keeps sending takes over the label of the unlisted client that has been \
+idle longest, for at least two cycles. `_other` counts all other clients, \
+records of no client, and clients that lost their label. |
 | `topic`, `partition` | of a source; the series of a partition vanish when the partition is revoked |
 | `decision` | `admitted`, `rejected` |
 | `mode` | `shape`, `reject` |
