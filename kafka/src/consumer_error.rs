@@ -104,8 +104,8 @@ pub enum FatalConsumerError {
     /// `positions` are the next offsets of all partitions, by name.
     #[error(
         "service {service}: a record of {} can't be read, and is not skipped: {reported}. If another replica is \
-         intact, let it lead the partition. Otherwise give the record up: stop all instances, commit an offset behind it for \
-         the group {group}, and start once with --accept-foreign-offsets",
+         intact, let it lead the partition. Otherwise give the record up: stop all instances, commit an offset behind \
+         it for the group {group}, and start once with --accept-foreign-offsets",
         suspects(.positions, offset_in(&.reported.reason))
     )]
     Unreadable { service: String, group: String, reported: Reported, positions: Vec<(String, i64)> },
