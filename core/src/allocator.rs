@@ -85,7 +85,8 @@ pub struct Grant {
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    asks: Vec<Claim>,
+    /// A buffer.
+    unnamed: Vec<Claim>,
     borrowers: Vec<lending::Borrower>,
     remainders: unrounded::Remainders,
     candidates: Vec<leftovers::Candidate>,
@@ -104,12 +105,12 @@ impl Allocator {
     /// # Panics
     ///
     /// If the capacity, a weight or the number of claims is outside its range; the arithmetic is proven inside it only.
-    pub fn allocate(&mut self, terms: &AllocationParams, claims: &[NamedClaim<'_>], grants: &mut Vec<Grant>) {
-        let mut asks = std::mem::take(&mut self.asks);
-        asks.clear();
-        asks.extend(claims.iter().map(|&NamedClaim { weight, wants, credit, .. }| Claim { weight, wants, credit }));
-        self.allocate_claims(terms, &asks, |index| claims[index].name, grants);
-        self.asks = asks;
+    pub fn allocate(&mut self, params: &AllocationParams, claims: &[NamedClaim<'_>], grants: &mut Vec<Grant>) {
+        let mut unnamed = std::mem::take(&mut self.unnamed);
+        unnamed.clear();
+        unnamed.extend(claims.iter().map(|&NamedClaim { weight, wants, credit, .. }| Claim { weight, wants, credit }));
+        self.allocate_claims(params, &unnamed, |index| claims[index].name, grants);
+        self.unnamed = unnamed;
     }
 
     /// Shares the capacity out among claims without names. `name_of` is called only when claims tie.
@@ -119,31 +120,31 @@ impl Allocator {
     /// As [`allocate`](Allocator::allocate).
     pub fn allocate_claims<'n>(
         &mut self,
-        terms: &AllocationParams,
-        asks: &[Claim],
+        params: &AllocationParams,
+        claims: &[Claim],
         name_of: impl Fn(usize) -> &'n str + Copy,
         grants: &mut Vec<Grant>,
     ) {
         grants.clear();
-        if asks.is_empty() {
+        if claims.is_empty() {
             return;
         }
-        assert!((1..=MAX_CAPACITY).contains(&terms.capacity), "capacity {} is out of range", terms.capacity);
-        assert!(asks.len() <= MAX_CLAIMS, "{} claims are too many", asks.len());
-        let wrong = asks.iter().position(|ask| !(1..=MAX_WEIGHT).contains(&ask.weight));
+        assert!((1..=MAX_CAPACITY).contains(&params.capacity), "capacity {} is out of range", params.capacity);
+        assert!(claims.len() <= MAX_CLAIMS, "{} claims are too many", claims.len());
+        let wrong = claims.iter().position(|claim| !(1..=MAX_WEIGHT).contains(&claim.weight));
         assert!(wrong.is_none(), "the weight of {:?} is out of range", wrong.map(name_of));
 
-        let sums = shares::Sums::new(asks);
-        let shares = shares::Shares::new(terms, &sums);
-        if let Some(shares) = shares.narrow(terms, &sums) {
-            let split = lending::Split::new(terms.lending, &shares, asks, &mut self.borrowers);
-            self.remainders.grant(&shares, &split, asks, grants);
+        let sums = shares::Sums::new(claims);
+        let shares = shares::Shares::new(params, &sums);
+        if let Some(shares) = shares.narrow(params, &sums) {
+            let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
+            self.remainders.grant(&shares, &split, claims, grants);
         } else {
-            let split = lending::Split::new(terms.lending, &shares, asks, &mut self.borrowers);
-            self.remainders.grant_wide(terms.capacity, &shares, &split, asks, grants);
+            let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
+            self.remainders.grant_wide(params.capacity, &shares, &split, claims, grants);
         }
-        unrounded::fill_default_shares(terms.capacity, sums.weight, asks, grants);
-        leftovers::hand_out(terms.capacity, asks, name_of, &self.remainders, &mut self.candidates, grants);
+        unrounded::fill_default_shares(params.capacity, sums.weight, claims, grants);
+        leftovers::hand_out(params.capacity, claims, name_of, &self.remainders, &mut self.candidates, grants);
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Candidate {
 /// Hands out the records that rounding down left over, and settles the credits.
 pub(super) fn hand_out<'n>(
     capacity: u64,
-    asks: &[Claim],
+    claims: &[Claim],
     name_of: impl Fn(usize) -> &'n str,
     remainders: &Remainders,
     candidates: &mut Vec<Candidate>,
@@ -29,8 +29,8 @@ pub(super) fn hand_out<'n>(
     let left = (capacity - grants.iter().map(|grant| grant.records).sum::<u64>()) as usize;
     if left > 0 {
         candidates.clear();
-        candidates.extend(asks.iter().zip(&*grants).enumerate().map(|(index, (ask, grant))| Candidate {
-            key: ask.credit.plus_fraction(grant.exact),
+        candidates.extend(claims.iter().zip(&*grants).enumerate().map(|(index, (claim, grant))| Candidate {
+            key: claim.credit.plus_fraction(grant.exact),
             below: remainders.top(index),
             claim: index as u32,
         }));

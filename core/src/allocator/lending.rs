@@ -42,30 +42,35 @@ pub(super) struct Borrower {
 
 impl<P: Parts> Split<P> {
     /// Decides the ratio; `borrowers` is a buffer.
-    pub(super) fn new(lending: Lending, shares: &Shares<P>, asks: &[Claim], borrowers: &mut Vec<Borrower>) -> Split<P> {
-        let (surplus, deficit) = totals(shares, asks);
+    pub(super) fn new(
+        lending: Lending,
+        shares: &Shares<P>,
+        claims: &[Claim],
+        borrowers: &mut Vec<Borrower>,
+    ) -> Split<P> {
+        let (surplus, deficit) = totals(shares, claims);
         if deficit <= surplus {
             return Split::reduced(Rule::WantsMet, surplus - deficit, surplus);
         }
         match lending {
             Lending::Proportional => Split::reduced(Rule::InProportion, surplus, deficit),
             Lending::MaxMin => {
-                collect_borrowers(shares, asks, borrowers);
+                collect_borrowers(shares, claims, borrowers);
                 fill_progressively(shares, borrowers, surplus)
             }
         }
     }
 
     /// The part that a client keeps in any case, and its portion that the ratio applies to.
-    pub(super) fn of(&self, shares: &Shares<P>, ask: &Claim) -> (P, P) {
-        let standing = shares.standing(ask);
+    pub(super) fn of(&self, shares: &Shares<P>, claim: &Claim) -> (P, P) {
+        let standing = shares.standing(claim);
         let lends = standing.floor < standing.default;
         let borrows = standing.floor > standing.default;
         let (kept, portion) = match self.rule {
             Rule::WantsMet if lends => (standing.floor, standing.default - standing.floor),
             Rule::InProportion if borrows => (standing.default, standing.floor - standing.default),
-            Rule::Level { met } if borrows && !is_met(shares, ask, met) => {
-                (standing.default, P::of(u128::from(shares.weight(ask))))
+            Rule::Level { met } if borrows && !is_met(shares, claim, met) => {
+                (standing.default, P::of(u128::from(shares.weight(claim))))
             }
             _ => (standing.floor, P::ZERO),
         };
@@ -83,10 +88,10 @@ impl<P: Parts> Split<P> {
 }
 
 /// The sum of the positive gaps, and of the negative ones.
-fn totals<P: Parts>(shares: &Shares<P>, asks: &[Claim]) -> (P, P) {
+fn totals<P: Parts>(shares: &Shares<P>, claims: &[Claim]) -> (P, P) {
     let (mut surplus, mut deficit) = (P::ZERO, P::ZERO);
-    for ask in asks {
-        let standing = shares.standing(ask);
+    for claim in claims {
+        let standing = shares.standing(claim);
         if standing.floor < standing.default {
             surplus += standing.default - standing.floor;
         } else {
@@ -96,14 +101,14 @@ fn totals<P: Parts>(shares: &Shares<P>, asks: &[Claim]) -> (P, P) {
     (surplus, deficit)
 }
 
-fn collect_borrowers<P: Parts>(shares: &Shares<P>, asks: &[Claim], borrowers: &mut Vec<Borrower>) {
+fn collect_borrowers<P: Parts>(shares: &Shares<P>, claims: &[Claim], borrowers: &mut Vec<Borrower>) {
     borrowers.clear();
-    for ask in asks {
-        let standing = shares.standing(ask);
-        if let Wants::Records(wants) = ask.wants
+    for claim in claims {
+        let standing = shares.standing(claim);
+        if let Wants::Records(wants) = claim.wants
             && standing.floor > standing.default
         {
-            borrowers.push(Borrower { wants, weight: shares.weight(ask) });
+            borrowers.push(Borrower { wants, weight: shares.weight(claim) });
         }
     }
 }
@@ -146,10 +151,10 @@ fn is_affordable<P: Parts>(shares: &Shares<P>, last: Borrower, weight: u128, lef
 }
 
 /// Returns whether a claim above its default share is met in full, when `met` is the last one that is.
-fn is_met<P: Parts>(shares: &Shares<P>, ask: &Claim, met: Option<Borrower>) -> bool {
-    match (ask.wants, met) {
+fn is_met<P: Parts>(shares: &Shares<P>, claim: &Claim, met: Option<Borrower>) -> bool {
+    match (claim.wants, met) {
         (Wants::Records(wants), Some(met)) => {
-            Borrower { wants, weight: shares.weight(ask) }.by_level(&met) != Ordering::Greater
+            Borrower { wants, weight: shares.weight(claim) }.by_level(&met) != Ordering::Greater
         }
         // A newcomer wants its default share and is no borrower.
         _ => false,

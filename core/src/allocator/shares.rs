@@ -40,15 +40,15 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn new(asks: &[Claim]) -> Sums {
+    pub(super) fn new(claims: &[Claim]) -> Sums {
         let mut sums = Sums { weight_unit: 0, weight: 0, wants: 0 };
-        for ask in asks {
-            sums.weight += u128::from(ask.weight);
+        for claim in claims {
+            sums.weight += u128::from(claim.weight);
             // Most weights are those of the one before.
-            if ask.weight != sums.weight_unit && sums.weight_unit != 1 {
-                sums.weight_unit = gcd(u128::from(sums.weight_unit), u128::from(ask.weight)) as u64;
+            if claim.weight != sums.weight_unit && sums.weight_unit != 1 {
+                sums.weight_unit = gcd(u128::from(sums.weight_unit), u128::from(claim.weight)) as u64;
             }
-            if let Wants::Records(wants) = ask.wants {
+            if let Wants::Records(wants) = claim.wants {
                 sums.wants += u128::from(wants);
             }
         }
@@ -57,11 +57,11 @@ impl Sums {
 }
 
 impl Shares<Wide> {
-    pub(super) fn new(terms: &AllocationParams, sums: &Sums) -> Shares<Wide> {
+    pub(super) fn new(params: &AllocationParams, sums: &Sums) -> Shares<Wide> {
         let total = sums.weight / u128::from(sums.weight_unit);
-        let common = gcd(total, u128::from(terms.capacity));
-        let capacity = Wide::from(u128::from(terms.capacity) / common);
-        let (reserved, whole) = lowest_terms(terms.reservation);
+        let common = gcd(total, u128::from(params.capacity));
+        let capacity = Wide::from(u128::from(params.capacity) / common);
+        let (reserved, whole) = lowest_terms(params.reservation);
         Shares {
             weight_unit: sums.weight_unit,
             per_record: Wide::from(total / common) * whole,
@@ -71,8 +71,8 @@ impl Shares<Wide> {
     }
 
     /// Converts the shares to 128 bits, if no number of this allocation needs more.
-    pub(super) fn narrow(&self, terms: &AllocationParams, sums: &Sums) -> Option<Shares<u128>> {
-        let capacity = 64 - terms.capacity.leading_zeros() as usize;
+    pub(super) fn narrow(&self, params: &AllocationParams, sums: &Sums) -> Option<Shares<u128>> {
+        let capacity = 64 - params.capacity.leading_zeros() as usize;
         let per_record = self.per_record.bit_len();
         // Parts: all wants together, or all shares. The ratio that lending leaves is made of those, or of weights.
         let parts = per_record + capacity.max(128 - sums.wants.leading_zeros() as usize) + 1;
@@ -89,15 +89,15 @@ impl Shares<Wide> {
 
 impl<P: Parts> Shares<P> {
     /// A claim's weight in lowest terms.
-    pub(super) fn weight(&self, ask: &Claim) -> u64 {
+    pub(super) fn weight(&self, claim: &Claim) -> u64 {
         // Equal weights are one unit each.
-        if ask.weight == self.weight_unit { 1 } else { ask.weight / self.weight_unit }
+        if claim.weight == self.weight_unit { 1 } else { claim.weight / self.weight_unit }
     }
 
-    pub(super) fn standing(&self, ask: &Claim) -> Standing<P> {
-        let weight = P::of(u128::from(self.weight(ask)));
+    pub(super) fn standing(&self, claim: &Claim) -> Standing<P> {
+        let weight = P::of(u128::from(self.weight(claim)));
         let default = self.default_per_weight * weight;
-        let floor = match ask.wants {
+        let floor = match claim.wants {
             Wants::Records(wants) => {
                 (self.per_record * P::of(u128::from(wants))).max(self.reserved_per_weight * weight)
             }

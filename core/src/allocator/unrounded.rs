@@ -25,19 +25,19 @@ impl Remainders {
         &mut self,
         shares: &Shares<u128>,
         split: &Split<u128>,
-        asks: &[Claim],
+        claims: &[Claim],
         grants: &mut Vec<Grant>,
     ) {
         let denominator = Divisor::new(shares.per_record * split.denominator);
         self.clear(denominator.limbs());
-        for ask in asks {
-            let (kept, portion) = split.of(shares, ask);
+        for claim in claims {
+            let (kept, portion) = split.of(shares, claim);
             let (exact, remainder) = denominator.divide(kept * split.denominator + portion * split.numerator);
             self.top.push((remainder >> 64) as u64);
             if self.width > 0 {
                 self.limbs.push(remainder as u64);
             }
-            grants.push(unsettled(Fixed::from_bits(exact), ask));
+            grants.push(unsettled(Fixed::from_bits(exact), claim));
         }
     }
 
@@ -47,15 +47,15 @@ impl Remainders {
         capacity: u64,
         shares: &Shares<Wide>,
         split: &Split<Wide>,
-        asks: &[Claim],
+        claims: &[Claim],
         grants: &mut Vec<Grant>,
     ) {
         // No grant exceeds the capacity, which bounds every number below: 40 + 90 + 174 + 64 = 368 bits at most.
         let denominator = shares.per_record.bit_len() + split.denominator.bit_len();
         let bits = 64 - capacity.leading_zeros() as usize + denominator + 64;
         match bits {
-            0..=256 => self.divide::<256, 4>(shares, split, asks, grants),
-            _ => self.divide::<384, 6>(shares, split, asks, grants),
+            0..=256 => self.divide::<256, 4>(shares, split, claims, grants),
+            _ => self.divide::<384, 6>(shares, split, claims, grants),
         }
     }
 
@@ -63,21 +63,21 @@ impl Remainders {
         &mut self,
         shares: &Shares<Wide>,
         split: &Split<Wide>,
-        asks: &[Claim],
+        claims: &[Claim],
         grants: &mut Vec<Grant>,
     ) {
         self.clear(LIMBS);
         let ratio = Uint::<BITS, LIMBS>::from(split.numerator);
         let per_one = Uint::<BITS, LIMBS>::from(split.denominator);
         let denominator = Uint::<BITS, LIMBS>::from(shares.per_record) * per_one;
-        for ask in asks {
-            let (kept, portion) = split.of(shares, ask);
+        for claim in claims {
+            let (kept, portion) = split.of(shares, claim);
             let numerator: Uint<BITS, LIMBS> = Uint::from(kept) * per_one + Uint::from(portion) * ratio;
             let (quotient, remainder) = (numerator << 64_usize).div_rem(denominator);
             let (top, others) = remainder.as_limbs().split_last().expect("a number has limbs");
             self.top.push(*top);
             self.limbs.extend_from_slice(others);
-            grants.push(unsettled(Fixed::from_bits(quotient.to::<u128>()), ask));
+            grants.push(unsettled(Fixed::from_bits(quotient.to::<u128>()), claim));
         }
     }
 
@@ -102,17 +102,17 @@ impl Remainders {
     }
 }
 
-fn unsettled(exact: Fixed, ask: &Claim) -> Grant {
-    Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: ask.credit }
+fn unsettled(exact: Fixed, claim: &Claim) -> Grant {
+    Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: claim.credit }
 }
 
 /// Completes the grants with the default shares.
-pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, asks: &[Claim], grants: &mut [Grant]) {
+pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, claims: &[Claim], grants: &mut [Grant]) {
     // Weights repeat, divisions are slow.
     let (mut weight, mut share) = (0, Fixed::ZERO);
-    for (ask, grant) in asks.iter().zip(grants) {
-        if ask.weight != weight {
-            weight = ask.weight;
+    for (claim, grant) in claims.iter().zip(grants) {
+        if claim.weight != weight {
+            weight = claim.weight;
             share = default_share(capacity, weight, total_weight);
         }
         grant.default_share = share;

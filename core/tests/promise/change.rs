@@ -120,7 +120,7 @@ impl World {
         self.sim.act();
         let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
         if !policy.enforce {
-            assert_eq!(held, 0, "passthrough holds nothing back");
+            assert_eq!(held, 0, "shadow mode holds nothing back");
         }
         self.history.push((self.sim.now, policy));
     }
@@ -152,7 +152,7 @@ impl World {
         let times = self.sim.admissions();
         for (last, &until) in times.iter().enumerate() {
             let from = earlier(until, self.window(until));
-            // What passthrough let pass counts against those that come after it.
+            // Records admitted in shadow mode count against those that come after it.
             if self.in_force(until, until).any(|policy| !policy.enforce) {
                 continue;
             }

@@ -13,10 +13,10 @@ mod lowered;
 mod newcomers;
 mod own_share;
 mod pace;
-mod passthrough;
 mod retry;
 mod rounds;
 mod scripts;
+mod shadow;
 #[path = "../sim/mod.rs"]
 mod sim;
 #[path = "../support/mod.rs"]
@@ -39,7 +39,7 @@ const CASES: [(&str, u32); 16] = [
     ("equals", 40),
     ("limit_reject", 300),
     ("limit_shape", 200),
-    ("passthrough", 300),
+    ("shadow", 300),
     ("retry", 500),
     ("change", 120),
     ("own_share", 1_700),

@@ -1,4 +1,4 @@
-//! Passthrough admits everything at once, and counts what an enforcing twin does.
+//! Shadow mode admits everything at once, and counts what an enforcing twin does.
 
 use proptest::prelude::Strategy;
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
@@ -22,7 +22,7 @@ fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
             _ => {}
         }
         if policy.mode == Mode::Reject {
-            // What catches up is bounded by pausing, which passthrough can't.
+            // What catches up is bounded by pausing, which shadow mode can't.
             (policy.queue_capacity, policy.queue_bytes) = (1 << 40, 1 << 40);
         }
         scripts(policy.clients.len(), 2, 60).prop_map(move |script| (policy.clone(), script))
@@ -140,6 +140,6 @@ fn shadow_is_what_would_be((policy, script): (Policy, Vec<Step>)) {
 }
 
 #[test]
-fn passthrough_admits_everything_and_counts_what_would_be() {
-    check("passthrough", cases, shadow_is_what_would_be);
+fn shadow_mode_admits_everything_and_counts_what_would_be() {
+    check("shadow", cases, shadow_is_what_would_be);
 }
