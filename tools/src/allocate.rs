@@ -11,7 +11,7 @@ use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
 
-use crate::cli::{Exit, Output, OutputArg, fail, print};
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 
 /// The most that a client can want.
 const MAX_WANTS: u64 = 1 << 63;
@@ -117,7 +117,7 @@ pub fn run(args: &AllocateArgs) -> Exit {
     };
     match args.output.format {
         Output::Text => print(format_args!("{}\n\n{}", table(&rows), explanation(args, &rows))),
-        Output::Json => print(format_args!("{:#}", as_json(args, &rows))),
+        Output::Json => print_json(&as_json(args, &rows)),
     }
     Exit::Done
 }

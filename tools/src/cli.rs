@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use watermaster_settings::config::{Config, ConfigErrors};
 
 /// Exit codes of the program.
@@ -80,6 +81,14 @@ pub enum Output {
 /// Prints a line of the result to stdout. A reader that hung up (`| head`) is no failure.
 pub fn print(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Prints the result for programs to stdout.
+pub fn print_json(result: &impl Serialize) {
+    match serde_json::to_string_pretty(result) {
+        Ok(json) => print(json),
+        Err(error) => eprintln!("error: {error}"),
+    }
 }
 
 /// Reports an error that ends the command.

@@ -22,7 +22,7 @@ use watermaster_kafka::embedded::Embedded;
 use watermaster_settings::config::Config;
 use watermaster_settings::{Kafka, Service};
 
-use crate::cli::{Exit, Output, OutputArg, fail, print};
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 use crate::load::account::Event;
 use crate::load::plan::Plan;
 use crate::load::scenario::Scenario;
@@ -164,7 +164,7 @@ fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, Any
     if let Ok(Some(summary)) = &summary {
         match args.output.format {
             Output::Json => {
-                print(format_args!("{:#}", serde_json::json!(summary)));
+                print_json(summary);
                 if !summary.settled {
                     eprintln!("{}", summary::NOT_SETTLED);
                 }

@@ -33,7 +33,7 @@ use watermaster_kafka::load::OpenError;
 use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Kafka, Service};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
+use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
 use crate::signals::{self, Interrupts, SignalError};
 use account::Event;
 use plan::Plan;
@@ -167,7 +167,7 @@ fn play(args: &LoadArgs) -> Result<Report, LoadError> {
     let report = measure(&settings.kafka, service, plan, !args.no_read_back, &signals::listen()?)?;
     match args.output.format {
         Output::Text => print(text(&report)),
-        Output::Json => print(format_args!("{:#}", serde_json::json!(report))),
+        Output::Json => print_json(&report),
     }
     if let Some(path) = &args.report {
         write(path, &html(&report))?;

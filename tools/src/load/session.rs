@@ -16,6 +16,10 @@ use super::watch::Watch;
 /// How long the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The time from the creation of the producer to the first record. A producer needs up to a second to connect, which would
+/// count as a delay.
+const LEAD: Duration = Duration::from_secs(1);
+
 /// A run can't begin or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -59,7 +63,7 @@ impl Session {
             let _ = delivered.send(event_of(delivery));
         };
         let producer = LoadProducer::new(kafka, on_delivery).map_err(OpenError::from)?;
-        let start = now()?;
+        let start = soon()?;
         let run = format!("{:x}", start.epoch_us);
         let watch = watcher.map(|watcher| Watch::start(watcher, run.clone(), start, sender.clone())).transpose()?;
         let (orders, ordered) = mpsc::channel();
@@ -109,8 +113,8 @@ fn event_of(Delivery { number, place }: Delivery) -> Event {
     }
 }
 
-fn now() -> Result<Start, SessionError> {
+fn soon() -> Result<Start, SessionError> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| SessionError::Clock)?;
-    let epoch_us = u64::try_from(since_1970.as_micros()).map_err(|_| SessionError::Clock)?;
-    Ok(Start { instant: Instant::now(), epoch_us })
+    let epoch_us = u64::try_from((since_1970 + LEAD).as_micros()).map_err(|_| SessionError::Clock)?;
+    Ok(Start { instant: Instant::now() + LEAD, epoch_us })
 }

@@ -25,7 +25,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
-use crate::cli::{Exit, Output, OutputArg, fail, print};
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 pub(crate) use app::App;
 use app::Flow;
 use fetch::{Answer, FetchError, Instance, ServiceStatus};
@@ -102,7 +102,7 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
         let services = once(&instance).map_err(|source| TopError::Fetch { url: args.url.clone(), source })?;
         match args.output.format {
             Output::Text => print(services.iter().map(plain).collect::<Vec<_>>().join("\n\n")),
-            Output::Json => print(format_args!("{:#}", json!({ "services": services }))),
+            Output::Json => print_json(&json!({ "services": services })),
         }
         return Ok(());
     }
