@@ -38,13 +38,13 @@ pub struct AllocateArgs {
     /// The part of its default share that a client never lends: 0 to 1, at most six decimals
     #[arg(long, value_name = "R", default_value = "0.1", value_parser = ratio)]
     reservation: Ratio,
-    /// What clients want: NAME=N,NAME=N (repeatable), @FILE or - with a NAME=N on each line
+    /// The wants of clients: NAME=N,NAME=N (repeatable), @FILE or - with a NAME=N on each line
     #[arg(long, value_name = "NAME=N", required = true, allow_hyphen_values = true)]
     wants: Vec<String>,
     /// A client's weight (repeatable): 0.001 to 1000000, at most three decimals; 1 for those not named
     #[arg(long, value_name = "NAME=W", value_parser = named_weight)]
     weight: Vec<(String, Weight)>,
-    /// How lent records are shared out
+    /// The rule for sharing out lent records
     #[arg(long, value_enum, default_value = "proportional")]
     lending: LendingArg,
     #[command(flatten)]
@@ -60,7 +60,7 @@ enum LendingArg {
 
 /// A value of the command line is not what is allowed.
 #[derive(Debug, thiserror::Error)]
-enum ValueError {
+enum ArgumentError {
     #[error("allowed: 0 to 1, with at most six decimals")]
     Ratio,
     #[error("allowed: NAME=WEIGHT")]
@@ -69,13 +69,13 @@ enum ValueError {
     Weight,
 }
 
-fn ratio(text: &str) -> Result<Ratio, ValueError> {
-    config::ratio(text).map_err(|_| ValueError::Ratio)
+fn ratio(text: &str) -> Result<Ratio, ArgumentError> {
+    config::ratio(text).map_err(|_| ArgumentError::Ratio)
 }
 
-fn named_weight(text: &str) -> Result<(String, Weight), ValueError> {
-    let (name, weight) = text.rsplit_once('=').ok_or(ValueError::NoWeight)?;
-    Ok((name.to_owned(), config::weight(weight).map_err(|_| ValueError::Weight)?))
+fn named_weight(text: &str) -> Result<(String, Weight), ArgumentError> {
+    let (name, weight) = text.rsplit_once('=').ok_or(ArgumentError::NoWeight)?;
+    Ok((name.to_owned(), config::weight(weight).map_err(|_| ArgumentError::Weight)?))
 }
 
 /// The clients of the command line make no allocation.

@@ -21,7 +21,8 @@ pub fn lends_or_borrows(granted: u64, default_share: f64) -> String {
     }
 }
 
-/// Makes an id from outside safe to print: characters that would move the cursor of a terminal or end a line become `·`.
+/// Makes an id from outside safe to print: characters that would move the cursor of a terminal or end a line become
+/// `·`.
 pub fn printable(id: &str) -> Cow<'_, str> {
     // Besides control characters: those that reverse the direction of a line or have no width.
     let is_unsafe = |c: char| {

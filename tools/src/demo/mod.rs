@@ -1,7 +1,7 @@
 //! `watermaster demo`: shows a campaign on an embedded broker, with nothing installed.
 //!
-//! The demo starts the real program through a function that it is handed, sends a built-in scenario with `load`'s sender,
-//! reads the outputs back with `load`'s watcher, and shows `top`'s table meanwhile.
+//! The demo starts the real program through a function that it is handed, sends a built-in scenario with `load`'s
+//! sender, reads the outputs back with `load`'s watcher, and shows `top`'s table meanwhile.
 //!
 //! - `summary`: the accounts and the claims that were checked
 //! - `view`: the screen while the demo runs
@@ -34,9 +34,9 @@ use crate::top::fetch::{Instance, ServiceStatus};
 use summary::Summary;
 use view::View;
 
-/// How long Watermaster may take to become ready.
+/// The time that Watermaster may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the last records may take until all are accounted for.
+/// The time that the last records may take until all are accounted for.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// The interval between two looks at the instance.
 const ASK_INTERVAL: Duration = Duration::from_millis(250);
@@ -59,13 +59,13 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
-    /// Whether records that come too early are delayed or rejected
+    /// Delay or reject records that come too early
     #[arg(long, value_enum, default_value = "shape")]
     mode: ModeArg,
     /// Shadow mode: admit every record, and count what enforcing would do (enforce = false)
     #[arg(long, alias = "observe")]
     shadow: bool,
-    /// How long to send for: 5 to 3600
+    /// Send for this many seconds: 5 to 3600
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
     #[command(flatten)]
@@ -258,8 +258,8 @@ impl Stage {
         }
     }
 
-    /// Waits until the throttler has decided on every record and the account has its decisions. Returns `false` on timeout
-    /// or interrupt.
+    /// Waits until the throttler has decided on every record and the account has its decisions. Returns `false` on
+    /// timeout or interrupt.
     fn settle(&mut self, session: &mut Session) -> bool {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         let (mut next_ask, mut decided) = (Instant::now(), None);

@@ -233,7 +233,8 @@ fn promise(service: &ServiceSummary, status: &ServiceStatus) -> String {
     };
     let most_admitted = format!("most admitted in any {cycle}");
     format!(
-        "{name} takes {capacity} records in any {cycle}: {verdict}.\n  {most_admitted:<25} {admitted:>6}   by decision time\n  \
+        "{name} takes {capacity} records in any {cycle}: {verdict}.\n  \
+         {most_admitted:<25} {admitted:>6}   by decision time\n  \
          {:<25} {seen:>6}   by arrival, which may add a round\n\n",
         "most seen by a reader"
     )

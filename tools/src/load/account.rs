@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
 use watermaster_kafka::load::Place;
 
 use super::plan::Plan;
 use super::schedule::Shape;
 use super::series::{Delays, Outcomes, Series};
 
-/// How far the clock that stamps admitted records may be behind this machine's unnoticed: append times are cut to
+/// The unnoticed lag of the clock that stamps admitted records behind this machine's: append times are cut to
 /// milliseconds.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);
 
@@ -76,7 +77,7 @@ impl ArrivalTime {
     }
 }
 
-/// What is known of one attempt.
+/// The state of one attempt.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     attempt: Attempt,
@@ -94,7 +95,7 @@ impl Entry {
 }
 
 /// Counts of one client. `sent` is always the sum of admitted, rejected, waiting, lost and not acknowledged.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Counts {
     /// All attempts.
     pub sent: u64,
@@ -112,7 +113,9 @@ pub struct Counts {
     /// Further outputs of attempts that had come out before.
     pub duplicated: u64,
     /// Times from the intended time of the first attempt until the record came out of the target.
+    #[serde(skip)]
     pub delays: Delays,
+    #[serde(skip)]
     pub last_admitted: Duration,
 }
 
@@ -140,20 +143,20 @@ impl Counts {
 }
 
 /// The account of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Account {
     pub plan: Plan,
     /// Counts of each client, in the order of the plan.
     pub clients: Vec<Counts>,
     pub series: Series,
-    /// How much later than due records were sent.
+    /// Times by which records were sent later than due.
     pub lateness: Delays,
     /// The times at which records of this run were admitted, in no order.
     pub admitted_at: Vec<Duration>,
     /// The times at which records of other producers were admitted, in no order.
     pub foreign_at: Vec<Duration>,
-    /// Every admitted record has the append time of its broker.
-    pub by_append_time: bool,
+    /// Some admitted record does not have the append time of its broker.
+    pub by_arrival: bool,
     /// Records that came out before they were due: the clocks differ.
     pub before_due: u64,
     /// All first attempts are sent.
@@ -170,20 +173,7 @@ impl Account {
     pub fn new(plan: Plan) -> Account {
         let clients = vec![Counts::default(); plan.clients.len()];
         let series = Series::new(clients.len(), plan.length);
-        Account {
-            plan,
-            clients,
-            series,
-            lateness: Delays::default(),
-            admitted_at: Vec::new(),
-            foreign_at: Vec::new(),
-            by_append_time: true,
-            before_due: 0,
-            played: false,
-            open: 0,
-            last_failure: None,
-            entries: Vec::new(),
-        }
+        Account { plan, clients, series, ..Account::default() }
     }
 
     /// Sums up the counts of all clients.
@@ -252,7 +242,7 @@ impl Account {
         if *outcome == Outcome::Admitted {
             // A duplicate takes capacity of the service, too.
             self.admitted_at.push(at.best());
-            self.by_append_time &= at.appended.is_some();
+            self.by_arrival |= at.appended.is_none();
         }
         if std::mem::replace(&mut entry.closed, true) {
             counts.duplicated += 1;

@@ -19,7 +19,7 @@ type SourcePartition = (SourceIndex, i32);
 /// A committed offset with its metadata.
 type Committed = (SourcePartition, i64, Vec<u8>);
 
-/// How long the coordinator of the group may take.
+/// The time that the coordinator of the group may take.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The completed records of the group are not known.

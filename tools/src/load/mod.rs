@@ -2,7 +2,8 @@
 //!
 //! Open loop: the seed fixes in advance when each record is sent.
 //!
-//! - [`scenario`]: the file; `plan`: the scenario fitted to a service; `profile`, `schedule`, `random`: the time of each record
+//! - [`scenario`]: the file; `plan`: the scenario fitted to a service
+//! - `profile`, `schedule`, `random`: the time of each record
 //! - `session`: the threads of a run; `send`: the one that sends; `watch`: the one that reads back; `stamp`: how both
 //!   recognise a record
 //! - `account`: the outcome of every record; `series`: the same over time; `lost`: the records that never came out
@@ -42,7 +43,7 @@ use report::{Ended, Facts, Report, html, text};
 use scenario::{Scenario, ScenarioErrors};
 use session::{Session, SessionError};
 
-/// How long no record may come out before the run ends, unless three cycles are longer. A crashed instance holds a
+/// The time without any output after which a run ends, unless three cycles are longer. A crashed instance holds a
 /// `read_committed` reader back for less time.
 const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for an event before other conditions are checked.

@@ -9,7 +9,7 @@ use watermaster_settings::config::ConfigError;
 use watermaster_settings::{ClientFrom, Service, Source};
 
 /// The records to send.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     pub name: String,
     pub description: String,
@@ -27,7 +27,7 @@ pub struct Client {
     pub id: String,
     /// Index into [`Plan::topics`].
     pub topic: usize,
-    /// Where its records carry its id.
+    /// The part of its records that carries its id.
     pub named_by: ClientFrom,
     pub value_bytes: (u32, u32),
     pub keys: u32,

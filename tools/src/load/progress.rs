@@ -10,7 +10,7 @@ use crate::format::seconds;
 pub struct Progress {
     interval: Duration,
     next: Duration,
-    /// Whether outcomes are known.
+    /// Outcomes are known.
     read_back: bool,
     /// Time, records sent and records admitted when the last line was printed.
     before: (Duration, u64, u64),

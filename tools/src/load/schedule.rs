@@ -1,4 +1,4 @@
-//! All first attempts in order of time. Scenario, service and seed fix them, whatever the throttler does (open loop).
+//! All first attempts in order of time. Scenario, service and seed fix them, independent of the throttler (open loop).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

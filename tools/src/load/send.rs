@@ -1,4 +1,4 @@
-//! Sends each record at its time, whatever becomes of the records before it.
+//! Sends each record at its time, independent of the records before it.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -13,13 +13,13 @@ use super::plan::Plan;
 use super::schedule::{Arrival, Schedule};
 use super::stamp::{HEADER, Stamp};
 
-/// How long the last records may take to be acknowledged.
+/// The time that the last records may take to be acknowledged.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The pause while the queue of the producer is full.
 const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A producer of records.
-pub trait Output {
+pub trait RecordSink {
     type Error: Display;
 
     /// Hands a record over without waiting. Returns `false` if the queue is full.
@@ -29,7 +29,7 @@ pub trait Output {
     fn flush(&mut self, limit: Duration);
 }
 
-impl<F: Fn(Delivery) + Send + Sync + 'static> Output for LoadProducer<F> {
+impl<F: Fn(Delivery) + Send + Sync + 'static> RecordSink for LoadProducer<F> {
     type Error = KafkaError;
 
     fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, KafkaError> {
@@ -77,7 +77,7 @@ pub struct Player<'a, O> {
     ordered: usize,
 }
 
-impl<'a, O: Output> Player<'a, O> {
+impl<'a, O: RecordSink> Player<'a, O> {
     /// Prepares to send a plan.
     pub fn new(plan: &'a Plan, run: &'a str, start: Start, output: O, events: Sender<Event>) -> Player<'a, O> {
         Player { plan, run, start, output, events, sent: 0, retries: BTreeMap::new(), ordered: 0 }
@@ -184,7 +184,7 @@ mod tests {
         asked: usize,
     }
 
-    impl Output for Recorder<'_> {
+    impl RecordSink for Recorder<'_> {
         type Error = &'static str;
 
         fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, &'static str> {

@@ -69,7 +69,7 @@ pub struct Bucket {
 }
 
 /// Counts over time.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Series {
     pub width: Duration,
     /// Buckets without a gap, from the start of the run.

@@ -13,11 +13,11 @@ use super::plan::Plan;
 use super::send::{Player, Start};
 use super::watch::Watch;
 
-/// How long the brokers may take to answer at the start.
+/// The time that the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time from the creation of the producer to the first record. A producer needs up to a second to connect, which would
-/// count as a delay.
+/// The time from the creation of the producer to the first record. A producer needs up to a second to connect, which
+/// would count as a delay.
 const LEAD: Duration = Duration::from_secs(1);
 
 /// A run can't begin or go on.
@@ -40,7 +40,7 @@ pub struct Session {
     pub run: String,
     pub start: Start,
     events: Receiver<Event>,
-    /// Where retries are ordered; `None` once nothing more is to be sent.
+    /// The channel for retries; `None` once nothing more is to be sent.
     orders: Option<Sender<Attempt>>,
     /// Retries that were ordered and not sent yet.
     ordered: u64,

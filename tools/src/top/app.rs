@@ -11,17 +11,18 @@ use super::table::Sort;
 /// Rows that a page key scrolls.
 const PAGE: usize = 10;
 
-/// Whether to go on after a key.
+/// The consequence of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     Continue,
     Quit,
 }
 
-/// Whether the instance answers.
-#[derive(Debug, Clone, PartialEq)]
+/// The state of the connection to the instance.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum Link {
     /// The first answer is not there yet.
+    #[default]
     Asked,
     Up,
     Down {
@@ -31,6 +32,7 @@ pub enum Link {
 }
 
 /// Everything that the screen shows.
+#[derive(Default)]
 pub struct App {
     pub url: String,
     /// Distinguishes clients by colour instead of letters.
@@ -50,17 +52,7 @@ pub struct App {
 impl App {
     /// Starts with an empty screen.
     pub fn new(url: String, colour: bool) -> App {
-        App {
-            url,
-            colour,
-            services: Vec::new(),
-            link: Link::Asked,
-            sort: Sort::default(),
-            help: false,
-            scroll: 0,
-            chosen: None,
-            answered: None,
-        }
+        App { url, colour, ..App::default() }
     }
 
     /// Takes over an answer. The last services stay if there is none.

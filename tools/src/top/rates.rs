@@ -16,8 +16,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Compares counts of admitted, delayed and rejected records. Returns `None` if no time has passed, or a count went back:
-    /// the instance restarted, or had forgotten the client.
+    /// Compares counts of admitted, delayed and rejected records. Returns `None` if no time has passed, or a count went
+    /// back: the instance restarted, or had forgotten the client.
     fn between(before: [u64; 3], now: [u64; 3], elapsed: Duration) -> Option<Rates> {
         let seconds = elapsed.as_secs_f64();
         let rate = |at: usize| now[at].checked_sub(before[at]).map(|growth| growth as f64 / seconds);
@@ -30,7 +30,7 @@ impl Rates {
 pub fn add(now: &mut [ServiceStatus], before: &[ServiceStatus], elapsed: Duration) {
     for service in now {
         let Some(before) = before.iter().find(|before| before.name == service.name) else { continue };
-        // The counts of another mode can't be compared, nor those of another process, whose cycles start anew.
+        // The counts of another mode can't be compared, nor those of another process: its cycles start anew.
         if before.cycle > service.cycle || before.enforce != service.enforce {
             continue;
         }

@@ -9,57 +9,41 @@ use crate::format::{lends_or_borrows, printable};
 /// A column beside the names.
 struct Column {
     title: &'static str,
-    /// Where there is no room for all columns, those that are worth least are dropped first.
+    /// Without room for all columns, those that are worth least are dropped first.
     worth: u8,
-    cell: fn(&ServiceStatus, &ClientStatus) -> String,
+    cell: Cell,
     /// Sorts clients, the largest first.
-    key: fn(&ServiceStatus, &ClientStatus) -> f64,
+    key: Key,
+}
+
+type Cell = fn(&ServiceStatus, &ClientStatus) -> String;
+type Key = fn(&ServiceStatus, &ClientStatus) -> f64;
+
+const fn column(title: &'static str, worth: u8, cell: Cell, key: Key) -> Column {
+    Column { title, worth, cell, key }
 }
 
 static COLUMNS: [Column; 7] = [
-    Column {
-        title: "wants",
-        worth: 4,
-        cell: |_, client| client.wants.to_string(),
-        key: |_, client| client.wants as f64,
-    },
-    Column {
-        title: "granted",
-        worth: 6,
-        cell: |_, client| client.granted.to_string(),
-        key: |_, client| client.granted as f64,
-    },
-    Column {
-        title: "share",
-        worth: 1,
-        cell: |_, client| lends_or_borrows(client.granted, client.default_share),
-        key: |_, client| client.granted as f64 - client.default_share,
-    },
-    Column {
-        title: "admit/s",
-        worth: 5,
-        cell: |_, client| rate(client, |rates| rates.admitted),
-        key: |_, client| client.per_second.map_or(-1.0, |rates| rates.admitted),
-    },
-    Column {
-        title: "delay/s",
-        worth: 2,
-        cell: |_, client| rate(client, |rates| rates.delayed),
-        key: |_, client| client.per_second.map_or(-1.0, |rates| rates.delayed),
-    },
-    Column {
-        title: "reject/s",
-        worth: 3,
-        cell: |_, client| rate(client, |rates| rates.rejected),
-        key: |_, client| client.per_second.map_or(-1.0, |rates| rates.rejected),
-    },
-    Column {
-        title: "backlog",
-        worth: 7,
-        cell: |service, client| service.decisions(client).backlog.to_string(),
-        key: |service, client| service.decisions(client).backlog as f64,
-    },
+    column("wants", 4, |_, client| client.wants.to_string(), |_, client| client.wants as f64),
+    column("granted", 6, |_, client| client.granted.to_string(), |_, client| client.granted as f64),
+    column("share", 1, |_, c| lends_or_borrows(c.granted, c.default_share), |_, client| borrowed(client)),
+    column("admit/s", 5, |_, client| rate(client, |r| r.admitted), |_, client| rate_key(client, |r| r.admitted)),
+    column("delay/s", 2, |_, client| rate(client, |r| r.delayed), |_, client| rate_key(client, |r| r.delayed)),
+    column("reject/s", 3, |_, client| rate(client, |r| r.rejected), |_, client| rate_key(client, |r| r.rejected)),
+    column("backlog", 7, |service, client| backlog(service, client).to_string(), |s, client| backlog(s, client) as f64),
 ];
+
+fn backlog(service: &ServiceStatus, client: &ClientStatus) -> u64 {
+    service.decisions(client).backlog
+}
+
+fn borrowed(client: &ClientStatus) -> f64 {
+    client.granted as f64 - client.default_share
+}
+
+fn rate_key(client: &ClientStatus, of: fn(&Rates) -> f64) -> f64 {
+    client.per_second.as_ref().map_or(-1.0, of)
+}
 
 /// Title of the column of names.
 const NAME: &str = "client";

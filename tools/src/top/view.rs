@@ -88,7 +88,7 @@ fn head(app: &App, now: Instant) -> Vec<Line<'static>> {
         let tab = |(at, service): (usize, &ServiceStatus)| {
             let name = format!(" {} ", printable(&service.name));
             let chosen = at == app.chosen();
-            // Brackets, too: reversed colours are lost in a copy of the screen. colours are not seen in a copy of the screen.
+            // Brackets, too: reversed colours are lost in a copy of the screen.
             let name = if chosen { format!("[{}]", name.trim()) } else { name };
             if chosen { Span::from(name).reversed() } else { Span::from(name) }
         };

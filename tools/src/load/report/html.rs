@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plot::{self, COLOURS, Caption, escaped};
-use super::text::{COLUMNS, Column, lateness, promise, title, verdict};
+use super::text::{COLUMNS, ReportColumn, lateness, promise, title, verdict};
 use super::{ClientReport, ClientSeries, Ended, Quantiles, Report};
 use crate::format::seconds;
 
@@ -22,7 +22,7 @@ pub fn html(report: &Report) -> String {
     );
     push_head(&mut page, report);
     page.push_str("<h2>Clients</h2>\n");
-    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| !column.title.is_empty()).collect();
+    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|column| !column.title.is_empty()).collect();
     let rows = report.clients.iter().chain([&report.totals]);
     let rows = rows.map(|client| columns.iter().map(|column| (column.cell)(client)).collect());
     push_table(&mut page, &columns.iter().map(|column| column.title).collect::<Vec<_>>(), rows);
@@ -33,8 +33,8 @@ pub fn html(report: &Report) -> String {
     }
     let _ = write!(
         page,
-        "<footer><p>Run {}, started {}. A delay counts from when a record should have been sent, not from when it was, so that \
-         a generator or broker that falls behind hides nothing.</p></footer>\n</body></html>\n",
+        "<footer><p>Run {}, started {}. A delay counts from when a record should have been sent, not from when it was, \
+         so that a generator or broker that falls behind hides nothing.</p></footer>\n</body></html>\n",
         escaped(&report.run),
         escaped(&report.started)
     );
@@ -93,8 +93,8 @@ fn push_rates(page: &mut String, report: &Report) {
     }
     let _ = writeln!(
         page,
-        "<h2>Records admitted</h2>\n<p class=\"note\">The line is the capacity over a cycle ({}). A step of the plot is {} long and may \
-         lie above the line; the sentence at the top tells the most in any cycle.</p>",
+        "<h2>Records admitted</h2>\n<p class=\"note\">The line is the capacity over a cycle ({}). \
+         A step of the plot is {} long and may lie above the line; the sentence at the top tells the most in any cycle.</p>",
         seconds(report.service.cycle_seconds),
         seconds(report.series.bucket_seconds)
     );
@@ -147,7 +147,8 @@ fn push_delays(page: &mut String, report: &Report) {
 
 fn push_rejects(page: &mut String, report: &Report) {
     page.push_str("<h2>Records rejected, by reason</h2>\n");
-    let reasons: Vec<(&str, u64)> = report.totals.rejected.iter().map(|(reason, n)| (reason.as_str(), *n)).collect();
+    let reasons: Vec<(&str, u64)> =
+        report.totals.counts.rejected.iter().map(|(reason, n)| (reason.as_str(), *n)).collect();
     if reasons.is_empty() {
         page.push_str("<p>Nothing was rejected.</p>\n");
         return;
@@ -161,7 +162,8 @@ fn push_rejects(page: &mut String, report: &Report) {
     push_figure(page, &plot::bars(caption, &reasons));
     let columns: Vec<&str> = ["client"].into_iter().chain(reasons.iter().map(|(reason, _)| *reason)).collect();
     let of = |client: &ClientReport| {
-        let counts = reasons.iter().map(|(reason, _)| client.rejected.get(*reason).copied().unwrap_or(0).to_string());
+        let counts =
+            reasons.iter().map(|(reason, _)| client.counts.rejected.get(*reason).copied().unwrap_or(0).to_string());
         [client.name.clone()].into_iter().chain(counts).collect()
     };
     push_table(page, &columns, report.clients.iter().chain([&report.totals]).map(of));

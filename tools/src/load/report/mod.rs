@@ -5,7 +5,6 @@ mod plot;
 mod text;
 pub(crate) mod window;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -29,14 +28,14 @@ pub struct Facts {
     /// Microseconds since 1970.
     pub started_us: u64,
     pub ended: Ended,
-    /// How long records were sent.
+    /// The time for which records were sent.
     pub sending: Duration,
     pub total: Duration,
     /// The reason why lost records can't be told from waiting ones.
     pub unknown: Option<CompletedError>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
@@ -49,7 +48,7 @@ pub enum Ended {
 }
 
 /// The result of a run, as `--output json` prints it and `docs/load.md` describes it. Times are in seconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub run: String,
     pub scenario: String,
@@ -94,18 +93,12 @@ pub struct Generator {
     pub late_max_seconds: f64,
 }
 
-/// The counts of one client or of all: sent = admitted + rejected + waiting + lost + not_acknowledged.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The result of one client or of all.
+#[derive(Debug, Clone, Serialize)]
 pub struct ClientReport {
     pub name: String,
-    pub sent: u64,
-    pub retries: u64,
-    pub admitted: u64,
-    pub rejected: BTreeMap<String, u64>,
-    pub waiting: u64,
-    pub lost: u64,
-    pub not_acknowledged: u64,
-    pub duplicated: u64,
+    #[serde(flatten)]
+    pub counts: Counts,
     /// Rate while records were sent.
     pub sent_per_second: f64,
     /// Rate from the start until the last admission.
@@ -201,11 +194,12 @@ fn service_facts(kafka: &Kafka, service: &Service) -> ServiceFacts {
 
 fn problems(totals: &ClientReport, window: &Window, delivery: Delivery) -> Vec<String> {
     let mut problems = Vec::new();
-    if totals.lost > 0 {
-        problems.push(format!("{} records were lost: completed by the service, but in neither topic", totals.lost));
+    if totals.counts.lost > 0 {
+        problems
+            .push(format!("{} records were lost: completed by the service, but in neither topic", totals.counts.lost));
     }
-    if totals.duplicated > 0 && delivery == Delivery::ExactlyOnce {
-        problems.push(format!("{} records came out again", totals.duplicated));
+    if totals.counts.duplicated > 0 && delivery == Delivery::ExactlyOnce {
+        problems.push(format!("{} records came out again", totals.counts.duplicated));
     }
     if window.promise == Promise::Broken {
         problems.push(format!(
@@ -218,16 +212,23 @@ fn problems(totals: &ClientReport, window: &Window, delivery: Delivery) -> Vec<S
 
 fn doubts(account: &Account, totals: &ClientReport, window: &Window, delivery: Delivery, facts: &Facts) -> Vec<String> {
     let mut doubts = Vec::new();
-    if totals.duplicated > 0 && delivery == Delivery::AtLeastOnce {
-        doubts.push(format!("{} records came out again, as at_least_once allows after a crash", totals.duplicated));
+    if totals.counts.duplicated > 0 && delivery == Delivery::AtLeastOnce {
+        doubts.push(format!(
+            "{} records came out again, as at_least_once allows after a crash",
+            totals.counts.duplicated
+        ));
     }
-    if totals.not_acknowledged > 0 {
+    if totals.counts.not_acknowledged > 0 {
         let reason = account.last_failure.as_deref().unwrap_or("no answer");
-        doubts.push(format!("{} records were not acknowledged by the brokers ({reason})", totals.not_acknowledged));
+        doubts.push(format!(
+            "{} records were not acknowledged by the brokers ({reason})",
+            totals.counts.not_acknowledged
+        ));
     }
     if account.before_due > 0 {
         doubts.push(format!(
-            "{} records have timestamps before they were sent: the brokers' clock is behind this machine's, delays are too small",
+            "{} records have timestamps before they were sent: the brokers' clock is behind this machine's, \
+             delays are too small",
             account.before_due
         ));
     }
@@ -252,14 +253,7 @@ fn client_report(name: &str, counts: &Counts, sending: Duration) -> ClientReport
     let per_second = |count: u64, time: Duration| rounded(count as f64 / time.as_secs_f64().max(0.001));
     ClientReport {
         name: name.to_owned(),
-        sent: counts.sent,
-        retries: counts.retries,
-        admitted: counts.admitted,
-        rejected: counts.rejected.clone(),
-        waiting: counts.waiting,
-        lost: counts.lost,
-        not_acknowledged: counts.not_acknowledged,
-        duplicated: counts.duplicated,
+        counts: counts.clone(),
         sent_per_second: per_second(counts.sent, sending),
         admitted_per_second: if counts.admitted == 0 { 0.0 } else { per_second(counts.admitted, counts.last_admitted) },
         delay_seconds: Quantiles::of(&counts.delays),

@@ -1,5 +1,5 @@
-//! Plots as SVG: bands over time, lines over time, bars. Colours are the classes `c0` to `c7` of the page; outlines, titles
-//! and dashes distinguish bands and lines without them.
+//! Plots as SVG: bands over time, lines over time, bars. Colours are the classes `c0` to `c7` of the page; outlines,
+//! titles and dashes distinguish bands and lines without them.
 
 use std::fmt::Write;
 

@@ -10,7 +10,7 @@ use super::{ClientReport, Ended, Quantiles, Report};
 use crate::format::seconds;
 
 /// A column of the table of clients.
-pub struct Column {
+pub struct ReportColumn {
     /// Title on a terminal; empty if the column is not shown there.
     pub short: &'static str,
     /// Title on the page; empty if the column is not shown there.
@@ -18,21 +18,21 @@ pub struct Column {
     pub cell: fn(&ClientReport) -> String,
 }
 
-const fn column(short: &'static str, title: &'static str, cell: fn(&ClientReport) -> String) -> Column {
-    Column { short, title, cell }
+const fn column(short: &'static str, title: &'static str, cell: fn(&ClientReport) -> String) -> ReportColumn {
+    ReportColumn { short, title, cell }
 }
 
-pub const COLUMNS: [Column; 15] = [
+pub const COLUMNS: [ReportColumn; 15] = [
     column("client", "client", |client| client.name.clone()),
-    column("sent", "sent", |client| client.sent.to_string()),
-    column("again", "sent again", |client| client.retries.to_string()),
+    column("sent", "sent", |client| client.counts.sent.to_string()),
+    column("again", "sent again", |client| client.counts.retries.to_string()),
     column("", "sent/s", |client| format!("{:.1}", client.sent_per_second)),
-    column("admitted", "admitted", |client| client.admitted.to_string()),
+    column("admitted", "admitted", |client| client.counts.admitted.to_string()),
     column("", "admitted/s", |client| format!("{:.1}", client.admitted_per_second)),
-    column("rejected", "rejected", |client| client.rejected.values().sum::<u64>().to_string()),
-    column("waiting", "waiting", |client| client.waiting.to_string()),
-    column("", "lost", |client| client.lost.to_string()),
-    column("", "duplicated", |client| client.duplicated.to_string()),
+    column("rejected", "rejected", |client| client.counts.rejected_total().to_string()),
+    column("waiting", "waiting", |client| client.counts.waiting.to_string()),
+    column("", "lost", |client| client.counts.lost.to_string()),
+    column("", "duplicated", |client| client.counts.duplicated.to_string()),
     column("adm/s", "", |client| format!("{:.0}", client.admitted_per_second)),
     column("p50", "delay p50", |client| delay(client, |delays| delays.p50)),
     column("p95", "p95", |client| delay(client, |delays| delays.p95)),
@@ -41,7 +41,7 @@ pub const COLUMNS: [Column; 15] = [
 ];
 
 fn delay(client: &ClientReport, quantile: fn(&Quantiles) -> f64) -> String {
-    if client.admitted > 0 { seconds(quantile(&client.delay_seconds)) } else { "-".to_owned() }
+    if client.counts.admitted > 0 { seconds(quantile(&client.delay_seconds)) } else { "-".to_owned() }
 }
 
 /// Writes the whole report.
@@ -50,7 +50,7 @@ pub fn text(report: &Report) -> String {
     if report.ended != Ended::NotReadBack {
         let _ = write!(text, "\n{}\n", promise(report));
     }
-    let rejected = &report.totals.rejected;
+    let rejected = &report.totals.counts.rejected;
     if !rejected.is_empty() {
         let reasons: Vec<_> = rejected.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
         let _ = writeln!(text, "Rejected: {}.", reasons.join(", "));
@@ -66,7 +66,7 @@ pub fn text(report: &Report) -> String {
 }
 
 fn table(report: &Report) -> String {
-    let columns: Vec<&Column> = COLUMNS.iter().filter(|column| !column.short.is_empty()).collect();
+    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|column| !column.short.is_empty()).collect();
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(columns.iter().map(|column| column.short));
@@ -106,7 +106,7 @@ pub fn title(report: &Report) -> String {
 
 /// Writes how the run ended in a sentence.
 pub fn verdict(report: &Report) -> String {
-    let totals = &report.totals;
+    let totals = &report.totals.counts;
     let open = totals.waiting;
     match report.ended {
         Ended::NotReadBack => format!("{} sent; the outcomes were not read.", totals.sent),

@@ -35,7 +35,7 @@ pub enum Clock {
     Arrival,
 }
 
-/// Whether the promise was kept.
+/// The judgement on the promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Promise {
@@ -54,7 +54,7 @@ impl Window {
         let own = &account.admitted_at;
         let most_admitted = busiest(policy.cycle, own.iter().copied());
         let most_with_others = busiest(policy.cycle, own.iter().chain(&account.foreign_at).copied());
-        let by = if account.by_append_time { Clock::AppendTime } else { Clock::Arrival };
+        let by = if account.by_arrival { Clock::Arrival } else { Clock::AppendTime };
         let allowed = policy.capacity.saturating_add(round(policy));
         let promise = match (read, policy.enforce, most_admitted <= allowed, by) {
             (false, ..) => Promise::NotRead,
@@ -67,8 +67,8 @@ impl Window {
     }
 }
 
-/// Returns the largest number of times in any window (t − length, t]. Append times are cut to milliseconds, so two of them
-/// that are less than `length` apart really were.
+/// Returns the largest number of times in any window (t − length, t]. Append times are cut to milliseconds, so two of
+/// them that are less than `length` apart really were.
 pub fn busiest(length: Duration, times: impl Iterator<Item = Duration>) -> u64 {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
@@ -82,8 +82,8 @@ pub fn busiest(length: Duration, times: impl Iterator<Item = Duration>) -> u64 {
     most as u64
 }
 
-/// Returns the most records of one round. In shape mode, the leaky bucket lets its depth through at once, and more while it
-/// drains until the next commit. In reject mode, all records that the window has room for may be admitted at once.
+/// Returns the most records of one round. In shape mode, the leaky bucket lets its depth through at once, and more
+/// while it drains until the next commit. In reject mode, all records that the window has room for may be admitted at once.
 pub fn round(policy: &Policy) -> u64 {
     let records_in = |time: Duration| {
         let records = u128::from(policy.capacity) * time.as_nanos();

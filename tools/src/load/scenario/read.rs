@@ -95,7 +95,8 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Reads the value of a key, or returns the default if the key is absent. `None` stands for an error, which is noted.
+    /// Reads the value of a key, or returns the default if the key is absent. `None` stands for an error, which is
+    /// noted.
     pub fn value<T>(
         &self,
         name: &'static str,
