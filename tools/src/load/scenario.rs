@@ -13,7 +13,6 @@ use toml_edit::{ImDocument, Item};
 use watermaster_settings::client_id::MAX_CLIENT_BYTES;
 use watermaster_settings::config::{ConfigError, Origin};
 
-use phase::Kind;
 pub use phase::Phase;
 use read::{Page, Table, ValueError};
 
@@ -174,7 +173,7 @@ fn client(table: &Table<'_>) -> Option<ClientLoad> {
     let keys = table.count("keys", Some(100), 0..=1_000_000);
     let phases = table.tables("phase");
     if phases.is_empty() {
-        table.refuse("phase", "is missing", format!("at least one [[client.phase]], of kind {}", Kind::names()));
+        table.refuse("phase", "is missing", format!("at least one [[client.phase]], of kind {}", phase::kinds()));
     }
     let phases: Vec<_> = phases.iter().map(phase::read).collect();
     let retry = table.table("retry").map(|table| retry(&table));

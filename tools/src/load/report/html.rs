@@ -94,7 +94,8 @@ fn push_rates(page: &mut String, report: &Report) {
     let _ = writeln!(
         page,
         "<h2>Records admitted</h2>\n<p class=\"note\">The line is the capacity over a cycle ({}). \
-         A step of the plot is {} long and may lie above the line; the sentence at the top tells the most in any cycle.</p>",
+         A step of the plot is {} long and may lie above the line; \
+         the sentence at the top has the most of any cycle.</p>",
         seconds(report.service.cycle_seconds),
         seconds(report.series.bucket_seconds)
     );

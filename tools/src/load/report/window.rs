@@ -83,7 +83,8 @@ pub fn busiest(length: Duration, times: impl Iterator<Item = Duration>) -> u64 {
 }
 
 /// Returns the most records of one round. In shape mode, the leaky bucket lets its depth through at once, and more
-/// while it drains until the next commit. In reject mode, all records that the window has room for may be admitted at once.
+/// while it drains until the next commit. In reject mode, all records that the window has room for may be admitted at
+/// once.
 pub fn round(policy: &Policy) -> u64 {
     let records_in = |time: Duration| {
         let records = u128::from(policy.capacity) * time.as_nanos();

@@ -18,23 +18,15 @@ pub enum Phase {
     Campaign { base: Rate, peak: Rate, rise: Duration, plateau: Duration, decay: Duration },
 }
 
+/// Reads the keys of one kind of phase.
+type ReadPhase = fn(&Table<'_>) -> Option<Phase>;
+
 /// The values of `kind`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Steady,
-    Ramp,
-    Burst,
-    Campaign,
-}
+const KINDS: [(&str, ReadPhase); 4] = [("steady", steady), ("ramp", ramp), ("burst", burst), ("campaign", campaign)];
 
-impl Kind {
-    const NAMES: [(&'static str, Kind); 4] =
-        [("steady", Kind::Steady), ("ramp", Kind::Ramp), ("burst", Kind::Burst), ("campaign", Kind::Campaign)];
-
-    /// Lists all kinds, for an error.
-    pub fn names() -> String {
-        Kind::NAMES.map(|(name, _)| format!("{name:?}")).join(" or ")
-    }
+/// Lists all kinds, for an error.
+pub fn kinds() -> String {
+    KINDS.map(|(name, _)| format!("{name:?}")).join(" or ")
 }
 
 impl Phase {
@@ -72,26 +64,26 @@ impl Phase {
 
 /// Reads one `[[client.phase]]`.
 pub fn read(table: &Table<'_>) -> Option<Phase> {
-    let kind = table.choice("kind", None, &Kind::NAMES);
     // The other keys depend on the kind.
-    let phase = match kind? {
-        Kind::Steady => {
-            let (rate, length) = (table.rate("rate", None), table.duration("for", None));
-            rate.zip(length).map(|(rate, length)| Phase::Steady { rate, length })
-        }
-        Kind::Ramp => {
-            let (from, to, length) = (table.rate("from", None), table.rate("to", None), table.duration("for", None));
-            from.zip(to).zip(length).map(|((from, to), length)| Phase::Ramp { from, to, length })
-        }
-        Kind::Burst => {
-            let records = table.count("records", None, 1..=10_000_000);
-            let length = table.duration("for", Some(Duration::from_millis(100)));
-            records.zip(length).map(|(records, length)| Phase::Burst { records: records as u32, length })
-        }
-        Kind::Campaign => campaign(table),
-    };
+    let phase = table.choice("kind", None, &KINDS)?(table);
     table.finish();
     phase
+}
+
+fn steady(table: &Table<'_>) -> Option<Phase> {
+    let (rate, length) = (table.rate("rate", None), table.duration("for", None));
+    Some(Phase::Steady { rate: rate?, length: length? })
+}
+
+fn ramp(table: &Table<'_>) -> Option<Phase> {
+    let (from, to, length) = (table.rate("from", None), table.rate("to", None), table.duration("for", None));
+    Some(Phase::Ramp { from: from?, to: to?, length: length? })
+}
+
+fn burst(table: &Table<'_>) -> Option<Phase> {
+    let records = table.count("records", None, 1..=10_000_000);
+    let length = table.duration("for", Some(Duration::from_millis(100)));
+    Some(Phase::Burst { records: records? as u32, length: length? })
 }
 
 fn campaign(table: &Table<'_>) -> Option<Phase> {
