@@ -1,38 +1,41 @@
-//! `cargo bench --bench pauses [-- CLIENTS…]`: how long the engine's loop stands still for what concerns all clients.
+//! Measures the calls in which the engine's loop handles all clients at once.
 //!
-//! Each part is called as the loop calls it, so often that its rare longest call is among them. No broker is needed.
+//! Run it with `cargo bench --bench pauses [-- CLIENTS…]`; no broker is needed. Each call is made as the loop makes it,
+//! and often enough to include the rare longest one.
 
-#[allow(dead_code, reason = "`watermaster-core` measures the rest")]
+#[allow(dead_code, reason = "the benchmarks of `watermaster-core` use the rest")]
 #[path = "../core/benches/workload/mod.rs"]
 mod workload;
 
 use std::env;
 use std::time::{Duration, Instant};
 
-use watermaster::snapshot::{Renewal, ServiceSnapshot, SnapshotCell};
+use watermaster::snapshot::{ServiceSnapshot, SnapshotBuilder, SnapshotCell};
 use watermaster_core::map::Map;
 use watermaster_core::policy::{Lending, Mode, Overflow, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::units::{Ratio, Time};
 use workload::{CYCLE, policy};
 
-const RECORD: u32 = 256;
-/// More than ever comes in a cycle.
-const PLENTY: u64 = 1_000_000_000;
+const RECORD_BYTES: u32 = 256;
+/// A capacity that no cycle uses up.
+const UNLIMITED: u64 = 1_000_000_000;
 
 fn main() {
     let wanted: Vec<usize> = env::args().skip(1).filter_map(|word| word.replace('_', "").parse().ok()).collect();
     let wanted = if wanted.is_empty() { vec![100, 10_000, 100_000] } else { wanted };
-    println!("{:30} {:>9} {:>9} {:>10} {:>10} {:>10}", "pause, in µs", "clients", "calls", "median", "p99", "longest");
+    println!("{:32} {:>9} {:>9} {:>10} {:>10} {:>10}", "pause, in µs", "clients", "calls", "median", "p99", "longest");
     for clients in wanted {
-        newcomers(clients);
-        for (name, lending) in [("edge, proportional", Lending::Proportional), ("edge, max_min", Lending::MaxMin)] {
-            edges(name, lending, clients);
+        new_clients(clients);
+        for (name, lending) in
+            [("end of cycle, proportional", Lending::Proportional), ("end of cycle, max_min", Lending::MaxMin)]
+        {
+            cycle_ends(name, lending, clients);
         }
-        publications(clients);
-        sheds("record with shed, passthrough", clients, false, |random, _| random);
-        sheds("the same, all equal", clients, false, |_, number| number);
-        sheds("record with shed, full map", clients, true, |random, _| random);
+        snapshots(clients);
+        evictions("eviction, shadow mode", clients, false, |random, _| random);
+        evictions("eviction, shadow mode, all equal", clients, false, |_, number| number);
+        evictions("eviction, full offset map", clients, true, |random, _| random);
         reloads(clients);
     }
 }
@@ -55,23 +58,24 @@ impl Service {
         Service { throttle, names, now, offset: 0, random: 1 }
     }
 
-    /// All clients are known, and a few cycles have passed.
+    /// Creates a service that knows all clients and has run for a few cycles.
     fn new(policy: Policy, clients: usize) -> Service {
         let mut service = Service::empty(policy, clients);
         (0..clients).for_each(|client| service.read(client));
         for _ in 0..3 {
-            service.pass(CYCLE);
+            service.advance(CYCLE);
         }
         service
     }
 
     fn read(&mut self, client: usize) {
         let sender = Sender::Client(&self.names[client]);
-        self.throttle.handle_record(self.now, &Arrival { partition: 0, offset: self.offset, bytes: RECORD, sender });
+        self.throttle
+            .handle_record(self.now, &Arrival { partition: 0, offset: self.offset, bytes: RECORD_BYTES, sender });
         self.offset += 1;
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn advance(&mut self, time: Duration) {
         self.now = self.now + time;
         self.throttle.handle_timeout(self.now);
         self.act();
@@ -81,14 +85,14 @@ impl Service {
         while self.throttle.poll_action(self.now).is_some() {}
     }
 
-    /// Smaller numbers more often.
-    fn some(&mut self) -> usize {
+    /// Picks a client at random; small numbers are more likely.
+    fn random_client(&mut self) -> usize {
         let clients = self.names.len();
         let client = self.random() as usize % clients;
         client * (self.random() as usize % clients) / clients
     }
 
-    /// Xorshift: the same clients in every run.
+    /// Returns the next pseudo-random number (xorshift), so that every run picks the same clients.
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -97,24 +101,26 @@ impl Service {
     }
 }
 
-/// A record of somebody who is not known yet.
-fn newcomers(clients: usize) {
-    let mut service = Service::empty(policy(Mode::Shape, PLENTY, clients), clients);
+/// Measures the first record of a client.
+fn new_clients(clients: usize) {
+    let mut service = Service::empty(policy(Mode::Shape, UNLIMITED, clients), clients);
     let took = (0..clients).map(|client| timed(|| service.read(client))).collect();
-    tell("record of a newcomer", clients, took);
+    print("first record of a client", clients, took);
 }
 
-fn edges(name: &str, lending: Lending, clients: usize) {
-    // Nothing goes because a bound is near: what that costs depends on the backlog, not on the clients.
+/// Measures the end of a cycle, with the allocation.
+fn cycle_ends(name: &str, lending: Lending, clients: usize) {
+    // Without bounds no record is evicted: that would cost time by the size of the backlog, not by the number of
+    // clients.
     let (overflow, queue_capacity, queue_bytes) = (Overflow::Pause, u64::MAX, u64::MAX);
     let capacity = 2 * clients as u64 / 3 + 1;
     let burst = Ratio::ONE;
     let policy =
         Policy { lending, burst, overflow, queue_capacity, queue_bytes, ..policy(Mode::Shape, capacity, clients) };
     let mut service = Service::new(policy, clients);
-    let edge = |_| {
+    let cycle_end = |_| {
         for _ in 0..clients {
-            let client = service.some();
+            let client = service.random_client();
             service.read(client);
         }
         service.act();
@@ -123,35 +129,35 @@ fn edges(name: &str, lending: Lending, clients: usize) {
         service.act();
         took
     };
-    tell(name, clients, (0..40).map(edge).collect());
+    print(name, clients, (0..40).map(cycle_end).collect());
 }
 
-/// Of everything that there is to show of the clients, and of flags alone.
-fn publications(clients: usize) {
-    let policy = Policy { burst: Ratio::ONE, ..policy(Mode::Shape, PLENTY, clients) };
+/// Measures the publication of a snapshot, with all clients and with changed flags only.
+fn snapshots(clients: usize) {
+    let policy = Policy { burst: Ratio::ONE, ..policy(Mode::Shape, UNLIMITED, clients) };
     let mut service = Service::new(policy, clients);
-    let (cell, mut renewal) = (SnapshotCell::default(), Renewal::default());
-    cell.set(ServiceSnapshot { clients: renewal.renew(&service.throttle), ..ServiceSnapshot::default() });
+    let (cell, mut builder) = (SnapshotCell::default(), SnapshotBuilder::default());
+    cell.set(ServiceSnapshot { clients: builder.build(&service.throttle), ..ServiceSnapshot::default() });
     let (mut all, mut flags) = (Vec::new(), Vec::new());
     for _ in 0..500 {
-        // What a round of records leaves in the processor's caches is not this.
+        // Records between two snapshots push the previous one out of the processor's caches, as a round does.
         for _ in 0..2_000 {
-            let client = service.some();
+            let client = service.random_client();
             service.read(client);
         }
-        service.pass(Duration::from_millis(100));
+        service.advance(Duration::from_millis(100));
         all.push(timed(|| {
-            cell.set(ServiceSnapshot { clients: renewal.renew(&service.throttle), ..ServiceSnapshot::default() });
+            cell.set(ServiceSnapshot { clients: builder.build(&service.throttle), ..ServiceSnapshot::default() });
         }));
         flags.push(timed(|| cell.set((*cell.get()).clone())));
     }
-    tell("snapshot", clients, all);
-    tell("snapshot, new flags only", clients, flags);
+    print("snapshot", clients, all);
+    print("snapshot, new flags only", clients, flags);
 }
 
-/// A record beyond `queue_bytes`, right after an allocation now and then. Enforced, all of it lies in one partition, whose map
-/// is full then; in passthrough no map is in play.
-fn sheds(name: &str, clients: usize, enforce: bool, choose: impl Fn(usize, usize) -> usize) {
+/// Measures a record beyond `queue_bytes`, which evicts another one; some of the calls directly follow an allocation.
+/// With `enforce` all records are in one partition with a full offset map; shadow mode does not use the map.
+fn evictions(name: &str, clients: usize, enforce: bool, choose: impl Fn(usize, usize) -> usize) {
     const BOUND: u64 = 64 << 20;
     let policy = Policy {
         queue_bytes: BOUND,
@@ -160,21 +166,22 @@ fn sheds(name: &str, clients: usize, enforce: bool, choose: impl Fn(usize, usize
         ..policy(Mode::Shape, clients as u64 / 10 + 1, clients)
     };
     let mut service = Service::new(policy, clients);
-    let held = (BOUND / u64::from(RECORD)) as usize;
+    let held = (BOUND / u64::from(RECORD_BYTES)) as usize;
     let mut took = Vec::new();
     for number in 0..held + 100_000 {
-        let client = choose(service.some(), number % clients);
+        let client = choose(service.random_client(), number % clients);
         let one = timed(|| service.read(client));
         if number >= held {
             took.push(one);
         }
         if number % 5_000 == 0 {
-            service.pass(CYCLE);
+            service.advance(CYCLE);
         }
     }
-    tell(name, clients, took);
+    print(name, clients, took);
 }
 
+/// Measures a change of the policy.
 fn reloads(clients: usize) {
     let before = policy(Mode::Shape, clients as u64, clients);
     let mut service = Service::new(before.clone(), clients);
@@ -182,7 +189,7 @@ fn reloads(clients: usize) {
         let after = Policy { capacity: before.capacity + number, ..before.clone() };
         timed(|| service.throttle.handle_policy(service.now, after))
     };
-    tell("another policy", clients, (0..20).map(reload).collect());
+    print("policy change", clients, (0..20).map(reload).collect());
 }
 
 fn timed(work: impl FnOnce()) -> Duration {
@@ -191,9 +198,9 @@ fn timed(work: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-fn tell(name: &str, clients: usize, mut took: Vec<Duration>) {
+fn print(name: &str, clients: usize, mut took: Vec<Duration>) {
     took.sort_unstable();
     let micros = |index: usize| took[index.min(took.len() - 1)].as_secs_f64() * 1e6;
     let (median, p99) = (micros(took.len() / 2), micros(took.len() * 99 / 100));
-    println!("{name:30} {clients:>9} {:>9} {median:>10.1} {p99:>10.1} {:>10.1}", took.len(), micros(took.len() - 1));
+    println!("{name:32} {clients:>9} {:>9} {median:>10.1} {p99:>10.1} {:>10.1}", took.len(), micros(took.len() - 1));
 }

@@ -3,44 +3,48 @@
 mod check;
 mod show;
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+
 use clap::{Args, Parser, Subcommand};
 use watermaster_settings::LogFormat;
+use watermaster_settings::config::Config;
 use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
 use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, InProcess, RunOptions};
+use crate::run::{self, HttpError, RunOptions, Running, ServicesFailed, StartError};
 use crate::telemetry;
 
 const ABOUT: &str = "\
 Shares the capacity of a service behind Kafka among its clients.
 
 Watermaster reads source topics, admits to the target topic as many records as the service can take in each cycle, and \
-shares that capacity out by weight. Capacity that one client does not use, another may borrow; its owner gets it back at \
-once. Records that come too early wait (mode shape) or go to a dead-letter topic with a reason (mode reject). Nothing is \
-lost.";
+shares that capacity by weight. Clients may borrow capacity that others leave unused; its owner gets it back at once. \
+Records above a client's share are delayed (mode shape) or go to a dead-letter topic with a reason (mode reject). No \
+record is lost.";
 
 const EXAMPLES: &str = "\
 Examples:
-  watermaster demo                               shows a campaign; nothing else is needed
-  watermaster check --config watermaster.toml    reports all errors at once
-  watermaster config --config watermaster.toml   the effective values and their origins
+  watermaster demo                               see it work, without a broker
+  watermaster check --config watermaster.toml    list all errors of a configuration
+  watermaster config --config watermaster.toml   print the effective values and their origins
   watermaster run --config watermaster.toml      run the throttler
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
-                                                 explain how one cycle is shared out
-  watermaster top                                show a running instance, live
+                                                 explain how one cycle is shared
+  watermaster top                                watch a running instance
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
-                                                 send a campaign to it and account for every record
+                                                 send a campaign to it and report the results
 
-A key of the configuration outside [[service]] can be set by the environment:
+Environment variables set the keys of the configuration outside [[service]]:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
 RUST_LOG sets the log level (info by default); logs go to stderr.";
 
 #[derive(Debug, Parser)]
 #[command(name = "watermaster", version, about = ABOUT.split_once('\n').map(|(first, _)| first), long_about = ABOUT)]
-#[command(after_help = format!("{EXAMPLES}\n\n{}", Exit::table()), max_term_width = 100)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", Exit::help()), max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
@@ -49,24 +53,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the throttler until SIGTERM or SIGINT, then drain and leave; SIGHUP reloads the configuration
+    /// Run the throttler until SIGTERM or SIGINT, then drain and exit; SIGHUP reloads the configuration
     Run(RunArgs),
-    /// Show a campaign on an embedded broker: its burst, a live table, a summary
+    /// Show a campaign being shaped on an embedded broker: a live table, then a summary
     Demo(DemoArgs),
-    /// Report all errors of a configuration, and warn of what is allowed but doubtful
+    /// List all errors and warnings of a configuration
     Check(check::CheckArgs),
-    /// Print the configuration that takes effect, each value with its origin, secrets redacted
+    /// Print the effective configuration: each value with its origin, secrets redacted
     Config(show::ConfigArgs),
-    /// Explain how one cycle's capacity is shared out
+    /// Explain how one cycle's capacity is shared
     Allocate(AllocateArgs),
-    /// Show a running instance, live: each client's wants, grant, rates and backlog
+    /// Watch a running instance: wants, grants, admissions and backlog of each client
     Top(TopArgs),
-    /// Send a campaign to a running Watermaster's source topics, and account for every record
+    /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = Exit::table())]
+#[command(after_help = Exit::help())]
 struct RunArgs {
     #[command(flatten)]
     file: ConfigFile,
@@ -84,7 +88,7 @@ pub fn main() -> Exit {
     }
     match command {
         Command::Run(args) => run(&args),
-        Command::Demo(args) => demo::run(&args, InProcess::start),
+        Command::Demo(args) => demo::run(&args, start_for_demo),
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::run(&args),
@@ -100,15 +104,43 @@ fn run(args: &RunArgs) -> Exit {
     };
     start_logging(config.settings.log, tracing::Level::INFO);
     for warning in &config.warnings {
-        tracing::warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
+        tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
     let options = RunOptions { accept_foreign_offsets: args.accept_foreign_offsets };
     run::run(args.file.path.clone(), config, options)
 }
 
+/// Starts the configuration of the demo, on a free port if its address is taken.
+fn start_for_demo(mut config: Config) -> Result<Running, StartError> {
+    match run::start(&config) {
+        Err(StartError::Http(HttpError::Bind { listen, source })) if source.kind() == ErrorKind::AddrInUse => {
+            eprintln!("{listen} is taken; a free port is used instead");
+            config.settings.admin.listen.set_port(0);
+            run::start(&config)
+        }
+        started => started,
+    }
+}
+
+impl demo::Running for Running {
+    type Error = ServicesFailed;
+
+    fn address(&self) -> SocketAddr {
+        self.address()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended()
+    }
+
+    fn stop(self) -> Result<(), ServicesFailed> {
+        self.stop()
+    }
+}
+
 fn start_logging(format: LogFormat, default: tracing::Level) {
     if let Err(error) = telemetry::init(format, default) {
-        eprintln!("logging can't be started: {error}");
+        eprintln!("logging cannot be started: {error}");
     }
 }
 
@@ -126,8 +158,8 @@ mod tests {
     #[test]
     fn help_names_every_exit_code() {
         let help = Cli::command().render_help().to_string();
-        for exit in Exit::ALL {
-            assert!(help.contains(exit.meaning()), "{exit:?}");
+        for (exit, meaning) in Exit::TABLE {
+            assert!(help.contains(meaning), "{exit:?}");
         }
     }
 }

@@ -417,7 +417,7 @@ impl<'c> Engine<'c> {
             },
             Identity::Anonymous(why) => {
                 let (service, topic) = (&self.job.service.name, &source.topic);
-                self.report.seldom.tell("anonymous", Instant::now(), |left_out| {
+                self.report.seldom.warn("anonymous", Instant::now(), |left_out| {
                     warn!(service, topic, partition, offset, left_out, "a record names no client: {why}");
                 });
                 (Sender::Anonymous, "")
@@ -464,7 +464,7 @@ impl<'c> Engine<'c> {
         }
         let (topic, partition) = self.place_name(number);
         let service = &self.job.service.name;
-        self.report.seldom.tell("oversized", Instant::now(), |left_out| {
+        self.report.seldom.warn("oversized", Instant::now(), |left_out| {
             warn!(
                 service,
                 topic,
@@ -541,7 +541,7 @@ impl<'c> Engine<'c> {
             // Reading on is harmless: what comes is kept within the same bounds.
             let service = &self.job.service.name;
             let tell = |left_out| warn!(service, left_out, "pausing failed: {error}");
-            self.report.seldom.tell("pausing", Instant::now(), tell);
+            self.report.seldom.warn("pausing", Instant::now(), tell);
         }
     }
 
@@ -549,7 +549,7 @@ impl<'c> Engine<'c> {
         if let Err(error) = self.link.consumer.resume(partitions) {
             let service = &self.job.service.name;
             let tell = |left_out| error!(service, left_out, "resuming failed: {error}");
-            self.report.seldom.tell("resuming", Instant::now(), tell);
+            self.report.seldom.warn("resuming", Instant::now(), tell);
         }
     }
 
@@ -634,7 +634,7 @@ impl<'c> Engine<'c> {
                     self.show();
                 }
             }
-            Event::Fatal(why) => return Err(self.stopped(&why)),
+            Event::Fatal(error) => return Err(self.stopped(&error.to_string())),
             Event::Idle => {}
         }
         Ok(())

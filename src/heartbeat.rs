@@ -1,15 +1,15 @@
-//! The sign of life of an engine's thread, read by `/livez`.
+//! The heartbeat of an engine's thread, read by `/livez`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Set instead of a time once the engine ended on purpose.
+/// The value of `last` once the engine ended on purpose.
 const STOPPED: u64 = u64::MAX;
 
-/// When an engine last came round its loop.
+/// The time of an engine's last beat.
 ///
-/// The engine calls [`beat`](Heartbeat::beat) each time round and [`stop`](Heartbeat::stop) as the last thing it does.
-/// The limit is the longest that a healthy engine may be silent: the sum of its bounded blocking calls, with room.
+/// The engine calls [`beat`](Heartbeat::beat) in each iteration of its loop and [`stop`](Heartbeat::stop) at its end.
+/// The limit is the longest silence of a healthy engine: the sum of its bounded blocking calls, with room.
 #[derive(Debug)]
 pub struct Heartbeat {
     start: Instant,
@@ -19,17 +19,17 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A heart that beats now for the first time.
+    /// Makes a heartbeat with its first beat now.
     pub fn new(now: Instant, limit: Duration) -> Heartbeat {
         Heartbeat { start: now, limit, last: AtomicU64::new(0) }
     }
 
-    /// The longest silence that counts as alive.
+    /// Returns the longest silence that counts as alive.
     pub fn limit(&self) -> Duration {
         self.limit
     }
 
-    /// How long the engine has been silent; `None` once it has stopped.
+    /// Returns the time since the last beat; `None` once the engine has stopped.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         match self.last.load(Ordering::Relaxed) {
             STOPPED => None,
@@ -37,19 +37,19 @@ impl Heartbeat {
         }
     }
 
-    /// Whether the engine turns, or has ended on purpose: a service that a fatal error stopped is shown by
-    /// `service_up` and `/readyz`, and restarting the process is not the cure for the others.
+    /// Returns whether the engine beats or has ended on purpose. A service that a fatal error stopped shows in
+    /// `service_up` and `/readyz`; restarting the process would interrupt the other services.
     pub fn is_alive(&self, now: Instant) -> bool {
         self.silence(now).is_none_or(|silence| silence <= self.limit)
     }
 
-    /// The engine came round at `now`. A `now` before the last one does nothing.
+    /// Records a beat at `now`; a time before the last beat does nothing.
     pub fn beat(&self, now: Instant) {
         let millis = u64::try_from(now.saturating_duration_since(self.start).as_millis()).unwrap_or(STOPPED - 1);
         self.last.fetch_max(millis, Ordering::Relaxed);
     }
 
-    /// The engine ends; no beat counts after this.
+    /// Records the end of the engine; later beats do nothing.
     pub fn stop(&self) {
         self.last.store(STOPPED, Ordering::Relaxed);
     }

@@ -3,6 +3,8 @@
 pub mod admin;
 pub mod cli;
 pub mod engine;
+#[cfg(test)]
+mod fixture;
 pub mod heartbeat;
 pub mod metrics;
 pub mod reload;

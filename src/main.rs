@@ -1,4 +1,4 @@
-//! The `watermaster` command. Everything that it does is in the library, but for the choice of the process's allocator.
+//! The `watermaster` command: the library's command line, with jemalloc as the process's allocator.
 
 use std::process::ExitCode;
 

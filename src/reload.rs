@@ -1,7 +1,7 @@
-//! Another configuration while the program runs: as a whole, or not at all.
+//! Takes over another configuration while the program runs: all of it, or nothing.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
@@ -10,32 +10,32 @@ use watermaster_core::policy::Policy;
 
 use watermaster_settings::config::{Config, ConfigErrors};
 
-/// Where an engine finds its next policy.
+/// The place where an engine finds its next policy.
 #[derive(Debug, Default)]
 pub struct Inbox(Mutex<Option<Policy>>);
 
 impl Inbox {
-    /// Leaves a policy; one that was not taken yet is void.
+    /// Leaves a policy, in place of a former policy that was not taken yet.
     pub fn leave(&self, policy: Policy) {
         *lock(&self.0) = Some(policy);
     }
 
-    /// The newest policy that was left, once.
+    /// Takes the policy that was left, if any.
     pub fn take(&self) -> Option<Policy> {
         lock(&self.0).take()
     }
 }
 
-/// What a reload changed.
+/// The result of a reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reloaded {
-    /// Names the configuration in force.
+    /// The hash of the configuration in force.
     pub hash: String,
     /// The keys that changed.
     pub changed: Vec<String>,
 }
 
-/// The configuration in force, and the way to another one.
+/// The configuration in force and the file that it came from.
 #[derive(Debug)]
 pub struct Configuration {
     path: PathBuf,
@@ -50,63 +50,65 @@ struct State {
     last: LastReload,
 }
 
-/// How the last attempt to take over a configuration ended. The start is one.
+/// The result of the last attempt to take over a configuration, of which the start is the first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LastReload {
     pub successful: bool,
-    /// When the configuration in force was taken over, since the Unix epoch.
+    /// The time at which the configuration in force was taken over, since the Unix epoch.
     pub success_at: Duration,
 }
 
 impl LastReload {
-    /// The start, which is one.
+    /// Returns a successful attempt, now.
     pub fn at_start() -> LastReload {
         LastReload { successful: true, success_at: now() }
     }
 }
 
 impl Configuration {
-    /// What was read from this path at the start.
+    /// Takes the configuration that was read from `path` at the start.
     pub fn new(path: PathBuf, config: Config) -> Configuration {
         let inboxes = config.settings.services.iter().map(|_| Arc::default()).collect();
         Configuration { path, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
     }
 
-    /// Where the engine of each service looks for its policies.
+    /// Returns the inbox of each service's engine.
     pub fn inboxes(&self) -> &[Arc<Inbox>] {
         &self.inboxes
     }
 
-    /// The effective configuration without secrets, and its name.
+    /// Returns the effective configuration without secrets, and its hash.
     pub fn shown(&self) -> (Value, String) {
         let state = lock(&self.state);
         (state.config.effective.to_json(), state.config.effective.hash())
     }
 
-    /// How the last attempt ended.
+    /// Returns the result of the last attempt.
     pub fn last(&self) -> LastReload {
         lock(&self.state).last
     }
 
-    /// Reads the file and the environment again, and hands every engine its policy.
+    /// Reads the file and the environment again and leaves each engine its policy.
     ///
     /// # Errors
-    /// Those that `check` would name, or the keys that only a restart can change. Everything stays as it was then.
+    /// The errors that `check` would report, or the changed keys that only a restart can take over. Nothing changes
+    /// then.
     pub fn reload(&self) -> Result<Reloaded, ConfigErrors> {
         let mut state = lock(&self.state);
         let read = Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
         let changed = read.and_then(|config| Ok((state.config.changes(&config)?, config)));
         state.last.successful = changed.is_ok();
         let (changed, config) = changed.inspect_err(|errors| {
-            error!("the configuration is not reloaded, all stays as it was: {errors}");
+            error!("the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
-            warn!(key = warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
+            warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
         for (service, inbox) in config.settings.services.iter().zip(&self.inboxes) {
             inbox.leave(service.policy.clone());
         }
         let hash = config.effective.hash();
+        let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
         *state = State { config, last: LastReload { successful: true, success_at: now() } };
         Ok(Reloaded { hash, changed })
@@ -118,5 +120,5 @@ fn now() -> Duration {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,85 +1,75 @@
-//! `watermaster run`: one thread per service, and beside them HTTP and signals on tokio.
+//! Runs a configuration: one thread for each service, with HTTP and signals on tokio beside them.
+//!
+//! [`run`] is `watermaster run`. [`start`] runs the same parts inside another program (the demo), without signals and
+//! without asking the brokers about the topics first.
 
-mod in_process;
+mod fleet;
+mod http;
+mod signals;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminState, ServiceHandle, Shown};
-use crate::engine::{self, Job, Stopped};
-use crate::heartbeat::Heartbeat;
-use crate::metrics::Publisher;
-use crate::reload::{Configuration, Inbox};
-use crate::snapshot::{ServiceSnapshot, SnapshotCell};
-use watermaster_kafka::preflight::{self, Severity};
+use crate::admin::Shown;
+use crate::reload::Configuration;
+use fleet::{Engine, Fleet};
+pub use http::HttpError;
+use http::HttpServer;
+use signals::StopSignals;
+use watermaster_kafka::preflight;
+use watermaster_settings::Settings;
 use watermaster_settings::config::Config;
-use watermaster_settings::token::{Token, TokenFile};
-use watermaster_settings::{Service, Settings};
 use watermaster_tools::cli::Exit;
 
-pub use in_process::InProcess;
+/// The longest wait for the brokers' answers about the topics.
+const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval at which the shutdown flag is read before the engines run.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The longest wait for the brokers at the start.
-const REACH: Duration = Duration::from_secs(10);
-/// An engine that was silent for longer hangs: the longest of its calls, offsets of a transaction (6 s), settled partitions (3 s), high
-/// watermarks (2 s), a replaced producer (1 s) and a group that is left (2 s), come to far less.
-const SILENCE: Duration = Duration::from_secs(60);
-
-/// How often it is looked whether to stop, before the engines do.
-const LOOK: Duration = Duration::from_millis(100);
-/// Signals closer together than this are one.
-const IMPATIENCE: Duration = Duration::from_secs(1);
-
-/// What the command line says beside the configuration.
-#[derive(Debug, Clone, Copy)]
+/// Options of the command line beside the configuration.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct RunOptions {
-    /// Take committed offsets of others for ours, once.
+    /// Take over, once, offsets that another program committed.
     pub accept_foreign_offsets: bool,
 }
 
-/// Runs the throttler with the configuration at `path` until it is told to stop or no service is left running.
+/// Runs the throttler with the configuration at `path` until a signal stops it or no service is left running.
 pub fn run(path: PathBuf, config: Config, options: RunOptions) -> Exit {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+    let runtime = match runtime(2) {
         Ok(runtime) => runtime,
         Err(why) => {
             error!("cannot start: {why}");
             return Exit::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(path, config, options));
-    // A look at the topics that nobody waits for any more ends with the process.
+    let exit = runtime.block_on(supervise(path, config, options)).unwrap_or_else(|why| {
+        error!("{why}");
+        Exit::Config
+    });
+    // A preflight check may still be running; it ends with the process.
     runtime.shutdown_background();
     exit
 }
 
-async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Exit {
+fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+}
+
+async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Result<Exit, HttpError> {
     let settings = &config.settings;
-    let (listener, token) = match (bind(settings).await, read_token(settings)) {
-        (Ok(listener), Ok(token)) => (listener, token),
-        (Err(why), _) | (_, Err(why)) => {
-            error!("{why}");
-            return Exit::Config;
-        }
-    };
     let stop = Arc::new(AtomicBool::new(false));
     let configuration = Arc::new(Configuration::new(path, config.clone()));
-    let services = settings.services.iter().zip(configuration.inboxes());
-    let engines: Vec<Prepared> = services.map(|(service, inbox)| Prepared::new(service, inbox)).collect();
-    tell_start(&config);
-    let (end_http, http_ends) = tokio::sync::oneshot::channel::<()>();
-    let state = admin_state(settings, &configuration, &engines, token, Arc::clone(&stop));
-    let http = tokio::spawn(admin::serve(listener, state, async { drop(http_ends.await) }));
-
-    reload_on_hangup(&configuration);
-    let mut signals = Signals::new(&stop);
+    let engines = Engine::all(settings, configuration.inboxes());
+    let shown = Shown::Loaded(Arc::clone(&configuration));
+    let http = HttpServer::start(settings, shown, &engines, Arc::clone(&stop)).await?;
+    log_start(&config);
+    signals::reload_on_hangup(&configuration);
+    let mut signals = StopSignals::new(&stop);
     let exit = tokio::select! {
         exit = work(settings, engines, options, &stop) => exit,
         () = signals.second() => {
@@ -87,15 +77,12 @@ async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Exit {
             Exit::Stopped
         }
     };
-    drop(end_http);
-    if let Ok(Err(why)) = http.await {
-        warn!("HTTP: {why}");
-    }
-    exit
+    http.stop().await;
+    Ok(exit)
 }
 
-/// Who runs, and what it protects.
-fn tell_start(config: &Config) {
+/// Logs the versions and the services.
+fn log_start(config: &Config) {
     let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
     info!(version, librdkafka = watermaster_kafka::client_version(), configuration, "watermaster starts");
     for service in &config.settings.services {
@@ -115,262 +102,146 @@ fn tell_start(config: &Config) {
     }
 }
 
-/// Looks at the topics, then runs every service until the last one ends.
-async fn work(settings: &Settings, engines: Vec<Prepared>, options: RunOptions, stop: &Arc<AtomicBool>) -> Exit {
-    let asked = settings.clone();
-    let looked = tokio::select! {
-        looked = tokio::task::spawn_blocking(move || preflight::check(&asked, REACH)) => looked,
-        () = told_to_stop(stop) => {
-            info!("told to stop before anything was started");
+/// Checks the topics, then runs every service until the last one ends.
+async fn work(settings: &Settings, engines: Vec<Engine>, options: RunOptions, stop: &Arc<AtomicBool>) -> Exit {
+    let checked = settings.clone();
+    let report = tokio::select! {
+        report = tokio::task::spawn_blocking(move || preflight::check(&checked, PREFLIGHT_TIMEOUT)) => report,
+        () = stopped(stop) => {
+            info!("stopped before any service was started");
             return Exit::Done;
         }
     };
-    let report = match looked {
+    let report = match report {
         Ok(Ok(report)) => report,
         Ok(Err(unreachable)) => {
             error!("{unreachable}");
             return Exit::Unreachable;
         }
         Err(why) => {
-            error!("looking at the topics failed: {why}");
+            error!("checking the topics failed: {why}");
             return Exit::Stopped;
         }
     };
     let mut fleet = Fleet::start(settings, engines, &report, options, stop);
     let failed = fleet.wait().await;
-    match (stop.load(Ordering::Relaxed), failed) {
-        (true, 0) => {
-            info!("drained, leaving");
-            Exit::Done
-        }
-        (true, _) => Exit::Done,
-        (false, _) => {
-            error!("no service is left running");
-            Exit::Stopped
-        }
+    if !stop.load(Ordering::Relaxed) {
+        error!("no service is left running");
+        return Exit::Stopped;
     }
+    if failed == 0 {
+        info!("drained, leaving");
+    }
+    Exit::Done
 }
 
-async fn told_to_stop(stop: &AtomicBool) {
+async fn stopped(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(STOP_CHECK_INTERVAL).await;
     }
 }
 
-/// What an engine shares with the rest of the process.
-#[derive(Clone)]
-pub struct Prepared {
-    pub name: String,
-    pub cell: SnapshotCell,
-    pub heartbeat: Arc<Heartbeat>,
-    pub policies: Arc<Inbox>,
+/// The reason why a configuration can't be run in this process.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("no threads for HTTP: {0}")]
+    Runtime(#[source] std::io::Error),
+    #[error(transparent)]
+    Http(#[from] HttpError),
 }
 
-impl Prepared {
-    /// For the engine of this service, which finds its later policies in `policies`.
-    pub fn new(service: &Service, policies: &Arc<Inbox>) -> Prepared {
-        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), SILENCE));
-        let cell = SnapshotCell::default();
-        cell.set(ServiceSnapshot {
-            name: service.name.clone(),
-            mode: service.policy.mode,
-            enforce: service.policy.enforce,
-            capacity: service.policy.capacity,
-            cycle_seconds: service.policy.cycle.as_secs_f64(),
-            trouble: Some("starting".to_owned()),
-            ..ServiceSnapshot::default()
-        });
-        Prepared { name: service.name.clone(), cell, heartbeat, policies: Arc::clone(policies) }
-    }
+/// Services that ended with an error; the log and `/readyz` name the causes.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} services stopped with an error")]
+pub struct ServicesFailed(pub usize);
 
-    /// Its service can't even start.
-    fn never_ran(&self, why: String) -> Stopped {
-        let mut shown = (*self.cell.get()).clone();
-        shown.trouble = Some(why.clone());
-        self.cell.set(shown);
-        self.heartbeat.stop();
-        Stopped(why)
-    }
-}
-
-/// The engines of a process.
-pub struct Fleet {
-    running: usize,
-    ends: mpsc::UnboundedReceiver<Result<(), Stopped>>,
-}
-
-impl Fleet {
-    /// Starts an engine for each service whose topics are as they should be; the others are stopped from the start.
-    pub fn start(
-        settings: &Settings,
-        engines: Vec<Prepared>,
-        report: &preflight::Report,
-        options: RunOptions,
-        stop: &Arc<AtomicBool>,
-    ) -> Fleet {
-        let (ended, ends) = mpsc::unbounded_channel();
-        for (service, prepared) in settings.services.iter().zip(engines) {
-            let ended = ended.clone();
-            if let Some(why) = tell_findings(report, &service.name) {
-                let _ = ended.send(Err(prepared.never_ran(why)));
-                continue;
-            }
-            let job = Job {
-                kafka: settings.kafka.clone(),
-                service: service.clone(),
-                accept_foreign_offsets: options.accept_foreign_offsets,
-                facts: report.clone(),
-                cell: prepared.cell.clone(),
-                heartbeat: Arc::clone(&prepared.heartbeat),
-                policies: Arc::clone(&prepared.policies),
-                shutdown: Arc::clone(stop),
-            };
-            let thread = thread::Builder::new().name(format!("engine-{}", service.name));
-            let spawned = thread.spawn({
-                let ended = ended.clone();
-                move || drop(ended.send(engine::run(job)))
-            });
-            if let Err(why) = spawned {
-                let why = format!("service {}: no thread: {why}", service.name);
-                error!("{why}");
-                let _ = ended.send(Err(prepared.never_ran(why)));
-            }
-        }
-        Fleet { running: settings.services.len(), ends }
-    }
-
-    /// Waits until all have ended; how many of them failed.
-    pub async fn wait(&mut self) -> usize {
-        let mut failed = 0;
-        while self.running > 0 {
-            // `None`: a thread ended without a word, and with it went the last sender.
-            match self.ends.recv().await {
-                Some(Ok(())) => self.running -= 1,
-                Some(Err(_)) => {
-                    self.running -= 1;
-                    failed += 1;
-                }
-                None => return failed + std::mem::take(&mut self.running),
-            }
-        }
-        failed
-    }
-}
-
-/// Logs what was found about a service's topics; why it can't run, if so.
-fn tell_findings(report: &preflight::Report, service: &str) -> Option<String> {
-    let mut fatal: Option<String> = None;
-    for finding in
-        report.findings.iter().filter(|finding| finding.service.as_deref().is_none_or(|name| name == service))
-    {
-        let text = match &finding.topic {
-            Some(topic) => format!("{topic}: {}", finding.text),
-            None => finding.text.clone(),
-        };
-        match finding.severity {
-            Severity::Error => {
-                error!(service, "{text}; this service does not start");
-                fatal.get_or_insert(text);
-            }
-            Severity::Warning => warn!(service, "{text}"),
-            Severity::Info => info!(service, "{text}"),
-        }
-    }
-    fatal
-}
-
-async fn bind(settings: &Settings) -> Result<TcpListener, String> {
-    let listen = settings.admin.listen;
-    let listener = TcpListener::bind(listen).await;
-    let listener = listener.map_err(|why| format!("admin.listen: {listen} cannot be bound: {why}"))?;
-    let bound = listener.local_addr().map_err(|why| format!("admin.listen: {why}"))?;
-    info!("admin listening on http://{bound}");
-    Ok(listener)
-}
-
-fn read_token(settings: &Settings) -> Result<Option<Token>, String> {
-    let Some(path) = &settings.admin.token_file else { return Ok(None) };
-    // Checked with the rest of the configuration, but it may have changed since.
-    let file = TokenFile::read(path).map_err(|why| format!("admin.token_file is {:?}: {why}", path.display()))?;
-    Ok(Some(file.token))
-}
-
-/// The HTTP side of these engines.
-fn admin_state(
-    settings: &Settings,
-    configuration: &Arc<Configuration>,
-    engines: &[Prepared],
-    token: Option<Token>,
+/// A configuration that runs in this process.
+#[derive(Debug)]
+pub struct Running {
     stop: Arc<AtomicBool>,
-) -> Arc<AdminState> {
-    let mut publisher = Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients);
-    settings.services.iter().for_each(|service| publisher.declare(service));
-    let handle = |engine: &Prepared| ServiceHandle {
-        name: engine.name.clone(),
-        cell: engine.cell.clone(),
-        heartbeat: Arc::clone(&engine.heartbeat),
-    };
-    Arc::new(AdminState {
-        services: engines.iter().map(handle).collect(),
-        publisher: Mutex::new(publisher),
-        configuration: Shown::Loaded(Arc::clone(configuration)),
-        token,
-        draining: stop,
-    })
+    fleet: Fleet,
+    http: HttpServer,
+    runtime: tokio::runtime::Runtime,
 }
 
-/// SIGHUP: the configuration is read again.
-fn reload_on_hangup(configuration: &Arc<Configuration>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let configuration = Arc::clone(configuration);
-    match signal(SignalKind::hangup()) {
-        Ok(mut hangups) => drop(tokio::spawn(async move {
-            while hangups.recv().await.is_some() {
-                let configuration = Arc::clone(&configuration);
-                // It says itself how that ended.
-                let _ = tokio::task::spawn_blocking(move || configuration.reload()).await;
-            }
-        })),
-        Err(why) => warn!("SIGHUP can't be listened to: {why}"),
+/// Starts every service of a configuration, and its HTTP side.
+///
+/// # Errors
+/// When `admin.listen` can't be bound, the token file can't be read, or the system has no threads left.
+pub fn start(config: &Config) -> Result<Running, StartError> {
+    let runtime = runtime(1).map_err(StartError::Runtime)?;
+    let settings = &config.settings;
+    let stop = Arc::new(AtomicBool::new(false));
+    let inboxes: Vec<_> = settings.services.iter().map(|_| Arc::default()).collect();
+    let engines = Engine::all(settings, &inboxes);
+    let shown = Shown::Fixed { config: config.effective.to_json(), hash: config.effective.hash() };
+    let http = runtime.block_on(HttpServer::start(settings, shown, &engines, Arc::clone(&stop)))?;
+    let fleet = Fleet::start(settings, engines, &preflight::Report::default(), RunOptions::default(), &stop);
+    Ok(Running { stop, fleet, http, runtime })
+}
+
+impl Running {
+    /// Returns the address of the HTTP side, with the port that the system chose for port 0.
+    pub fn address(&self) -> SocketAddr {
+        self.http.address()
+    }
+
+    /// Reports whether every service has ended, which happens without a stop only after fatal errors.
+    pub fn has_ended(&self) -> bool {
+        self.fleet.has_ended()
+    }
+
+    /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.
+    ///
+    /// # Errors
+    /// When a service ended with an error, now or before.
+    pub fn stop(mut self) -> Result<(), ServicesFailed> {
+        self.stop.store(true, Ordering::Relaxed);
+        let failed = self.runtime.block_on(async {
+            let failed = self.fleet.wait().await;
+            self.http.stop().await;
+            failed
+        });
+        if failed == 0 { Ok(()) } else { Err(ServicesFailed(failed)) }
     }
 }
 
-/// SIGTERM and SIGINT. The first one drains, a second one is in a hurry.
-struct Signals {
-    seen: mpsc::UnboundedReceiver<()>,
-}
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpStream};
+    use std::time::Instant;
 
-impl Signals {
-    fn new(stop: &Arc<AtomicBool>) -> Signals {
-        use tokio::signal::unix::{SignalKind, signal};
-        let (tell, seen) = mpsc::unbounded_channel();
-        for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-            let (tell, stop) = (tell.clone(), Arc::clone(stop));
-            match signal(kind) {
-                Ok(mut signals) => drop(tokio::spawn(async move {
-                    while signals.recv().await.is_some() {
-                        if !stop.swap(true, Ordering::Relaxed) {
-                            info!("told to stop: finishing the round");
-                        }
-                        let _ = tell.send(());
-                    }
-                })),
-                Err(why) => warn!("a signal can't be listened to: {why}"),
-            }
-        }
-        Signals { seen }
+    use super::*;
+    use watermaster_core::policy::Mode;
+    use watermaster_kafka::embedded::Embedded;
+
+    fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
     }
 
-    /// A second signal, but not the same one told twice: `timeout` and some supervisors signal the process and its group.
-    async fn second(&mut self) {
-        let mut first: Option<Instant> = None;
-        while self.seen.recv().await.is_some() {
-            match first {
-                None => first = Some(Instant::now()),
-                Some(first) if first.elapsed() > IMPATIENCE => return,
-                Some(_) => {}
-            }
+    #[test]
+    fn a_configuration_runs_in_this_process_until_it_is_stopped() {
+        let mut config = crate::fixture::config(Mode::Shape, true);
+        let service = &config.settings.services[0];
+        let broker = Embedded::start(1).unwrap();
+        let sources = service.sources.iter().map(|source| &source.topic);
+        sources.chain([&service.target, &service.dead_letter]).for_each(|topic| broker.create_topic(topic, 1).unwrap());
+        config.settings.kafka.bootstrap_servers = broker.bootstrap_servers();
+        config.settings.admin.listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let running = start(&config).unwrap();
+        let address = running.address();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !get(address, "/readyz").starts_with("HTTP/1.0 200") {
+            assert!(Instant::now() < deadline, "{}", get(address, "/readyz"));
+            std::thread::sleep(Duration::from_millis(50));
         }
-        std::future::pending::<()>().await;
+        assert!(get(address, "/metrics").contains("watermaster_ready{service=\"kyc\"} 1\n"));
+        running.stop().unwrap();
+        assert!(TcpStream::connect(address).is_err());
     }
 }

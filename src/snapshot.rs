@@ -1,25 +1,26 @@
-//! What an engine shows of itself: one immutable picture after each round and at least once a second.
+//! The figures that an engine publishes: one immutable snapshot after each round and at least once a second.
 //!
-//! The engine's thread makes it, the metrics, the HTTP API and the demo read it; nobody shares the core.
+//! The engine's thread makes it; the metrics, the HTTP API and the demo read it. The core itself is not shared.
 
-mod clients;
+mod pages;
 
 use std::sync::Arc;
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock};
 
-use watermaster_core::policy::Mode;
+use watermaster_core::policy::{Mode, Policy};
+use watermaster_core::registry::Client;
 use watermaster_core::round::{Cause, ErrorClass, Phase};
 use watermaster_core::throttle::{self, PauseReason};
 
-/// Why the allocator ran, in the order of [`ServiceSnapshot::allocations`].
+/// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = &throttle::Cause::NAMES;
-/// Why a partition is not being fetched: a backlog bound of a client, one of the service, or the map's room.
+/// The reasons for pausing a partition: a client's backlog bound, the service's, or the offset map's room.
 pub const PAUSE_REASONS: &[&str] = &PauseReason::NAMES;
-/// How a round ended.
+/// The outcomes of a round.
 pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
-/// Why a producer was replaced.
+/// The causes of replacing a producer.
 pub const PRODUCER_CAUSES: &[&str] = &Cause::NAMES;
-/// What a resync finds out about a record of a round.
+/// The findings of a resync about a record of a round.
 pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
 
 /// One service at one moment. Counts are since the process started.
@@ -32,11 +33,11 @@ pub struct ServiceSnapshot {
     pub cycle_seconds: f64,
     /// The number of the running cycle.
     pub cycle: u64,
-    /// Anonymous and unregistered clients are in `unregistered`.
+    /// The registered clients; records of all others count in `unregistered`.
     pub clients: Clients,
     /// Rejections of records that belonged to no registered client (anonymous, unknown_client, too_many_clients).
     pub unregistered: Counts,
-    /// Decisions that would have been taken, of records that belonged to no registered client (passthrough).
+    /// Shadow mode: the decisions on records that belonged to no registered client.
     pub unregistered_shadow: Counts,
     pub window_admitted: u64,
     pub window_admitted_max: u64,
@@ -50,9 +51,9 @@ pub struct ServiceSnapshot {
     /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
     pub paused: Vec<(&'static str, u64)>,
     pub map_used_ratio: f64,
-    /// The longest map.
+    /// The length of the longest offset map.
     pub map_characters: u32,
-    /// How many offsets the widest map covers.
+    /// The number of offsets that the widest offset map covers.
     pub map_span: u64,
     /// Rounds by outcome (of [`ROUND_OUTCOMES`]).
     pub rounds: Vec<(&'static str, u64)>,
@@ -63,32 +64,32 @@ pub struct ServiceSnapshot {
     /// Failed calls of transactions by phase and class, in the order of the core's names.
     pub transaction_errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
     pub resyncs: u64,
-    /// Records by what a resync found, in the order of [`RESYNCED`].
+    /// Records of interrupted rounds, in the order of [`RESYNCED`].
     pub resynced: [u64; RESYNCED.len()],
     pub lost_records: u64,
     /// Stubs that were committed to the dead-letter topic.
     pub stubs: u64,
     pub rebalances: u64,
-    /// Joined, producer up, not draining.
+    /// Set while the service has joined its group, can produce and is not draining.
     pub ready: bool,
     /// False once a fatal error stopped the service.
     pub up: bool,
-    /// The target or the dead-letter topic refuses writes.
+    /// Set while the target or the dead-letter topic refuses writes.
     pub target_refusing: bool,
-    /// Why the service stopped or is not ready, for people.
+    /// The reason why the service stopped or is not ready, for people.
     pub trouble: Option<String>,
-    /// Retention of each source topic, where the broker tells.
+    /// The retention of each source topic that has a limit the broker told.
     pub source_retention_seconds: Vec<(String, f64)>,
     pub delay: HistogramSnapshot,
     pub end_to_end: HistogramSnapshot,
     pub round: HistogramSnapshot,
-    /// Steps of rounds, in the order of the core's phases.
+    /// The time in each phase of a round, in the order of the core's phases.
     pub round_phases: Vec<HistogramSnapshot>,
 }
 
 #[cfg(test)]
-pub(crate) use clients::Page;
-pub use clients::{Clients, Renewal};
+pub(crate) use pages::Page;
+pub use pages::{Clients, SnapshotBuilder};
 pub use watermaster_core::registry::Counts;
 
 /// One client at one moment.
@@ -100,18 +101,38 @@ pub struct ClientSnapshot {
     /// Unrounded, for people and charts.
     pub default_share: f64,
     pub granted: u64,
-    /// The most that its own limit lets go in one cycle; `None`: it has none.
+    /// The most records that the client's own limit allows in one cycle; `None` without a limit.
     pub limit: Option<u64>,
-    /// Records that wait now.
+    /// Delayed records in the backlog.
     pub backlog: u64,
-    /// Records that would wait now (passthrough only).
+    /// Shadow mode: records that would be in the backlog.
     pub shadow_backlog: u64,
-    /// What was really done.
+    /// The decisions that were carried out.
     pub counts: Counts,
-    /// What would have been done (passthrough only).
+    /// Shadow mode: the decisions that enforcement would have carried out.
     pub shadow: Counts,
-    /// 99th percentile of the time in backlog of its admitted records, those that did not wait included.
+    /// The 99th percentile of the time that admitted records spent in the backlog, 0 for those that were not delayed.
     pub delay_p99_seconds: f64,
+}
+
+impl ClientSnapshot {
+    fn of(client: &Client, policy: &Policy) -> ClientSnapshot {
+        let waiting = client.lane.records.len();
+        let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
+        ClientSnapshot {
+            name: client.name.clone(),
+            configured: client.configured,
+            wants: client.wants().max(client.last_wants),
+            default_share: client.grant.default_share.as_f64(),
+            granted: client.grant.records,
+            limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
+            backlog,
+            shadow_backlog,
+            counts: client.counts,
+            shadow: client.shadow,
+            delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
+        }
+    }
 }
 
 /// One assigned partition at one moment.
@@ -119,15 +140,16 @@ pub struct ClientSnapshot {
 pub struct PartitionSnapshot {
     pub topic: Arc<str>,
     pub partition: i32,
-    /// Up to the end from the committable offset on.
+    /// Records from the committable offset to the end.
     pub lag: u64,
-    /// Up to the end from the next offset to read on.
+    /// Records from the next offset to read to the end.
     pub unread: u64,
+    /// Delayed records.
     pub held: u64,
 }
 
-/// A histogram since start, over the core's [`BOUNDS`](watermaster_core::delays::BOUNDS): `counts[i]` values lie above
-/// `BOUNDS[i - 1]` and up to `BOUNDS[i]`, the last one (there is one more than bounds) counts those above all. `sums[i]` is
+/// A histogram since the start, over the core's [`BOUNDS`](watermaster_core::delays::BOUNDS): `counts[i]` values lie
+/// above `BOUNDS[i - 1]` and up to `BOUNDS[i]`; one more count at the end is for values above all bounds. `sums[i]` is
 /// the sum of the values in bucket `i`. Both are empty before the first value.
 #[derive(Debug, Clone, Default)]
 pub struct HistogramSnapshot {
@@ -135,7 +157,7 @@ pub struct HistogramSnapshot {
     pub sums: Vec<f64>,
 }
 
-/// Where an engine leaves its newest snapshot and others find it.
+/// The place where an engine leaves its newest snapshot for others.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotCell(Arc<RwLock<Arc<ServiceSnapshot>>>);
 
@@ -143,15 +165,15 @@ impl SnapshotCell {
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
         let snapshot = Arc::new(snapshot);
-        let mut place = self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *place, snapshot);
-        // Nobody has to wait while it is taken apart.
+        // Readers need not wait while the former snapshot is taken apart.
         drop(place);
         drop(before);
     }
 
-    /// The newest snapshot.
+    /// Returns the newest snapshot.
     pub fn get(&self) -> Arc<ServiceSnapshot> {
-        Arc::clone(&self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }

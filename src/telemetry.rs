@@ -1,4 +1,4 @@
-//! Logs: to stderr, so that results have stdout for themselves.
+//! Logs go to stderr, so that stdout has only results.
 
 use std::io::IsTerminal;
 
@@ -9,9 +9,10 @@ use tracing_subscriber::util::TryInitError;
 
 use watermaster_settings::LogFormat;
 
-/// Starts logging for the whole process. `RUST_LOG` chooses what is logged, else `default` and above is.
+/// Starts logging for the whole process, at the level of `RUST_LOG`, or else at `default`.
 ///
-/// Answers with an error when logging was started before.
+/// # Errors
+/// When logging was started before.
 pub fn init(format: LogFormat, default: Level) -> Result<(), TryInitError> {
     use tracing_subscriber::util::SubscriberInitExt;
 
@@ -19,8 +20,8 @@ pub fn init(format: LogFormat, default: Level) -> Result<(), TryInitError> {
     lines(format, std::io::stderr().is_terminal(), filter, std::io::stderr).try_init()
 }
 
-/// One line for each event. JSON keeps an event's own fields apart, in `fields`, `message` among them: a field may be called
-/// `target`, or `level`.
+/// Returns a subscriber that writes one line for each event. JSON keeps an event's own fields, `message` among them,
+/// apart in `fields`, because an event may have a field called `target` or `level`.
 fn lines<W>(format: LogFormat, terminal: bool, filter: EnvFilter, writer: W) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
@@ -47,9 +48,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Memory(Arc<Mutex<Vec<u8>>>);
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Memory {
+    impl io::Write for Buffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend(bytes);
             Ok(bytes.len())
@@ -60,16 +61,16 @@ mod tests {
         }
     }
 
-    fn written(format: LogFormat, say: impl FnOnce()) -> String {
-        let memory = Memory::default();
+    fn written(format: LogFormat, log: impl FnOnce()) -> String {
+        let memory = Buffer::default();
         let writer = memory.clone();
         let subscriber = lines(format, false, EnvFilter::new("debug"), move || writer.clone());
-        tracing::subscriber::with_default(subscriber, say);
+        tracing::subscriber::with_default(subscriber, log);
         String::from_utf8(std::mem::take(&mut memory.0.lock().unwrap())).unwrap()
     }
 
-    /// What the program says, in the ways in which it says it, broken and hostile text included.
-    fn say() {
+    /// Logs in every way in which the program logs, broken and hostile text included.
+    fn log_examples() {
         let (service, left_out) = ("kyc", [None, Some(12_u64)]);
         tracing::info!(service, target = "kyc.requests", capacity = 400_u64, cycle_seconds = 10.0, enforce = true, "a");
         for left_out in left_out {
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn each_line_of_json_tells_time_level_target_and_message() {
-        let text = written(LogFormat::Json, say);
+        let text = written(LogFormat::Json, log_examples);
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 5, "{text}");
         for line in &lines {
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_for_programs_unless_somebody_asks() {
+    fn json_is_the_default_without_a_terminal() {
         let json = [LogFormat::Auto, LogFormat::Text, LogFormat::Json]
             .map(|format| [is_json(format, true), is_json(format, false)]);
         assert_eq!(json, [[false, true], [false, false], [true, true]]);

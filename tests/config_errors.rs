@@ -334,7 +334,7 @@ fn errors_do_not_show_what_may_be_secret() {
         (
             "[kafka.properties]",
             "[kafka.properties]\n\"sasl.oauthbearer.token.endpoint.url\" = \"https://user:hush@host\"",
-            "not supported in this build: OAuth/OIDC",
+            "this build of librdkafka has no OAuth/OIDC support",
         ),
         ("[kafka]", "[kafka]\nbootstrap_servers = \"b:9092,SSL://user:hu,sh@host:9092\"", "holds no user"),
     ];

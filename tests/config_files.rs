@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use watermaster_settings::config::{Config, Fallback, KEYS, Key, Origin, REFUSED_PROPERTIES};
+use watermaster_settings::config::{Config, Fallback, Origin, REFUSED_PROPERTIES, SCHEMA};
 
 const NOTHING: [(std::ffi::OsString, std::ffi::OsString); 0] = [];
 
@@ -28,7 +28,8 @@ fn every_shipped_file_is_valid_without_a_warning() {
 }
 
 /// The line of the reference that holds `key`, commented out or not.
-fn reference_line(text: &str, key: &Key) -> String {
+fn reference_line(text: &str, key: &str) -> String {
+    let (section_of_key, name) = key.rsplit_once('.').expect("every key stands in a section");
     let header =
         |line: &str| line.trim_start_matches('[').split(']').next().unwrap_or_default().replace(".home-loan", "");
     let mut section = String::new();
@@ -37,18 +38,18 @@ fn reference_line(text: &str, key: &Key) -> String {
             section = header(line);
         }
         let assignment = line.strip_prefix("# ").unwrap_or(line);
-        if section == key.section && assignment.split(" = ").next() == Some(key.name) {
+        if section == section_of_key && assignment.split(" = ").next() == Some(name) {
             return line.to_owned();
         }
     }
-    panic!("the reference names {}.{}", key.section, key.name);
+    panic!("the reference names {key}");
 }
 
 #[test]
 fn the_reference_names_every_key_with_its_default() {
     let text = std::fs::read_to_string(shipped("watermaster.reference.toml")).unwrap();
-    for key in KEYS {
-        let line = reference_line(&text, key);
+    for (section, key) in SCHEMA.keys() {
+        let line = reference_line(&text, &section.child(key.name).to_string());
         match key.fallback {
             Fallback::Text(default) => {
                 let value = line.split(" = ").nth(1).unwrap().split(" #").next().unwrap().trim();
@@ -111,9 +112,9 @@ fn origins_are_lines_variables_and_defaults() {
     let variable = [("WATERMASTER_KAFKA__GROUP_ID".into(), "other".into())];
     let config =
         Config::load(&shipped("watermaster.minimal.toml"), variable, watermaster_kafka::PROPERTY_RULES).unwrap();
-    let origin = |section: &str, name: &str| {
-        let found = config.effective.iter().find(|entry| entry.section == section && entry.name == name);
-        found.unwrap_or_else(|| panic!("{section}.{name}")).origin.clone()
+    let origin = |key: &str| {
+        let found = config.effective.iter().find(|entry| entry.key.to_string() == key);
+        found.unwrap_or_else(|| panic!("{key}")).origin.clone()
     };
     let line = std::fs::read_to_string(shipped("watermaster.minimal.toml"))
         .unwrap()
@@ -122,11 +123,11 @@ fn origins_are_lines_variables_and_defaults() {
         .unwrap()
         + 1;
     assert_eq!(
-        origin("service[0]", "capacity"),
+        origin("service[0].capacity"),
         Origin::File { path: shipped("watermaster.minimal.toml"), line: Some(line) }
     );
-    assert_eq!(origin("service[0]", "cycle"), Origin::Default);
-    assert_eq!(origin("kafka", "group_id"), Origin::Variable("WATERMASTER_KAFKA__GROUP_ID".to_owned()));
+    assert_eq!(origin("service[0].cycle"), Origin::Default);
+    assert_eq!(origin("kafka.group_id"), Origin::Variable("WATERMASTER_KAFKA__GROUP_ID".to_owned()));
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! A configuration is reloaded as a whole or not at all; what a running program can't change is refused by key.
+//! A configuration is reloaded as a whole or not at all; keys that a running program can't change are refused by name.
 
 use std::path::{Path, PathBuf};
 
 use watermaster::reload::Configuration;
-use watermaster_settings::config::{Config, KEYS, RELOADED};
+use watermaster_settings::config::{Config, SCHEMA};
 
 const SECRET: &str = "sasl-password";
 
-/// A configuration that says everything a reload may change, and something that it may not.
+/// A configuration with every key that a reload may change, and some that it may not.
 fn text(change: impl Fn(String) -> String) -> String {
     change(
         r#"[kafka]
@@ -60,7 +60,7 @@ impl File {
         File { configuration: Configuration::new(path.clone(), config), path, _dir: dir }
     }
 
-    /// Writes the file anew and reloads it: the keys that changed, or the errors as text.
+    /// Writes the file anew, reloads it, and returns the changed keys or the errors as text.
     fn reload(&self, from: &str, to: &str) -> Result<Vec<String>, String> {
         self.reload_all(&[(from, to)])
     }
@@ -97,12 +97,17 @@ fn every_key_of_a_policy_takes_effect() {
         ("queue_capacity = 10000", "queue_capacity = 10", "shape.queue_capacity"),
         ("max_delay = \"60s\"", "max_delay = \"30s\"", "shape.max_delay"),
         ("overflow = \"dead_letter\"", "overflow = \"pause\"", "shape.overflow"),
+        ("[service.shape]\n", "[service.shape]\nqueue_bytes = \"1MiB\"\n", "shape.queue_bytes"),
+        ("[service.shape]\n", "[service.shape]\nburst = 0.5\n", "shape.burst"),
         ("weight = 2.0\n", "weight = 3.0\n", "client.home-loan.weight"),
         ("rate = 50 ", "rate = 60, burst = 50 ", "client.home-loan.limit.rate"),
+        ("rate = 50 ", "rate = 50, per = \"2s\" ", "client.home-loan.limit.per"),
+        ("rate = 50 ", "rate = 50, burst = 60 ", "client.home-loan.limit.burst"),
     ];
-    for key in RELOADED {
-        assert!(KEYS.iter().any(|known| known.section == "service" && known.name == *key), "{key} is a key");
-        assert!(changes.iter().any(|(.., changed)| changed == key), "{key} is tried here");
+    for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads) {
+        let key = section.child(key.name).to_string();
+        let is_tried = |changed: &str| key == format!("service.{}", changed.replace(".home-loan", ""));
+        assert!(changes.iter().any(|(.., changed)| is_tried(changed)), "{key} is tried here");
     }
     for (from, to, key) in changes {
         let file = File::new();
@@ -114,7 +119,7 @@ fn every_key_of_a_policy_takes_effect() {
 }
 
 #[test]
-fn clients_come_and_go() {
+fn a_reload_adds_and_removes_clients() {
     let file = File::new();
     let with_another = "weight = 2.0\n[service.client.car-loan]\nweight = 0.5\n[service.client.home-loan.more]\n";
     let changed = file.reload("weight = 2.0\nlimit = { rate = 50 }\n", "[service.client.car-loan]\nweight = 0.5\n");
@@ -126,7 +131,7 @@ fn clients_come_and_go() {
 }
 
 #[test]
-fn what_takes_a_restart_is_refused_by_key_and_nothing_changes() {
+fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
     let changes = [
         ("localhost:9092", "elsewhere:9092", "kafka.bootstrap_servers"),
         (SECRET, "another", "kafka.properties"),
@@ -171,10 +176,10 @@ fn a_broken_file_is_refused_with_the_error_that_check_gives() {
 }
 
 #[test]
-fn nothing_changed_is_fine() {
+fn an_unchanged_file_is_accepted() {
     let file = File::new();
     assert_eq!(file.reload("capacity = 2000", "capacity = 2000"), Ok(vec![]));
     let (before, after) = (Path::new("a"), Path::new("b"));
     let parse = |path| Config::parse(&text(|text| text), path, [], watermaster_kafka::PROPERTY_RULES).unwrap();
-    assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "where it stands is no difference");
+    assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "the path makes no difference");
 }

@@ -407,7 +407,7 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     bench.broker.expel_a_member();
     let shown = engine.until("another consumer", |shown| shown.consumer_recreations == 1);
     assert!(!shown.ready && shown.partitions.is_empty(), "{shown:?}");
-    bench.broker.let_join();
+    bench.broker.allow_joins();
     bench.feed(100..200);
     // The counts go on: only the consumer is another.
     let shown = engine.until("all admitted", |shown| admitted(shown) == 200);

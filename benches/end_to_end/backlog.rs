@@ -1,4 +1,4 @@
-//! What a delayed record takes in memory: resident with all records held, and with none.
+//! Measures the memory that a delayed record takes: resident memory with all records held, minus that with none.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,20 +12,21 @@ use crate::process::Running;
 use crate::report::{Report, free_memory};
 use crate::runner::Runner;
 use crate::table;
-use crate::topics::{Made, Topics};
+use crate::topics::{CreatedTopics, Topics};
 use crate::turns::in_turn;
 use crate::workload::Workload;
 
-/// What it takes to start.
-const START: Duration = Duration::from_secs(5);
-/// The longest time that no more records are held.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// What is left to others if no bound of memory was given: the broker's pages, too.
-const MARGIN: f64 = 3.0 * 1024.0 * MIB;
+/// Time for the program to start and to read its first records.
+const STARTUP_TIME: Duration = Duration::from_secs(5);
+/// The run ends when the number of held records has not grown for this long.
+const GROWTH_TIMEOUT: Duration = Duration::from_secs(30);
+/// Free memory left to other processes, such as the broker's page cache, unless `--memory` sets a bound.
+const RESERVED_BYTES: f64 = 3.0 * 1024.0 * MIB;
 
-const HEADS: [&str; 7] = ["records", "", "held", "MiB with none", "MiB with them", "peak MiB", "bytes a record"];
+const HEADS: [&str; 7] =
+    ["records", "", "held", "MiB with none held", "MiB with all held", "peak MiB", "bytes per record"];
 
-/// One run: held records, and memory in bytes.
+/// Held records of one run, and the memory of the process in bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Memory {
     held: f64,
@@ -33,18 +34,18 @@ struct Memory {
     peak: f64,
 }
 
-/// Prints bytes per record, for each number of records.
+/// Prints the bytes per held record for each number of records.
 pub fn measure(broker: &str, options: &Options, points: &[u64], report: &Report) {
     let topics = Topics::new(broker, options.workload().partitions);
-    let bound = options.memory.map_or(free_memory() - MARGIN, |gibibytes| gibibytes * 1024.0 * MIB);
-    let bounded = format!("or until watermaster's memory is {:.1} GiB", bound / 1024.0 / MIB);
+    let bound = options.memory.map_or(free_memory() - RESERVED_BYTES, |gibibytes| gibibytes * 1024.0 * MIB);
+    let bounded = format!("or until the memory of Watermaster reaches {:.1} GiB", bound / 1024.0 / MIB);
     let runners = options.runners(options.commit_interval());
     let mut rows = Vec::new();
     for &records in points {
         let workload = Workload { records, ..options.workload() };
-        let (nothing, filled) = (topics.sources(1), topics.filled(&workload));
+        let (empty_source, filled) = (topics.sources(1), topics.filled(&workload));
         let runs = in_turn(options.pairs(), &runners, |runner| {
-            let empty = run(&topics, &nothing, &Workload { records: 0, ..workload.clone() }, runner, bound);
+            let empty = run(&topics, &empty_source, &Workload { records: 0, ..workload.clone() }, runner, bound);
             let full = run(&topics, &filled, &workload, runner, bound);
             eprintln!("{:.0} held in {:.0} MiB", full.held, full.resident / MIB);
             [empty, full]
@@ -72,35 +73,35 @@ pub fn measure(broker: &str, options: &Options, points: &[u64], report: &Report)
     }
     let Workload { bytes, clients, partitions, .. } = options.workload();
     println!(
-        "\nRecords of {bytes} bytes, {clients} clients, each in one of {partitions} partitions, all held, {bounded}.\n"
+        "\nRecords of {bytes} bytes, {clients} clients, each in one of {partitions} partitions; all held, {bounded}.\n"
     );
     table::print(2, &HEADS, &rows);
 }
 
-fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner, bound: f64) -> Memory {
-    let (_made, lanes) = topics.behind(sources);
-    let mut running = runner.start(workload, topics.broker(), &lanes);
-    let held = await_held(&mut running, workload, bound);
+fn run(topics: &Topics, sources: &CreatedTopics<'_>, workload: &Workload, runner: &Runner, bound: f64) -> Memory {
+    let (_created, routes) = topics.outputs_for(sources);
+    let mut running = runner.start(workload, topics.broker(), &routes);
+    let held = wait_until_held(&mut running, workload, bound);
     Memory { held, resident: running.resident_bytes(), peak: running.peak_bytes() }
 }
 
-/// Until all are held, or as many as the memory takes.
-fn await_held(running: &mut Running, workload: &Workload, bound: f64) -> f64 {
+/// Waits until all records are held or the memory bound is reached; returns the number of held records.
+fn wait_until_held(running: &mut Running, workload: &Workload, bound: f64) -> f64 {
     let began = Instant::now();
     let (mut most, mut since) = (0.0, began);
     loop {
         running.assert_alive();
-        let held = running.scraped("watermaster_backlog_records");
+        let held = running.metric_sum("watermaster_backlog_records");
         if held > most {
             (most, since) = (held, Instant::now());
         }
-        // One may have gone before there was a backlog, and one in the next cycle.
-        let all = held + 2.0 >= workload.records as f64 && began.elapsed() >= START;
+        // One record may be admitted before the backlog starts, and one in the next cycle.
+        let all = held + 2.0 >= workload.records as f64 && began.elapsed() >= STARTUP_TIME;
         if all || running.resident_bytes() >= bound {
             return held;
         }
-        if since.elapsed() >= PATIENCE {
-            eprint!("no more than {held:.0} are held: ");
+        if since.elapsed() >= GROWTH_TIMEOUT {
+            eprint!("the backlog stopped growing at {held:.0} records: ");
             return held;
         }
         thread::sleep(Duration::from_millis(100));

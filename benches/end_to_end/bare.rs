@@ -1,7 +1,7 @@
-//! Consumes and produces, decides nothing: what watermaster is compared with.
+//! The bare loop: consumes and produces without deciding anything. Watermaster is compared with it.
 //!
-//! Written as its author would: `BaseConsumer` and `BaseProducer` of rdkafka, with the librdkafka properties that watermaster
-//! uses, and commits as often as watermaster does.
+//! The loop uses rdkafka's `BaseConsumer` and `BaseProducer` with Watermaster's librdkafka properties, and commits at
+//! the same interval, so the difference between the two is the cost of deciding.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
-/// What it says once all is forwarded and committed.
+/// The line printed once all records are forwarded and committed.
 pub const DONE: &str = "done";
-const PATIENCE: Duration = Duration::from_secs(30);
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What one of the loops is to do.
+/// The work of one loop.
 pub struct Task {
     pub broker: String,
     pub source: String,
@@ -32,13 +32,13 @@ pub enum Transactions {
     Yes,
 }
 
-/// Forwards all records, says so, and waits to be killed.
+/// Forwards all records, prints [`DONE`], and waits to be killed.
 pub fn run(task: &Task) {
     let (consumer, producer) = (consumer(task), producer(task));
-    consumer.subscribe(&[&task.source]).expect("a subscription");
+    consumer.subscribe(&[&task.source]).expect("the topic can be subscribed");
     if task.transactions == Transactions::Yes {
-        producer.init_transactions(PATIENCE).expect("an epoch");
-        producer.begin_transaction().expect("a transaction");
+        producer.init_transactions(TRANSACTION_TIMEOUT).expect("the producer gets its id and epoch");
+        producer.begin_transaction().expect("the first transaction begins");
     }
     let (mut forwarded, mut committed) = (0, 0);
     let mut round = Instant::now();
@@ -48,7 +48,7 @@ pub fn run(task: &Task) {
                 forward(&producer, &task.target, &message);
                 forwarded += 1;
             }
-            Some(Err(error)) => eprintln!("  the loop goes on: {error}"),
+            Some(Err(error)) => eprintln!("  the loop continues after an error: {error}"),
             None => {}
         }
         if round.elapsed() >= task.commit_interval || forwarded == task.records {
@@ -59,8 +59,8 @@ pub fn run(task: &Task) {
         }
     }
     println!("{DONE}");
-    std::io::stdout().flush().expect("somebody listens");
-    // Measured from outside while it waits here.
+    std::io::stdout().flush().expect("the benchmark reads standard output");
+    // The benchmark reads CPU and memory of this process from outside while it waits here.
     std::thread::sleep(Duration::from_secs(600));
 }
 
@@ -79,7 +79,7 @@ fn consumer(task: &Task) -> BaseConsumer {
         .set("queued.min.messages", "20000")
         .set("fetch.max.bytes", "16777216")
         .create()
-        .expect("a consumer")
+        .expect("the consumer configuration is valid")
 }
 
 fn producer(task: &Task) -> BaseProducer {
@@ -99,7 +99,7 @@ fn producer(task: &Task) -> BaseProducer {
     if task.transactions == Transactions::Yes {
         config.set("transactional.id", &task.target).set("transaction.timeout.ms", "60000");
     }
-    config.create().expect("a producer")
+    config.create().expect("the producer configuration is valid")
 }
 
 fn forward(producer: &BaseProducer, target: &str, message: &BorrowedMessage<'_>) {
@@ -120,19 +120,22 @@ fn forward(producer: &BaseProducer, target: &str, message: &BorrowedMessage<'_>)
 }
 
 fn commit(transactions: Transactions, consumer: &BaseConsumer, producer: &BaseProducer) {
-    // `flush` looks up once in 100 ms where no report says that a record arrived; `poll` spins through its last millisecond.
+    // Successful deliveries make no report here (`delivery.report.only.error`), so `flush` would notice them only every
+    // 100 ms, and `poll` with a timeout busy-waits through its last millisecond.
     while producer.in_flight_count() > 0 {
         producer.poll(Duration::ZERO);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let position = consumer.position().expect("it has read");
+    let position = consumer.position().expect("the consumer has a position");
     match transactions {
-        Transactions::No => consumer.commit(&position, CommitMode::Async).expect("a commit begins"),
+        Transactions::No => consumer.commit(&position, CommitMode::Async).expect("the commit is sent"),
         Transactions::Yes => {
-            let group = consumer.group_metadata().expect("it is a member");
-            producer.send_offsets_to_transaction(&position, &group, PATIENCE).expect("offsets are taken");
-            producer.commit_transaction(PATIENCE).expect("the transaction is committed");
-            producer.begin_transaction().expect("another transaction");
+            let group = consumer.group_metadata().expect("the consumer is a group member");
+            producer
+                .send_offsets_to_transaction(&position, &group, TRANSACTION_TIMEOUT)
+                .expect("the broker takes the offsets");
+            producer.commit_transaction(TRANSACTION_TIMEOUT).expect("the transaction is committed");
+            producer.begin_transaction().expect("the next transaction begins");
         }
     }
 }

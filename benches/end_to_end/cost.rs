@@ -1,4 +1,4 @@
-//! What a run costs.
+//! Measures CPU, time and memory of a run.
 
 use std::fmt;
 use std::thread;
@@ -8,30 +8,30 @@ use serde::Serialize;
 
 use crate::process::Running;
 use crate::runner::Runner;
-use crate::topics::{Lane, Made, Probe, Topics};
+use crate::topics::{CreatedTopics, Probe, Route, Topics};
 use crate::turns::in_turn;
 use crate::workload::{self, Workload};
 
-/// The longest that a run may take.
-const LONGEST: Duration = Duration::from_secs(3600);
-/// How long it is watched with nothing to do.
-const IDLE: Duration = Duration::from_secs(10);
+/// The time after which a run counts as failed.
+const RUN_TIMEOUT: Duration = Duration::from_secs(3600);
+/// The time for which an idle program is measured.
+const IDLE_TIME: Duration = Duration::from_secs(10);
 
-/// One run, from its start until all records are committed.
+/// The cost of one run, from its start until all records are committed.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Cost {
     /// User and system time of the whole process.
     pub cpu_seconds: f64,
     pub wall_seconds: f64,
-    /// From the first arrivals on: what a start takes is left out, and what had arrived by then, too.
+    /// Throughput after the first arrival. Excludes the time of the start and the records that had arrived by then.
     pub records_per_second: f64,
-    /// The most that was resident at once.
+    /// Peak resident memory.
     pub peak_bytes: f64,
-    /// How long a round took on average; 0 for others than watermaster.
+    /// Mean duration of a commit round; 0 for programs other than Watermaster.
     pub round_seconds: f64,
-    /// Which part was delayed or rejected; 0 for others than watermaster.
-    pub turned: f64,
-    /// Which part of a core is used when all is forwarded and nothing more comes, if that was asked for.
+    /// Fraction of the records that were delayed or rejected; 0 for programs other than Watermaster.
+    pub delayed_or_rejected: f64,
+    /// Fraction of a core used once all records are forwarded, if requested.
     pub idle: Option<f64>,
 }
 
@@ -47,108 +47,109 @@ impl fmt::Display for Cost {
     }
 }
 
-/// What each of them costs, pair by pair.
+/// Measures the costs of each program, pair by pair.
 pub fn compare(broker: &str, workload: &Workload, runners: &[Runner], pairs: usize, idle: bool) -> Vec<Vec<Cost>> {
     let topics = Topics::new(broker, workload.partitions);
-    // What comes while it runs comes to a topic of its own.
+    // A live workload is sent during each run, so each run needs a source of its own.
     let filled = (!workload.live()).then(|| topics.filled(workload));
     in_turn(pairs, runners, |runner| {
         let own = workload.live().then(|| topics.sources(workload.services));
-        let sources = own.as_ref().or(filled.as_ref()).expect("one of both");
+        let sources = own.as_ref().or(filled.as_ref()).expect("a workload is either live or filled beforehand");
         let cost = run(&topics, sources, workload, runner, idle);
         eprintln!("{cost}");
         cost
     })
 }
 
-/// Runs a forwarder until all records have arrived, and it says that all are committed if it says so at all.
-fn run(topics: &Topics, sources: &Made<'_>, workload: &Workload, runner: &Runner, idle: bool) -> Cost {
-    let (_made, lanes) = topics.behind(sources);
+/// Runs a program until all records have arrived and, where the program shows its commits, are committed.
+fn run(topics: &Topics, sources: &CreatedTopics<'_>, workload: &Workload, runner: &Runner, idle: bool) -> Cost {
+    let (_created, routes) = topics.outputs_for(sources);
     thread::scope(|scope| {
         let began = Instant::now();
-        let mut running = runner.start(workload, topics.broker(), &lanes);
+        let mut running = runner.start(workload, topics.broker(), &routes);
         if workload.live() {
             scope.spawn(|| {
                 thread::sleep(workload::LEAD);
-                workload::send(topics.broker(), &lanes[0].source, workload, Instant::now());
+                workload::send(topics.broker(), &routes[0].source, workload, Instant::now());
             });
         }
-        let flowing = scope.spawn(|| Flowing::awaited(&topics.probe(), &lanes));
+        let first = scope.spawn(|| FirstArrival::wait(&topics.probe(), &routes));
         if runner.bare() {
-            running.await_done();
+            running.wait_until_done();
         } else {
-            await_arrival(&topics.probe(), &lanes, workload, &mut running);
-            if running.tells() {
-                await_commit(topics, &lanes, &mut running);
+            wait_until_arrived(&topics.probe(), &routes, workload, &mut running);
+            if running.has_metrics() {
+                wait_until_committed(topics, &routes, &mut running);
             }
         }
         let (ended, cpu_seconds) = (Instant::now(), running.cpu_seconds());
-        let flowing = flowing.join().expect("something arrived");
+        let first = first.join().expect("a record arrived");
         let [delayed, rejected, rounds, seconds] =
             ["delayed_total", "rejected_total", "round_seconds_count", "round_seconds_sum"]
-                .map(|name| running.scraped(&format!("watermaster_{name}")));
+                .map(|name| running.metric_sum(&format!("watermaster_{name}")));
         Cost {
             cpu_seconds,
             wall_seconds: ended.duration_since(began).as_secs_f64(),
-            records_per_second: flowing.rate(workload.records, ended),
+            records_per_second: first.rate_since(workload.records, ended),
             peak_bytes: running.peak_bytes(),
             round_seconds: seconds / rounds.max(1.0),
-            turned: (delayed + rejected) / workload.records as f64,
-            idle: (idle && !runner.bare()).then(|| idle_part(&running)),
+            delayed_or_rejected: (delayed + rejected) / workload.records as f64,
+            idle: (idle && !runner.bare()).then(|| idle_fraction(&running)),
         }
     })
 }
 
-/// When something had arrived, and how much.
-struct Flowing {
+/// The time at which records had first arrived, and the number of arrived records at that time.
+struct FirstArrival {
     at: Instant,
     arrived: u64,
 }
 
-impl Flowing {
-    fn awaited(probe: &Probe, lanes: &[Lane]) -> Flowing {
+impl FirstArrival {
+    fn wait(probe: &Probe, routes: &[Route]) -> FirstArrival {
         let began = Instant::now();
         loop {
             let at = Instant::now();
-            let topics = lanes.iter().flat_map(|lane| [&lane.target, &lane.dead_letter]);
+            let topics = routes.iter().flat_map(|route| [&route.target, &route.dead_letter]);
             let arrived = topics.flat_map(|topic| probe.ends(topic)).sum();
             if arrived > 0 {
-                return Flowing { at, arrived };
+                return FirstArrival { at, arrived };
             }
-            assert!(began.elapsed() < LONGEST, "nothing arrives");
-            thread::sleep(often(lanes, probe));
+            assert!(began.elapsed() < RUN_TIMEOUT, "no record arrived");
+            thread::sleep(probe_interval(routes, probe));
         }
     }
 
-    fn rate(&self, records: u64, ended: Instant) -> f64 {
+    fn rate_since(&self, records: u64, ended: Instant) -> f64 {
         records.saturating_sub(self.arrived) as f64 / ended.duration_since(self.at).as_secs_f64()
     }
 }
 
-/// Answering for many partitions takes the broker a while, which those who forward would have to wait for.
-fn often(lanes: &[Lane], probe: &Probe) -> Duration {
-    Duration::from_millis(20 + lanes.len() as u64 * probe.partitions() / 10)
+/// The interval between probes. It grows with the number of partitions: answering for many partitions keeps the broker
+/// busy, and the measured program would have to wait.
+fn probe_interval(routes: &[Route], probe: &Probe) -> Duration {
+    Duration::from_millis(20 + routes.len() as u64 * probe.partitions() / 10)
 }
 
-/// Partition by partition: what came from one goes to the same one of either topic. Markers of transactions count as
-/// offsets too, so it may not be over yet.
-fn await_arrival(probe: &Probe, lanes: &[Lane], workload: &Workload, running: &mut Running) {
+/// Waits until the outputs of each partition have as many offsets as its source; records keep their partition number.
+/// Transaction markers also take offsets, so the last records may still be on their way.
+fn wait_until_arrived(probe: &Probe, routes: &[Route], workload: &Workload, running: &mut Running) {
     let began = Instant::now();
-    let often = often(lanes, probe);
+    let interval = probe_interval(routes, probe);
     let mut pause = || {
-        assert!(began.elapsed() < LONGEST, "the forwarder takes too long");
+        assert!(began.elapsed() < RUN_TIMEOUT, "the program did not forward all records in time");
         running.assert_alive();
-        thread::sleep(often);
+        thread::sleep(interval);
     };
-    let sent = || lanes.iter().flat_map(|lane| probe.ends(&lane.source)).sum::<u64>();
+    let sent = || routes.iter().flat_map(|route| probe.ends(&route.source)).sum::<u64>();
     while sent() < workload.records {
         pause();
     }
-    for lane in lanes {
-        let asked = probe.ends(&lane.source);
+    for route in routes {
+        let wanted = probe.ends(&route.source);
         let arrived = || {
-            let both = probe.ends(&lane.target).into_iter().zip(probe.ends(&lane.dead_letter));
-            both.zip(&asked).all(|((target, dead), &asked)| target + dead >= asked)
+            let both = probe.ends(&route.target).into_iter().zip(probe.ends(&route.dead_letter));
+            both.zip(&wanted).all(|((target, dead), &wanted)| target + dead >= wanted)
         };
         while !arrived() {
             pause();
@@ -156,21 +157,21 @@ fn await_arrival(probe: &Probe, lanes: &[Lane], workload: &Workload, running: &m
     }
 }
 
-/// Until the group has committed all that is in the sources. Watermaster tells it too, but with many clients its sums are of
-/// some rounds ago, and each scrape takes CPU.
-fn await_commit(topics: &Topics, lanes: &[Lane], running: &mut Running) {
-    for lane in lanes {
-        let probe = topics.probe_of(&lane.group(&lanes[0]));
-        let asked = probe.ends(&lane.source);
-        while probe.committed(&lane.source).into_iter().zip(&asked).any(|(committed, &asked)| committed < asked) {
+/// Waits until the group has committed the ends of all sources. Watermaster's metrics are not used for this: with many
+/// clients their sums lag by some rounds, and each scrape takes CPU.
+fn wait_until_committed(topics: &Topics, routes: &[Route], running: &mut Running) {
+    for route in routes {
+        let probe = topics.probe_of(&route.group(&routes[0]));
+        let wanted = probe.ends(&route.source);
+        while probe.committed(&route.source).into_iter().zip(&wanted).any(|(committed, &wanted)| committed < wanted) {
             running.assert_alive();
-            thread::sleep(often(lanes, &probe) / 4);
+            thread::sleep(probe_interval(routes, &probe) / 4);
         }
     }
 }
 
-fn idle_part(running: &Running) -> f64 {
+fn idle_fraction(running: &Running) -> f64 {
     let (before, began) = (running.cpu_seconds(), Instant::now());
-    thread::sleep(IDLE);
+    thread::sleep(IDLE_TIME);
     (running.cpu_seconds() - before) / began.elapsed().as_secs_f64()
 }

@@ -1,20 +1,20 @@
-//! Medians and their like, and how they are written.
+//! Medians, quantiles and their text form.
 
 pub const MIB: f64 = 1024.0 * 1024.0;
 
-/// In ascending order.
+/// Returns the values in ascending order.
 pub fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values
 }
 
-/// The value below which this part lies; the upper one of two in the middle.
-pub fn quantile(sorted: &[f64], part: f64) -> f64 {
-    sorted[((sorted.len() as f64 * part) as usize).min(sorted.len() - 1)]
+/// Returns the value at this fraction of the sorted values; the upper one if two are in the middle.
+pub fn quantile(sorted: &[f64], fraction: f64) -> f64 {
+    sorted[((sorted.len() as f64 * fraction) as usize).min(sorted.len() - 1)]
 }
 
-/// The median, with the least and the largest.
+/// A median with the smallest and the largest value.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 pub struct Spread {
     pub median: f64,
@@ -23,7 +23,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one.
+    /// Computes the spread of at least one value.
     pub fn of(values: impl Iterator<Item = f64>) -> Spread {
         let values = sorted(values);
         Spread { median: quantile(&values, 0.5), least: values[0], largest: values[values.len() - 1] }

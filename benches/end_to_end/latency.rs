@@ -1,4 +1,4 @@
-//! How long a record is on its way: from sending it to reading it from the target, committed.
+//! Measures latency: the time from sending a record to reading it, committed, from the target.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,22 +17,22 @@ use crate::topics::Topics;
 use crate::turns::in_turn;
 use crate::workload::{self, Workload};
 
-/// What a program does first takes longer; those records are not counted.
+/// Records sent in this time are not counted: a program that has just started is slower.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// The longest time that nothing arrives.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time without an arrival after which a run counts as failed.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 const HEADS: [&str; 10] =
     ["commit ms", "load %", "records/s", "", "p50", "p99", "p99.9", "largest", "added p99", "records"];
 
-/// Prints percentiles of each program, all runs together, for each commit interval and load.
+/// Prints the percentiles of each program over all its runs, for each commit interval and load.
 pub fn sweep(broker: &str, options: &Options, report: &Report) {
     let topics = Topics::new(broker, options.workload().partitions);
     let mut rows = Vec::new();
     for &interval in &options.commit_intervals {
         for &load in &options.load {
             let (workload, runners) = (options.steady(load), options.runners(interval));
-            eprintln!("a commit each {interval} ms: {workload}");
+            eprintln!("commit interval {interval} ms: {workload}");
             let runs = in_turn(options.pairs(), &runners, |runner| {
                 let millis = sorted(run(&topics, &workload, runner).into_iter());
                 eprintln!("p50 {:.1} ms, p99 {:.1} ms", quantile(&millis, 0.5), quantile(&millis, 0.99));
@@ -45,12 +45,12 @@ pub fn sweep(broker: &str, options: &Options, report: &Report) {
             rows.extend(all.iter().map(|row| point.iter().cloned().chain(row.cells()).collect::<Vec<_>>()));
         }
     }
-    println!("\nMilliseconds from sending to reading from the target, committed, all runs together.");
-    println!("Added: a run's p99 less that of the loop in the same pair, median (least–largest).\n");
+    println!("\nMilliseconds from sending a record to reading it, committed, from the target; all runs together.");
+    println!("added p99: p99 of a run minus p99 of the loop in the same pair; median (smallest–largest).\n");
     table::print(4, &HEADS, &rows);
 }
 
-/// What is told of a program. In milliseconds.
+/// Latencies of a program in milliseconds, over all its runs.
 #[derive(serde::Serialize)]
 struct Percentiles {
     name: String,
@@ -59,18 +59,18 @@ struct Percentiles {
     p99: f64,
     p999: f64,
     largest: f64,
-    /// Over the loop, pair by pair.
+    /// p99 minus that of the loop, pair by pair.
     added_p99: Option<Spread>,
     records: usize,
 }
 
-/// Of the runs of each program, each in ascending order.
+/// Computes the percentiles of each program. The latencies of each run come in ascending order.
 fn percentiles(runners: &[Runner], runs: Vec<Vec<Vec<f64>>>) -> Vec<Percentiles> {
     let p99s = |runs: &[Vec<f64>]| runs.iter().map(|millis| quantile(millis, 0.99)).collect::<Vec<_>>();
     let base = runners.iter().position(Runner::bare).map(|n| p99s(&runs[n]));
     let each = runners.iter().zip(runs).map(|(runner, runs)| {
-        let against = base.as_ref().filter(|_| !runner.bare());
-        let added = against.map(|base| Spread::of(p99s(&runs).iter().zip(base).map(|(p99, base)| p99 - base)));
+        let compared = base.as_ref().filter(|_| !runner.bare());
+        let added = compared.map(|base| Spread::of(p99s(&runs).iter().zip(base).map(|(p99, base)| p99 - base)));
         let all = sorted(runs.into_iter().flatten());
         Percentiles {
             name: runner.name.clone(),
@@ -96,12 +96,12 @@ impl Percentiles {
 
 fn run(topics: &Topics, workload: &Workload, runner: &Runner) -> Vec<f64> {
     let sources = topics.sources(1);
-    let (_made, lanes) = topics.behind(&sources);
-    let _running = runner.start(workload, topics.broker(), &lanes);
+    let (_created, routes) = topics.outputs_for(&sources);
+    let _running = runner.start(workload, topics.broker(), &routes);
     let began = Instant::now();
     thread::scope(|scope| {
-        scope.spawn(|| workload::send(topics.broker(), &lanes[0].source, workload, began));
-        read(topics.broker(), &lanes[0].target, workload.records, began)
+        scope.spawn(|| workload::send(topics.broker(), &routes[0].source, workload, began));
+        read(topics.broker(), &routes[0].target, workload.records, began)
     })
 }
 
@@ -113,20 +113,24 @@ fn read(broker: &str, target: &str, records: u64, began: Instant) -> Vec<f64> {
         .set("isolation.level", "read_committed")
         .set("fetch.wait.max.ms", "10")
         .create()
-        .expect("a consumer");
-    consumer.subscribe(&[target]).expect("a subscription");
+        .expect("the consumer configuration is valid");
+    consumer.subscribe(&[target]).expect("the topic can be subscribed");
     let (mut millis, mut read, mut last) = (Vec::new(), 0, Instant::now());
     while read < records {
-        assert!(last.elapsed() < PATIENCE, "{read} of {records} records arrived");
-        // Nothing also means that the group did something.
+        assert!(last.elapsed() < ARRIVAL_TIMEOUT, "{read} of {records} records arrived");
+        // `poll` also returns nothing after group events.
         let Some(message) = consumer.poll(Duration::from_secs(1)) else { continue };
-        let message = message.expect("a record");
-        let sent = workload::sent_at(message.payload().expect("a value")).expect("a value of ours");
+        let message = message.expect("the record can be read");
+        let sent = workload::sent_at(message.payload().expect("the record has a value"))
+            .expect("the value carries its send time");
         if sent > WARM_UP {
             millis.push((began.elapsed().saturating_sub(sent)).as_secs_f64() * 1e3);
         }
         (read, last) = (read + 1, Instant::now());
     }
-    assert!(!millis.is_empty(), "all {records} records were sent within the first {WARM_UP:?}, which are not counted");
+    assert!(
+        !millis.is_empty(),
+        "all {records} records were sent within the warm-up of {WARM_UP:?}, which is not counted"
+    );
     millis
 }

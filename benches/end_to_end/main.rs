@@ -1,17 +1,19 @@
-//! What a decision costs end to end: `watermaster run` beside loops that consume and produce and decide nothing.
+//! Measures the cost of a decision end to end: compares `watermaster run` with bare loops, which consume and produce
+//! without deciding anything.
 //!
-//! Needs a broker: `WATERMASTER_TEST_BROKER=localhost:9092 cargo bench --bench end_to_end` (`scripts/bench` starts one, and tells
-//! of all options with `--help`). All forward the same records on the same broker, in turn, in alternating order.
+//! Needs a broker: `WATERMASTER_TEST_BROKER=localhost:9092 cargo bench --bench end_to_end`. `scripts/bench` starts one,
+//! and explains all options with `--help`. All programs forward the same records on the same broker, in turn, in
+//! alternating order.
 //!
-//! - `bare.rs`: the loops
-//! - `runner.rs`, `process.rs`: how each program is started, and what it takes while it runs
+//! - `options.rs`, `axis.rs`: the command line, and the axis and points of `--scale`
+//! - `workload.rs`, `topics.rs`: the records and their topics
+//! - `bare.rs`: the bare loops
+//! - `runner.rs`, `process.rs`, `turns.rs`: the programs, a running process, and the order of the runs
 //! - `cost.rs`, `results.rs`: CPU, time and memory of a run, and ratios pair by pair
-//! - `latency.rs`: how long a record is on its way
-//! - `backlog.rs`: what a delayed record takes in memory
-//! - `scale.rs`: curves
-//! - `workload.rs`, `topics.rs`, `turns.rs`: what is forwarded, from where, and when
-//! - `figures.rs`, `table.rs`, `report.rs`: medians, tables, and what is kept as JSON
+//! - `latency.rs`, `backlog.rs`, `scale.rs`: latency, memory per delayed record, and costs at each point of an axis
+//! - `figures.rs`, `table.rs`, `report.rs`: medians, tables, and the JSON report
 
+mod axis;
 mod backlog;
 mod bare;
 mod cost;
@@ -39,10 +41,10 @@ fn main() {
     if let Some(task) = options.bare_task() {
         return bare::run(&task);
     }
-    let refused = options.refused().map(str::to_owned);
+    let conflict = options.conflict().map(str::to_owned);
     let broker = std::env::var("WATERMASTER_TEST_BROKER");
     let missing = "end_to_end needs a broker: set WATERMASTER_TEST_BROKER, or use scripts/bench".to_owned();
-    let broker = match refused.map_or(broker.map_err(|_| missing), Err) {
+    let broker = match conflict.map_or(broker.map_err(|_| missing), Err) {
         Ok(broker) => broker,
         Err(reason) => {
             eprintln!("{reason}");
@@ -61,14 +63,14 @@ fn main() {
     }
 }
 
-/// Prints what all programs cost.
+/// Prints the costs of all programs.
 fn compare(broker: &str, options: &Options, report: &Report) {
     let (workload, runners) = (options.workload(), options.runners(options.commit_interval()));
     let costs = cost::compare(broker, &workload, &runners, options.pairs(), false);
     let results = Results::new(&workload, &runners, costs);
     report.add("cost", results.json());
     println!("\n{}", results.workload());
-    println!("Medians; ratios to the loop of the same delivery, pair by pair: median (least–largest).\n");
+    println!("Medians; ratios to the loop of the same delivery, pair by pair: median (smallest–largest).\n");
     table::print(1, &results::HEADS, &results.rows());
-    results.turned().iter().for_each(|line| println!("{line}"));
+    results.delayed_or_rejected().iter().for_each(|line| println!("{line}"));
 }

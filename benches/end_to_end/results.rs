@@ -1,4 +1,4 @@
-//! What programs cost, and ratios, pair by pair.
+//! Medians of the costs, and ratios to the loops, pair by pair.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::figures::{MIB, Spread};
 use crate::runner::Runner;
 use crate::workload::Workload;
 
-/// All runs of all that are compared.
+/// The costs of all runs of all programs.
 pub struct Results {
     workload: String,
     records: f64,
@@ -19,9 +19,9 @@ struct Row {
     costs: Vec<Cost>,
 }
 
-/// What `rows` tells.
+/// The column heads of [`Results::rows`].
 pub const HEADS: [&str; 9] =
-    ["", "CPU µs/record", "records/s", "CPU ratio", "speed ratio", "peak MiB", "beyond", "round ms", "idle %"];
+    ["", "CPU µs/record", "records/s", "CPU ratio", "speed ratio", "peak MiB", "added MiB", "round ms", "idle %"];
 
 impl Results {
     pub fn new(workload: &Workload, runners: &[Runner], costs: Vec<Vec<Cost>>) -> Results {
@@ -29,7 +29,7 @@ impl Results {
         Results { workload: workload.to_string(), records: workload.records as f64, rows: rows.collect() }
     }
 
-    /// The loop that a row is measured against: the one with the same delivery.
+    /// Finds the loop that a row is compared with: the one with the same delivery.
     fn loop_of(&self, row: &Row) -> Option<&Row> {
         self.rows.iter().find(|other| other.runner.bare() && other.runner.transactional() == row.runner.transactional())
     }
@@ -38,7 +38,7 @@ impl Results {
         &self.workload
     }
 
-    /// A table's rows: medians, and ratios to the loop of the same delivery, pair by pair.
+    /// Returns the rows of a table: medians, and ratios to the loop of the same delivery, pair by pair.
     pub fn rows(&self) -> Vec<Vec<String>> {
         self.rows.iter().map(|row| self.row(row)).collect()
     }
@@ -47,7 +47,7 @@ impl Results {
         let against = self.loop_of(row);
         let text = |of: fn(&Cost) -> f64| against.map_or(String::new(), |base| ratio(row, base, of).text(2));
         let peak = row.median(|cost| cost.peak_bytes);
-        let beyond = against.map(|base| peak - base.median(|cost| cost.peak_bytes));
+        let added = against.map(|base| peak - base.median(|cost| cost.peak_bytes));
         vec![
             row.runner.name.clone(),
             format!("{:.2}", row.median(|cost| cost.cpu_seconds) / self.records * 1e6),
@@ -55,22 +55,22 @@ impl Results {
             text(|cost| cost.cpu_seconds),
             text(|cost| cost.records_per_second),
             format!("{:.1}", peak / MIB),
-            beyond.map_or(String::new(), |beyond| format!("{:.1}", beyond / MIB)),
+            added.map_or(String::new(), |added| format!("{:.1}", added / MIB)),
             format!("{:.1}", row.median(|cost| cost.round_seconds) * 1e3),
             row.idle().map_or(String::new(), |idle| format!("{:.2}", idle * 100.0)),
         ]
     }
 
-    /// Which part of the records was delayed or rejected, of those that did so.
-    pub fn turned(&self) -> Vec<String> {
-        let told = |row: &Row| {
-            let turned = row.median(|cost| cost.turned);
-            (turned > 0.0).then(|| format!("{}: {:.1} % delayed or rejected", row.runner.name, turned * 100.0))
+    /// Describes the fraction of delayed or rejected records, for each program that had any.
+    pub fn delayed_or_rejected(&self) -> Vec<String> {
+        let line = |row: &Row| {
+            let fraction = row.median(|cost| cost.delayed_or_rejected);
+            (fraction > 0.0).then(|| format!("{}: {:.1} % delayed or rejected", row.runner.name, fraction * 100.0))
         };
-        self.rows.iter().filter_map(told).collect()
+        self.rows.iter().filter_map(line).collect()
     }
 
-    /// All figures, of each run.
+    /// Returns all figures of each run as JSON.
     pub fn json(&self) -> Value {
         let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
         json!({ "workload": self.workload, "records": self.records, "rows": rows })

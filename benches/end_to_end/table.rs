@@ -1,6 +1,7 @@
 //! Tables on the standard output.
 
-/// Names to the left, figures to the right. The first `names` columns are names; columns without figures are left out.
+/// Prints a table: names are aligned left, figures right. The first `names` columns are names; columns without figures
+/// are omitted.
 pub fn print(names: usize, heads: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..heads.len())
         .map(|column| {
@@ -10,8 +11,8 @@ pub fn print(names: usize, heads: &[&str], rows: &[Vec<String>]) {
         .collect();
     let has_figures = |column: usize| column < names || rows.iter().any(|row| !row[column].is_empty());
     let line = |cells: &[&str]| {
-        let told = cells.iter().zip(&widths).enumerate().filter(|(column, _)| has_figures(*column));
-        let cells = told.map(
+        let shown = cells.iter().zip(&widths).enumerate().filter(|(column, _)| has_figures(*column));
+        let cells = shown.map(
             |(column, (cell, &width))| {
                 if column < names { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
             },

@@ -1,4 +1,4 @@
-//! Makes and removes topics, and tells how much is in them.
+//! Creates and removes topics, and reads their end offsets.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +12,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::workload::{self, Workload};
 
-/// Room for the thousands of partitions that one request may ask for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of requests; one request may concern thousands of partitions.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Topics {
     admin: AdminClient<DefaultClientContext>,
@@ -22,32 +22,33 @@ pub struct Topics {
     partitions: i32,
 }
 
-/// Topics that are removed with this.
-pub struct Made<'a> {
+/// Topics that are removed when this is dropped.
+pub struct CreatedTopics<'a> {
     topics: &'a Topics,
     pub names: Vec<String>,
 }
 
-/// The topics of one service.
+/// The source and the outputs of one service.
 #[derive(Debug, Clone)]
-pub struct Lane {
+pub struct Route {
     pub source: String,
     pub target: String,
     pub dead_letter: String,
 }
 
-impl Lane {
-    /// Who reads its source for watermaster, in a process that begins with this lane.
-    pub fn group(&self, first: &Lane) -> String {
+impl Route {
+    /// Returns the consumer group of this route's service in a Watermaster process with `first` as its first route.
+    pub fn group(&self, first: &Route) -> String {
         format!("{}.{}", first.target, self.target)
     }
 }
 
 impl Topics {
-    /// For topics of so many partitions.
+    /// Connects to a broker, for topics with this number of partitions.
     pub fn new(broker: &str, partitions: i32) -> Topics {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let admin = config(broker).create().expect("an admin client");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be started");
+        let admin = config(broker).create().expect("the client configuration is valid");
         Topics { admin, broker: broker.to_owned(), runtime, partitions }
     }
 
@@ -55,26 +56,26 @@ impl Topics {
         &self.broker
     }
 
-    /// Tells how much is in topics.
+    /// Returns a probe for end offsets.
     pub fn probe(&self) -> Probe {
-        // It joins none.
-        self.probe_of("nobody")
+        // librdkafka requires a group id, though the probe joins no group.
+        self.probe_of("unused")
     }
 
-    /// The same, and what this group has committed of them.
+    /// Returns a probe that also reads the committed offsets of this group.
     pub fn probe_of(&self, group: &str) -> Probe {
         let mut config = config(&self.broker);
         config.set("group.id", group);
         Probe { consumer: RefCell::new(client(&config)), config, partitions: self.partitions }
     }
 
-    /// Sources, one for each service, with nothing in them.
-    pub fn sources(&self, services: u64) -> Made<'_> {
-        self.make((0..services).map(|_| name("source")).collect())
+    /// Creates empty sources, one for each service.
+    pub fn sources(&self, services: u64) -> CreatedTopics<'_> {
+        self.create((0..services).map(|_| name("source")).collect())
     }
 
-    /// Sources with all records in them.
-    pub fn filled(&self, workload: &Workload) -> Made<'_> {
+    /// Creates sources and fills them with all records of the workload.
+    pub fn filled(&self, workload: &Workload) -> CreatedTopics<'_> {
         let sources = self.sources(workload.services);
         eprintln!("filling: {workload}");
         for source in &sources.names {
@@ -83,26 +84,28 @@ impl Topics {
         sources
     }
 
-    /// New targets and dead-letter topics behind these sources. They are removed with the first that is returned.
-    pub fn behind(&self, sources: &Made<'_>) -> (Made<'_>, Vec<Lane>) {
-        let lane = |source: &String| Lane { source: source.clone(), target: name("target"), dead_letter: name("dead") };
-        let lanes: Vec<Lane> = sources.names.iter().map(lane).collect();
-        let made = lanes.iter().flat_map(|lane| [lane.target.clone(), lane.dead_letter.clone()]);
-        (self.make(made.collect()), lanes)
+    /// Creates a target and a dead-letter topic for each source. Dropping the returned guard removes them.
+    pub fn outputs_for(&self, sources: &CreatedTopics<'_>) -> (CreatedTopics<'_>, Vec<Route>) {
+        let route =
+            |source: &String| Route { source: source.clone(), target: name("target"), dead_letter: name("dead") };
+        let routes: Vec<Route> = sources.names.iter().map(route).collect();
+        let outputs = routes.iter().flat_map(|route| [route.target.clone(), route.dead_letter.clone()]);
+        (self.create(outputs.collect()), routes)
     }
 
-    fn make(&self, names: Vec<String>) -> Made<'_> {
+    fn create(&self, names: Vec<String>) -> CreatedTopics<'_> {
         let new: Vec<NewTopic<'_>> =
             names.iter().map(|name| NewTopic::new(name, self.partitions, TopicReplication::Fixed(1))).collect();
-        let options = AdminOptions::new().request_timeout(Some(PATIENCE)).operation_timeout(Some(PATIENCE));
-        let made = self.runtime.block_on(self.admin.create_topics(&new, &options)).expect("topics are made");
-        made.into_iter().for_each(|topic| drop(topic.expect("the topic is made")));
+        let options =
+            AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT)).operation_timeout(Some(REQUEST_TIMEOUT));
+        let created = self.runtime.block_on(self.admin.create_topics(&new, &options)).expect("topics can be created");
+        created.into_iter().for_each(|topic| drop(topic.expect("the topic can be created")));
         for name in &names {
             while !self.has_leaders(name) {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
-        Made { topics: self, names }
+        CreatedTopics { topics: self, names }
     }
 
     fn has_leaders(&self, topic: &str) -> bool {
@@ -115,7 +118,7 @@ impl Topics {
     }
 }
 
-impl Drop for Made<'_> {
+impl Drop for CreatedTopics<'_> {
     fn drop(&mut self) {
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
         let _ = self.topics.runtime.block_on(self.topics.admin.delete_topics(&names, &AdminOptions::new()));
@@ -134,10 +137,10 @@ fn config(broker: &str) -> ClientConfig {
 }
 
 fn client(config: &ClientConfig) -> BaseConsumer {
-    config.create().expect("a consumer")
+    config.create().expect("the consumer configuration is valid")
 }
 
-/// Tells how much is in topics.
+/// Reads end offsets and committed offsets of topics.
 pub struct Probe {
     consumer: RefCell<BaseConsumer>,
     config: ClientConfig,
@@ -145,39 +148,40 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Of each topic.
+    /// Returns the number of partitions of each topic.
     pub fn partitions(&self) -> u64 {
         self.partitions.unsigned_abs().into()
     }
 
-    /// How many offsets of each partition are taken: records that can be read, and the markers of transactions.
+    /// Returns the end offset of each partition, which counts readable records and transaction markers.
     pub fn ends(&self, topic: &str) -> Vec<u64> {
-        let mut asked = TopicPartitionList::new();
-        // A time beyond all: one request answers for all partitions.
-        asked.add_partition_range(topic, 0, self.partitions - 1);
-        asked.set_all_offsets(Offset::End).expect("a special offset");
-        let told = self.consumer.borrow().offsets_for_times(asked, Duration::from_secs(5));
-        match told {
-            Ok(told) if told.elements().iter().all(|partition| partition.error().is_ok()) => offsets(&told),
+        let mut partitions = TopicPartitionList::new();
+        // The end as a "time" to look up: one request answers for all partitions.
+        partitions.add_partition_range(topic, 0, self.partitions - 1);
+        partitions.set_all_offsets(Offset::End).expect("Offset::End is valid for all partitions");
+        let answer = self.consumer.borrow().offsets_for_times(partitions, Duration::from_secs(5));
+        match answer {
+            Ok(answer) if answer.elements().iter().all(|partition| partition.error().is_ok()) => offsets(&answer),
             _ => {
-                // A topic this young may have had no leader yet, which a client remembers for long.
+                // A new topic may not have had a leader yet, and the client would remember that for long.
                 self.consumer.replace(client(&self.config));
                 vec![0; usize::try_from(self.partitions).unwrap_or(0)]
             }
         }
     }
 
-    /// How far its group has committed each partition.
+    /// Returns the committed offset of each partition.
     pub fn committed(&self, topic: &str) -> Vec<u64> {
-        let mut asked = TopicPartitionList::new();
-        asked.add_partition_range(topic, 0, self.partitions - 1);
-        let told = self.consumer.borrow().committed_offsets(asked, PATIENCE).expect("the coordinator answers");
-        offsets(&told)
+        let mut partitions = TopicPartitionList::new();
+        partitions.add_partition_range(topic, 0, self.partitions - 1);
+        let committed =
+            self.consumer.borrow().committed_offsets(partitions, REQUEST_TIMEOUT).expect("the coordinator answers");
+        offsets(&committed)
     }
 }
 
-/// 0 where there is none.
-fn offsets(told: &TopicPartitionList) -> Vec<u64> {
+/// Returns the offset of each partition; 0 where there is none.
+fn offsets(list: &TopicPartitionList) -> Vec<u64> {
     let raw = |offset: Offset| offset.to_raw().and_then(|offset| u64::try_from(offset).ok()).unwrap_or(0);
-    told.elements().iter().map(|partition| raw(partition.offset())).collect()
+    list.elements().iter().map(|partition| raw(partition.offset())).collect()
 }

@@ -1,9 +1,9 @@
-//! Who runs when.
+//! The order in which the programs run.
 
 use crate::runner::Runner;
 
-/// Runs each program `pairs` times, in alternating order: whatever drifts, drifts for all. The results of each program, in the
-/// order of the pairs.
+/// Runs each program `pairs` times, in alternating order, so that a drift of the machine affects all programs alike.
+/// Returns the results of each program in the order of the pairs.
 pub fn in_turn<T>(pairs: usize, runners: &[Runner], mut run: impl FnMut(&Runner) -> T) -> Vec<Vec<T>> {
     let mut all: Vec<Vec<T>> = runners.iter().map(|_| Vec::new()).collect();
     for pair in 0..pairs {

@@ -1,4 +1,4 @@
-//! The engine of a case.
+//! The measured cases, and the engine that runs one of them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,19 +18,17 @@ use watermaster_settings::{
     StartFrom,
 };
 
-use crate::records::SOURCE;
+use crate::records::{RECORDS, SOURCE};
 
 pub const TARGET: &str = "target";
 pub const DEAD_LETTER: &str = "dead-letter";
-/// A round that is full.
-pub const RECORDS: u64 = 10_000;
-/// No round is due before it is full, no cycle ends.
+/// Longer than a run: rounds end only when they are full, and no cycle ends.
 const NEVER: Duration = Duration::from_secs(3600);
-/// Nothing is delayed or rejected by a capacity that is never used up.
-const PLENTY: u64 = 1_000_000_000;
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A capacity that is never used up, so that it delays and rejects no record.
+const UNLIMITED: u64 = 1_000_000_000;
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What becomes of the records.
+/// A configuration under which the records are forwarded.
 pub struct Case {
     pub name: &'static str,
     delivery: Delivery,
@@ -41,7 +39,7 @@ pub struct Case {
     capacity: u64,
 }
 
-/// Shape, nothing delayed.
+/// Shape mode with no record delayed; the other cases differ from it in one or two fields.
 const SHAPE: Case = Case {
     name: "forwarded_shape",
     delivery: Delivery::ExactlyOnce,
@@ -49,24 +47,24 @@ const SHAPE: Case = Case {
     mode: Mode::Shape,
     enforce: true,
     catch_up: CatchUp::Reject,
-    capacity: PLENTY,
+    capacity: UNLIMITED,
 };
 
 impl Case {
     pub const ALL: [Case; 7] = [
-        Case { name: "forwarded_passthrough", enforce: false, ..SHAPE },
+        Case { name: "forwarded_shadow", enforce: false, ..SHAPE },
         SHAPE,
         Case { name: "forwarded_shape_at_least_once", delivery: Delivery::AtLeastOnce, ..SHAPE },
         Case { name: "forwarded_shape_json", json: true, ..SHAPE },
         Case { name: "forwarded_reject", mode: Mode::Reject, ..SHAPE },
-        // As records do that waited when their partition was assigned: through the backlog.
+        // Records that waited in the source when their partition was assigned pass through the backlog.
         Case { name: "forwarded_reject_catching_up", mode: Mode::Reject, catch_up: CatchUp::Delay, ..SHAPE },
-        // All but one.
+        // All records but one are rejected.
         Case { name: "forwarded_rejected", mode: Mode::Reject, capacity: 1, ..SHAPE },
     ];
 
     fn kafka(&self, broker: &str) -> Kafka {
-        // Under callgrind all is fifty times as slow.
+        // Long timeouts, because callgrind makes the engine fifty times slower.
         let properties = ["session.timeout.ms", "transaction.timeout.ms", "socket.timeout.ms"];
         Kafka {
             bootstrap_servers: broker.to_owned(),
@@ -122,10 +120,11 @@ impl Case {
     }
 }
 
-/// Runs the engine of a case until all records are committed. What callgrind counts: this thread, while it is in here.
+/// Runs the engine of a case until all records are committed. Callgrind counts this thread while it is inside this
+/// function.
 #[inline(never)]
 pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
-    let case = Case::ALL.iter().find(|one| one.name == case).ok_or("no such case")?;
+    let case = Case::ALL.iter().find(|known| known.name == case).ok_or("unknown case")?;
     let (cell, shutdown) = (SnapshotCell::default(), Arc::new(AtomicBool::new(false)));
     let job = Job {
         kafka: case.kafka(broker),
@@ -133,22 +132,22 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         accept_foreign_offsets: false,
         facts: preflight::Report::default(),
         cell: cell.clone(),
-        heartbeat: Arc::new(Heartbeat::new(Instant::now(), PATIENCE)),
+        heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
         policies: Arc::default(),
         shutdown: Arc::clone(&shutdown),
     };
-    let watching = thread::spawn(move || {
-        let all = until_all(&cell);
+    let watcher = thread::spawn(move || {
+        let committed = wait_until_committed(&cell);
         shutdown.store(true, Ordering::Relaxed);
-        all
+        committed
     });
     engine::run(job).map_err(|Stopped(why)| why)?;
-    watching.join().map_err(|_| "the watching thread panicked")?.map_err(Into::into)
+    watcher.join().map_err(|_| "the watching thread panicked")?.map_err(|error| -> Box<dyn Error> { error })
 }
 
 /// Waits until all records are committed.
-fn until_all(cell: &SnapshotCell) -> Result<(), String> {
-    let deadline = Instant::now() + PATIENCE;
+fn wait_until_committed(cell: &SnapshotCell) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let deadline = Instant::now() + RUN_TIMEOUT;
     loop {
         let snapshot = cell.get();
         let counts = snapshot.clients.iter().map(|client| client.counts.admitted + client.counts.rejected.total());
@@ -157,7 +156,7 @@ fn until_all(cell: &SnapshotCell) -> Result<(), String> {
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(format!("{done} records of {RECORDS} were forwarded: {snapshot:?}"));
+            return Err(format!("{done} of {RECORDS} records were forwarded: {snapshot:?}").into());
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -1,12 +1,14 @@
-//! What a forwarded record costs the engine's thread, in instructions: the check that `scripts/instructions` makes of it.
+//! Counts the instructions that a forwarded record takes in the engine's thread, for the check of
+//! `scripts/instructions`.
 //!
-//! Prints `NAME = INSTRUCTIONS` for each case. An embedded broker runs here, filled with records. For each case an engine runs in a
-//! process of its own under valgrind's callgrind, which counts [`engine::measured`] alone: reading, deciding, handing over to the
-//! producer and letting go, with all that librdkafka does for that in the same thread. Its other threads (fetching, compressing,
-//! sending) are left out: how often they look up depends on time. So do rounds: here they end when they are full.
+//! Prints `NAME = INSTRUCTIONS` for each case. This process runs an embedded broker, filled with records. For each case
+//! an engine runs in a process of its own under valgrind's callgrind, which counts only [`engine::measured`]: reading,
+//! deciding, producing and releasing records, including the work of librdkafka in that thread. The other threads of
+//! librdkafka (fetching, compressing, sending) are excluded, because the number of their wake-ups depends on time. So
+//! would the number of rounds; here a round ends when it is full.
 //!
-//! - `records.rs`: what waits in the source
-//! - `engine.rs`: the engine of a case
+//! - `records.rs`: the records that wait in the source
+//! - `engine.rs`: the measured cases, and the engine that runs one of them
 
 mod engine;
 mod records;
@@ -19,20 +21,20 @@ use watermaster_kafka::embedded::Embedded;
 
 use engine::Case;
 
-/// The program's own.
+/// The allocator of the program, so that the counts include its work.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    // `--bench` is what cargo says to every bench.
+    // Cargo passes `--bench` to every benchmark.
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let done = match &arguments[..] {
+    let result = match &arguments[..] {
         [] => count_all("/dev/null"),
         [option, folder] if option == "--profile" => count_all(&format!("{folder}/%q{{CASE}}.callgrind")),
         [broker, case] => engine::measured(broker, case),
         _ => Err("usage: forwarded [--profile FOLDER | BROKER CASE]".into()),
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Counts all cases; callgrind writes where the instructions went to `profile`.
+/// Counts all cases; callgrind writes its profiles to `profile`.
 fn count_all(profile: &str) -> Result<(), Box<dyn Error>> {
     let broker = Embedded::start(1)?;
     for topic in [records::SOURCE, engine::TARGET, engine::DEAD_LETTER] {
@@ -49,12 +51,12 @@ fn count_all(profile: &str) -> Result<(), Box<dyn Error>> {
     }
     let address = broker.bootstrap_servers();
     records::fill(&address)?;
-    // As many at a time as there are processors, for the suite's sake: who else runs changes no count.
+    // One process for each processor, to save time: other processes do not change a count.
     let at_a_time = thread::available_parallelism().map_or(1, usize::from);
     for cases in Case::ALL.chunks(at_a_time) {
         let started: Vec<Child> = cases.iter().map(|case| start(&address, case, profile)).collect::<Result<_, _>>()?;
         for (case, child) in cases.iter().zip(started) {
-            println!("{} = {}", case.name, instructions(child)? / engine::RECORDS);
+            println!("{} = {}", case.name, instructions(child)? / records::RECORDS);
         }
     }
     Ok(())
@@ -75,10 +77,10 @@ fn start(broker: &str, case: &Case, profile: &str) -> Result<Child, Box<dyn Erro
     Ok(command.spawn()?)
 }
 
-/// What callgrind says at the end.
+/// Reads the count that callgrind prints at the end.
 fn instructions(child: Child) -> Result<u64, Box<dyn Error>> {
     let output = child.wait_with_output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let counted = said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
-    counted.filter(|_| output.status.success()).ok_or_else(|| format!("not counted: {said}").into())
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let counted = printed.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok());
+    counted.filter(|_| output.status.success()).ok_or_else(|| format!("callgrind printed no count: {printed}").into())
 }

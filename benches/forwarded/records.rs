@@ -1,4 +1,4 @@
-//! What waits in the source.
+//! The records that wait in the source.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-use crate::engine::RECORDS;
-
+/// Number of records: one full round.
+pub const RECORDS: u64 = 10_000;
 pub const SOURCE: &str = "source";
 pub const PARTITIONS: i32 = 4;
-/// Who sends; their ids stand in a header and in the value.
+/// Number of clients. A record has its client's id in a header and in the value.
 const CLIENTS: u64 = 16;
 /// Bytes of a value.
-const BYTES: usize = 256;
+const VALUE_BYTES: usize = 256;
 
-/// Fills the source.
+/// Sends all records to the source.
 pub fn fill(broker: &str) -> Result<(), Box<dyn Error>> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", broker).set("linger.ms", "20").set("compression.type", "lz4");
-    // Batches of the same records in each run: no more than the librdkafka of the engine would make of them.
+    // A fixed batch size gives the same batches in each run, each no larger than the engine's librdkafka would make it.
     config.set("batch.num.messages", "1000").set("queue.buffering.max.messages", RECORDS.to_string());
     let producer: ThreadedProducer<DefaultProducerContext> = config.create()?;
     for n in 0..RECORDS {
@@ -40,6 +40,6 @@ fn value(n: u64, client: &str) -> String {
          \"client\":{{\"id\":\"{client}\"}},\"note\":\"",
         n % 10_000
     );
-    let filler = (0..BYTES - start.len() - 2).map(|n| char::from(b'a' + (n * 7 % 25) as u8));
+    let filler = (0..VALUE_BYTES - start.len() - 2).map(|n| char::from(b'a' + (n * 7 % 25) as u8));
     start.chars().chain(filler).chain("\"}".chars()).collect()
 }

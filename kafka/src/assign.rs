@@ -1,7 +1,6 @@
-//! Where a partition starts: what was committed, what is still there, and what the owner wants when they don't fit.
+//! Decides where a partition starts: from its committed offset, the offsets that exist, and the configuration.
 
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
@@ -10,92 +9,46 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_core::map::{self, DecodeError, Map};
 use watermaster_core::tracker::OffsetRuns;
-
-use super::ffi;
-use super::record::SourceIndex;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
-/// A source and one of its partitions.
-pub type SourcePartition = (SourceIndex, i32);
+use crate::ffi;
+use crate::topics::{SourcePartition, Topics};
 
-/// What the owner wants when a committed offset is missing, not ours, or out of range.
+/// The configured reactions to a committed offset that is missing, foreign or out of range.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
+pub(super) struct StartRules {
     pub start_from: StartFrom,
     pub on_foreign_offset: OnForeignOffset,
     pub on_data_loss: OnDataLoss,
 }
 
-/// The source topics by index, as Rust and as C want them.
-#[derive(Debug)]
-pub(super) struct Topics(Vec<(String, CString)>);
-
-impl Topics {
-    /// Topics in the order of the service's sources; no name holds a NUL (Kafka allows none).
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Topics, std::ffi::NulError> {
-        names.into_iter().map(|name| Ok((name.to_owned(), CString::new(name)?))).collect::<Result<_, _>>().map(Topics)
-    }
-
-    pub fn name(&self, source: SourceIndex) -> &str {
-        &self.0[source.index()].0
-    }
-
-    pub fn c_name(&self, source: SourceIndex) -> &CString {
-        &self.0[source.index()].1
-    }
-
-    pub fn names(&self) -> Vec<&str> {
-        self.0.iter().map(|(name, _)| name.as_str()).collect()
-    }
-
-    pub fn find(&self, topic: &str) -> Option<SourceIndex> {
-        let index = self.0.iter().position(|(name, _)| name == topic)?;
-        u16::try_from(index).ok().map(SourceIndex)
-    }
-
-    /// A fresh list of these partitions, each with its offset.
-    pub fn list(&self, partitions: impl IntoIterator<Item = (SourcePartition, Offset)>) -> TopicPartitionList {
-        let mut list = TopicPartitionList::new();
-        for ((source, partition), offset) in partitions {
-            let mut element = list.add_partition(self.name(source), partition);
-            element.set_offset(offset).expect("an offset is never negative");
-        }
-        list
-    }
-
-    /// The partitions in a list that are of our sources.
-    pub fn partitions(&self, list: &TopicPartitionList) -> Vec<SourcePartition> {
-        ffi::entries(list).into_iter().filter_map(|entry| Some((self.find(&entry.topic)?, entry.partition))).collect()
-    }
-}
-
-/// What a group has committed for a partition.
+/// The committed offset of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Committed {
     Nothing,
     At { offset: i64, metadata: Vec<u8> },
 }
 
-/// Where a partition starts.
+/// The start of a partition.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Start {
     pub base: i64,
     pub map: Map,
-    /// Records deleted before they were read.
+    /// The number of records that were deleted before they were read.
     pub lost: u64,
-    /// No offset was committed.
+    /// True if `base` is not the committed offset.
     pub commit_first: bool,
 }
 
-/// Why a partition must not start.
+/// A reason not to start a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
     Foreign { offset: i64, why: DecodeError },
     OutOfRange { offset: i64 },
 }
 
-/// Decides where a partition starts, whose records from `low` to below `high` exist.
-pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) -> Result<Start, Refusal> {
+/// Decides where a partition starts that holds the offsets from `low` to below `high`.
+pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: StartRules) -> Result<Start, Refusal> {
     let Committed::At { offset, metadata } = committed else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
@@ -118,11 +71,11 @@ pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: Rules) ->
     }
 }
 
-/// Starts at what is left. What was admitted lately stays charged in any case.
+/// Starts at the first record that is left. Recent admissions stay charged.
 fn start_after_loss(offset: i64, map: Map, low: i64) -> Start {
     let Map { completed, admitted } = map;
     if offset > low {
-        // Beyond the end: the topic is not what it was, nor is what the map says of its offsets.
+        // An offset beyond the end: the topic was created anew or truncated, and the map is not about its offsets.
         let map = Map { completed: OffsetRuns::new(), admitted };
         return Start { base: low, map, lost: 0, commit_first: true };
     }
@@ -133,52 +86,37 @@ fn start_after_loss(offset: i64, map: Map, low: i64) -> Start {
     Start { base, map: Map { completed, admitted }, lost, commit_first: true }
 }
 
-/// What the group has committed. With `read_committed`, pending transactions are waited for.
-pub(super) fn committed<C>(
+/// Returns the group's committed offsets. With `read_committed`, the broker answers after pending transactions have
+/// ended.
+pub(super) fn committed<C: ClientContext + ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &Topics,
     partitions: &[SourcePartition],
     timeout: Duration,
-) -> Result<Vec<(SourcePartition, Committed)>, ClientError>
-where
-    C: ClientContext + ConsumerContext,
-{
+) -> Result<Vec<(SourcePartition, Committed)>, ClientError> {
     if partitions.is_empty() {
         return Ok(Vec::new());
     }
-    // A fresh list: librdkafka leaves old metadata in place where the new is empty.
-    let list = topics.list(partitions.iter().map(|partition| (*partition, Offset::Invalid)));
-    let list = consumer.committed_offsets(list, timeout)?;
-    by_partition(topics, &list)?
-        .into_iter()
-        .map(|(partition, entry)| {
-            let committed = match entry.offset {
-                offset if offset >= 0 => Committed::At { offset, metadata: entry.metadata },
-                _ => Committed::Nothing,
-            };
-            Ok((partition, committed))
-        })
-        .collect()
+    // A new list: librdkafka leaves old metadata in place where the new is empty.
+    let list = by_partition(topics, &consumer.committed_offsets(topics.list(partitions), timeout)?)?;
+    let committed = |entry: ffi::Entry| match entry.offset {
+        offset if offset >= 0 => Committed::At { offset, metadata: entry.metadata },
+        _ => Committed::Nothing,
+    };
+    Ok(list.into_iter().map(|(partition, entry)| (partition, committed(entry))).collect())
 }
 
-/// The first offset of each partition, and the one after its last (stable) record, in two requests a broker.
-pub(super) fn watermarks<C>(
+/// Returns the first offset of each partition and the one after its last (stable) record, in two requests a broker.
+pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &Topics,
     partitions: &[SourcePartition],
     deadline: Instant,
-) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError>
-where
-    C: ClientContext + ConsumerContext,
-{
+) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
     }
-    // These two stand for themselves where a timestamp is looked up.
-    let edge = |offset| {
-        let list = topics.list(partitions.iter().map(|partition| (*partition, offset)));
-        by_partition(topics, &consumer.offsets_for_times(list, remaining(deadline))?)
-    };
+    let edge = |edge| by_partition(topics, &look_up(consumer, topics, partitions, edge, remaining(deadline))?);
     let (low, high) = (edge(Offset::Beginning)?, edge(Offset::End)?);
     Ok(low
         .into_iter()
@@ -187,31 +125,39 @@ where
         .collect())
 }
 
-/// Never zero, which would mean not to try at all.
-pub(super) fn remaining(deadline: Instant) -> Duration {
-    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
-}
-
-/// The offset after the last (stable) record of each partition that a broker answers for.
-pub(super) fn highs<C>(
+/// Returns the offset after the last (stable) record of each partition for which a broker answers.
+pub(super) fn highs<C: ClientContext + ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topics: &Topics,
     partitions: &[SourcePartition],
     timeout: Duration,
-) -> HashMap<SourcePartition, i64>
-where
-    C: ClientContext + ConsumerContext,
-{
+) -> HashMap<SourcePartition, i64> {
     if partitions.is_empty() {
         return HashMap::new();
     }
-    let list = topics.list(partitions.iter().map(|partition| (*partition, Offset::End)));
-    let Ok(list) = consumer.offsets_for_times(list, timeout) else { return HashMap::new() };
+    let Ok(list) = look_up(consumer, topics, partitions, Offset::End, timeout) else { return HashMap::new() };
     let known = ffi::entries(&list).into_iter().filter(|entry| entry.error == Code::NoError && entry.offset >= 0);
     known.filter_map(|entry| Some(((topics.find(&entry.topic)?, entry.partition), entry.offset))).collect()
 }
 
-/// A list by partition; the first error of any partition is the error of all.
+/// Looks up one end of each partition. Where a timestamp is expected, [`Offset::Beginning`] and [`Offset::End`] stand
+/// for themselves.
+fn look_up<C: ClientContext + ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topics: &Topics,
+    partitions: &[SourcePartition],
+    edge: Offset,
+    timeout: Duration,
+) -> Result<TopicPartitionList, ClientError> {
+    consumer.offsets_for_times(topics.list_at(partitions.iter().map(|partition| (*partition, edge))), timeout)
+}
+
+/// Returns the time left, never zero: librdkafka takes zero as "do not try".
+pub(super) fn remaining(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// Returns the entries of a list by partition, or the first error of any partition.
 fn by_partition(
     topics: &Topics,
     list: &TopicPartitionList,
@@ -235,23 +181,23 @@ mod tests {
 
     use super::*;
 
-    const STRICT: Rules = Rules {
+    const STRICT: StartRules = StartRules {
         start_from: StartFrom::Earliest,
         on_foreign_offset: OnForeignOffset::Stop,
         on_data_loss: OnDataLoss::Stop,
     };
-    const LENIENT: Rules = Rules {
+    const LENIENT: StartRules = StartRules {
         start_from: StartFrom::Latest,
         on_foreign_offset: OnForeignOffset::Replay,
         on_data_loss: OnDataLoss::Continue,
     };
-    const LATELY: MemorySlice = MemorySlice { end_ms: 1_700_000_000_000, admitted: 7 };
+    const RECENT: MemorySlice = MemorySlice { end_ms: 1_700_000_000_000, admitted: 7 };
 
-    /// Committed by us at 100, with 103 to 105 and 110 to 119 completed.
+    /// A commit by Watermaster at 100, with 103 to 105 and 110 to 119 completed.
     fn ours() -> Committed {
         let runs = [103..106, 110..120].into_iter().collect();
         let tracker = Tracker::restore(100, &runs);
-        let metadata = encode(MapBudget::default(), &tracker, 100, &[LATELY]).unwrap();
+        let metadata = encode(MapBudget::default(), &tracker, 100, &[RECENT]).unwrap();
         Committed::At { offset: 100, metadata: metadata.into_bytes() }
     }
 
@@ -259,21 +205,21 @@ mod tests {
         Committed::At { offset: 100, metadata: b"\xff".to_vec() }
     }
 
-    /// What a start comes to: base, runs, lost, whether to commit first.
-    fn outcome(committed: &Committed, low: i64, high: i64, rules: Rules) -> (i64, Vec<(i64, i64)>, u64, bool) {
+    /// Returns base, runs, lost and `commit_first` of a start.
+    fn outcome(committed: &Committed, low: i64, high: i64, rules: StartRules) -> (i64, Vec<(i64, i64)>, u64, bool) {
         let start = start(committed, low, high, rules).unwrap();
         let runs = start.map.completed.iter().map(|run| (run.start, run.end)).collect();
         (start.base, runs, start.lost, start.commit_first)
     }
 
     #[test]
-    fn without_a_commit_the_owner_says_where() {
+    fn without_a_commit_the_configuration_decides() {
         assert_eq!(outcome(&Committed::Nothing, 5, 9, STRICT), (5, vec![], 0, true));
         assert_eq!(outcome(&Committed::Nothing, 5, 9, LENIENT), (9, vec![], 0, true));
     }
 
     #[test]
-    fn a_commit_of_ours_goes_on() {
+    fn an_own_commit_goes_on() {
         assert_eq!(outcome(&ours(), 0, 500, STRICT), (100, vec![(103, 106), (110, 120)], 0, false));
         // Also at either end of what exists.
         assert_eq!(outcome(&ours(), 100, 120, STRICT).0, 100);
@@ -287,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_stops_or_is_counted_once() {
+    fn deleted_records_stop_the_service_or_are_counted_once() {
         assert_eq!(start(&ours(), 101, 500, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
         assert_eq!(start(&ours(), 0, 99, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
         let continued = [
@@ -306,9 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_admitted_lately_is_never_forgotten() {
+    fn recent_admissions_are_never_forgotten() {
         for (low, high) in [(0, 500), (110, 500), (0, 50)] {
-            assert_eq!(start(&ours(), low, high, LENIENT).unwrap().map.admitted, [LATELY]);
+            assert_eq!(start(&ours(), low, high, LENIENT).unwrap().map.admitted, [RECENT]);
         }
     }
 }

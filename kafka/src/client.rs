@@ -1,69 +1,95 @@
-//! What consumer, producer and preflight have in common: properties, logs, errors.
+//! Properties, errors and logging that all clients have in common.
 
+use std::io;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdkafka::ClientConfig;
-use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::KafkaError as ClientError;
+use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::types::RDKafkaConfRes;
-
 use watermaster_settings::config::{PropertyRefused, PropertyRules};
 use watermaster_settings::{self as settings, properties};
 
-use crate::seldom::Seldom;
+use crate::log_limiter::LogLimiter;
 
-/// Why a client could not be made or used.
-#[derive(Debug, Clone, thiserror::Error)]
+/// An error of making or using a client.
+#[derive(Debug, thiserror::Error)]
 pub enum KafkaError {
-    /// librdkafka refuses a property; the text names it.
-    #[error("kafka.properties: {0}")]
-    Property(String),
-    /// The client can't do what was asked.
-    #[error("{0}")]
-    Client(String),
+    /// librdkafka refuses a configured property.
+    #[error("kafka.properties: {property} = {shown}: {reason}")]
+    Property { property: String, shown: String, reason: String },
+    /// librdkafka refuses a topic's name.
+    #[error("librdkafka refuses the topic name {name:?}")]
+    TopicName { name: String },
+    /// The operating system starts no thread.
+    #[error("thread {name} does not start: {source}")]
+    Thread { name: &'static str, source: io::Error },
+    /// The embedded broker failed.
+    #[error("the embedded broker cannot {operation}: {source}")]
+    Embedded { operation: &'static str, source: ClientError },
+    /// Records were sent but not acknowledged.
+    #[error("the broker did not acknowledge {records} records")]
+    Unacknowledged { records: u64 },
+    /// Another error of librdkafka.
+    #[error(transparent)]
+    Client(ClientError),
 }
 
-impl From<rdkafka::error::KafkaError> for KafkaError {
-    fn from(error: rdkafka::error::KafkaError) -> Self {
+impl From<ClientError> for KafkaError {
+    fn from(error: ClientError) -> Self {
         match error {
-            rdkafka::error::KafkaError::ClientConfig(_, why, property, value) => {
-                let shown = properties::shown(&property, &value);
-                KafkaError::Property(format!("{property} = {shown}: {why}"))
+            ClientError::ClientConfig(_, reason, property, value) => {
+                let shown = properties::shown(&property, &value).to_owned();
+                KafkaError::Property { property, shown, reason }
             }
-            other => KafkaError::Client(other.to_string()),
+            other => KafkaError::Client(other),
         }
     }
 }
 
-/// The words of librdkafka about a property that it was built without; they say nothing of the value.
-const UNSUPPORTED: &str = "not supported in this build";
+/// Returns the version of librdkafka.
+pub fn client_version() -> String {
+    rdkafka::util::get_rdkafka_version().1
+}
+
+/// The text of librdkafka before the feature that this build lacks.
+const UNSUPPORTED: &str = "not supported in this build: ";
 
 /// The rules of this librdkafka for its own properties.
-pub const PROPERTY_RULES: PropertyRules = PropertyRules { version: crate::client_version, check: check_property };
+pub const PROPERTY_RULES: PropertyRules = PropertyRules { version: client_version, check: check_property };
 
-/// Checks that librdkafka knows this property and takes this value.
+/// Checks that librdkafka knows a property and takes a value for it.
 ///
-/// The error holds the words of librdkafka. They may hold the value, so those about a hidden property's value are left out.
+/// librdkafka's text about a value may show the value, so it is left out for a hidden property.
 fn check_property(property: &str, value: &str) -> Result<(), PropertyRefused> {
-    match ClientConfig::new().set(property, value).create_native_config() {
-        Ok(_) => Ok(()),
-        Err(rdkafka::error::KafkaError::ClientConfig(code, why, ..)) => {
-            let is_of_value = code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !why.contains(UNSUPPORTED);
-            let is_hidden = is_of_value && !properties::is_harmless(property);
-            Err(PropertyRefused(if is_hidden { "the value does not fit".to_owned() } else { why }))
-        }
-        Err(other) => Err(PropertyRefused(other.to_string())),
+    let (code, text) = match ClientConfig::new().set(property, value).create_native_config() {
+        Ok(_) => return Ok(()),
+        Err(ClientError::ClientConfig(code, text, ..)) => (code, text),
+        Err(other) => return Err(PropertyRefused::Refused(other.to_string())),
+    };
+    if let Some((_, missing)) = text.split_once(UNSUPPORTED) {
+        // "OAuth/OIDC depends on libcurl and OpenSSL which were …", "OpenSSL not available at build time".
+        let feature =
+            [" depends ", " not "].iter().filter_map(|end| missing.split(end).next()).min_by_key(|text| text.len());
+        return Err(PropertyRefused::Unsupported { feature: feature.unwrap_or(missing).to_owned() });
     }
+    if code != RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN && !properties::is_harmless(property) {
+        return Err(PropertyRefused::HiddenValue);
+    }
+    Err(PropertyRefused::Refused(text))
 }
 
-/// What the user may change, of every client.
+/// Defaults of every client, which the user may change.
 const COMMON_DEFAULTS: &[(&str, &str)] = &[
-    // How soon a broker that is back is found: Java's; librdkafka's is 10 s.
+    // Finds a broker that is back within a second, as the Java client does; librdkafka's default is 10 s.
     ("reconnect.backoff.max.ms", "1000"),
 ];
 
-/// Where properties come from, weakest first: `defaults` (ours, that the user may change), the user's, `owned` (the protocol's).
-pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: &[(&str, &str)]) -> ClientConfig {
+/// Merges properties, weakest first: `defaults`, the user's, `forced`.
+pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
     let mut config = ClientConfig::new();
     for (property, value) in COMMON_DEFAULTS.iter().chain(defaults) {
         config.set(*property, *value);
@@ -75,7 +101,7 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: 
     if !kafka.properties.contains_key("client.id") {
         config.set("client.id", format!("{}.{}", kafka.group_id, kafka.instance_id));
     }
-    for (property, value) in owned {
+    for (property, value) in forced {
         config.set(*property, *value);
     }
     let debug = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
@@ -83,39 +109,45 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], owned: 
     config
 }
 
-/// A time that librdkafka takes in milliseconds: the user's, or the default that is given with the property's name.
+/// Returns a property that is a time in milliseconds: the user's value, or the default given with the property's name.
 pub(super) fn time(kafka: &settings::Kafka, (property, default): (&str, &str)) -> Duration {
     let millis = kafka.properties.get(property).and_then(|value| value.parse().ok());
-    Duration::from_millis(millis.unwrap_or_else(|| default.parse().expect("our own defaults are numbers")))
+    Duration::from_millis(millis.unwrap_or_else(|| default.parse().expect("the defaults in this crate are numbers")))
 }
 
-/// It repeats itself with each attempt, some of it ten times a second.
-fn warn_seldom(facility: &str, message: &str) {
-    static TOLD: LazyLock<Mutex<Seldom>> = LazyLock::new(Mutex::default);
-    TOLD.lock().unwrap_or_else(PoisonError::into_inner).tell(kind(facility, message), Instant::now(), |left_out| {
-        tracing::warn!(target: "librdkafka", left_out, "{facility}: {message}");
-    });
+/// Logs a warning that librdkafka may repeat with each attempt, up to ten times a second.
+fn warn_limited(facility: &str, message: &str) {
+    static LIMITER: LazyLock<Mutex<LogLimiter>> = LazyLock::new(Mutex::default);
+    LIMITER.lock().unwrap_or_else(PoisonError::into_inner).warn(
+        kind(facility, message),
+        Instant::now(),
+        |suppressed| {
+            tracing::warn!(target: "librdkafka", suppressed, "{facility}: {message}");
+        },
+    );
 }
 
-/// What a message is about: one thing that one of librdkafka's threads does. Each broker has a thread of its own, whose name a
-/// message begins with: `[thrd:127.0.0.1:9092/1]: …`.
+/// Returns the kind of a message: its facility and thread. Each broker has a thread of its own, and a message begins
+/// with the thread's name: `[thrd:127.0.0.1:9092/1]: …`.
 fn kind(facility: &str, message: &str) -> String {
     let thread = message.split_once(']').map_or("", |(thread, _)| thread);
     format!("{facility} {thread}")
 }
 
-/// Passes librdkafka's log on. It calls every broken connection an error; what really is one reaches us
-/// through error events and failed calls, so nothing here is louder than a warning but what it calls critical.
+/// Passes librdkafka's log on.
+///
+/// librdkafka logs every broken connection as an error. Real errors also arrive as error events and failed calls, so
+/// all lines below critical are warnings at most.
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
             tracing::error!(target: "librdkafka", "{facility}: {message}");
         }
-        // One set of properties serves consumer and producer; each warns of the other's.
+        // One set of properties serves consumer and producer, and each warns of the other's.
         RDKafkaLogLevel::Warning if facility == "CONFWARN" => {
             tracing::debug!(target: "librdkafka", "{facility}: {message}")
         }
-        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => warn_seldom(facility, message),
+        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => warn_limited(facility, message),
         RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info => {
             tracing::info!(target: "librdkafka", "{facility}: {message}")
         }
@@ -123,13 +155,34 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
+/// The context of clients that return all their errors from calls: it only logs.
+pub(super) struct LoggingContext;
+
+impl ClientContext for LoggingContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: ClientError, reason: &str) {
+        tracing::debug!("client: {error}: {reason}");
+    }
+}
+
+impl ConsumerContext for LoggingContext {}
+
+impl ProducerContext for LoggingContext {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A Kafka that had just started made each producer say GETPID a dozen times within half a second.
+    /// A Kafka that had just started made each producer log GETPID a dozen times within half a second.
     #[test]
-    fn a_warning_that_repeats_is_of_one_kind_whatever_it_counts() {
+    fn a_kind_does_not_depend_on_the_numbers_in_a_message() {
         let failed = |broker: &str, after: u32| {
             format!("[thrd:{broker}]: {broker}: Connect to {broker} failed (after {after}ms)")
         };

@@ -1,19 +1,20 @@
-//! Ways to die and mistakes to make on demand, for `scripts/chaos`. Without the feature `failpoints` nothing here does anything.
+//! Ends the process at a given step, and names the mistakes that can be planted, for `scripts/chaos`. Does nothing
+//! without the feature `failpoints`.
 
-/// The one list of mistakes, each with the name by which it is asked for.
+/// Declares the mistakes, each with the name that asks for it.
 macro_rules! faults {
     ($($(#[$doc:meta])* $fault:ident = $name:literal,)*) => {
-        /// A mistake that the oracle has to find.
+        /// A mistake that the oracle of `scripts/chaos --teeth` has to find.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Fault {
             $($(#[$doc])* $fault,)*
         }
 
         impl Fault {
-            /// All of them.
+            /// All mistakes.
             pub const ALL: &[Fault] = &[$(Fault::$fault),*];
 
-            /// What `WATERMASTER_PLANT` and `scripts/chaos --plants` call it.
+            /// The name in `WATERMASTER_PLANT` and `scripts/chaos --plants`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Fault::$fault => $name,)*
@@ -24,21 +25,21 @@ macro_rules! faults {
 }
 
 faults! {
-    /// The map of what is completed out of order is not committed.
+    /// Commits the offset without the map of records completed out of order.
     EmptyMap = "empty_map",
-    /// Offsets are committed by nobody in particular.
+    /// Commits offsets without generation and member id.
     UnfencedGroupMetadata = "unfenced_group_metadata",
-    /// Open transactions are not waited for.
+    /// Reads records of open and aborted transactions.
     ReadUncommitted = "read_uncommitted",
-    /// What belonged to a revoked partition is kept.
+    /// Keeps the records of a revoked partition.
     NoPurgeOnRevoke = "no_purge_on_revoke",
-    /// A record that did not arrive counts as sent.
+    /// Counts a record that did not arrive as sent.
     IgnoredSendError = "ignored_send_error",
-    /// Offsets are committed by themselves, before the outputs.
+    /// Commits offsets outside of the transaction, before the outputs.
     OffsetsOutsideTransaction = "offsets_outside_transaction",
-    /// One offset too many is committed.
+    /// Commits one offset too many.
     OffsetOffByOne = "offset_off_by_one",
-    /// A producer whose connection broke is used on.
+    /// Keeps a producer after its connection broke.
     NoTaint = "no_taint",
 }
 
@@ -46,11 +47,11 @@ faults! {
 mod imp {
     use super::Fault;
 
-    /// A step that was reached.
+    /// Marks a step.
     #[inline(always)]
     pub fn reach(_step: &str) {}
 
-    /// Whether this mistake is to be made.
+    /// Returns true if this mistake is planted.
     #[inline(always)]
     pub const fn planted(_fault: Fault) -> bool {
         false
@@ -64,19 +65,19 @@ mod imp {
 
     use super::Fault;
 
-    /// Ends the process, as a power cut would, once the file that `WATERMASTER_FAILPOINT` names holds the name of this step.
-    /// A round reaches each step once, so a look at a file costs nothing that matters here.
+    /// Ends the process, as a power cut would, if the file that `WATERMASTER_FAILPOINT` names contains the name of this
+    /// step. A round reaches each step once, so reading a file is cheap enough.
     pub fn reach(step: &str) {
-        static ORDERS: OnceLock<Option<PathBuf>> = OnceLock::new();
-        let orders = ORDERS.get_or_init(|| std::env::var_os("WATERMASTER_FAILPOINT").map(PathBuf::from));
-        if let Some(orders) = orders
-            && std::fs::read_to_string(orders).is_ok_and(|wanted| wanted == step)
+        static STEP_FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let step_file = STEP_FILE.get_or_init(|| std::env::var_os("WATERMASTER_FAILPOINT").map(PathBuf::from));
+        if let Some(step_file) = step_file
+            && std::fs::read_to_string(step_file).is_ok_and(|wanted| wanted == step)
         {
             std::process::abort();
         }
     }
 
-    /// Whether `WATERMASTER_PLANT` names this mistake.
+    /// Returns true if `WATERMASTER_PLANT` names this mistake.
     pub fn planted(fault: Fault) -> bool {
         static PLANTED: OnceLock<Option<String>> = OnceLock::new();
         PLANTED.get_or_init(|| std::env::var("WATERMASTER_PLANT").ok()).as_deref() == Some(fault.name())

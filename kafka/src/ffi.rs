@@ -1,4 +1,5 @@
-//! What rdkafka's safe interface can't do. The only `unsafe` of this program; each block names what it relies on.
+//! Calls that rdkafka's safe interface does not offer. The only `unsafe` of this program; each block names its
+//! conditions.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::ManuallyDrop;
@@ -16,31 +17,29 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::util::IntoOpaque as _;
 use watermaster_core::round::{ErrorClass, ErrorKind, TransactionError};
 
-use crate::failpoint::{Fault, planted};
-
-/// A partition of a list, as librdkafka left it.
+/// A partition of a list, as librdkafka returned it.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub topic: String,
     pub partition: i32,
-    /// Raw: negative values are librdkafka's logical offsets.
+    /// The raw offset: negative values are librdkafka's logical offsets.
     pub offset: i64,
     pub error: Code,
-    /// As the broker keeps it: any bytes, since any tool may have committed them.
+    /// The metadata as the broker keeps it: any bytes, since any tool may have committed them.
     pub metadata: Vec<u8>,
 }
 
 /// The offset of a partition that has none.
 pub(super) const NO_OFFSET: i64 = sys::RD_KAFKA_OFFSET_INVALID as i64;
 
-/// Everything in a list. (`TopicPartitionListElem::metadata` panics on bytes that are not UTF-8.)
+/// Copies all partitions of a list. (`TopicPartitionListElem::metadata` panics on bytes that are not UTF-8.)
 pub(super) fn entries(list: &TopicPartitionList) -> Vec<Entry> {
-    // SAFETY: the pointer of a list is valid for as long as the list is borrowed, and nobody writes to it meanwhile.
+    // SAFETY: the pointer of a list is valid for as long as the list is borrowed, and there are no writes meanwhile.
     unsafe { raw_entries(list.ptr()) }
 }
 
 /// # Safety
-/// `list` points to a list that nobody changes during the call.
+/// `list` points to a list that does not change during the call.
 unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<Entry> {
     // SAFETY: by the contract of this function; `elems` holds `cnt` initialised elements, their topics are
     // C strings, and `metadata` is null or holds `metadata_size` bytes.
@@ -62,7 +61,7 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
     }
 }
 
-/// The bytes behind a pointer that may be null.
+/// Returns the bytes behind a pointer that may be null.
 ///
 /// # Safety
 /// `pointer` is null or points to `size` bytes that stay unchanged for `'a`.
@@ -71,20 +70,20 @@ unsafe fn bytes<'a>(pointer: *const c_void, size: usize) -> Option<&'a [u8]> {
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) })
 }
 
-/// The name of the topic that a message came from. (`Message::topic` looks for broken UTF-8 in it each time.)
+/// Returns the name of a message's topic. (`Message::topic` checks its UTF-8 each time.)
 pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
-    // SAFETY: a consumed message keeps its topic alive, whose name is a C string that never changes.
+    // SAFETY: a consumed message keeps its topic alive; the topic's name is a C string that never changes.
     unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(message.topic_ptr())) }
 }
 
-/// The headers of a message: none, a list, or an error where librdkafka cannot hand them over.
+/// Returns the headers of a message: none, a list, or an error where librdkafka cannot hand them over.
 ///
 /// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that it cannot
 /// parse as none.)
 pub(super) fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> Result<Option<&'a BorrowedHeaders>, Code> {
     let mut list = ptr::null_mut();
     // SAFETY: the message lives while it is borrowed; on success the list is part of it, and only `&mut` takes it out.
-    // The address of a header list is what rdkafka makes a `&BorrowedHeaders` of.
+    // rdkafka makes a `&BorrowedHeaders` of a list's address in the same way.
     unsafe {
         match sys::rd_kafka_message_headers(message.ptr(), &mut list) {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(list.cast::<BorrowedHeaders>().as_ref()),
@@ -99,7 +98,7 @@ pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// `rd_kafka_header_t` of librdkafka's `rdkafka_header.h`: one allocation for a header, its name and its value.
 ///
-/// The public interface does not tell a name's length, and a name may have a NUL inside.
+/// The public interface does not return a name's length, and a name may contain a NUL.
 #[repr(C)]
 struct HeaderLayout {
     serialized_size: usize,
@@ -109,14 +108,14 @@ struct HeaderLayout {
     name: [c_char; 1],
 }
 
-/// From a header's name back to the length of the name.
+/// The distance from a header's name back to the length of the name.
 const NAME_SIZE_BEFORE_NAME: usize = mem::offset_of!(HeaderLayout, name) - mem::offset_of!(HeaderLayout, name_size);
 
 // The layout was read in this version, which rdkafka-sys builds from source and links statically. For another version,
 // compare `HeaderLayout` with its `rdkafka_header.h` first.
 const _: () = assert!(sys::RD_KAFKA_VERSION == 0x020c_01ff, "compare HeaderLayout with this librdkafka's header");
 
-/// The header at an index. (`Headers::try_get` panics on a name that is not UTF-8, and cuts a name at a NUL.)
+/// Returns the header at an index. (`Headers::try_get` panics on a name that is not UTF-8, and cuts a name at a NUL.)
 pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHeader<'_>> {
     let (mut name, mut value, mut size) = (ptr::null::<c_char>(), ptr::null::<c_void>(), 0_usize);
     let list: *const BorrowedHeaders = headers;
@@ -135,29 +134,29 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     }
 }
 
-/// The number of headers in a list.
+/// Returns the number of headers in a list.
 pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
     let list: *const BorrowedHeaders = headers;
     // SAFETY: as above: the address of a list that lives and stays unchanged while it is borrowed.
     unsafe { sys::rd_kafka_header_cnt(list.cast()) }
 }
 
-/// A list of headers of our own. (`OwnedHeaders` takes names as `str` and copies them twice, and can't be made of a message's list.)
+/// An owned list of headers. (`OwnedHeaders` takes names as `str` and copies them twice, and can't be made of a
+/// message's list.)
 pub(super) struct HeaderList(NonNull<sys::rd_kafka_headers_t>);
 
 impl HeaderList {
-    /// An empty list that has room for so many.
+    /// Makes an empty list with room for this number of headers.
     pub fn with_capacity(count: usize) -> HeaderList {
         // SAFETY: the call only fails where memory ends, and then does not return.
         HeaderList::own(unsafe { sys::rd_kafka_headers_new(count) }).expect("a new list")
     }
 
-    /// Takes a consumed message's headers out of it. The message makes them anew, from the bytes that it came as, when
-    /// they are asked for again.
+    /// Takes a consumed message's headers out of it. librdkafka parses them anew when they are needed again.
     pub fn take(message: &mut BorrowedMessage<'_>) -> Option<HeaderList> {
         let mut list = ptr::null_mut();
-        // SAFETY: the message lives while it is borrowed, and through `&mut` nobody has a reference into its headers; on
-        // success the list is ours.
+        // SAFETY: the message lives while it is borrowed, and through `&mut` there is no other reference into its
+        // headers; on success the list is owned.
         unsafe {
             let error = sys::rd_kafka_message_detach_headers(message.ptr(), &mut list);
             (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| HeaderList::own(list)).flatten()
@@ -168,17 +167,18 @@ impl HeaderList {
         NonNull::new(list).map(HeaderList)
     }
 
-    /// To be looked at.
+    /// Borrows the list to read it.
     pub fn as_borrowed(&self) -> &BorrowedHeaders {
-        // SAFETY: the address of a header list is what rdkafka makes a `&BorrowedHeaders` of; the list lives while it is borrowed.
+        // SAFETY: rdkafka makes a `&BorrowedHeaders` of a list's address in the same way; the list lives while it is
+        // borrowed.
         unsafe { self.0.cast::<BorrowedHeaders>().as_ref() }
     }
 
     /// Adds a header at the end; its name may be any bytes.
     pub fn add(&mut self, name: &[u8], value: Option<&[u8]>) {
-        // SAFETY: the list is ours alone through `&mut`; name and value are as long as told, and copied, a null value
-        // excepted. (A length is never more than `isize::MAX`.) That a list is read-only is the only error, and none of
-        // ours is.
+        // SAFETY: the list is borrowed exclusively; name and value have the given lengths and are copied, a null
+        // value excepted. (A length is never more than `isize::MAX`.) The only error is that a list is read-only, and
+        // an owned list never is.
         unsafe {
             let (name_size, value_size) = (name.len() as isize, value.map_or(0, <[u8]>::len) as isize);
             let name = name.as_ptr().cast::<c_char>();
@@ -190,7 +190,7 @@ impl HeaderList {
 
 impl Drop for HeaderList {
     fn drop(&mut self) {
-        // SAFETY: ours, destroyed only here: who hands it over forgets it.
+        // SAFETY: the list is owned and destroyed only here; code that hands it over forgets it.
         unsafe { sys::rd_kafka_headers_destroy(self.0.as_ptr()) };
     }
 }
@@ -201,13 +201,13 @@ impl std::fmt::Debug for HeaderList {
     }
 }
 
-/// A topic that a producer writes to, found once. To be dropped before its client.
+/// A topic of a producer, looked up once. To be dropped before its client.
 pub(super) struct TopicHandle(*mut sys::rd_kafka_topic_t);
 
 impl TopicHandle {
-    /// `None`: librdkafka does not take the name.
+    /// Looks a topic up; `None` if librdkafka refuses the name.
     pub fn new<C: ClientContext>(client: &Client<C>, name: &CStr) -> Option<TopicHandle> {
-        // SAFETY: the client lives while it is borrowed, the name is a C string; null stands for the client's own settings.
+        // SAFETY: the client lives while it is borrowed, the name is a C string; null means the client's settings.
         let handle = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
         (!handle.is_null()).then_some(TopicHandle(handle))
     }
@@ -220,21 +220,22 @@ impl Drop for TopicHandle {
     }
 }
 
-/// What is produced.
-pub(super) struct Outgoing<'a> {
+/// A record to produce.
+pub(super) struct ProducedRecord<'a> {
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
     pub timestamp_ms: i64,
     pub headers: Option<HeaderList>,
-    /// Comes back with its report.
+    /// Returned with its report.
     pub tag: usize,
 }
 
-/// Hands a record to a producer, which copies key and value. (`BaseProducer::send` copies the topic's name, and has it looked up, each time.)
+/// Hands a record to a producer, which copies key and value. (`BaseProducer::send` copies the topic's name and looks
+/// it up each time.)
 pub(super) fn produce<C: ClientContext>(
     client: &Client<C>,
     topic: &TopicHandle,
-    record: Outgoing<'_>,
+    record: ProducedRecord<'_>,
 ) -> Result<(), Code> {
     let part = |bytes: Option<&[u8]>| match bytes {
         Some(bytes) => (bytes.as_ptr().cast::<c_void>(), bytes.len()),
@@ -243,9 +244,9 @@ pub(super) fn produce<C: ClientContext>(
     let ((key, key_size), (value, value_size)) = (part(record.key), part(record.value));
     let headers = record.headers.map(ManuallyDrop::new);
     let list = headers.as_ref().map_or(ptr::null_mut(), |headers| headers.0.as_ptr());
-    // SAFETY: client and topic (of this client, by the type that owns both) live during the call; the arguments are those that each
-    // tag announces, `int` and pointers as C passes them; key and value are as long as told, and copied. On success
-    // librdkafka owns the headers, else they are still ours.
+    // SAFETY: client and topic (of this client, by the type that owns both) live during the call; the arguments have
+    // the types that their tags announce, `int` and pointers as C passes them; key and value have the given lengths
+    // and are copied. On success librdkafka owns the headers, otherwise they are still owned here.
     let error = unsafe {
         sys::rd_kafka_producev(
             client.native_ptr(),
@@ -275,70 +276,77 @@ pub(super) fn produce<C: ClientContext>(
     Err(error.into())
 }
 
-/// The low and high watermark that the last fetch brought, without asking a broker; `None` before the first.
-pub(super) fn cached_watermarks<C: ClientContext>(
-    client: &Client<C>,
-    topic: &CStr,
-    partition: i32,
-) -> Option<(i64, i64)> {
+/// Returns the high watermark that came with the last fetch, without asking a broker; `None` before the first.
+pub(super) fn cached_high<C: ClientContext>(client: &Client<C>, topic: &CStr, partition: i32) -> Option<i64> {
     let (mut low, mut high) = (NO_OFFSET, NO_OFFSET);
-    // SAFETY: the client lives while it is borrowed, the topic is a C string, and the two offsets are written before return.
+    // SAFETY: the client lives while it is borrowed, the topic is a C string, and both offsets are written before
+    // return.
     let error = unsafe {
         sys::rd_kafka_get_watermark_offsets(client.native_ptr(), topic.as_ptr(), partition, &mut low, &mut high)
     };
-    (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some((low, high))
+    (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
 }
 
-/// Whether this client has a generation and a member id in its group. Without them a broker takes its commits unfenced.
+/// Returns true if this client has a generation and a member id in its group.
 pub(super) fn is_member<C: ClientContext>(client: &Client<C>) -> bool {
     GroupMetadata::of(client).is_some()
 }
 
-/// Who a consumer is in its group. Exists only with a generation and a member id: without them a broker takes commits unfenced.
+/// A consumer's membership in its group, always with a generation and a member id: without them a broker accepts
+/// commits unfenced.
 pub(super) struct GroupMetadata(*mut sys::rd_kafka_consumer_group_metadata_t);
 
 impl GroupMetadata {
-    /// Of this consumer at this moment, if it is a member.
+    /// Returns the current membership of this consumer, if it is a member.
     pub fn of<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
-        // SAFETY: the client lives while it is borrowed; the metadata, if any, is ours until it is destroyed (by drop), its
-        // member id a C string inside of it.
+        // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
+        // member id is a C string inside of it.
         unsafe {
             let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
             if metadata.is_null() {
                 return None;
             }
             let owned = GroupMetadata(metadata);
-            if planted(Fault::UnfencedGroupMetadata) {
-                let group = sys::rd_kafka_consumer_group_metadata_group_id(metadata);
-                return Some(GroupMetadata(sys::rd_kafka_consumer_group_metadata_new(group)));
-            }
             let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
             let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
-            // One that joins by KIP-848 has the epoch 0; a member's is more, in either protocol.
+            // A consumer that is joining by KIP-848 has epoch 0; a member's is higher in either protocol.
             (generation > 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)
         }
     }
 
-    /// The generation of a classic group, the member's epoch in one of KIP-848.
+    /// Returns a membership without generation and member id, for `failpoint::Fault::UnfencedGroupMetadata`.
+    #[cfg(feature = "failpoints")]
+    pub fn unfenced<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
+        // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
+        // group id is a C string inside of it, which the new metadata copies.
+        unsafe {
+            let metadata =
+                GroupMetadata(NonNull::new(sys::rd_kafka_consumer_group_metadata(client.native_ptr()))?.as_ptr());
+            let group = sys::rd_kafka_consumer_group_metadata_group_id(metadata.0);
+            Some(GroupMetadata(sys::rd_kafka_consumer_group_metadata_new(group)))
+        }
+    }
+
+    /// Returns the generation of a classic group, or the member's epoch in a group of KIP-848.
     pub fn generation(&self) -> i32 {
-        // SAFETY: never null, and lives as long as we do.
+        // SAFETY: the pointer is never null, and valid until drop.
         unsafe { sys::rd_kafka_consumer_group_metadata_generation_id(self.0) }
     }
 }
 
-// SAFETY: nobody changes what it points to between its creation and its destruction.
+// SAFETY: the metadata does not change between its creation and its destruction.
 unsafe impl Send for GroupMetadata {}
 // SAFETY: as above.
 unsafe impl Sync for GroupMetadata {}
 
 impl Drop for GroupMetadata {
     fn drop(&mut self) {
-        // SAFETY: made by `rd_kafka_consumer_group_metadata`, never null, destroyed only here.
+        // SAFETY: made by librdkafka, never null, destroyed only here.
         unsafe { sys::rd_kafka_consumer_group_metadata_destroy(self.0) };
     }
 }
 
-/// Why a call of a transaction failed, as librdkafka says it.
+/// librdkafka's error of a transactional call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text} ({code})")]
 pub(super) struct CallError {
@@ -354,7 +362,7 @@ impl From<CallError> for TransactionError {
 }
 
 /// # Safety
-/// `error` is null or an error that is ours to destroy.
+/// `error` is null or an owned error.
 unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), CallError> {
     if error.is_null() {
         return Ok(());
@@ -397,57 +405,58 @@ fn error_kind(code: Code) -> ErrorKind {
     }
 }
 
-/// Gets the producer's epoch; what a predecessor of the same id left open is aborted. Goes on where it was when called again.
+/// Gets the producer's epoch and aborts an open transaction of a predecessor with the same id. A second call
+/// continues the first.
 pub(super) fn init_transactions<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is ours.
+    // SAFETY: the client lives while it is borrowed; the error is owned.
     unsafe { check(sys::rd_kafka_init_transactions(client.native_ptr(), millis(timeout))) }
 }
 
-/// Begins a transaction; contacts nobody.
+/// Begins a transaction; contacts no broker.
 pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is ours.
+    // SAFETY: the client lives while it is borrowed; the error is owned.
     unsafe { check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
 }
 
-/// Makes offsets part of the transaction, fenced by who the consumer was. May take far longer than `timeout`, if it ever
-/// ends: librdkafka waits for a connection to the group's coordinator without looking at the clock.
+/// Adds offsets to the transaction, fenced by the consumer's membership. May take far longer than `timeout`, even for
+/// ever: librdkafka waits for a connection to the group's coordinator without a timeout.
 pub(super) fn send_offsets<C: ClientContext>(
     client: &Client<C>,
     list: &TopicPartitionList,
     group: &GroupMetadata,
     timeout: Duration,
 ) -> Result<(), CallError> {
-    // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is ours.
+    // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is owned.
     unsafe {
         check(sys::rd_kafka_send_offsets_to_transaction(client.native_ptr(), list.ptr(), group.0, millis(timeout)))
     }
 }
 
-/// Commits. (`Producer::commit_transaction` polls in a step of 100 ms that nothing cuts short, and hides the class of some errors.)
+/// Commits. (`Producer::commit_transaction` polls in full steps of 100 ms, and hides the class of some errors.)
 pub(super) fn commit_transaction<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is ours.
+    // SAFETY: the client lives while it is borrowed; the error is owned.
     unsafe { check(sys::rd_kafka_commit_transaction(client.native_ptr(), millis(timeout))) }
 }
 
-/// Aborts; what is queued or in flight is given up. The delivery reports must be served by another thread.
+/// Aborts, and gives up records that are queued or in flight. Another thread must serve the delivery reports.
 pub(super) fn abort_transaction<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is ours.
+    // SAFETY: the client lives while it is borrowed; the error is owned.
     unsafe { check(sys::rd_kafka_abort_transaction(client.native_ptr(), millis(timeout))) }
 }
 
-/// Waits until nothing is in flight, lingering batches sent at once; true if so in time.
+/// Sends lingering batches and waits until no record is in flight; false if that takes longer than `timeout`.
 ///
-/// (`Producer::flush` polls in steps of 100 ms that nothing cuts short.) The delivery reports must be served by another thread.
+/// (`Producer::flush` polls in full steps of 100 ms.) Another thread must serve the delivery reports.
 pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> bool {
     // SAFETY: the client lives while it is borrowed; flush is thread-safe.
     let error = unsafe { sys::rd_kafka_flush(client.native_ptr(), millis(timeout)) };
     error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
-/// How many records and events of a consumer wait to be polled.
+/// Returns the number of a consumer's records and events that wait to be polled.
 pub(super) fn waiting_records<C: ClientContext>(client: &Client<C>) -> usize {
-    // SAFETY: the client lives while it is borrowed; null says that it is no consumer; the reference to its queue is ours
-    // to give back.
+    // SAFETY: the client lives while it is borrowed; null means that it is no consumer; the reference to its queue is
+    // owned.
     unsafe {
         let queue = sys::rd_kafka_queue_get_consumer(client.native_ptr());
         if queue.is_null() {
@@ -459,9 +468,9 @@ pub(super) fn waiting_records<C: ClientContext>(client: &Client<C>) -> usize {
     }
 }
 
-/// How many events wait to be served.
+/// Returns the number of events that wait to be served.
 pub(super) fn waiting_events<C: ClientContext>(client: &Client<C>) -> usize {
-    // SAFETY: the client lives while it is borrowed; the reference to its queue is ours to give back.
+    // SAFETY: the client lives while it is borrowed; the reference to its queue is owned.
     unsafe {
         let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
         let length = sys::rd_kafka_queue_length(queue);
@@ -470,9 +479,10 @@ pub(super) fn waiting_events<C: ClientContext>(client: &Client<C>) -> usize {
     }
 }
 
-/// How long a new group of an embedded cluster waits for more members.
+/// Sets the time that a new group of an embedded cluster waits for more members.
+#[cfg(any(test, feature = "tools"))]
 pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {
-    // SAFETY: the client lives while it is borrowed and its cluster as long as it; null says that there is none.
+    // SAFETY: the client lives while it is borrowed and its cluster as long as it; null means that there is none.
     unsafe {
         let cluster = sys::rd_kafka_handle_mock_cluster(client.native_ptr());
         if !cluster.is_null() {
@@ -485,34 +495,37 @@ fn millis(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }
 
-/// Where the answers to commits arrive. To be dropped before its client.
+/// The queue for answers to commits. To be dropped before its client.
 pub(super) struct ReplyQueue(*mut sys::rd_kafka_queue_t);
 
 /// The answer to a commit.
 pub(super) struct CommitReply {
     pub error: Code,
-    /// With the error of each partition.
+    /// The partitions, each with its error.
     pub entries: Vec<Entry>,
 }
 
 impl ReplyQueue {
-    /// A queue of this client.
+    /// Makes a queue of this client.
     pub fn new<C: ClientContext>(client: &Client<C>) -> ReplyQueue {
         // SAFETY: the client lives while it is borrowed; the call can't fail.
         ReplyQueue(unsafe { sys::rd_kafka_queue_new(client.native_ptr()) })
     }
 
-    /// Starts a commit whose answer arrives here. (The safe commit waits for as long as it takes, and drops the errors of partitions.)
+    /// Starts a commit; its answer arrives here. (The safe commit waits without a timeout, and drops the errors of
+    /// partitions.)
     pub fn start_commit<C: ClientContext>(&self, client: &Client<C>, list: &TopicPartitionList) -> Result<(), Code> {
-        // SAFETY: client, list and queue live during the call, and librdkafka copies the list; without a callback the answer is an event.
+        // SAFETY: client, list and queue live during the call, and librdkafka copies the list; without a callback the
+        // answer is an event.
         let error =
             unsafe { sys::rd_kafka_commit_queue(client.native_ptr(), list.ptr(), self.0, None, ptr::null_mut()) };
         if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(error.into()) }
     }
 
-    /// The next answer, if it arrives in time.
+    /// Returns the next answer, if it arrives in time.
     pub fn next(&self, timeout: Duration) -> Option<CommitReply> {
-        // SAFETY: the queue is valid until drop; an event is ours until it is destroyed, and its list is copied before that.
+        // SAFETY: the queue is valid until drop; an event is owned until it is destroyed, and its list is copied
+        // before.
         unsafe {
             let event = sys::rd_kafka_queue_poll(self.0, millis(timeout));
             if event.is_null() {
@@ -529,12 +542,14 @@ impl ReplyQueue {
 
 impl Drop for ReplyQueue {
     fn drop(&mut self) {
-        // SAFETY: made by `rd_kafka_queue_new` and destroyed only here; answers that still come are dropped by librdkafka.
+        // SAFETY: made by `rd_kafka_queue_new` and destroyed only here; answers that still come are dropped by
+        // librdkafka.
         unsafe { sys::rd_kafka_queue_destroy(self.0) };
     }
 }
 
-// SAFETY: librdkafka's queues may be used from any thread; that the client outlives the queue does not depend on threads.
+// SAFETY: librdkafka's queues may be used from any thread; that the client outlives the queue does not depend on
+// threads.
 unsafe impl Send for ReplyQueue {}
 
 #[cfg(test)]
@@ -543,12 +558,12 @@ mod tests {
     use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
     use rdkafka::topic_partition_list::Offset;
 
-    use super::super::embedded::Embedded;
     use super::*;
+    use crate::embedded::Embedded;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// A partition whose metadata is these bytes.
+    /// Makes a list of one partition with these bytes as metadata.
     fn list(metadata: &[u8]) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         let mut element = list.add_partition("loans", 0);
@@ -576,14 +591,14 @@ mod tests {
             consumer.commit(&list(metadata), CommitMode::Sync).unwrap();
             let mut asked = TopicPartitionList::new();
             asked.add_partition("loans", 0);
-            let answer = consumer.committed_offsets(asked, PATIENCE).unwrap();
+            let answer = consumer.committed_offsets(asked, TIMEOUT).unwrap();
             let [entry] = &entries(&answer)[..] else { panic!("one partition was asked for") };
             assert_eq!((entry.topic.as_str(), entry.partition, entry.offset), ("loans", 0, 7));
             assert_eq!((entry.error, entry.metadata.as_slice()), (Code::NoError, metadata));
         }
     }
 
-    /// Names and values, in order.
+    /// Returns names and values, in order.
     fn all(headers: &HeaderList) -> Vec<RawHeader<'_>> {
         (0..).map_while(|index| header_at(headers.as_borrowed(), index)).collect()
     }
@@ -618,8 +633,8 @@ mod tests {
     }
 
     #[test]
-    fn who_never_joined_has_no_group_metadata() {
-        let consumer: BaseConsumer = ClientConfig::new().set("group.id", "nobody").create().unwrap();
+    fn a_consumer_that_never_joined_has_no_group_metadata() {
+        let consumer: BaseConsumer = ClientConfig::new().set("group.id", "empty").create().unwrap();
         assert!(GroupMetadata::of(consumer.client()).is_none());
     }
 

@@ -1,35 +1,39 @@
 //! Everything that knows rdkafka.
 //!
-//! One thread per service owns one [`Consumer`](consumer::Consumer) and one [`Producer`](producer::Producer) and calls, in this order:
+//! One thread per service owns one [`Consumer`] and one [`Producer`]. In each round it calls, in this order:
 //!
-//! 1. [`Consumer::poll`](consumer::Consumer::poll) until the round is due: assignments, revocations and records, in order;
-//! 2. [`Producer::send`](producer::Producer::send) for each output of the round;
-//! 3. [`Producer::flush`](producer::Producer::flush), then [`Producer::take_failures`](producer::Producer::take_failures);
-//! 4. [`Consumer::commit`](consumer::Consumer::commit) of the offset and map of each partition that changed.
+//! 1. [`Consumer::poll`] until the round is due: assignments, revocations and records, in order;
+//! 2. [`Producer::send`] for each output of the round;
+//! 3. [`Producer::flush`], then [`Producer::take_failures`];
+//! 4. [`Consumer::commit`] of offset and map of each partition that changed.
 //!
-//! Nothing is in flight while the consumer is polled, so that a rebalance never meets half a round.
+//! No output is in flight while the consumer is polled, so a rebalance never falls into the middle of a round.
+//!
+//! [`Consumer`]: consumer::Consumer
+//! [`Consumer::poll`]: consumer::Consumer::poll
+//! [`Consumer::commit`]: consumer::Consumer::commit
+//! [`Producer`]: producer::Producer
+//! [`Producer::send`]: producer::Producer::send
+//! [`Producer::flush`]: producer::Producer::flush
+//! [`Producer::take_failures`]: producer::Producer::take_failures
 
 mod assign;
 mod client;
 pub mod consumer;
-pub mod embedded;
+mod consumer_error;
+mod end_probe;
+mod event;
 pub mod failpoint;
 mod ffi;
-pub mod load;
+pub mod log_limiter;
 mod membership;
-mod offsets_call;
-mod plant;
 pub mod preflight;
-pub mod probe;
 pub mod producer;
 pub mod record;
-pub mod seldom;
-mod tail;
-mod trouble;
+#[cfg(any(test, feature = "tools"))]
+mod tools;
+mod topics;
 
-pub use client::{KafkaError, PROPERTY_RULES};
-
-/// The version of librdkafka.
-pub fn client_version() -> String {
-    rdkafka::util::get_rdkafka_version().1
-}
+pub use client::{KafkaError, PROPERTY_RULES, client_version};
+#[cfg(any(test, feature = "tools"))]
+pub use tools::{embedded, load, probe};

@@ -1,33 +1,33 @@
-//! Records as they come from a source and as they leave.
+//! Records read from a source, held in a backlog, and sent.
 
 use rdkafka::Message;
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
 
 mod packed;
 
-use super::ffi::{self, HeaderList, RawHeader};
 use watermaster_settings::client_id::{Fields, HeaderLookup};
 
-/// Which source of its service a record or partition belongs to: an index into `Service.sources`.
+use crate::ffi::{self, HeaderList, RawHeader};
+use packed::{Packed, PackedHeaders};
+
+/// The source of a record or partition: an index into `Service.sources`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceIndex(pub u16);
 
 impl SourceIndex {
-    /// As an index.
+    /// Converts it to `usize`.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-use packed::Packed;
-
 /// The most headers of a record that is forwarded or kept. A record with more goes to the dead-letter topic as a stub.
 pub const MAX_HEADERS: usize = 10_000;
 
-/// Memory of a header beyond its name and value: librdkafka's struct, its allocation and its place in the list.
+/// Memory of a header beyond its name and value: librdkafka's struct, its allocation and its slot in the list.
 pub const HEADER_OVERHEAD: usize = 64;
 
-/// Memory of a record beyond its contents: the core's node, the place in the engine's list, the allocation.
+/// Memory of a record beyond its contents: the core's node, the slot in the engine's list, the allocation.
 pub const RECORD_OVERHEAD: usize = 200;
 
 /// Key, value and headers of a record.
@@ -42,12 +42,11 @@ pub struct Contents<'r> {
 }
 
 impl Contents<'_> {
-    /// The memory that the record costs, in bytes: key + value + Σ (name + value + [`HEADER_OVERHEAD`]) +
+    /// Returns the memory cost of the record in bytes: key + value + Σ (name + value + [`HEADER_OVERHEAD`]) +
     /// [`RECORD_OVERHEAD`].
     ///
-    /// This is the only definition. `queue_bytes`, the bound of a round and the metrics count in it, and a record costs
-    /// the same when it is read and after it has waited. A copy made by librdkafka takes about this much; a packed one
-    /// takes less.
+    /// `queue_bytes`, the bound of a round and the metrics all use this definition, and a record costs the same when
+    /// it is read and after it has waited. A copy made by librdkafka takes about this much; a packed one takes less.
     pub fn cost(&self) -> usize {
         let header = |(name, value): RawHeader<'_>| name.len() + value.map_or(0, <[u8]>::len) + HEADER_OVERHEAD;
         let headers: usize = self.headers.iter().map(header).sum();
@@ -69,7 +68,8 @@ impl Fields for Contents<'_> {
     }
 }
 
-/// A record just read. It pins the fetch that it came with: keep it for a round at most, [`detach`](Record::detach) what waits longer.
+/// A record just read. It pins the memory of its fetch: keep it for a round at most, and [`detach`](Record::detach)
+/// it if it waits longer.
 #[derive(Debug)]
 pub struct Record<'c> {
     pub(super) message: BorrowedMessage<'c>,
@@ -77,38 +77,38 @@ pub struct Record<'c> {
 }
 
 impl Record<'_> {
-    /// Which source it came from.
+    /// Returns the record's source.
     pub fn source(&self) -> SourceIndex {
         self.source
     }
 
-    /// Its source partition.
+    /// Returns the record's partition of the source.
     pub fn partition(&self) -> i32 {
         self.message.partition()
     }
 
-    /// Its offset in the source partition.
+    /// Returns the record's offset in the source partition.
     pub fn offset(&self) -> i64 {
         self.message.offset()
     }
 
-    /// Its key; null and empty differ.
+    /// Returns the key; null and empty differ.
     pub fn key(&self) -> Option<&[u8]> {
         self.message.key()
     }
 
-    /// Its value; null is a tombstone.
+    /// Returns the value; null is a tombstone.
     pub fn value(&self) -> Option<&[u8]> {
         self.message.payload()
     }
 
-    /// Milliseconds since 1970, where the source keeps timestamps.
+    /// Returns milliseconds since 1970, where the source keeps timestamps.
     pub fn timestamp_ms(&self) -> Option<i64> {
         self.message.timestamp().to_millis()
     }
 
-    /// Key, value and headers; `None` where the headers are more than [`MAX_HEADERS`], or where librdkafka cannot hand
-    /// them over. Such a record is only good for [`into_stub`](Record::into_stub).
+    /// Returns key, value and headers; `None` if there are more than [`MAX_HEADERS`] headers, or librdkafka cannot
+    /// hand them over. Such a record can only be turned [`into_stub`](Record::into_stub).
     pub fn contents(&self) -> Option<Contents<'_>> {
         let headers = ffi::headers_of(&self.message).ok()?;
         if headers.is_some_and(|headers| ffi::header_count(headers) > MAX_HEADERS) {
@@ -117,13 +117,13 @@ impl Record<'_> {
         Some(Contents { key: self.key(), value: self.value(), headers: Headers::native(headers) })
     }
 
-    /// Copies the record, so that it pins no fetch.
+    /// Copies the record, so that it does not pin its fetch.
     pub fn detach(&self) -> HeldRecord {
         let contents = self.contents().expect(UNREADABLE);
         self.held(Packed::new(contents.key, contents.value, contents.headers.iter()), false)
     }
 
-    /// Keeps the key and drops value and headers, the list that librdkafka parsed included.
+    /// Keeps the key; drops value and headers, including the list that librdkafka parsed.
     pub fn into_stub(self) -> HeldRecord {
         self.held(Packed::new(self.key(), None, std::iter::empty()), true)
     }
@@ -142,10 +142,10 @@ impl Record<'_> {
 
 const UNREADABLE: &str = "a record whose headers cannot be read is a stub from the start";
 
-/// What stands where a source keeps no timestamps; also on the wire.
+/// The timestamp, also on the wire, of a record from a source that keeps none.
 pub(super) const NO_TIMESTAMP: i64 = -1;
 
-/// A record that waits, in memory of its own. There may be millions of them.
+/// A record that waits, in memory of its own. There may be millions of such records.
 #[derive(Debug, Clone)]
 pub struct HeldRecord {
     packed: Packed,
@@ -157,55 +157,59 @@ pub struct HeldRecord {
 }
 
 impl HeldRecord {
-    /// Which source it came from.
+    /// Returns the record's source.
     pub fn source(&self) -> SourceIndex {
         self.source
     }
 
-    /// Its source partition.
+    /// Returns the record's partition of the source.
     pub fn partition(&self) -> i32 {
         self.partition
     }
 
-    /// Its offset in the source partition.
+    /// Returns the record's offset in the source partition.
     pub fn offset(&self) -> i64 {
         self.offset
     }
 
-    /// Its key; null and empty differ.
+    /// Returns the key; null and empty differ.
     pub fn key(&self) -> Option<&[u8]> {
         self.packed.key()
     }
 
-    /// Its value; null is a tombstone.
+    /// Returns the value; null is a tombstone.
     pub fn value(&self) -> Option<&[u8]> {
         self.packed.value()
     }
 
-    /// Milliseconds since 1970, where the source keeps timestamps.
+    /// Returns milliseconds since 1970, where the source keeps timestamps.
     pub fn timestamp_ms(&self) -> Option<i64> {
         (self.timestamp_ms != NO_TIMESTAMP).then_some(self.timestamp_ms)
     }
 
-    /// Key, value and headers.
+    /// Returns key, value and headers.
     pub fn contents(&self) -> Contents<'_> {
-        Contents { key: self.key(), value: self.value(), headers: Headers(Kept::Packed(self.packed.headers())) }
+        Contents {
+            key: self.key(),
+            value: self.value(),
+            headers: Headers(StoredHeaders::Packed(self.packed.headers())),
+        }
     }
 
-    /// Whether only the key is left of the record.
+    /// Returns true if only the key is left of the record.
     pub fn is_stub(&self) -> bool {
         self.stub
     }
 }
 
-/// A record on its way out: one that never waited, or one that did.
+/// A record to send, read just now or held before.
 #[derive(Debug)]
 pub enum Output<'c> {
     Fresh(Record<'c>),
     Held(HeldRecord),
 }
 
-/// Each accessor is that of the record inside.
+/// Defines accessors that delegate to the record inside.
 macro_rules! either {
     ($($name:ident: $type:ty),* $(,)?) => {
         $(#[doc = concat!("See [`Record::", stringify!($name), "`].")]
@@ -228,7 +232,7 @@ impl Output<'_> {
         timestamp_ms: Option<i64>,
     }
 
-    /// Key, value and headers.
+    /// Returns key, value and headers.
     pub fn contents(&self) -> Contents<'_> {
         match self {
             Output::Fresh(record) => record.contents().expect(UNREADABLE),
@@ -236,12 +240,12 @@ impl Output<'_> {
         }
     }
 
-    /// Whether only the key is left of the record: see [`Record::into_stub`].
+    /// Returns true if only the key is left of the record: see [`Record::into_stub`].
     pub fn is_stub(&self) -> bool {
         matches!(self, Output::Held(record) if record.stub)
     }
 
-    /// The headers, to send them. A fresh record hands its list over, and librdkafka parses another one on demand.
+    /// Returns the headers to send. A fresh record hands its list over, and librdkafka parses another one on demand.
     pub(super) fn take_headers(&mut self) -> Option<HeaderList> {
         match self {
             Output::Fresh(record) => HeaderList::take(&mut record.message),
@@ -252,9 +256,9 @@ impl Output<'_> {
         }
     }
 
-    /// Copies the headers whose names are to stay, in one pass, and drops a fresh record's own list.
-    pub(super) fn copy_headers(&mut self, stays: impl Fn(&[u8]) -> bool) -> HeaderList {
-        let list = self.contents().headers.to_list(stays);
+    /// Copies the headers that `keep` selects by name, in one pass, and drops a fresh record's list.
+    pub(super) fn copy_headers(&mut self, keep: impl Fn(&[u8]) -> bool) -> HeaderList {
+        let list = self.contents().headers.to_list(keep);
         if let Output::Fresh(record) = self {
             drop(HeaderList::take(&mut record.message));
         }
@@ -264,52 +268,53 @@ impl Output<'_> {
 
 /// The headers of a record: names and values are any bytes, names may repeat, values may be null.
 #[derive(Clone, Copy)]
-pub struct Headers<'r>(Kept<'r>);
+pub struct Headers<'r>(StoredHeaders<'r>);
 
-/// How headers are kept.
+/// The two forms in which headers are stored.
 #[derive(Clone, Copy)]
-enum Kept<'r> {
+enum StoredHeaders<'r> {
     Native(&'r BorrowedHeaders),
-    Packed(packed::Headers<'r>),
+    Packed(PackedHeaders<'r>),
 }
 
 impl<'r> Headers<'r> {
-    /// The headers of any message; none where librdkafka cannot hand them over.
+    /// Returns the headers of any message; none if librdkafka cannot hand them over.
+    #[cfg(any(test, feature = "tools"))]
     pub(super) fn of(message: &'r BorrowedMessage<'_>) -> Headers<'r> {
         Headers::native(ffi::headers_of(message).ok().flatten())
     }
 
     fn native(headers: Option<&'r BorrowedHeaders>) -> Headers<'r> {
-        Headers(headers.map_or(Kept::Packed(packed::Headers::NONE), Kept::Native))
+        Headers(headers.map_or(StoredHeaders::Packed(PackedHeaders::NONE), StoredHeaders::Native))
     }
 
-    /// Name and value of each header, in order.
+    /// Returns name and value of each header, in order.
     pub fn iter(self) -> impl Iterator<Item = RawHeader<'r>> + Clone {
         let (native, packed) = match self.0 {
-            Kept::Native(headers) => (Some(headers), packed::Headers::NONE),
-            Kept::Packed(headers) => (None, headers),
+            StoredHeaders::Native(headers) => (Some(headers), PackedHeaders::NONE),
+            StoredHeaders::Packed(headers) => (None, headers),
         };
         let count = native.map_or(0, ffi::header_count);
         let native = (0..count).map_while(move |index| native.and_then(|headers| ffi::header_at(headers, index)));
         native.chain(packed)
     }
 
-    /// The number of headers.
+    /// Returns the number of headers.
     pub fn count(self) -> usize {
         match self.0 {
-            Kept::Native(headers) => ffi::header_count(headers),
-            Kept::Packed(headers) => headers.count(),
+            StoredHeaders::Native(headers) => ffi::header_count(headers),
+            StoredHeaders::Packed(headers) => headers.count(),
         }
     }
 
-    /// A list for librdkafka of the headers whose names are to stay.
-    fn to_list(self, stays: impl Fn(&[u8]) -> bool) -> HeaderList {
+    /// Makes a list for librdkafka of the headers that `keep` selects by name.
+    fn to_list(self, keep: impl Fn(&[u8]) -> bool) -> HeaderList {
         let mut list = HeaderList::with_capacity(self.count());
-        self.iter().filter(|(name, _)| stays(name)).for_each(|(name, value)| list.add(name, value));
+        self.iter().filter(|(name, _)| keep(name)).for_each(|(name, value)| list.add(name, value));
         list
     }
 
-    /// The header of this name, unless it is absent or repeated.
+    /// Looks up the header of this name.
     pub fn lookup(self, name: &str) -> HeaderLookup<'r> {
         let mut found = HeaderLookup::Absent;
         for (other, value) in self.iter() {

@@ -1,7 +1,8 @@
-//! Who sent a record.
+//! Finds the client id of a record.
 //!
-//! The ways of `client_from` are tried in order: one that yields nothing, or an empty name, passes on to the next; one
-//! that yields something unusable ends the search, since whoever sends a broken name must not be taken for somebody else.
+//! The places in `client_from` are tried in order. A place that is absent or empty passes on to the next. A place that
+//! holds something unusable ends the search and makes the record anonymous: a client with a broken id must not be taken
+//! for the client that a later place names.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,17 +14,17 @@ use crate::model::{ClientFrom, Source};
 /// The longest client id, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 128;
 
-/// What a client id may be read from.
+/// The parts of a record that may hold a client id.
 pub trait Fields {
-    /// The header of this name.
+    /// Looks for the header of this name.
     fn header(&self, name: &str) -> HeaderLookup<'_>;
-    /// The record's key.
+    /// Returns the record's key.
     fn key(&self) -> Option<&[u8]>;
-    /// The record's value.
+    /// Returns the record's value.
     fn value(&self) -> Option<&[u8]>;
 }
 
-/// What became of looking for a header.
+/// The result of looking for a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeaderLookup<'r> {
     Absent,
@@ -31,51 +32,37 @@ pub enum HeaderLookup<'r> {
     Repeated,
 }
 
-/// Who sent a record.
+/// The sender of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity<'r> {
-    /// A name of 1 to [`MAX_CLIENT_BYTES`] bytes.
+    /// A client id of 1 to [`MAX_CLIENT_BYTES`] bytes.
     Client(Cow<'r, str>),
-    Anonymous(Why),
+    Anonymous(AnonymousReason),
 }
 
-/// Why a record has no client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// Nothing names one.
+/// The reason why a record has no client id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AnonymousReason {
+    #[error("nothing in client_from yields one")]
     Missing,
-    /// The name is not UTF-8.
+    #[error("it is not UTF-8")]
     NotUtf8,
-    /// The name is longer than [`MAX_CLIENT_BYTES`].
+    #[error("it is longer than {MAX_CLIENT_BYTES} bytes")]
     TooLong,
-    /// The header occurs more than once.
+    #[error("the header occurs more than once")]
     RepeatedHeader,
-    /// What the JSON pointer leads to is not a string.
+    #[error("the value at the JSON pointer is not a string")]
     NotAString,
-    /// A key on the JSON pointer's path occurs more than once.
+    #[error("a key on the JSON pointer's path occurs more than once")]
     DuplicateKey,
-    /// The value is not JSON.
+    #[error("the value is not JSON")]
     BrokenJson,
 }
 
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Why::Missing => "nothing in client_from yields one",
-            Why::NotUtf8 => "it is not UTF-8",
-            Why::TooLong => "it is longer than 128 bytes",
-            Why::RepeatedHeader => "the header occurs more than once",
-            Why::NotAString => "what the JSON pointer leads to is not a string",
-            Why::DuplicateKey => "a key on the JSON pointer's path occurs more than once",
-            Why::BrokenJson => "the value is not JSON",
-        })
-    }
-}
-
-/// Finds out who sent a record that was read from `source`.
+/// Finds the client id of a record that was read from `source`.
 pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r Source) -> Identity<'r> {
-    for way in from {
-        let found = match way {
+    for place in from {
+        let found = match place {
             ClientFrom::Header(name) => from_header(record.header(name)),
             ClientFrom::Json(path) => from_json(path, record.value()),
             ClientFrom::Key => from_bytes(record.key()),
@@ -84,19 +71,19 @@ pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r So
         match found.and_then(usable) {
             Ok(Some(client)) => return Identity::Client(client),
             Ok(None) => {}
-            Err(why) => return Identity::Anonymous(why),
+            Err(reason) => return Identity::Anonymous(reason),
         }
     }
-    Identity::Anonymous(Why::Missing)
+    Identity::Anonymous(AnonymousReason::Missing)
 }
 
-/// What one way yields: a name, nothing, or why what is there can't be one.
-type Found<'r> = Result<Option<Cow<'r, str>>, Why>;
+/// The result of trying one place: an id, nothing, or the reason why the content can't be an id.
+type Found<'r> = Result<Option<Cow<'r, str>>, AnonymousReason>;
 
 fn usable(name: Option<Cow<'_, str>>) -> Found<'_> {
     match name {
         Some(name) if name.is_empty() => Ok(None),
-        Some(name) if name.len() > MAX_CLIENT_BYTES => Err(Why::TooLong),
+        Some(name) if name.len() > MAX_CLIENT_BYTES => Err(AnonymousReason::TooLong),
         name => Ok(name),
     }
 }
@@ -105,50 +92,50 @@ fn from_header(header: HeaderLookup<'_>) -> Found<'_> {
     match header {
         HeaderLookup::Absent => Ok(None),
         HeaderLookup::Once(value) => from_bytes(value),
-        HeaderLookup::Repeated => Err(Why::RepeatedHeader),
+        HeaderLookup::Repeated => Err(AnonymousReason::RepeatedHeader),
     }
 }
 
 fn from_bytes(bytes: Option<&[u8]>) -> Found<'_> {
     let Some(bytes) = bytes else { return Ok(None) };
     if bytes.len() > MAX_CLIENT_BYTES {
-        return Err(Why::TooLong);
+        return Err(AnonymousReason::TooLong);
     }
-    std::str::from_utf8(bytes).map(|name| Some(Cow::Borrowed(name))).map_err(|_| Why::NotUtf8)
+    std::str::from_utf8(bytes).map(|name| Some(Cow::Borrowed(name))).map_err(|_| AnonymousReason::NotUtf8)
 }
 
-/// Walks the path through the JSON text without building a tree: what is beside the path is checked and skipped.
+/// Walks the path through the JSON text without building a tree. Values beside the path are checked and skipped.
 fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
-    // All of it: serde_json does not look inside the strings that it skips.
-    let text = std::str::from_utf8(value).map_err(|_| Why::BrokenJson)?;
+    // The whole text, since serde_json does not look inside the strings that it skips.
+    let text = std::str::from_utf8(value).map_err(|_| AnonymousReason::BrokenJson)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut fault = None;
     let found = Walk { path, fault: &mut fault }.deserialize(&mut deserializer);
     let found = found.and_then(|found| deserializer.end().map(|()| found));
-    found.map_err(|_| fault.unwrap_or(Why::BrokenJson))
+    found.map_err(|_| fault.unwrap_or(AnonymousReason::BrokenJson))
 }
 
-/// Deserializes to the string at `path` below here, `None` if the path leads nowhere.
+/// Deserializes to the string at `path`; to `None` if the path leads nowhere.
 ///
-/// Recursion is as deep as the path at most (and serde_json refuses more than 128 levels on it); what is skipped costs no stack.
+/// Recursion is at most as deep as the path, of which serde_json takes 128 levels. Skipped values need no stack.
 struct Walk<'p> {
     path: &'p [String],
-    /// Set before failing, to tell what is wrong with a well-formed text.
-    fault: &'p mut Option<Why>,
+    /// Set before failing on a text that is well-formed.
+    fault: &'p mut Option<AnonymousReason>,
 }
 
 impl Walk<'_> {
-    fn fail<E: serde::de::Error>(self, why: Why) -> E {
-        *self.fault = Some(why);
+    fn fail<E: serde::de::Error>(self, reason: AnonymousReason) -> E {
+        *self.fault = Some(reason);
         E::custom("refused")
     }
 
-    /// A value that has nothing below it.
+    /// Takes a value that has nothing below it.
     fn leaf<'de, E: serde::de::Error>(self) -> Result<Option<Cow<'de, str>>, E> {
-        if self.path.is_empty() { Err(self.fail(Why::NotAString)) } else { Ok(None) }
+        if self.path.is_empty() { Err(self.fail(AnonymousReason::NotAString)) } else { Ok(None) }
     }
 }
 
@@ -175,9 +162,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
         if !self.path.is_empty() {
             return Ok(None);
         }
-        // Before the copy: an attacker chooses the length.
+        // Checked before the copy, since the sender chooses the length.
         if text.len() > MAX_CLIENT_BYTES {
-            return Err(self.fail(Why::TooLong));
+            return Err(self.fail(AnonymousReason::TooLong));
         }
         Ok(Some(Cow::Owned(text.to_owned())))
     }
@@ -204,14 +191,14 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let Some((wanted, path)) = self.path.split_first() else {
-            return Err(self.fail(Why::NotAString));
+            return Err(self.fail(AnonymousReason::NotAString));
         };
         let (mut seen, mut found) = (false, None);
         while let Some(on_path) = map.next_key_seed(Key(wanted))? {
             if !on_path {
                 map.next_value::<IgnoredAny>()?;
             } else if seen {
-                return Err(self.fail(Why::DuplicateKey));
+                return Err(self.fail(AnonymousReason::DuplicateKey));
             } else {
                 seen = true;
                 found = map.next_value_seed(Walk { path, fault: &mut *self.fault })?;
@@ -222,7 +209,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
         let Some((wanted, path)) = self.path.split_first() else {
-            return Err(self.fail(Why::NotAString));
+            return Err(self.fail(AnonymousReason::NotAString));
         };
         let wanted = array_index(wanted);
         let mut found = None;
@@ -241,13 +228,13 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// An array index as RFC 6901 writes it: digits without leading zeros.
+/// Parses an array index as RFC 6901 writes it: digits without leading zeros.
 fn array_index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|byte| byte.is_ascii_digit());
     (digits && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
 }
 
-/// Deserializes a key to whether it is this one.
+/// Deserializes a key to `true` if it is equal to this one.
 struct Key<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for Key<'_> {

@@ -1,36 +1,30 @@
 //! The configuration as it is written: defaults < file (TOML) < environment.
 //!
-//! [`Config::load`] reads both, checks everything that can be checked without a broker, and answers with the
-//! [`Settings`] or with every error at once. `schema` is the table of keys; a key that is not in it is an error.
+//! [`Config::load`] reads both and checks everything that needs no broker. It returns the [`Settings`], or every error
+//! at once. A key is added in two places: a row in `schema`, and the struct that holds the value ([`read_struct!`]).
 //!
-//! figment merges the layers and remembers where each value came from. The values are then read one by one rather
-//! than through serde, which would stop at the first error.
+//! [`read_struct!`]: crate::read_struct
 
 mod change;
 mod effective;
-mod error;
 mod kafka;
-mod kind;
-mod layers;
 mod rules;
 mod schema;
-mod section;
 mod service;
 mod values;
 
 use std::ffi::OsString;
 use std::path::Path;
 
-pub use self::change::RELOADED;
-pub use self::effective::{Effective, Entry};
-pub use self::error::{ConfigError, ConfigErrors, Origin};
-pub use self::schema::{Fallback, KEYS, Key, REFUSED_PROPERTIES};
-pub use self::values::{count, duration, ratio, weight};
+pub use self::effective::Effective;
+pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
+pub use self::values::{ratio, weight};
+pub use crate::reader::{
+    ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, ValueError, count, duration,
+};
 
-use self::layers::Written;
-use self::section::{Findings, Reader, Section};
-use self::service::{Draft, Shared};
 use crate::model::Settings;
+use crate::reader::{Reader, Section};
 
 /// The rules of librdkafka for its own properties. The caller passes them in, because only the Kafka crate knows it.
 #[derive(Debug, Clone, Copy)]
@@ -41,75 +35,68 @@ pub struct PropertyRules {
     pub check: fn(&str, &str) -> Result<(), PropertyRefused>,
 }
 
-/// librdkafka refuses a property or its value, in its own words, without the value of a property that is hidden.
+/// The reason why librdkafka refuses a property.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PropertyRefused(pub String);
+pub enum PropertyRefused {
+    /// This build of librdkafka lacks the feature that the property needs.
+    #[error("this build of librdkafka has no {feature} support")]
+    Unsupported { feature: String },
+    /// The value is refused, and must not be shown.
+    #[error("the value does not fit")]
+    HiddenValue,
+    /// The text of librdkafka, which may hold the value.
+    #[error("{0}")]
+    Refused(String),
+}
 
 /// A configuration without errors.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What it means.
     pub settings: Settings,
-    /// What it says, each value with its origin, without secrets.
+    /// The value of each key with its origin, without secrets.
     pub effective: Effective,
-    /// What is allowed but doubtful.
+    /// Values that are allowed but doubtful.
     pub warnings: Vec<ConfigError>,
 }
 
 impl Config {
-    /// Reads the file at `path` and lays `environment` over it: its `WATERMASTER_SECTION__KEY` variables.
+    /// Reads the file at `path` and lays the `WATERMASTER_SECTION__KEY` variables of `environment` over it.
     pub fn load(
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::of_file(path, None, format!("can't be read: {error}")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let error = ConfigError::of_file(path, None, format!("can't be read: {error}"));
+            ConfigErrors::new(SCHEMA.subject, vec![*error])
+        })?;
         Config::parse(&text, path, environment, rules)
     }
 
-    /// As [`Config::load`], of a text that comes from `path`.
+    /// Reads `text`, which comes from `path`, as [`load`](Config::load) does.
     pub fn parse(
         text: &str,
         path: &Path,
         environment: impl IntoIterator<Item = (OsString, OsString)>,
         rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
-        let mut errors = Vec::new();
-        let written = Written::new(text, path, environment, &mut errors)?;
-        let reader = Reader::new(written, rules, errors);
-        let settings = settings(&reader.root());
-        let Findings { errors, mut warnings, entries } = reader.finish();
-        match settings {
-            Some(settings) if errors.is_empty() => {
-                warnings.sort();
-                Ok(Config { settings, effective: Effective::new(entries), warnings })
-            }
-            _ => Err(ConfigErrors::new(errors)),
-        }
+        let reader = Reader::new(&SCHEMA, text, path, environment)?;
+        let settings = settings(&reader.root(), rules);
+        let reading = reader.finish(settings)?;
+        Ok(Config { settings: reading.value, effective: Effective::new(reading.entries), warnings: reading.warnings })
     }
 }
 
-/// Reads everything; `None`: something is wrong, and has been noted.
-fn settings(root: &Section<'_>) -> Option<Settings> {
-    let kafka_section = root.table("kafka");
-    let kafka = kafka::kafka(&kafka_section);
-    let admin = kafka::admin(&root.table("admin"));
-    let log = kafka::log(&root.table("log"));
-    let shared = Shared {
-        group_id: kafka.group_id.as_deref(),
-        commit_interval: kafka.commit_interval,
-        map_budget: kafka.map_budget,
-    };
-    let drafts = services(root, shared);
-    rules::check(&kafka_section, shared.commit_interval, &drafts);
-    let services = drafts.into_iter().map(|draft| draft.service).collect::<Option<_>>()?;
-    Some(Settings { kafka: kafka.kafka?, admin: admin?, log: log?, services })
-}
-
-fn services<'a>(root: &Section<'a>, shared: Shared<'_>) -> Vec<Draft<'a>> {
-    let named = |dict: &figment::value::Dict| dict.get("name")?.as_str().map(str::to_owned);
-    let sections = root.tables("service", named);
-    sections.into_iter().map(|section| service::service(section, shared)).collect()
+/// Reads everything; `None` after an error was noted.
+fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
+    let kafka = root.table("kafka");
+    let services = root.tables("service");
+    rules::check(&kafka, &services);
+    let services: Vec<_> = services.iter().map(|section| service::service(section, &kafka)).collect();
+    crate::read_struct!(Settings {
+        kafka: kafka::kafka(&kafka, rules),
+        admin: kafka::admin(&root.table("admin")),
+        log: root.table("log").get("format"),
+        services: services.into_iter().collect(),
+    })
 }

@@ -1,6 +1,6 @@
-//! The configuration as it is meant: validated, defaults filled in, nothing optional that has a default.
+//! The settings that a configuration means: validated, with defaults filled in.
 //!
-//! `config` holds it as written and turns it into this; below this nothing is validated twice.
+//! `config` reads the configuration as it is written and turns it into these. Nothing is validated a second time.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use watermaster_core::policy::Policy;
 
-/// Everything that the program was told.
+use crate::choices;
+
+/// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub kafka: Kafka,
@@ -18,7 +20,7 @@ pub struct Settings {
     pub services: Vec<Service>,
 }
 
-/// How to reach Kafka and how to treat it.
+/// The cluster, and how to treat it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kafka {
     pub bootstrap_servers: String,
@@ -30,70 +32,65 @@ pub struct Kafka {
     pub start_from: StartFrom,
     pub on_foreign_offset: OnForeignOffset,
     pub on_data_loss: OnDataLoss,
-    /// librdkafka's own properties, those from files included; never the ones that the protocol owns.
+    /// librdkafka's own properties, including those from files; never the ones that the protocol owns.
     pub properties: BTreeMap<String, String>,
 }
 
-/// What a reader of the target may rely on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Delivery {
-    AtLeastOnce,
-    ExactlyOnce,
+choices! {
+    /// The guarantee for a reader of the target.
+    pub enum Delivery {
+        AtLeastOnce = "at_least_once",
+        ExactlyOnce = "exactly_once",
+    }
+
+    /// The assignment of partitions to the instances of a group.
+    pub enum GroupProtocol {
+        /// By one of the instances, cooperative-sticky. Any broker supports it.
+        Classic = "classic",
+        /// By the broker (KIP-848): Apache Kafka 4.0 or later.
+        Consumer = "consumer",
+    }
+
+    /// The start of a partition without a committed offset.
+    pub enum StartFrom {
+        Earliest = "earliest",
+        Latest = "latest",
+    }
+
+    /// The reaction to a committed offset that another program committed.
+    pub enum OnForeignOffset {
+        Stop = "stop",
+        Replay = "replay",
+    }
+
+    /// The reaction to records that were deleted before they were read.
+    pub enum OnDataLoss {
+        Stop = "stop",
+        Continue = "continue",
+    }
+
+    /// The reaction to a record that the dead-letter topic refuses, too.
+    pub enum OnUndeliverable {
+        Stop = "stop",
+        Discard = "discard",
+    }
+
+    /// The format of log lines.
+    pub enum LogFormat {
+        /// Text on a terminal, JSON elsewhere.
+        Auto = "auto",
+        Text = "text",
+        Json = "json",
+    }
 }
 
-/// How the instances of a group share out partitions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GroupProtocol {
-    /// Among themselves, cooperative-sticky: any broker.
-    Classic,
-    /// The broker does (KIP-848): Apache Kafka 4.0 or later.
-    Consumer,
-}
-
-/// Where a partition without a committed offset starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StartFrom {
-    Earliest,
-    Latest,
-}
-
-/// What to do about a committed offset that is not ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnForeignOffset {
-    Stop,
-    Replay,
-}
-
-/// What to do when records were deleted before they were read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnDataLoss {
-    Stop,
-    Continue,
-}
-
-/// What to do with a record that the dead-letter topic refuses too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnUndeliverable {
-    Stop,
-    Discard,
-}
-
-/// The HTTP side.
+/// The HTTP server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admin {
     pub listen: SocketAddr,
     pub token_file: Option<PathBuf>,
-    /// How many clients get a metric label of their own.
+    /// The number of clients with a metric label of their own.
     pub metrics_clients: usize,
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text on a terminal, JSON elsewhere.
-    Auto,
-    Text,
-    Json,
 }
 
 /// One protected service.
@@ -106,11 +103,11 @@ pub struct Service {
     /// Tried in order.
     pub client_from: Vec<ClientFrom>,
     pub sources: Vec<Source>,
-    /// What the core needs to know.
+    /// The settings that the core needs.
     pub policy: Policy,
 }
 
-/// Where a record's client id is found.
+/// A place in a record that holds the client id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientFrom {
     /// The value of the header with this name.
@@ -119,7 +116,7 @@ pub enum ClientFrom {
     Json(Vec<String>),
     /// The record's key.
     Key,
-    /// The `client` given for the source.
+    /// The `client` of the source.
     Topic,
 }
 
@@ -127,8 +124,8 @@ pub enum ClientFrom {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     pub topic: String,
-    /// What `client_from = ["topic"]` yields.
+    /// The client id that `client_from = ["topic"]` yields.
     pub client: Option<String>,
-    /// Who may send here; `None`: anybody.
+    /// The clients that may send to this topic; `None` for all.
     pub allowed_clients: Option<Vec<String>>,
 }

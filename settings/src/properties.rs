@@ -4,13 +4,12 @@
 //! The list names the harmless properties and hides all others, so that a property which a later librdkafka brings, or
 //! one that is misspelt, is hidden until it is added here. Three kinds are harmless: properties that take only numbers
 //! or words of librdkafka's own, which leaves no room for a secret; names under which this program is known to the
-//! brokers anyway; and paths of public files. Everything that proves an identity is hidden, and so is half of such a
-//! proof (a user name, a client id of an OAuth server), a command, and an address, which may hold a password.
+//! brokers anyway; and paths of public files. Everything that proves an identity is hidden, and so are parts of such a
+//! proof (a user name, a client id of an OAuth server), commands, and addresses, which may hold a password.
 
-/// The text that stands in place of a hidden value.
-pub const HIDDEN: &str = "(redacted)";
+use crate::reader::HIDDEN;
 
-/// Harmless properties by category: the reason, then the properties.
+/// The harmless properties by category: the reason, then the properties.
 const HARMLESS: &[(&str, &[&str])] = &[
     (
         "names and versions that the brokers are told, and topics that are left out",
@@ -168,7 +167,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Whether the value of a librdkafka property may be shown.
+/// Returns whether the value of a librdkafka property may be shown.
 pub fn is_harmless(property: &str) -> bool {
     HARMLESS.iter().any(|(_, properties)| properties.contains(&property))
 }
@@ -178,7 +177,7 @@ pub fn shown<'a>(property: &str, value: &'a str) -> &'a str {
     if is_harmless(property) && !has_user_info(value) { value } else { HIDDEN }
 }
 
-/// Whether a value holds the address of a user, `https://user:password@host`, which belongs into no harmless property.
+/// Returns whether a value holds an address with a user, `https://user:password@host`. No harmless property has one.
 fn has_user_info(value: &str) -> bool {
     value.split_once("://").is_some_and(|(_, rest)| rest.contains('@'))
 }

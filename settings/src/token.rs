@@ -6,16 +6,16 @@ use std::path::Path;
 
 use subtle::ConstantTimeEq;
 
-/// The fewest characters of a token: a shorter one can be guessed.
+/// The fewest characters of a token. A shorter token can be guessed.
 pub const MIN_CHARS: usize = 16;
-/// The most bytes of a token: a longer one fits in no header.
+/// The most bytes of a token. A longer token fits in no header.
 pub const MAX_BYTES: usize = 4096;
 
 /// A secret that is compared in constant time and never printed.
 #[derive(Clone)]
 pub struct Token(String);
 
-/// Why a file gives no token.
+/// The reason why a file gives no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     #[error("{0}")]
@@ -30,7 +30,7 @@ pub enum TokenError {
     WritableByAll(u32),
 }
 
-/// A token, and whether its file is open to more users than it should be.
+/// A token, and the mode of its file if too many users have access to it.
 #[derive(Debug)]
 pub struct TokenFile {
     pub token: Token,
@@ -39,7 +39,7 @@ pub struct TokenFile {
 }
 
 impl Token {
-    /// Takes the token out of the text of its file: white space around it is removed.
+    /// Takes the token from the text of its file, without the white space around it.
     ///
     /// # Errors
     /// When the token is too short or too long.
@@ -52,7 +52,7 @@ impl Token {
         }
     }
 
-    /// Whether an `Authorization` header's value carries this token. Only its length can be learnt from the time.
+    /// Returns whether an `Authorization` header's value carries this token. The time taken tells only the length.
     pub fn matches(&self, authorization: &[u8]) -> bool {
         let Some((scheme, offered)) = authorization.split_at_checked("Bearer ".len()) else {
             return false;
@@ -64,9 +64,9 @@ impl Token {
 impl TokenFile {
     /// Reads the token at `path`; symbolic links, as Kubernetes mounts secrets, are followed.
     ///
-    /// A file that all users may write is refused. One that all users may read, or its group may write, is only
-    /// reported: such are the files of a clone of a repository, and those that a container mounts from its host for
-    /// another user.
+    /// A file that all users may write is refused. A file that all users may read, or its group may write, is only
+    /// reported: files in a clone of a repository have such modes, and so have files that a container mounts from its
+    /// host for another user.
     ///
     /// # Errors
     /// When the file can't be read, when its permissions are refused, or when it holds no acceptable token.
@@ -76,7 +76,7 @@ impl TokenFile {
             return Err(TokenError::NoFile);
         }
         let loose_mode = check_mode(&metadata)?;
-        // White space around the token is allowed, but nothing that fills the memory.
+        // White space around the token is allowed, but a file that fills the memory is not.
         if metadata.len() > 2 * MAX_BYTES as u64 {
             return Err(TokenError::TooLong(metadata.len()));
         }

@@ -1,8 +1,8 @@
 //! Requests on a loopback address must name that address.
 //!
-//! A page in a browser on this machine can make its own host name resolve to 127.0.0.1 (DNS rebinding). The browser
-//! then takes this program for that host and lets the page read the answers. The `Host` header still names the page's
-//! host.
+//! A web page in a browser on this machine can make its own host name resolve to 127.0.0.1 (DNS rebinding). The browser
+//! then takes this program for the page's host and lets the page read the answers. The `Host` header gives it away: it
+//! still names the page's host.
 
 use std::net::IpAddr;
 
@@ -30,7 +30,7 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     (StatusCode::MISDIRECTED_REQUEST, Json(json!({ "error": error, "allowed": ALLOWED }))).into_response()
 }
 
-/// Whether the `Host` header names this machine; HTTP/1.0 may do without it.
+/// Returns whether the `Host` header names this machine; HTTP/1.0 requests may have none.
 fn names_this_machine(headers: &HeaderMap, version: Version) -> bool {
     let mut hosts = headers.get_all(header::HOST).iter();
     match (hosts.next(), hosts.next()) {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_is_named_or_none_by_an_old_client() {
+    fn a_request_names_one_host_or_none_in_http_1_0() {
         let named = |hosts: &[&'static str], version| {
             let mut headers = HeaderMap::new();
             for host in hosts {

@@ -1,11 +1,11 @@
-//! The HTTP side: probes, metrics, and what the services do right now.
+//! The HTTP side: probes, metrics, and the present figures of the services.
 //!
-//! Probes and `/metrics` are open. `/v1` needs the token when it listens beyond loopback, and always for anything but
-//! reading. Nothing here asks Kafka or an engine: it reads what the engines left in their [`SnapshotCell`]s. Answers
-//! that take long are made in a [`Lane`], so that the probes never wait for one.
+//! Probes and `/metrics` are open. `/v1` needs the token beyond loopback, and always for anything but reading.
+//! Handlers read the snapshots in the engines' [`SnapshotCell`]s and ask neither Kafka nor an engine. Slow answers are
+//! made in an [`AnswerPool`], so that the probes never wait for one.
 
 mod host;
-mod lane;
+mod pool;
 mod server;
 mod view;
 
@@ -31,33 +31,33 @@ use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
 use crate::reload::Configuration;
 use crate::snapshot::SnapshotCell;
-use lane::{Lane, Page, Room};
-use server::Limits;
+use pool::{Answer, AnswerPool, UnreadBudget};
+use server::ConnectionLimits;
 use watermaster_settings::token::Token;
 
-/// What the HTTP side shows. Everything is handed in; it reads no file and no environment.
+/// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
 #[derive(Debug)]
 pub struct AdminState {
-    /// One for each service, in the order of the configuration.
+    /// A handle for each service, in the order of the configuration.
     pub services: Vec<ServiceHandle>,
     pub publisher: Mutex<Publisher>,
     pub configuration: Shown,
-    /// Needed for `/v1` beyond loopback, and to change anything.
+    /// The token for `/v1` beyond loopback, and for all changes.
     pub token: Option<Token>,
-    /// Set when the program begins to stop; `/readyz` says so.
+    /// Set when the program begins to stop, which `/readyz` reports.
     pub draining: Arc<AtomicBool>,
 }
 
-/// The effective configuration, secrets redacted, and its hash: the same for the same effective settings.
+/// The effective configuration, secrets redacted, and its hash.
 #[derive(Debug)]
 pub enum Shown {
-    /// It is what it is.
+    /// A configuration that can't be reloaded.
     Fixed { config: Value, hash: String },
-    /// It comes from a file, and can be reloaded.
+    /// A configuration from a file, which can be reloaded.
     Loaded(Arc<Configuration>),
 }
 
-/// What the HTTP side needs of one service's engine.
+/// The parts of one service's engine that the HTTP side reads.
 #[derive(Debug, Clone)]
 pub struct ServiceHandle {
     pub name: String,
@@ -65,20 +65,20 @@ pub struct ServiceHandle {
     pub heartbeat: Arc<Heartbeat>,
 }
 
-/// Serves on an already bound listener until `shutdown` is done and open requests are answered, or have taken too long.
+/// Serves on a bound listener until `shutdown` is done and open requests are answered or have timed out.
 ///
 /// # Errors
-/// When the listener's own address can't be read.
+/// When the listener's address can't be read.
 pub async fn serve(
     listener: TcpListener,
     state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    serve_within(Limits::DEFAULT, listener, state, shutdown).await
+    serve_within(ConnectionLimits::DEFAULT, listener, state, shutdown).await
 }
 
 async fn serve_within(
-    limits: Limits,
+    limits: ConnectionLimits,
     listener: TcpListener,
     state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -88,21 +88,21 @@ async fn serve_within(
     Ok(())
 }
 
-/// The state that each request is handed.
+/// The state of the handlers.
 struct Served {
     state: Arc<AdminState>,
-    /// `/metrics`: open to all, and one at a time, because the publisher is one.
-    metrics: Lane,
-    /// `/v1`.
-    views: Lane,
+    /// Answers of `/metrics`, one at a time, because there is one publisher.
+    metrics: AnswerPool,
+    /// Answers of `/v1`.
+    views: AnswerPool,
 }
 
-/// All routes, as seen by those who connect to `local`.
+/// Returns all routes of a server that listens at `local`.
 fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let guard = Guard { state: Arc::clone(&state), on_loopback };
-    let room = Room::new();
-    let served = Arc::new(Served { state, metrics: Lane::new(1, &room), views: Lane::new(2, &room) });
+    let unread = UnreadBudget::new();
+    let served = Arc::new(Served { state, metrics: AnswerPool::new(1, &unread), views: AnswerPool::new(2, &unread) });
     let v1 = Router::new()
         .route("/config", get(config))
         .route("/reload", post(reload))
@@ -118,7 +118,7 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
         .nest("/v1", v1)
         .fallback(not_found)
         .with_state(served);
-    // Beyond loopback a name leads here in many ways, and the token protects what a page must not read.
+    // Beyond loopback a host name may lead here in many ways, and the token protects the answers.
     if on_loopback { app.layer(middleware::from_fn(host::check)) } else { app }
 }
 
@@ -136,8 +136,8 @@ async fn require_token(State(guard): State<Guard>, request: Request, next: Next)
     let offered = request.headers().get(header::AUTHORIZATION);
     match &guard.state.token {
         Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
-        Some(_) => unauthorized("this needs \"Authorization: Bearer\" and the token of admin.token_file"),
-        None => unauthorized("this needs a token, and admin.token_file is not set"),
+        Some(_) => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
+        None => unauthorized("this request needs a token, and admin.token_file is not set"),
     }
 }
 
@@ -151,10 +151,10 @@ async fn not_found() -> Response {
 }
 
 async fn method_not_allowed() -> Response {
-    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": "this can only be read" }))).into_response()
+    (StatusCode::METHOD_NOT_ALLOWED, Json(json!({ "error": "this path is read-only" }))).into_response()
 }
 
-/// 200 while every engine comes round its loop in time.
+/// Answers 200 while every engine's heartbeat is in time.
 async fn livez(State(served): State<Arc<Served>>) -> Response {
     let state = &served.state;
     let now = Instant::now();
@@ -168,7 +168,7 @@ async fn livez(State(served): State<Arc<Served>>) -> Response {
     probe("alive", silent)
 }
 
-/// 200 while every service is joined and can produce, and the program is not stopping.
+/// Answers 200 while every service has joined its group and can produce, and the program is not stopping.
 async fn readyz(State(served): State<Arc<Served>>) -> Response {
     let state = &served.state;
     let draining = state.draining.load(Ordering::Relaxed);
@@ -192,7 +192,7 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
     probe("ready", waiting)
 }
 
-/// `{"<word>": bool, "services": [those that are not, and why]}`.
+/// Answers `{"<word>": bool, "services": [the services for which it is false, with the reason]}`.
 fn probe(word: &str, not: Vec<Value>) -> Response {
     let status = if not.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(json!({ word: not.is_empty(), "services": not }))).into_response()
@@ -200,7 +200,7 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
 
 async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
     let state = Arc::clone(&served.state);
-    served.metrics.answer(move || Page::new(metrics::CONTENT_TYPE, render_metrics(&state))).await
+    served.metrics.answer(move || Answer::new(metrics::CONTENT_TYPE, render_metrics(&state))).await
 }
 
 fn render_metrics(state: &AdminState) -> String {
@@ -216,13 +216,13 @@ fn render_metrics(state: &AdminState) -> String {
 
 async fn config(State(served): State<Arc<Served>>) -> Response {
     let state = Arc::clone(&served.state);
-    // A reload that reads its file holds the configuration.
+    // The configuration is locked while a reload reads its file.
     let make = move || {
         let (config, hash) = match &state.configuration {
             Shown::Fixed { config, hash } => (config.clone(), hash.clone()),
             Shown::Loaded(configuration) => configuration.shown(),
         };
-        Page::json(&json!({ "hash": hash, "config": config }))
+        Answer::json(&json!({ "hash": hash, "config": config }))
     };
     served.views.answer(make).await
 }
@@ -236,7 +236,7 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
     match served.views.run(move || configuration.reload()).await {
         Ok(Ok(reloaded)) => Json(json!({ "hash": reloaded.hash, "changed": reloaded.changed })).into_response(),
         Ok(Err(errors)) => {
-            let error = "the configuration is not reloaded: all stays as it was";
+            let error = "the new configuration is refused, the one in force stays";
             let body = json!({ "error": error, "errors": errors.to_json() });
             (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
         }
@@ -249,7 +249,7 @@ async fn services(State(served): State<Arc<Served>>) -> Response {
     let make = move || {
         let mut views: Vec<_> = state.services.iter().map(view_of).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
-        Page::json(&Services { services: views })
+        Answer::json(&Services { services: views })
     };
     served.views.answer(make).await
 }
@@ -262,10 +262,10 @@ async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) ->
         return (StatusCode::NOT_FOUND, Json(error)).into_response();
     };
     let service = service.clone();
-    served.views.answer(move || Page::json(&view_of(&service))).await
+    served.views.answer(move || Answer::json(&view_of(&service))).await
 }
 
-/// All services, for `GET /v1/services`.
+/// The answer of `GET /v1/services`.
 #[derive(Serialize)]
 struct Services {
     services: Vec<ServiceView>,

@@ -1,4 +1,4 @@
-//! Connections: how many there are, and how long each may keep the server waiting.
+//! Bounds the number of connections and the time for which each may keep the server waiting.
 //!
 //! A client that opens connections and sends nothing, sends half a request, or does not read its answer, must not keep
 //! others from `/livez`. Each wait for a client is bounded, and when all connections are in use the one that has kept
@@ -23,33 +23,41 @@ use tracing::warn;
 
 /// The time that open requests may take once the shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
-/// The pause after a failed attempt to accept a connection, such as without a free file descriptor.
+/// The pause after a connection could not be accepted, for lack of file descriptors for example.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The most bytes that are buffered of a request, the largest head therefore.
+/// The most bytes of a request that are buffered, and so the largest head.
 const MAX_BUFFER_BYTES: usize = 32 << 10;
 
 /// Bounds on connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ConnectionLimits {
     /// The most connections at once.
     pub(super) connections: usize,
-    /// The longest wait for a request, from the connection or the last answer on to the end of its head.
+    /// The longest wait for a request: from the connection or the last answer to the end of its head.
     pub(super) request_timeout: Duration,
-    /// The longest that a client may take to read an answer.
+    /// The longest time that a client may take to read an answer.
     pub(super) answer_timeout: Duration,
 }
 
-impl Limits {
-    pub(super) const DEFAULT: Limits =
-        Limits { connections: 64, request_timeout: Duration::from_secs(10), answer_timeout: Duration::from_secs(30) };
+impl ConnectionLimits {
+    pub(super) const DEFAULT: ConnectionLimits = ConnectionLimits {
+        connections: 64,
+        request_timeout: Duration::from_secs(10),
+        answer_timeout: Duration::from_secs(30),
+    };
 }
 
-/// Serves on `listener` until `shutdown` is done and open requests are answered (or [`SHUTDOWN_GRACE`] has passed).
-pub(super) async fn serve(listener: TcpListener, app: Router, limits: Limits, shutdown: impl Future<Output = ()>) {
+/// Serves on `listener` until `shutdown` is done and open requests are answered, or [`SHUTDOWN_GRACE`] has passed.
+pub(super) async fn serve(
+    listener: TcpListener,
+    app: Router,
+    limits: ConnectionLimits,
+    shutdown: impl Future<Output = ()>,
+) {
     let mut shutdown = pin!(shutdown);
     let (stop, stopped) = watch::channel(());
     let mut tasks = JoinSet::new();
-    let mut open = Open { limit: limits.connections, connections: Vec::new() };
+    let mut open = OpenConnections { limit: limits.connections, connections: Vec::new() };
     loop {
         tokio::select! {
             stream = accept(&listener) => {
@@ -87,7 +95,7 @@ fn is_of_connection(why: &io::Error) -> bool {
 async fn converse(
     stream: TcpStream,
     app: Router,
-    limits: Limits,
+    limits: ConnectionLimits,
     connection: Arc<Connection>,
     mut stopped: watch::Receiver<()>,
 ) {
@@ -122,46 +130,45 @@ async fn converse(
 
 /// A connection as the accept loop sees it.
 struct Connection {
-    state: Mutex<State>,
+    turn: Mutex<Turn>,
     /// Notified when the connection makes room for another one.
     closed: Notify,
 }
 
 #[derive(Clone, Copy)]
-struct State {
-    /// Whether an answer is being made: the server keeps the client waiting, not the other way round.
+struct Turn {
+    /// True while the client waits for an answer, false while the server waits for the client.
     answering: bool,
-    /// The time from which that has been so.
+    /// The time since which it has waited.
     since: Instant,
 }
 
 impl Connection {
     fn new() -> Connection {
-        Connection { state: Mutex::new(State { answering: false, since: Instant::now() }), closed: Notify::new() }
+        Connection { turn: Mutex::new(Turn { answering: false, since: Instant::now() }), closed: Notify::new() }
     }
 
     fn begin_answer(&self) {
         self.set(true);
     }
 
-    /// The answer is made; now the client has to read it, and to send the next request.
+    /// The answer is ready: the client has to read it and to send the next request.
     fn wait_for_client(&self) {
         self.set(false);
     }
 
     fn set(&self, answering: bool) {
-        let state = State { answering, since: Instant::now() };
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Turn { answering, since: Instant::now() };
     }
 
-    fn state(&self) -> State {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn(&self) -> Turn {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the client has kept the server waiting for `longest`.
     async fn overdue(&self, longest: Duration) {
         loop {
-            let State { answering, since } = self.state();
+            let Turn { answering, since } = self.turn();
             let deadline = if answering { Instant::now() + longest } else { since + longest };
             if deadline <= Instant::now() {
                 return;
@@ -172,20 +179,20 @@ impl Connection {
 }
 
 /// The open connections.
-struct Open {
+struct OpenConnections {
     limit: usize,
     connections: Vec<Arc<Connection>>,
 }
 
-impl Open {
-    /// Adds a connection. If there are too many, closes the one that has kept the server waiting longest; if the server
-    /// keeps all of them waiting, the one that has been answered longest.
+impl OpenConnections {
+    /// Adds a connection. If there are too many, closes the one that has kept the server waiting longest. If all wait
+    /// for the server, closes the one that has waited longest.
     fn add(&mut self) -> Arc<Connection> {
-        // The task of a connection that is over holds it no longer.
+        // The task of a closed connection has dropped its reference.
         self.connections.retain(|connection| Arc::strong_count(connection) > 1);
         if self.connections.len() >= self.limit {
             let key = |connection: &Arc<Connection>| {
-                let State { answering, since } = connection.state();
+                let Turn { answering, since } = connection.turn();
                 (answering, since)
             };
             let oldest = self.connections.iter().enumerate().min_by_key(|(_, connection)| key(connection));
@@ -204,14 +211,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_that_keeps_the_server_waiting_longest_makes_room() {
-        let mut open = Open { limit: 3, connections: Vec::new() };
+    fn the_connection_that_keeps_the_server_waiting_longest_is_closed() {
+        let mut open = OpenConnections { limit: 3, connections: Vec::new() };
         let connections = [open.add(), open.add(), open.add()];
         // The oldest one is being answered, the second has just been.
         connections[0].begin_answer();
         connections[1].wait_for_client();
-        let is_open =
-            |open: &Open, index: usize| open.connections.iter().any(|one| Arc::ptr_eq(one, &connections[index]));
+        let is_open = |open: &OpenConnections, index: usize| {
+            open.connections.iter().any(|one| Arc::ptr_eq(one, &connections[index]))
+        };
         let fourth = open.add();
         assert_eq!([0, 1, 2].map(|index| is_open(&open, index)), [true, true, false]);
         let fifth = open.add();
@@ -219,12 +227,12 @@ mod tests {
         fourth.begin_answer();
         fifth.begin_answer();
         let _sixth = open.add();
-        assert!(!is_open(&open, 0), "all are being answered: the first one for longest");
+        assert!(!is_open(&open, 0), "all are being answered, the first one for longest");
     }
 
     #[test]
-    fn a_connection_that_is_over_takes_no_place() {
-        let mut open = Open { limit: 2, connections: Vec::new() };
+    fn a_closed_connection_does_not_count() {
+        let mut open = OpenConnections { limit: 2, connections: Vec::new() };
         let first = open.add();
         drop(open.add());
         let _third = open.add();

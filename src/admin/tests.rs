@@ -26,10 +26,10 @@ impl Server {
     }
 
     fn with(listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
-        Server::within(Limits::DEFAULT, listen, heartbeat)
+        Server::within(ConnectionLimits::DEFAULT, listen, heartbeat)
     }
 
-    fn within(limits: Limits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
+    fn within(limits: ConnectionLimits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
         let state = Arc::new(AdminState {
             services: vec![ServiceHandle {
                 name: "kyc".to_owned(),
@@ -162,7 +162,7 @@ fn a_reload_needs_the_token_and_a_file() {
 }
 
 #[test]
-fn what_does_not_exist_is_404_in_json() {
+fn unknown_paths_are_404_in_json() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     let missing = json!({ "error": "no service \"nope\"", "services": ["kyc"] });
     assert_eq!(server.json("/v1/services/nope"), (404, missing));
@@ -249,7 +249,7 @@ fn serving_ends_with_the_future_handed_in() {
 }
 
 fn impatient(request_timeout: Duration, answer_timeout: Duration) -> Server {
-    let limits = Limits { request_timeout, answer_timeout, ..Limits::DEFAULT };
+    let limits = ConnectionLimits { request_timeout, answer_timeout, ..ConnectionLimits::DEFAULT };
     Server::within(limits, Ipv4Addr::LOCALHOST, Heartbeat::new(Instant::now(), HEARTBEAT_LIMIT))
 }
 
@@ -309,7 +309,7 @@ fn idle_connections_do_not_keep_others_from_the_probes() {
     }
 }
 
-/// The publisher stays locked, as by a page of 100 000 labels that takes long.
+/// The publisher stays locked, as while it renders a page of 100 000 labels.
 #[test]
 fn probes_do_not_wait_for_slow_pages() {
     let server = Server::start(Ipv4Addr::LOCALHOST);

@@ -1,4 +1,4 @@
-//! A service as `GET /v1/services/{name}` shows it. Names and order are fixed: people's scripts rely on them.
+//! The JSON of `GET /v1/services/{name}`. Names and order are fixed, because scripts rely on them.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ pub struct ServiceView {
     pub capacity: u64,
     pub cycle_seconds: f64,
     pub cycle: u64,
-    /// Admitted in the last window of one cycle, and the most in any since start.
+    /// Records admitted in the last window of one cycle; `window_admitted_max`: the most in any window since start.
     pub window_admitted: u64,
     pub window_admitted_max: u64,
     pub ready: bool,
-    /// Why it is not ready, or stopped.
+    /// The reason why the service is not ready, or stopped.
     pub trouble: Option<String>,
     pub clients: Vec<ClientView>,
 }
@@ -41,7 +41,7 @@ pub struct ClientView {
     pub shadow: ShadowView,
 }
 
-/// What would have become of a client's records; all 0 while decisions are enforced.
+/// The decisions of shadow mode on a client's records; all 0 while decisions are enforced.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ShadowView {
     pub admitted: u64,
@@ -51,7 +51,7 @@ pub struct ShadowView {
 }
 
 impl ServiceView {
-    /// The view of a snapshot; the name is given apart, since before the first snapshot there is none in it.
+    /// Makes the view of a snapshot; the name is passed apart, since the first snapshot has none.
     pub fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
         ServiceView {
             name: name.to_owned(),
@@ -93,7 +93,7 @@ impl ClientView {
     }
 }
 
-/// Every reason with its count, also at 0, so that a script finds what it asks for.
+/// Returns every reason with its count, 0 included, so that scripts find each reason.
 pub fn rejections(counts: &ReasonCounts) -> BTreeMap<&'static str, u64> {
     counts.iter().map(|(reason, count)| (reason.as_str(), count)).collect()
 }

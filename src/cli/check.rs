@@ -14,11 +14,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   watermaster check --config watermaster.toml
-  watermaster check --config watermaster.toml --connect    also asks the brokers about topics, limits and permissions
+  watermaster check --config watermaster.toml --connect    also ask the brokers about topics, limits and permissions
   watermaster check --config watermaster.toml --output json | jq '.errors[].key'
   watermaster check --config watermaster.toml --connect --output json | jq '.brokers'
 
-Exits with 78 if there is an error; warnings alone exit with 0.";
+Exits with 78 on errors. Warnings alone exit with 0.";
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -26,17 +26,17 @@ Exits with 78 if there is an error; warnings alone exit with 0.";
 pub struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Also ask the brokers: do the topics exist, do their limits fit, does the program have access
+    /// Also ask the brokers whether the topics exist, their limits fit and permissions suffice
     #[arg(long)]
     connect: bool,
     #[command(flatten)]
     output: OutputArg,
 }
 
-/// The answer of the brokers, if they were asked.
-type Asked = Option<Result<preflight::Report, Unreachable>>;
+/// The brokers' answer, if they were asked.
+type BrokerAnswer = Option<Result<preflight::Report, Unreachable>>;
 
-/// Reports errors and warnings, or that there are none.
+/// Prints errors and warnings, or that the configuration is valid.
 pub fn check(args: &CheckArgs) -> Exit {
     let config = args.file.load();
     let asked = match &config {
@@ -60,14 +60,14 @@ pub fn check(args: &CheckArgs) -> Exit {
     exit
 }
 
-/// Asks the brokers as a start does, and checks that transactions work, which a start only finds out later.
+/// Asks the brokers as `run` does at its start, and tries a transaction.
 fn ask(config: &Config) -> Result<preflight::Report, Unreachable> {
     let mut report = preflight::check(&config.settings, CONNECT_TIMEOUT)?;
     preflight::probe_transactions(&config.settings, CONNECT_TIMEOUT, &mut report);
     Ok(report)
 }
 
-fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Exit {
+fn exit_of(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Exit {
     match (config, asked) {
         (Err(_), _) => Exit::Config,
         (Ok(_), Some(Err(_))) => Exit::Unreachable,
@@ -76,7 +76,7 @@ fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Exit {
     }
 }
 
-fn report(config: &Result<Config, ConfigErrors>, asked: &Asked) -> Value {
+fn report(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Value {
     let mut report = match config {
         Ok(config) => {
             let warnings: Vec<_> = config.warnings.iter().map(ConfigError::to_json).collect();
@@ -99,7 +99,7 @@ fn finding(finding: &Finding) -> Value {
         "severity": severity(finding.severity),
         "service": finding.service,
         "topic": finding.topic,
-        "text": finding.text,
+        "text": finding.problem.to_string(),
     })
 }
 
@@ -113,12 +113,13 @@ fn severity(severity: Severity) -> &'static str {
 
 fn print_findings(report: &preflight::Report) {
     for finding in &report.findings {
+        let text = finding.problem.to_string();
         let parts = [Some(severity(finding.severity)), finding.service.as_deref(), finding.topic.as_deref()];
-        let parts: Vec<&str> = parts.into_iter().flatten().chain([finding.text.as_str()]).collect();
+        let parts: Vec<&str> = parts.into_iter().flatten().chain([text.as_str()]).collect();
         print(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() {
-        print("the brokers know every topic");
+        print("the brokers have every topic");
     }
 }
 

@@ -9,8 +9,8 @@ Examples:
   WATERMASTER_LOG__FORMAT=json watermaster config --config watermaster.toml | grep format
   watermaster config --config watermaster.toml --output json | jq '.service[0].capacity'
 
-Of kafka.properties, values that might be secret are not shown; of kafka.properties_file, only the paths are.
-The output is TOML again.";
+Values of kafka.properties that may be secret are hidden; of kafka.properties_file only the paths are shown.
+The output is TOML.";
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub struct ConfigArgs {
     output: OutputArg,
 }
 
-/// Prints the configuration that takes effect.
+/// Prints the effective configuration.
 pub fn show(args: &ConfigArgs) -> Exit {
     let config = match args.file.load() {
         Ok(config) => config,

@@ -73,8 +73,8 @@ impl Kafka<record::Output<'_>> for Link<'_> {
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
         self.consumer.transaction_offsets(&self.by_source(commits)).map_err(|error| match error {
-            CommitError::Fatal(why) => OffsetsError::Never(why),
-            CommitError::Lost(why) | CommitError::Retriable(why) => OffsetsError::Moved(why),
+            CommitError::Fatal(why) => OffsetsError::Never(why.to_string()),
+            CommitError::Lost(why) | CommitError::Retriable(why) => OffsetsError::Moved(why.to_string()),
         })
     }
 

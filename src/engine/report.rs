@@ -10,9 +10,9 @@ use watermaster_core::units::Time;
 
 use super::Engine;
 use crate::snapshot::{
-    HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, Renewal, ServiceSnapshot,
+    HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot, SnapshotBuilder,
 };
-use watermaster_kafka::seldom::Seldom;
+use watermaster_kafka::log_limiter::LogLimiter;
 
 /// A snapshot is renewed at least this often while records come.
 const RENEW: Duration = Duration::from_millis(100);
@@ -39,9 +39,9 @@ pub(super) struct Report {
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
-    clients: Renewal,
+    clients: SnapshotBuilder,
     /// Lines of the log that could repeat with each record or attempt.
-    pub(super) seldom: Seldom,
+    pub(super) seldom: LogLimiter,
     /// Allocations that were logged.
     allocations: [u64; Cause::NAMES.len()],
 }
@@ -173,7 +173,7 @@ impl Engine<'_> {
         let throttle = &self.throttle;
         let policy = throttle.policy();
         let (unregistered, unregistered_shadow) = throttle.of_nobody();
-        let clients = self.report.clients.renew(throttle);
+        let clients = self.report.clients.build(throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
         let mut paused = PauseReason::NAMES.map(|name| (name, 0));

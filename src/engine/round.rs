@@ -192,7 +192,7 @@ impl Engine<'_> {
         }
         if let Some(why) = unknown {
             let (service, records) = (&self.job.service.name, outcome.again.len());
-            self.report.seldom.tell("sending again", Instant::now(), |left_out| {
+            self.report.seldom.warn("sending again", Instant::now(), |left_out| {
                 warn!(service, records, left_out, "sending again what may have arrived: {why}");
             });
         }
@@ -222,12 +222,12 @@ impl Engine<'_> {
                 Err(CommitError::Lost(why)) => {
                     let service = &self.job.service.name;
                     let tell = |left_out| info!(service, left_out, "not committed, the group changes: {why}");
-                    self.report.seldom.tell("group changes", Instant::now(), tell);
+                    self.report.seldom.warn("group changes", Instant::now(), tell);
                 }
                 Err(CommitError::Retriable(why)) => {
                     let service = &self.job.service.name;
                     let tell = |left_out| warn!(service, left_out, "committing again: {why}");
-                    self.report.seldom.tell("committing again", Instant::now(), tell);
+                    self.report.seldom.warn("committing again", Instant::now(), tell);
                 }
             }
             self.serve_group(STEP)?;

@@ -48,7 +48,7 @@ impl Engine<'_> {
         });
         let standing: Vec<_> = standing.collect();
         let idle = standing.iter().filter(|(number, _, at)| self.tail.stood.get(number) == Some(at));
-        self.link.consumer.look_behind(idle.map(|(_, address, at)| (*address, *at)).collect());
+        self.link.consumer.probe_ends(idle.map(|(_, address, at)| (*address, *at)).collect());
         self.tail.stood = standing.into_iter().map(|(number, _, at)| (number, at)).collect();
     }
 

@@ -106,39 +106,39 @@ impl<'c> Engine<'c> {
         match note {
             Note::Failed { .. } => {}
             Note::Ended { outcome: Ending::Aborted, why } => {
-                seldom.tell("aborted", now, |left_out| warn!(service, left_out, "a round is aborted: {why}"));
+                seldom.warn("aborted", now, |left_out| warn!(service, left_out, "a round is aborted: {why}"));
             }
-            Note::Ended { outcome: Ending::Unknown, why } => seldom.tell("unknown", now, |left_out| {
+            Note::Ended { outcome: Ending::Unknown, why } => seldom.warn("unknown", now, |left_out| {
                 warn!(service, left_out, "a round is committed or not, which is found out now: {why}");
             }),
-            Note::Replaced { cause, why } => seldom.tell("replaced", now, |left_out| {
+            Note::Replaced { cause, why } => seldom.warn("replaced", now, |left_out| {
                 warn!(service, cause = cause.as_str(), left_out, "replacing the producer: {why}");
             }),
-            Note::Divided { outputs, next } => seldom.tell("divided", now, |left_out| {
+            Note::Divided { outputs, next } => seldom.warn("divided", now, |left_out| {
                 warn!(service, outputs, next, left_out, "a round took too long: it is committed in parts");
             }),
-            Note::GroupMoves(why) => seldom.tell("group changes", now, |left_out| {
+            Note::GroupMoves(why) => seldom.warn("group changes", now, |left_out| {
                 info!(service, left_out, "not sent yet, the group changes: {why}");
             }),
-            Note::Unlearnt(why) => seldom.tell("unlearnt", now, |left_out| {
+            Note::Unlearnt(why) => seldom.warn("unlearnt", now, |left_out| {
                 warn!(service, left_out, "can't learn what is committed yet: {why}");
             }),
-            Note::Compared { done, left } => seldom.tell("compared", now, |left_out| {
+            Note::Compared { done, left } => seldom.warn("compared", now, |left_out| {
                 info!(service, done, left, left_out, "compared the round with what is committed");
             }),
-            Note::Overtaken { committed, known, .. } => seldom.tell("overtaken", now, |left_out| {
+            Note::Overtaken { committed, known, .. } => seldom.warn("overtaken", now, |left_out| {
                 warn!(
                     service,
                     topic, partition, committed, known, left_out, "more is committed than this instance knows of"
                 );
             }),
-            Note::Undeliverable { offset, why, .. } => seldom.tell("undeliverable", now, |left_out| {
+            Note::Undeliverable { offset, why, .. } => seldom.warn("undeliverable", now, |left_out| {
                 warn!(
                     service,
                     topic, partition, offset, left_out, "undeliverable: {topic}/{partition} offset {offset}: {why}"
                 );
             }),
-            Note::Stubbed { offset, why, .. } => seldom.tell("stubbed", now, |left_out| {
+            Note::Stubbed { offset, why, .. } => seldom.warn("stubbed", now, |left_out| {
                 warn!(
                     service,
                     topic,

@@ -1,4 +1,4 @@
-//! `docs/metrics.md`, made from the table.
+//! `docs/metrics.md`, generated from the table.
 
 use std::fmt::Write;
 
@@ -11,22 +11,23 @@ use watermaster_core::round::{ErrorClass, Phase};
 const HEAD: &str = "\
 # Metrics
 
-Made from the table in `src/metrics/table.rs`; `UPDATE_DOCS=1 cargo test --lib metrics` rewrites it.
+This page is generated from the table in `src/metrics/table.rs`; `UPDATE_DOCS=1 cargo test --lib metrics` rewrites it.
 
-`GET /metrics` serves these in Prometheus' text format. Each exists from the start, at 0, with every known value of its
-labels. Counters count since the process started and never decrease. Counts are records, also where the name says
-`units`: those are measured per cycle.
+`GET /metrics` returns these metrics in Prometheus' text format. Each metric exists from the start, at 0, with every
+known value of its labels. Counters count since the process started and never decrease. Counts are records, also where
+the name says `units`: units are records measured per cycle.
 
-Beyond 8 192 clients of a service, what is shown of them, here and at `/v1/services`, may be of different moments: the first 1 024 to
-come, the configured ones before all, are shown as they are, the others take turns, 7 168 with each round (and each half second). Of
-100 000 clients one is at most 14 rounds old. Sums over all clients and `_other` never decrease and never exceed what was decided.
+Beyond 8 192 clients of a service, the figures of different clients, here and at `/v1/services`, may be of different
+moments. The first 1 024 clients, configured clients before all others, are always current. The others take turns: 7 168
+of them are updated with each round and each half second, so that of 100 000 clients none is more than 14 rounds old.
+Sums over all clients and `_other` never decrease and never exceed the number of decided records.
 
 ";
 
-/// The page, as it should be.
+/// Returns the page.
 pub fn markdown() -> String {
     let mut page = HEAD.to_owned();
-    page.push_str("| name | kind | unit | labels | tells |\n|---|---|---|---|---|\n");
+    page.push_str("| name | kind | unit | labels | meaning |\n|---|---|---|---|---|\n");
     for metric in TABLE {
         let Metric { name, kind, unit, labels, help, .. } = metric;
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
@@ -45,9 +46,11 @@ fn push_labels(page: &mut String) {
 
 | label | values |
 |---|---|
-| `service` | the service's name |
-| `client` | configured clients, and up to `admin.metrics_clients` labels for each service that the first other ids to come get; when all are given, a client that keeps sending takes over the label of the other client that has been idle longest, at least two cycles; `_other`: all others, records of no client, and the counts of clients that lost their label |
-| `topic`, `partition` | of a source; those of a partition vanish when it is revoked |
+| `service` | the name of the service |
+| `client` | Each configured client has a label. Of the other clients, the first `admin.metrics_clients` of a service \
+get one. Later, a client that keeps sending takes over the label of the unlisted client that has been idle longest, for \
+at least two cycles. `_other` counts all other clients, records of no client, and clients that lost their label. |
+| `topic`, `partition` | of a source; the series of a partition vanish when the partition is revoked |
 | `decision` | `admitted`, `rejected` |
 | `mode` | `shape`, `reject` |
 ",
@@ -69,7 +72,11 @@ fn push_values(page: &mut String, label: &str, values: &[&str]) {
 
 fn push_buckets(page: &mut String) {
     let bounds: Vec<_> = BOUNDS.iter().map(f64::to_string).collect();
-    let _ = writeln!(page, "\n## Buckets\n\nOf every histogram, in seconds: {}.", bounds.join(", "));
+    let _ = writeln!(
+        page,
+        "\n## Buckets\n\nThe upper bounds of every histogram's buckets, in seconds: {}.",
+        bounds.join(", ")
+    );
 }
 
 #[cfg(test)]
@@ -79,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_current() {
+    fn docs_metrics_md_is_current() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(&path, markdown()).unwrap();

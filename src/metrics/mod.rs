@@ -1,145 +1,151 @@
-//! What the program tells Prometheus.
+//! The Prometheus page.
 //!
-//! [`table`] names every metric; [`Publisher`] turns snapshots into text. Snapshots are pulled when somebody scrapes,
-//! so nothing ticks, and the hot path never meets a registry. Counters and gauges of a service as a whole live in the
-//! exporter's registry; series that can vanish (of clients and partitions) or arrive already counted are written by
-//! `text`.
+//! [`table`] names every metric together with the function that reads its value from the newest snapshots;
+//! [`Publisher`] keeps these snapshots and writes the page. It is written when Prometheus asks for it, so nothing
+//! ticks, the hot path never meets a registry, and the series of a revoked partition or of a client that lost its
+//! label vanish.
+//!
+//! Metrics of the operating system's process are the exception: the crate that collects them speaks the `metrics`
+//! facade, so [`process`] lets the facade's exporter write them. The program's own metrics don't go through the
+//! facade, because the exporter can't drop a series, and takes a histogram value by value although the core has
+//! counted it.
 
-mod clients;
+mod client_labels;
+mod counters;
 mod docs;
-mod fold;
-mod series;
+mod process;
 pub mod table;
 mod text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use metrics::{Recorder, with_local_recorder};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use watermaster_core::round::Phase;
-
 pub use docs::markdown;
-use series::{Registry, ServiceSeries};
-use table::{Kind, Metric, TABLE};
+
+use client_labels::{ClientLabels, Levels};
+use counters::CounterSet;
+use process::ProcessMetrics;
+use table::{Source, TABLE};
+use text::Samples;
 
 use crate::reload::LastReload;
-use crate::snapshot::{HistogramSnapshot, PartitionSnapshot, ServiceSnapshot};
+use crate::snapshot::ServiceSnapshot;
 use watermaster_settings::Service;
 
-/// The content type of [`Publisher::render`]'s text.
+/// The content type of the text that [`Publisher::render`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Holds every series and renders them. One per process; call `declare` for each service, then `publish` and
-/// `render` at each scrape.
+/// Holds the figures of all services and writes them. A process has one; call `declare` for each service, then
+/// `publish` and `render` at each scrape.
 #[derive(Debug)]
 pub struct Publisher {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
-    process: metrics_process::Collector,
-    /// How many clients of a service get a label of their own; configured ones always do.
+    instance: Instance,
+    process: ProcessMetrics,
+    /// The number of clients of a service that get a label of their own; configured clients always do.
     metrics_clients: usize,
-    services: BTreeMap<String, ServiceSeries>,
+    services: BTreeMap<String, ServiceMetrics>,
+}
+
+/// Figures that belong to no service.
+#[derive(Debug)]
+struct Instance {
+    librdkafka: String,
+    last_reload: LastReload,
+}
+
+/// The figures of one service.
+#[derive(Debug)]
+struct ServiceMetrics {
+    /// The source topics.
+    topics: Vec<String>,
+    clients: ClientLabels,
+    newest: Arc<ServiceSnapshot>,
+}
+
+/// The figures of one client label.
+struct LabelFigures<'a> {
+    service: &'a str,
+    client: &'a str,
+    counters: CounterSet,
+    levels: Levels,
 }
 
 impl Publisher {
-    /// A publisher with the process-wide metrics. It installs nothing globally.
+    /// Makes a publisher for an instance that runs with this version of librdkafka.
     pub fn new(librdkafka: &str, metrics_clients: usize) -> Publisher {
-        // No idle_timeout: it would lose what is counted through held handles.
-        let recorder = PrometheusBuilder::new().build_recorder();
-        TABLE.iter().for_each(|metric| describe(&recorder, metric));
-        Registry(&recorder).gauge(&table::BUILD_INFO, &[env!("CARGO_PKG_VERSION"), librdkafka]).set(1.0);
-        let publisher = Publisher {
-            handle: recorder.handle(),
-            recorder,
-            process: metrics_process::Collector::default(),
+        Publisher {
+            instance: Instance { librdkafka: librdkafka.to_owned(), last_reload: LastReload::at_start() },
+            process: ProcessMetrics::new(),
             metrics_clients,
             services: BTreeMap::new(),
-        };
-        publisher.publish_reload(LastReload::at_start());
-        publisher
+        }
     }
 
-    /// Makes every series of a service exist, at 0, before its engine has shown anything.
+    /// Makes every series of a service exist, at 0, before its engine has published a snapshot.
     pub fn declare(&mut self, service: &Service) {
         let configured = service.policy.clients.iter().map(|client| Arc::from(client.name.as_str()));
-        let topics = service.sources.iter().map(|source| source.topic.as_str());
-        let series =
-            ServiceSeries::new(Registry(&self.recorder), &service.name, self.metrics_clients, configured, topics);
-        self.services.insert(service.name.clone(), series);
+        let metrics = ServiceMetrics {
+            topics: service.sources.iter().map(|source| source.topic.clone()).collect(),
+            clients: ClientLabels::new(self.metrics_clients, configured),
+            newest: Arc::default(),
+        };
+        self.services.insert(service.name.clone(), metrics);
     }
 
-    /// Takes over a service's newest snapshot; the same one again changes nothing. The name is given apart, since
-    /// before the first snapshot there is none in it.
+    /// Takes over a service's newest snapshot; taking over a snapshot twice changes nothing. The name is passed apart,
+    /// since the first snapshot has none.
     pub fn publish(&mut self, service: &str, snapshot: &Arc<ServiceSnapshot>) {
-        let registry = Registry(&self.recorder);
-        if !self.services.contains_key(service) {
-            let series = ServiceSeries::new(registry, service, self.metrics_clients, [], []);
-            self.services.insert(service.to_owned(), series);
-        }
-        if let Some(series) = self.services.get_mut(service) {
-            series.publish(registry, service, snapshot);
+        let undeclared = || ServiceMetrics {
+            topics: Vec::new(),
+            clients: ClientLabels::new(self.metrics_clients, []),
+            newest: Arc::default(),
+        };
+        let metrics = self.services.entry(service.to_owned()).or_insert_with(undeclared);
+        if !Arc::ptr_eq(&metrics.newest, snapshot) {
+            metrics.newest = Arc::clone(snapshot);
+            metrics.clients.update(snapshot);
         }
     }
 
-    /// Takes over how the last reload of the configuration ended; the start is one.
-    pub fn publish_reload(&self, last: LastReload) {
-        let registry = Registry(&self.recorder);
-        registry.gauge(&table::CONFIG_RELOADED, &[]).set(f64::from(last.successful));
-        registry.gauge(&table::CONFIG_RELOADED_AT, &[]).set(last.success_at.as_secs_f64());
+    /// Takes over the result of the last attempt to read the configuration, of which the start is one.
+    pub fn publish_reload(&mut self, last: LastReload) {
+        self.instance.last_reload = last;
     }
 
-    /// Everything in Prometheus' text format.
+    /// Returns everything in Prometheus' text format.
     pub fn render(&self) -> String {
-        with_local_recorder(&self.recorder, || self.process.collect());
-        let mut out = self.handle.render();
-        clients::write(&mut out, self.services.iter());
-        self.render_histogram(&mut out, &table::DELAY, |snapshot| &snapshot.delay);
-        self.render_histogram(&mut out, &table::END_TO_END, |snapshot| &snapshot.end_to_end);
-        self.render_histogram(&mut out, &table::ROUND, |snapshot| &snapshot.round);
-        self.render_phases(&mut out);
-        self.render_partitions(&mut out, &table::CONSUMER_LAG, |partition| partition.lag);
-        self.render_partitions(&mut out, &table::UNREAD, |partition| partition.unread);
-        self.render_partitions(&mut out, &table::HELD, |partition| partition.held);
-        out
-    }
-
-    fn render_histogram(&self, out: &mut String, metric: &Metric, of: impl Fn(&ServiceSnapshot) -> &HistogramSnapshot) {
-        text::write_head(out, metric);
-        for (name, series) in &self.services {
-            text::write_histogram(out, metric, &[("service", name)], of(series.newest()));
-        }
-    }
-
-    fn render_phases(&self, out: &mut String) {
-        text::write_head(out, &table::ROUND_PHASE);
-        let none = HistogramSnapshot::default();
-        for (name, series) in &self.services {
-            for (index, phase) in Phase::NAMES.iter().enumerate() {
-                let histogram = series.newest().round_phases.get(index).unwrap_or(&none);
-                text::write_histogram(out, &table::ROUND_PHASE, &[("service", name), ("phase", phase)], histogram);
+        let mut page = self.process.render();
+        let clients = self.label_figures();
+        for metric in TABLE {
+            if !matches!(metric.source, Source::Process) {
+                text::push_head(&mut page, metric);
+            }
+            match metric.source {
+                Source::Instance(write) => write(&self.instance, &mut Samples::new(&mut page, metric, &[])),
+                Source::Service(write) => {
+                    for (name, service) in &self.services {
+                        write(service, &mut Samples::new(&mut page, metric, &[name]));
+                    }
+                }
+                Source::Client(write) => {
+                    for figures in &clients {
+                        let values = [figures.service, figures.client];
+                        write(figures, &mut Samples::new(&mut page, metric, &values));
+                    }
+                }
+                Source::Process => {}
             }
         }
+        page
     }
 
-    fn render_partitions(&self, out: &mut String, metric: &Metric, of: impl Fn(&PartitionSnapshot) -> u64) {
-        text::write_head(out, metric);
-        for (name, series) in &self.services {
-            for partition in &series.newest().partitions {
-                let number = partition.partition.to_string();
-                let labels = [("service", name.as_str()), ("topic", &partition.topic), ("partition", &number)];
-                text::write_sample(out, metric.name, &labels, of(partition));
-            }
-        }
-    }
-}
-
-fn describe(recorder: &PrometheusRecorder, metric: &Metric) {
-    match metric.kind {
-        Kind::Counter => recorder.describe_counter(metric.name.into(), None, metric.help.into()),
-        Kind::Gauge => recorder.describe_gauge(metric.name.into(), None, metric.help.into()),
-        // Written by `text`, its head included.
-        Kind::Histogram => {}
+    /// Returns the figures of all client labels, summed up once for all families.
+    fn label_figures(&self) -> Vec<LabelFigures<'_>> {
+        let labels = self.services.iter().flat_map(|(service, metrics)| {
+            let figures = |(client, counters, levels)| LabelFigures { service, client, counters, levels };
+            metrics.clients.iter().map(figures)
+        });
+        labels.collect()
     }
 }
 

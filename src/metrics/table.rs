@@ -1,8 +1,17 @@
-//! Every metric, in one table: the publisher, `docs/metrics.md`, dashboards and alert rules are tested against it.
+//! Every metric, in one table. The page and `docs/metrics.md` are made from it; dashboards and rules are tested
+//! against it.
 
 use watermaster_core::delays::BOUNDS;
+use watermaster_core::policy::Mode;
+use watermaster_core::reason::Reason;
+use watermaster_core::round::{ErrorClass, Phase};
 
-/// How a metric behaves.
+use super::counters::Decisions;
+use super::text::Samples;
+use super::{Instance, LabelFigures, ServiceMetrics};
+use crate::snapshot::{ALLOCATION_CAUSES, HistogramSnapshot, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Never decreases while the process lives.
@@ -14,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The word in a `# TYPE` line.
+    /// Returns the word in a `# TYPE` line.
     pub const fn as_str(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -24,23 +33,23 @@ impl Kind {
     }
 }
 
-/// What a metric's value counts or measures.
+/// The unit of a metric's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Whole records; capacity is counted in them too.
     Records,
     Seconds,
     Bytes,
-    /// 0 to 1.
+    /// From 0 to 1.
     Ratio,
-    /// 0 or 1.
+    /// Either 0 or 1.
     Bool,
-    /// How many things that the name tells.
+    /// A number of the things that the name tells.
     Count,
 }
 
 impl Unit {
-    /// The word for people.
+    /// Returns the word for people.
     pub const fn as_str(self) -> &'static str {
         match self {
             Unit::Records => "records",
@@ -53,19 +62,33 @@ impl Unit {
     }
 }
 
+/// The function that writes the samples of a metric, by the first labels that its samples share.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Source {
+    /// No shared label.
+    Instance(fn(&Instance, &mut Samples<'_>)),
+    /// The label `service`.
+    Service(fn(&ServiceMetrics, &mut Samples<'_>)),
+    /// The labels `service` and `client`.
+    Client(fn(&LabelFigures<'_>, &mut Samples<'_>)),
+    /// Metrics of the operating system's process, which another crate collects and the exporter writes.
+    Process,
+}
+
 /// One row: a metric family.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Metric {
     /// The full name, prefix and suffix included.
     pub name: &'static str,
     pub kind: Kind,
     pub unit: Unit,
-    /// Label names, in the order they are written.
+    /// The names of the labels, in the order in which they are written.
     pub labels: &'static [&'static str],
     /// One sentence for people; no backslash, no line break.
     pub help: &'static str,
-    /// Upper bounds of a histogram's buckets, rising; empty for the others.
+    /// The upper bounds of a histogram's buckets, rising; empty for other kinds.
     pub buckets: &'static [f64],
+    pub(super) source: Source,
 }
 
 /// All histograms are of times, over the buckets in which the core counts them.
@@ -73,160 +96,243 @@ const fn buckets(kind: Kind) -> &'static [f64] {
     if matches!(kind, Kind::Histogram) { &BOUNDS } else { &[] }
 }
 
+const DECISIONS: [&str; 2] = ["admitted", "rejected"];
+const MODES: [Mode; 2] = [Mode::Shape, Mode::Reject];
+
 macro_rules! metrics {
-    ($($id:ident $name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal;)*) => {
-        $(
-            #[doc = $help]
-            pub static $id: Metric = Metric {
+    ($($name:literal $kind:ident $unit:ident [$($label:literal)*] $help:literal $source:ident $($write:expr)?;)*) => {
+        /// Every metric, in the order of the documentation.
+        pub static TABLE: &[Metric] = &[$(
+            Metric {
                 name: $name,
                 kind: Kind::$kind,
                 unit: Unit::$unit,
                 labels: &[$($label),*],
                 help: $help,
                 buckets: buckets(Kind::$kind),
-            };
-        )*
-        /// Every metric, in the order of the documentation.
-        pub static TABLE: &[&Metric] = &[$(&$id),*];
+                source: Source::$source$(($write))?,
+            }
+        ),*];
     };
 }
 
 metrics! {
     // ## Decisions
-    RECORDS "watermaster_records_total" Counter Records ["service" "client" "decision"]
-        "Records decided, by what was really done (admitted, rejected); their sum is what was decided.";
-    DELAYED "watermaster_delayed_total" Counter Records ["service" "client"]
-        "Records that waited in a backlog, however they left it.";
-    REJECTED "watermaster_rejected_total" Counter Records ["service" "client" "reason"]
-        "Records sent to the dead-letter topic, by reason.";
-    SHADOW_RECORDS "watermaster_shadow_records_total" Counter Records ["service" "client" "decision"]
-        "Records by what would have been decided, while enforce = false.";
-    SHADOW_REJECTED "watermaster_shadow_rejected_total" Counter Records ["service" "client" "reason"]
-        "Records that would have been rejected, by reason, while enforce = false.";
-    SHADOW_DELAYED "watermaster_shadow_delayed_total" Counter Records ["service" "client"]
-        "Records that would have waited in a backlog, while enforce = false.";
+    "watermaster_records_total" Counter Records ["service" "client" "decision"]
+        "Records decided, by what was done with them (admitted, rejected)."
+        Client |c, out| out.put_each(&DECISIONS, c.counters.done().admitted_and_rejected());
+    "watermaster_delayed_total" Counter Records ["service" "client"]
+        "Records that entered a backlog, however they left it."
+        Client |c, out| out.put(c.counters.done().delayed());
+    "watermaster_rejected_total" Counter Records ["service" "client" "reason"]
+        "Records sent to the dead-letter topic, by reason."
+        Client |c, out| by_reason(c.counters.done(), out);
+    "watermaster_shadow_records_total" Counter Records ["service" "client" "decision"]
+        "Shadow mode: records by the decision that enforcement would have taken."
+        Client |c, out| out.put_each(&DECISIONS, c.counters.shadow().admitted_and_rejected());
+    "watermaster_shadow_rejected_total" Counter Records ["service" "client" "reason"]
+        "Shadow mode: records that enforcement would have rejected, by reason."
+        Client |c, out| by_reason(c.counters.shadow(), out);
+    "watermaster_shadow_delayed_total" Counter Records ["service" "client"]
+        "Shadow mode: records that enforcement would have delayed."
+        Client |c, out| out.put(c.counters.shadow().delayed());
 
     // ## Shares
-    CAPACITY "watermaster_capacity_units" Gauge Records ["service"]
-        "Records that the service can take in one cycle.";
-    CYCLE "watermaster_cycle_seconds" Gauge Seconds ["service"]
-        "The length of a cycle.";
-    WANTS "watermaster_wants_units" Gauge Records ["service" "client"]
-        "Records that waited when a cycle began and first-time arrivals in it: this cycle's so far or the last one's, the larger.";
-    GRANTED "watermaster_granted_units" Gauge Records ["service" "client"]
-        "Records that the client may send in this cycle.";
-    DEFAULT_SHARE "watermaster_default_share_units" Gauge Records ["service" "client"]
-        "The client's share of the capacity by weight alone.";
-    CLIENT_LIMIT "watermaster_client_limit_units" Gauge Records ["service" "client"]
-        "The most records that the client's own limit lets go in one cycle (burst + rate); +Inf without one.";
-    WINDOW_ADMITTED "watermaster_window_admitted_units" Gauge Records ["service"]
-        "Records admitted in the last window of one cycle; never above capacity_units while enforced.";
-    WINDOW_ADMITTED_MAX "watermaster_window_admitted_max_units" Gauge Records ["service"]
-        "The most records admitted in any window of one cycle since start.";
-    CLIENTS "watermaster_clients" Gauge Count ["service"]
-        "Clients known now.";
-    ALLOCATIONS "watermaster_allocations_total" Counter Count ["service" "cause"]
-        "Runs of the allocator, by cause.";
-    ENFORCED "watermaster_enforced" Gauge Bool ["service"]
-        "1 when decisions are enforced, 0 in passthrough.";
-    MODE "watermaster_mode" Gauge Bool ["service" "mode"]
-        "1 for the mode that is configured, 0 for the other.";
+    "watermaster_capacity_units" Gauge Records ["service"]
+        "Records that the service can take in one cycle."
+        Service |s, out| out.put(s.newest.capacity);
+    "watermaster_cycle_seconds" Gauge Seconds ["service"]
+        "The length of a cycle."
+        Service |s, out| out.put(s.newest.cycle_seconds);
+    "watermaster_wants_units" Gauge Records ["service" "client"]
+        "Backlog when a cycle began plus first-time arrivals in it: the larger of this cycle so far and the last one."
+        Client |c, out| out.put(c.levels.wants);
+    "watermaster_granted_units" Gauge Records ["service" "client"]
+        "Records that the client may send in this cycle."
+        Client |c, out| out.put(c.levels.granted);
+    "watermaster_default_share_units" Gauge Records ["service" "client"]
+        "The client's share of the capacity by weight alone."
+        Client |c, out| out.put(c.levels.default_share);
+    "watermaster_client_limit_units" Gauge Records ["service" "client"]
+        "The most records that the client's own limit allows in one cycle (burst + rate); +Inf without a limit."
+        Client |c, out| out.put(c.levels.limit.map_or(f64::INFINITY, |limit| limit as f64));
+    "watermaster_window_admitted_units" Gauge Records ["service"]
+        "Records admitted in the last window of one cycle; never above capacity_units while enforced."
+        Service |s, out| out.put(s.newest.window_admitted);
+    "watermaster_window_admitted_max_units" Gauge Records ["service"]
+        "The most records admitted in any window of one cycle since start."
+        Service |s, out| out.put(s.newest.window_admitted_max);
+    "watermaster_clients" Gauge Count ["service"]
+        "Clients known now."
+        Service |s, out| out.put(s.newest.clients.known() as u64);
+    "watermaster_allocations_total" Counter Count ["service" "cause"]
+        "Runs of the allocator, by cause."
+        Service |s, out| out.put_each(ALLOCATION_CAUSES, s.newest.allocations);
+    "watermaster_enforced" Gauge Bool ["service"]
+        "1 when decisions are enforced, 0 in shadow mode."
+        Service |s, out| out.put(s.newest.enforce);
+    "watermaster_mode" Gauge Bool ["service" "mode"]
+        "1 for the configured mode, 0 for the other."
+        Service |s, out| out.put_each(&MODES.map(Mode::as_str), MODES.map(|mode| mode == s.newest.mode));
 
     // ## Waiting
-    BACKLOG_RECORDS "watermaster_backlog_records" Gauge Records ["service" "client"]
-        "Records that wait now; none while enforce = false.";
-    SHADOW_BACKLOG "watermaster_shadow_backlog_records" Gauge Records ["service" "client"]
-        "Records that would wait now, while enforce = false.";
-    BACKLOG_BYTES "watermaster_backlog_bytes" Gauge Bytes ["service"]
-        "Memory cost of all waiting records: keys, values, headers, 64 bytes a header and 200 bytes a record.";
-    BACKLOG_LIMIT_RECORDS "watermaster_backlog_limit_records" Gauge Records ["service"]
-        "The most records that one client may have waiting.";
-    BACKLOG_LIMIT_BYTES "watermaster_backlog_limit_bytes" Gauge Bytes ["service"]
-        "The most memory that waiting records of all clients together may cost (queue_bytes).";
-    OLDEST_HELD_AGE "watermaster_oldest_held_age_seconds" Gauge Seconds ["service"]
-        "How long the oldest waiting record has waited; 0 when none waits.";
-    DELAY "watermaster_delay_seconds" Histogram Seconds ["service"]
-        "Time that admitted records spent in a backlog.";
-    END_TO_END "watermaster_end_to_end_seconds" Histogram Seconds ["service"]
-        "From a record's timestamp to the commit that completed it.";
+    "watermaster_backlog_records" Gauge Records ["service" "client"]
+        "Delayed records in the backlog now; 0 in shadow mode."
+        Client |c, out| out.put(c.levels.backlog);
+    "watermaster_shadow_backlog_records" Gauge Records ["service" "client"]
+        "Shadow mode: records that would be in the backlog now."
+        Client |c, out| out.put(c.levels.shadow_backlog);
+    "watermaster_backlog_bytes" Gauge Bytes ["service"]
+        "Memory cost of all delayed records: keys, values, headers, 64 bytes a header and 200 bytes a record."
+        Service |s, out| out.put(s.newest.backlog_bytes);
+    "watermaster_backlog_limit_records" Gauge Records ["service"]
+        "The most delayed records of one client (queue_capacity)."
+        Service |s, out| out.put(s.newest.backlog_limit_records);
+    "watermaster_backlog_limit_bytes" Gauge Bytes ["service"]
+        "The most memory for the delayed records of all clients together (queue_bytes)."
+        Service |s, out| out.put(s.newest.backlog_limit_bytes);
+    "watermaster_oldest_held_age_seconds" Gauge Seconds ["service"]
+        "The time that the oldest delayed record has waited for; 0 without delayed records."
+        Service |s, out| out.put(s.newest.oldest_held_seconds);
+    "watermaster_delay_seconds" Histogram Seconds ["service"]
+        "Time that admitted records spent in a backlog."
+        Service |s, out| out.put_histogram(&[], &s.newest.delay);
+    "watermaster_end_to_end_seconds" Histogram Seconds ["service"]
+        "Time from a record's timestamp to the commit that completed it."
+        Service |s, out| out.put_histogram(&[], &s.newest.end_to_end);
 
     // ## Kafka
-    CONSUMER_LAG "watermaster_consumer_lag_records" Gauge Records ["service" "topic" "partition"]
-        "High watermark (or stable offset, if lower) minus committable offset, for each assigned partition.";
-    UNREAD "watermaster_unread_records" Gauge Records ["service" "topic" "partition"]
-        "The part of the lag that was not read yet, for each assigned partition; the rest is held, or was completed ahead of what is.";
-    HELD "watermaster_held_records" Gauge Records ["service" "topic" "partition"]
-        "The part of the lag that waits in backlogs, for each assigned partition.";
-    PAUSED_PARTITIONS "watermaster_paused_partitions" Gauge Count ["service" "reason"]
-        "Partitions that are not being fetched now, by reason.";
-    ROUNDS "watermaster_rounds_total" Counter Count ["service" "outcome"]
-        "Rounds (one commit each), by outcome.";
-    ROUND "watermaster_round_seconds" Histogram Seconds ["service"]
-        "How long a round takes, from its first send to the acknowledged commit.";
-    ROUND_PHASE "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
-        "How long each phase of a round took under exactly_once, all attempts together.";
-    TRANSACTION_ERRORS "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
-        "Calls of transactions that failed, by phase and by what the error asks for.";
-    RESYNCS "watermaster_resyncs_total" Counter Count ["service"]
-        "Comparisons of an interrupted round with what is committed.";
-    RESYNCED "watermaster_resynced_records_total" Counter Records ["service" "found"]
-        "Records of interrupted rounds, by whether they were found committed.";
-    MAP_CHARACTERS "watermaster_map_characters" Gauge Count ["service"]
-        "The length of the longest offset map of the assigned partitions.";
-    MAP_SPAN "watermaster_map_span_records" Gauge Records ["service"]
-        "How many offsets the widest offset map covers.";
-    MAP_USED "watermaster_map_used_ratio" Gauge Ratio ["service"]
-        "The fullest offset map, as a part of its room in the commit metadata.";
-    PRODUCER_RECREATIONS "watermaster_producer_recreations_total" Counter Count ["service" "cause"]
-        "Producers that had to be replaced, by cause.";
-    CONSUMER_RECREATIONS "watermaster_consumer_recreations_total" Counter Count ["service"]
-        "Consumers that had to be replaced: in no group although brokers answered.";
-    LOST_RECORDS "watermaster_lost_records_total" Counter Records ["service"]
-        "Source records that were deleted before they were read (on_data_loss = continue).";
-    STUBS "watermaster_stubs_total" Counter Records ["service"]
-        "Stubs sent to the dead-letter topic in place of records that it refuses or that have too many headers.";
-    REBALANCES "watermaster_rebalances_total" Counter Count ["service"]
-        "Changes of the assignment.";
-    SOURCE_RETENTION "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
-        "How long a source topic keeps records; 0 while the broker has not told, +Inf for no limit.";
+    "watermaster_consumer_lag_records" Gauge Records ["service" "topic" "partition"]
+        "High watermark (or stable offset, if lower) minus committable offset, for each assigned partition."
+        Service |s, out| s.newest.partitions.iter().for_each(|p| out.put_partition(p, p.lag));
+    "watermaster_unread_records" Gauge Records ["service" "topic" "partition"]
+        "Records of the partition that were not fetched yet. Lag = unread + delayed + completed out of order."
+        Service |s, out| s.newest.partitions.iter().for_each(|p| out.put_partition(p, p.unread));
+    "watermaster_held_records" Gauge Records ["service" "topic" "partition"]
+        "Delayed records of the partition, which are part of its lag."
+        Service |s, out| s.newest.partitions.iter().for_each(|p| out.put_partition(p, p.held));
+    "watermaster_paused_partitions" Gauge Count ["service" "reason"]
+        "Partitions that are not fetched now, by reason."
+        Service |s, out| out.put_known(PAUSE_REASONS, &s.newest.paused);
+    "watermaster_rounds_total" Counter Count ["service" "outcome"]
+        "Rounds (one commit each), by outcome."
+        Service |s, out| out.put_known(ROUND_OUTCOMES, &s.newest.rounds);
+    "watermaster_round_seconds" Histogram Seconds ["service"]
+        "Time from a round's first send to its acknowledged commit."
+        Service |s, out| out.put_histogram(&[], &s.newest.round);
+    "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
+        "Time that a round spent in each phase under exactly_once, all attempts together."
+        Service |s, out| phases(s, out);
+    "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
+        "Failed transaction calls, by phase and by the answer that the error needs."
+        Service |s, out| errors(s, out);
+    "watermaster_resyncs_total" Counter Count ["service"]
+        "Comparisons of an interrupted round with the committed offsets."
+        Service |s, out| out.put(s.newest.resyncs);
+    "watermaster_resynced_records_total" Counter Records ["service" "found"]
+        "Records of interrupted rounds, by whether they were found committed."
+        Service |s, out| out.put_each(&RESYNCED, s.newest.resynced);
+    "watermaster_map_characters" Gauge Count ["service"]
+        "The length of the longest offset map of the assigned partitions."
+        Service |s, out| out.put(u64::from(s.newest.map_characters));
+    "watermaster_map_span_records" Gauge Records ["service"]
+        "The number of offsets that the widest offset map covers."
+        Service |s, out| out.put(s.newest.map_span);
+    "watermaster_map_used_ratio" Gauge Ratio ["service"]
+        "The part of its room in the commit metadata that the fullest offset map uses."
+        Service |s, out| out.put(s.newest.map_used_ratio);
+    "watermaster_producer_recreations_total" Counter Count ["service" "cause"]
+        "Replaced producers, by cause."
+        Service |s, out| out.put_known(PRODUCER_CAUSES, &s.newest.producer_recreations);
+    "watermaster_consumer_recreations_total" Counter Count ["service"]
+        "Consumers replaced because they were in no group although brokers answered."
+        Service |s, out| out.put(s.newest.consumer_recreations);
+    "watermaster_lost_records_total" Counter Records ["service"]
+        "Source records that were deleted before they were read (on_data_loss = continue)."
+        Service |s, out| out.put(s.newest.lost_records);
+    "watermaster_stubs_total" Counter Records ["service"]
+        "Stubs sent to the dead-letter topic in place of records that it refuses or that have too many headers."
+        Service |s, out| out.put(s.newest.stubs);
+    "watermaster_rebalances_total" Counter Count ["service"]
+        "Changes of the assignment."
+        Service |s, out| out.put(s.newest.rebalances);
+    "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
+        "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
+        Service |s, out| retention(s, out);
 
     // ## State
-    READY "watermaster_ready" Gauge Bool ["service"]
-        "1 when joined and able to produce, 0 otherwise and while draining.";
-    SERVICE_UP "watermaster_service_up" Gauge Bool ["service"]
-        "0 once a fatal error stopped the service.";
-    TARGET_REFUSING "watermaster_target_refusing" Gauge Bool ["service"]
-        "1 while the target or the dead-letter topic refuses writes.";
-    BUILD_INFO "watermaster_build_info" Gauge Bool ["version" "librdkafka"]
-        "Always 1; the labels tell what runs.";
-    CONFIG_RELOADED "watermaster_config_last_reload_successful" Gauge Bool []
-        "1 if the last attempt to take over the configuration (the start, SIGHUP or POST /v1/reload) succeeded.";
-    CONFIG_RELOADED_AT "watermaster_config_last_reload_success_timestamp_seconds" Gauge Seconds []
-        "When the configuration in force was taken over, since the Unix epoch.";
+    "watermaster_ready" Gauge Bool ["service"]
+        "1 when the service has joined its group and can produce; 0 otherwise and while draining."
+        Service |s, out| out.put(s.newest.ready);
+    "watermaster_service_up" Gauge Bool ["service"]
+        "0 after a fatal error stopped the service."
+        Service |s, out| out.put(s.newest.up);
+    "watermaster_target_refusing" Gauge Bool ["service"]
+        "1 while the target or the dead-letter topic refuses writes."
+        Service |s, out| out.put(s.newest.target_refusing);
+    "watermaster_build_info" Gauge Bool ["version" "librdkafka"]
+        "Always 1; the labels name the versions of the program and of librdkafka."
+        Instance |i, out| out.put_with(&[env!("CARGO_PKG_VERSION"), &i.librdkafka], true);
+    "watermaster_config_last_reload_successful" Gauge Bool []
+        "1 if the last configuration read (at start, SIGHUP or POST /v1/reload) was accepted."
+        Instance |i, out| out.put(i.last_reload.successful);
+    "watermaster_config_last_reload_success_timestamp_seconds" Gauge Seconds []
+        "The time at which the configuration in force was accepted, since the Unix epoch."
+        Instance |i, out| out.put(i.last_reload.success_at.as_secs_f64());
 
     // ## Process
-    PROCESS_CPU "process_cpu_seconds_total" Counter Seconds []
-        "User and system CPU time spent, in whole seconds.";
-    PROCESS_OPEN_FDS "process_open_fds" Gauge Count []
-        "Open file descriptors.";
-    PROCESS_MAX_FDS "process_max_fds" Gauge Count []
-        "The most file descriptors that may be open.";
-    PROCESS_VIRTUAL_MEMORY "process_virtual_memory_bytes" Gauge Bytes []
-        "Virtual memory size.";
-    PROCESS_VIRTUAL_MEMORY_MAX "process_virtual_memory_max_bytes" Gauge Bytes []
-        "The most virtual memory that may be had.";
-    PROCESS_RESIDENT_MEMORY "process_resident_memory_bytes" Gauge Bytes []
-        "Resident memory size.";
-    PROCESS_START_TIME "process_start_time_seconds" Gauge Seconds []
-        "When the process started, in seconds since 1970.";
-    PROCESS_THREADS "process_threads" Gauge Count []
-        "Threads of the process.";
+    "process_cpu_seconds_total" Counter Seconds []
+        "User and system CPU time spent, in whole seconds."
+        Process;
+    "process_open_fds" Gauge Count []
+        "Open file descriptors."
+        Process;
+    "process_max_fds" Gauge Count []
+        "The most file descriptors that may be open."
+        Process;
+    "process_virtual_memory_bytes" Gauge Bytes []
+        "Virtual memory size."
+        Process;
+    "process_virtual_memory_max_bytes" Gauge Bytes []
+        "The limit of the virtual memory size."
+        Process;
+    "process_resident_memory_bytes" Gauge Bytes []
+        "Resident memory size."
+        Process;
+    "process_start_time_seconds" Gauge Seconds []
+        "The start time of the process, in seconds since 1970."
+        Process;
+    "process_threads" Gauge Count []
+        "Threads of the process."
+        Process;
 }
 
-impl Metric {
-    /// The name without the program's prefix, as the documentation groups it.
-    pub fn short_name(&self) -> &'static str {
-        self.name.strip_prefix("watermaster_").unwrap_or(self.name)
+fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
+    out.put_each(&Reason::ALL.map(Reason::as_str), decisions.rejected_by_reason().iter().copied());
+}
+
+fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    let none = HistogramSnapshot::default();
+    for (index, phase) in Phase::NAMES.iter().enumerate() {
+        out.put_histogram(&[phase], service.newest.round_phases.get(index).unwrap_or(&none));
+    }
+}
+
+fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    for (phase, counts) in Phase::NAMES.iter().zip(&service.newest.transaction_errors) {
+        for (class, count) in ErrorClass::NAMES.iter().zip(counts) {
+            out.put_with(&[phase, class], *count);
+        }
+    }
+}
+
+fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    let known = &service.newest.source_retention_seconds;
+    for (topic, seconds) in known {
+        out.put_with(&[topic], *seconds);
+    }
+    for topic in service.topics.iter().filter(|topic| known.iter().all(|(told, _)| told != *topic)) {
+        out.put_with(&[topic], 0_u64);
     }
 }
 

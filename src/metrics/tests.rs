@@ -5,10 +5,11 @@ use proptest::prelude::*;
 use watermaster_core::delays::BOUNDS;
 use watermaster_core::policy::Mode;
 use watermaster_core::reason::Reason;
+use watermaster_core::round::Phase;
 
-use super::table::{Kind, TABLE};
+use super::table::Kind;
 use super::*;
-use crate::snapshot::{ClientSnapshot, Counts};
+use crate::snapshot::{ClientSnapshot, Counts, HistogramSnapshot, PartitionSnapshot};
 
 /// A sample of a scrape: family and labels as Prometheus reads them, and the value.
 type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
@@ -114,9 +115,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
 }
 
 #[test]
-fn everything_is_there_at_0_before_the_first_snapshot() {
+fn every_series_exists_at_0_before_the_first_snapshot() {
     let mut publisher = Publisher::new("2.12.1", 10);
-    publisher.declare(&watermaster_tools::demo::config(Mode::Shape, false, "localhost:1").settings.services[0]);
+    publisher.declare(&crate::fixture::service(Mode::Shape, true));
     let (samples, _) = parse(&publisher.render());
     for client in ["home-loan", "_other"] {
         let with = |more: (&'static str, &'static str)| [("service", "kyc"), ("client", client), more];
@@ -184,11 +185,11 @@ fn histograms_are_cumulative_and_keep_their_sum() {
     assert_eq!(sample(&samples, "watermaster_delay_seconds_count", &[("service", "kyc")]), Some(6.0));
 }
 
-/// Who alerts on a bucket must find it from the first scrape on, and where the documentation says.
+/// An alert on a bucket must find it from the first scrape on, at the documented bound.
 #[test]
 fn buckets_are_those_of_the_table_before_and_after_the_first_snapshot() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&watermaster_tools::demo::config(Mode::Shape, false, "localhost:1").settings.services[0]);
+    publisher.declare(&crate::fixture::service(Mode::Shape, true));
     let before = parse(&publisher.render()).0;
     let counted = HistogramSnapshot { counts: vec![1; BOUNDS.len() + 1], sums: vec![1.0; BOUNDS.len() + 1] };
     let mut shown = snapshot(Vec::new());
@@ -207,7 +208,7 @@ fn buckets_are_those_of_the_table_before_and_after_the_first_snapshot() {
 }
 
 #[test]
-fn what_is_only_imagined_to_wait_has_names_of_its_own() {
+fn the_shadow_backlog_has_metrics_of_its_own() {
     let mut publisher = Publisher::new("", 10);
     let mut observed = client("a", 9);
     (observed.shadow.delayed, observed.shadow_backlog) = (7, 3);
@@ -219,9 +220,9 @@ fn what_is_only_imagined_to_wait_has_names_of_its_own() {
 }
 
 #[test]
-fn a_limit_is_shown_and_so_is_that_there_is_none() {
+fn a_client_without_a_limit_shows_infinity() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&watermaster_tools::demo::config(Mode::Shape, false, "localhost:1").settings.services[0]);
+    publisher.declare(&crate::fixture::service(Mode::Shape, true));
     let limit = |samples: &Samples, client| {
         sample(samples, "watermaster_client_limit_units", &[("service", "kyc"), ("client", client)])
     };
@@ -255,7 +256,7 @@ fn every_cause_of_an_allocation_is_counted() {
 }
 
 #[test]
-fn clients_beyond_the_bound_fold_into_other() {
+fn clients_beyond_the_bound_count_as_other() {
     let mut publisher = Publisher::new("", 2);
     let clients = ["a", "b", "c", "d"].map(|name| client(name, 5)).to_vec();
     let samples = scrape(&mut publisher, snapshot(clients));
@@ -286,7 +287,7 @@ fn a_client_that_loses_its_label_is_gone_from_the_next_scrape() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Ids come from outside: whatever they are, the scrape stays valid and each keeps a series of its own.
+    /// Ids come from outside: with any ids the scrape stays valid and each keeps a series of its own.
     #[test]
     fn any_client_id_survives_the_text_format(names in prop::collection::btree_set(r#"[\\"na\n{},= é]{1,6}"#, 1..20)) {
         let mut publisher = Publisher::new("", 100);

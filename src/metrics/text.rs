@@ -1,63 +1,132 @@
-//! Prometheus text for the families that the exporter can't hold.
-//!
-//! Two kinds: series that vanish, those of a partition when it is revoked and those of a client that loses its label
-//! (the exporter never forgets a series that a handle made), and histograms, which arrive already counted (the exporter
-//! takes them sample by sample, which costs per record what the engine has paid already). Both are written from the
-//! newest snapshots at each scrape, so there is nothing to remove and nothing to replay.
+//! Prometheus' text format.
 
 use std::fmt::Write;
 
-use crate::snapshot::HistogramSnapshot;
-
 use super::table::Metric;
+use crate::snapshot::{HistogramSnapshot, PartitionSnapshot};
 
-/// The head of a family. The table's help needs no escaping (its tests see to that).
-pub(super) fn write_head(out: &mut String, metric: &Metric) {
+/// The value of a sample.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value {
+    Integer(u64),
+    Float(f64),
+}
+
+impl From<u64> for Value {
+    fn from(value: u64) -> Value {
+        Value::Integer(value)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Value {
+        Value::Integer(u64::from(value))
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Value {
+        Value::Float(value)
+    }
+}
+
+/// Writes the samples of one family, all with the same values of the first labels.
+#[derive(Debug)]
+pub(super) struct Samples<'a> {
+    out: &'a mut String,
+    metric: &'a Metric,
+    /// The values of the first labels, such as the service.
+    values: &'a [&'a str],
+}
+
+impl<'a> Samples<'a> {
+    pub(super) fn new(out: &'a mut String, metric: &'a Metric, values: &'a [&'a str]) -> Samples<'a> {
+        Samples { out, metric, values }
+    }
+
+    /// Writes the one sample of a family without further labels.
+    pub(super) fn put(&mut self, value: impl Into<Value>) {
+        self.put_with(&[], value);
+    }
+
+    /// Writes a sample; `more` are the values of the remaining labels.
+    pub(super) fn put_with(&mut self, more: &[&str], value: impl Into<Value>) {
+        self.write("", more, None, value.into());
+    }
+
+    /// Writes a sample for each value of the last label.
+    pub(super) fn put_each<V: Into<Value>>(&mut self, names: &[&str], values: impl IntoIterator<Item = V>) {
+        for (name, value) in names.iter().zip(values) {
+            self.put_with(&[name], value);
+        }
+    }
+
+    /// Writes a sample for each of `names`, with its count in `counts` or 0.
+    pub(super) fn put_known(&mut self, names: &[&str], counts: &[(&str, u64)]) {
+        let count = |name: &&str| counts.iter().find(|(counted, _)| counted == name).map_or(0, |(_, count)| *count);
+        self.put_each(names, names.iter().map(count));
+    }
+
+    /// Writes the sample of a partition.
+    pub(super) fn put_partition(&mut self, partition: &PartitionSnapshot, value: u64) {
+        self.put_with(&[&partition.topic, &partition.partition.to_string()], value);
+    }
+
+    /// Writes a histogram's buckets, sum and count; a histogram without counts has counted nothing yet.
+    pub(super) fn put_histogram(&mut self, more: &[&str], histogram: &HistogramSnapshot) {
+        let bounds = self.metric.buckets;
+        let count_in = |i: usize| histogram.counts.get(i).copied().unwrap_or(0);
+        let mut count = 0;
+        for (i, bound) in bounds.iter().enumerate() {
+            count += count_in(i);
+            self.write("_bucket", more, Some(&bound.to_string()), count.into());
+        }
+        count += count_in(bounds.len());
+        self.write("_bucket", more, Some("+Inf"), count.into());
+        self.write("_sum", more, None, histogram.sums.iter().sum::<f64>().into());
+        self.write("_count", more, None, count.into());
+    }
+
+    fn write(&mut self, suffix: &str, more: &[&str], bound: Option<&str>, value: Value) {
+        let Samples { out, metric, values } = self;
+        debug_assert_eq!(metric.labels.len(), values.len() + more.len(), "{}: a value for each label", metric.name);
+        out.push_str(metric.name);
+        out.push_str(suffix);
+        let labels = metric.labels.iter().copied().zip(values.iter().chain(more).copied());
+        let mut separator = '{';
+        for (label, value) in labels.chain(bound.map(|bound| ("le", bound))) {
+            out.push(separator);
+            out.push_str(label);
+            out.push_str("=\"");
+            push_escaped(out, value);
+            out.push('"');
+            separator = ',';
+        }
+        out.push_str(if separator == ',' { "} " } else { " " });
+        let _ = match value {
+            Value::Integer(value) => writeln!(out, "{value}"),
+            Value::Float(f64::INFINITY) => writeln!(out, "+Inf"),
+            Value::Float(value) => writeln!(out, "{value}"),
+        };
+    }
+}
+
+/// Writes the head of a family. The help texts of the table need no escaping (its tests see to that).
+pub(super) fn push_head(out: &mut String, metric: &Metric) {
     let Metric { name, help, kind, .. } = metric;
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.as_str());
 }
 
-/// One sample line.
-pub(super) fn write_sample(out: &mut String, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-    out.push_str(name);
-    for (i, (label, value)) in labels.iter().enumerate() {
-        let _ = write!(out, "{}{label}=\"{}\"", if i == 0 { '{' } else { ',' }, escape(value));
+fn push_escaped(out: &mut String, value: &str) {
+    let mut rest = value;
+    while let Some(at) = rest.find(['\\', '"', '\n']) {
+        out.push_str(&rest[..at]);
+        out.push_str(match rest.as_bytes()[at] {
+            b'\\' => "\\\\",
+            b'"' => "\\\"",
+            _ => "\\n",
+        });
+        rest = &rest[at + 1..];
     }
-    let _ = writeln!(out, "{} {value}", if labels.is_empty() { "" } else { "}" });
-}
-
-/// A histogram's buckets, sum and count; one without counts has counted nothing yet.
-pub(super) fn write_histogram(
-    out: &mut String,
-    metric: &Metric,
-    labels: &[(&str, &str)],
-    histogram: &HistogramSnapshot,
-) {
-    let bounds = metric.buckets;
-    let bucket = format!("{}_bucket", metric.name);
-    let count_in = |i: usize| histogram.counts.get(i).copied().unwrap_or(0);
-    let mut count = 0;
-    for (i, bound) in bounds.iter().enumerate() {
-        count += count_in(i);
-        write_sample(out, &bucket, &[labels, &[("le", &bound.to_string())]].concat(), count);
-    }
-    count += count_in(bounds.len());
-    write_sample(out, &bucket, &[labels, &[("le", "+Inf")]].concat(), count);
-    let sum: f64 = histogram.sums.iter().sum();
-    write_sample(out, &format!("{}_sum", metric.name), labels, sum);
-    write_sample(out, &format!("{}_count", metric.name), labels, count);
-}
-
-/// A label's value as the text format wants it.
-fn escape(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for c in value.chars() {
-        match c {
-            '\\' => escaped.push_str("\\\\"),
-            '"' => escaped.push_str("\\\""),
-            '\n' => escaped.push_str("\\n"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    out.push_str(rest);
 }

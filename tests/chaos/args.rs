@@ -1,35 +1,42 @@
-//! What was asked for on the command line.
+//! The options of the command line.
 
 use std::path::PathBuf;
 
+use watermaster_kafka::failpoint::Fault;
+
 use crate::faults;
-use crate::plan::Mode;
-use crate::teeth;
+use crate::plan::{Mode, Plan, Source};
+
+/// Capacity of all instances together, in percent of the average load. At its peaks the load exceeds it.
+const CAPACITY_PERCENT: u64 = 150;
+const CYCLE_MS: u64 = 5_000;
+pub const COMMIT_INTERVAL_MS: u64 = 200;
 
 pub const USAGE: &str = "\
 Usage: scripts/chaos [OPTION]...
 
-Runs `delivery = \"exactly_once\"` on a cluster of three real brokers while a seeded schedule of faults goes on, and lets an
-oracle of its own process judge what came out. The exit code is 0 if nothing was wrong.
+Runs `delivery = \"exactly_once\"` on a cluster of three real brokers under a seeded schedule of faults. An oracle in a
+process of its own checks every record. The exit code is 0 if all checks passed.
 
-  --minutes N              how long faults go on (default 5); start, quiet phase and judging come on top
-  --seed S                 which faults, on whom, when (default: the time)
-  --mode shape|reject|both default shape; both: one after the other, half the time each, with the other kind of target in the
-                           second half (odd seeds begin with append time, even ones with a compacted target)
-  --records-per-second R   of the generator, on average (default 1200)
-  --instances N            that run all the time (default 3)
-  --faults A,B,C           only these kinds
-  --one-at-a-time          no fault before everything has got over the one before: for measuring how long that takes
+  --minutes N              time for faults (default 5); the start, the quiet phase and judging take extra time
+  --seed S                 decides the faults, their targets and their times (default: the time)
+  --mode shape|reject|both mode of the service (default shape); both: one after the other, half the time each. The
+                           second half uses the other kind of target (odd seeds begin with append time, even ones with a
+                           compacted target)
+  --records-per-second R   average rate of the generator (default 1200)
+  --instances N            number of instances that run all the time (default 3)
+  --faults A,B,C           only these kinds of faults
+  --one-at-a-time          wait for recovery before the next fault: measures the recovery time of each fault alone
   --group-protocol P       classic (default) or consumer (KIP-848)
   --short                  a fixed list of a few faults, at most 4 minutes in all
-  --teeth                  plants each known mistake in the program: the oracle must find it, and nothing without any
-  --plants A,B             with --teeth: only these
+  --teeth                  check the oracle: it must find each fault planted in the program, and nothing without one
+  --plants A,B             with --teeth: only these planted faults
   --list                   print the kinds of faults
-  --keep DIR               where logs and reports go, and stay; else they go when nothing was wrong
+  --keep DIR               keep logs and reports in DIR; without it they are removed if all checks passed
   --help
 ";
 
-/// What to do.
+/// The parsed options.
 #[derive(Debug, Clone)]
 pub struct Args {
     pub minutes: f64,
@@ -41,36 +48,50 @@ pub struct Args {
     pub group_protocol: String,
     pub one_at_a_time: bool,
     pub short: bool,
-    pub teeth: bool,
-    /// Only these mistakes.
-    pub plants: Vec<String>,
+    /// Checks the oracle with planted faults (`--teeth`).
+    pub mutants: bool,
+    /// The planted faults to check; all if empty (`--plants`).
+    pub planted: Vec<String>,
     pub keep: Option<PathBuf>,
 }
 
-/// Parses; `Err` is what to say instead of running, and the exit code.
-pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
-    let mut args = Args {
-        minutes: 5.0,
-        seed: crate::plan::now_ms() / 1000,
-        modes: vec![Mode::Shape],
-        rate: 1200,
-        instances: 3,
-        faults: Vec::new(),
-        group_protocol: "classic".to_owned(),
-        one_at_a_time: false,
-        short: false,
-        teeth: false,
-        plants: Vec::new(),
-        keep: None,
-    };
+impl Default for Args {
+    fn default() -> Args {
+        Args {
+            minutes: 5.0,
+            seed: crate::plan::now_ms() / 1000,
+            modes: vec![Mode::Shape],
+            rate: 1200,
+            instances: 3,
+            faults: Vec::new(),
+            group_protocol: "classic".to_owned(),
+            one_at_a_time: false,
+            short: false,
+            mutants: false,
+            planted: Vec::new(),
+            keep: None,
+        }
+    }
+}
+
+/// A text to print instead of running, and the exit code.
+#[derive(Debug)]
+pub struct EarlyExit {
+    pub text: String,
+    pub code: i32,
+}
+
+/// Parses the words of the command line.
+pub fn parse(words: &[String]) -> Result<Args, EarlyExit> {
+    let mut args = Args::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().cloned().ok_or_else(|| refuse(&format!("{word} needs a value")));
         match word.as_str() {
-            "--help" | "-h" => return Err((USAGE.to_owned(), 0)),
+            "--help" | "-h" => return Err(EarlyExit { text: USAGE.to_owned(), code: 0 }),
             "--list" => {
                 let names: Vec<&str> = faults::KINDS.iter().map(|kind| kind.name).collect();
-                return Err((names.join("\n") + "\n", 0));
+                return Err(EarlyExit { text: names.join("\n") + "\n", code: 0 });
             }
             "--minutes" => args.minutes = number(&value()?)?,
             "--seed" => args.seed = number(&value()?)?,
@@ -81,38 +102,72 @@ pub fn parse(words: &[String]) -> Result<Args, (String, i32)> {
                     "shape" => vec![Mode::Shape],
                     "reject" => vec![Mode::Reject],
                     "both" => vec![Mode::Shape, Mode::Reject],
-                    other => return Err(refuse(&format!("no mode is called {other:?}"))),
+                    other => return Err(refuse(&format!("unknown mode {other:?}: expected shape, reject or both"))),
                 }
             }
             "--faults" => args.faults = value()?.split(',').map(str::to_owned).collect(),
             "--group-protocol" => {
                 args.group_protocol = value()?;
                 if !["classic", "consumer"].contains(&args.group_protocol.as_str()) {
-                    return Err(refuse("a group protocol is classic or consumer"));
+                    return Err(refuse("the group protocol is classic or consumer"));
                 }
             }
             "--one-at-a-time" => args.one_at_a_time = true,
             "--short" => args.short = true,
-            "--teeth" => args.teeth = true,
-            "--plants" => args.plants = value()?.split(',').map(str::to_owned).collect(),
+            "--teeth" => args.mutants = true,
+            "--plants" => args.planted = value()?.split(',').map(str::to_owned).collect(),
             "--keep" => args.keep = Some(value()?.into()),
-            other => return Err(refuse(&format!("unknown: {other}"))),
+            other => return Err(refuse(&format!("unknown option {other}"))),
         }
     }
     if let Some(unknown) = args.faults.iter().find(|name| faults::find(name).is_none()) {
-        return Err(refuse(&format!("no fault is called {unknown:?}; see --list")));
+        return Err(refuse(&format!("unknown fault {unknown:?}; see --list")));
     }
-    if let Some(unknown) = args.plants.iter().find(|name| !teeth::names().any(|known| known == **name)) {
-        let known: Vec<&str> = teeth::names().collect();
-        return Err(refuse(&format!("no mistake is called {unknown:?}; there are {}", known.join(", "))));
+    let known: Vec<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+    if let Some(unknown) = args.planted.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(refuse(&format!("unknown planted fault {unknown:?}; known: {}", known.join(", "))));
     }
     Ok(args)
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, (String, i32)> {
-    text.parse().map_err(|_| refuse(&format!("{text:?} is no number")))
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, EarlyExit> {
+    text.parse().map_err(|_| refuse(&format!("{text:?} is not a number")))
 }
 
-fn refuse(why: &str) -> (String, i32) {
-    (format!("{why}\n\n{USAGE}"), 2)
+fn refuse(why: &str) -> EarlyExit {
+    EarlyExit { text: format!("{why}\n\n{USAGE}"), code: 2 }
+}
+
+impl Args {
+    /// Returns the timeouts of a session and of a transaction. A short run has no time for long ones.
+    pub fn timeouts_ms(&self) -> (u64, u64) {
+        if self.short { (4_000, 6_000) } else { (6_000, 8_000) }
+    }
+
+    /// Returns the plan of a run in this mode.
+    pub fn plan(&self, bootstrap: String, mode: Mode, append_time: bool) -> Plan {
+        let group = format!("chaos-{}-{}", self.seed, if mode == Mode::Shape { "shape" } else { "reject" });
+        let source = |n: usize, compacted| Source { name: format!("{group}.source-{n}"), partitions: 4, compacted };
+        Plan {
+            seed: self.seed,
+            mode,
+            bootstrap,
+            service: "kyc".to_owned(),
+            sources: vec![source(0, false), source(1, false), source(2, true)],
+            target: format!("{group}.target"),
+            dead_letter: format!("{group}.dead-letter"),
+            append_time,
+            rate: self.rate,
+            capacity: self.rate * CAPACITY_PERCENT * CYCLE_MS / 1000 / 100 / self.instances as u64,
+            cycle_ms: CYCLE_MS,
+            commit_interval_ms: COMMIT_INTERVAL_MS,
+            session_ms: self.timeouts_ms().0,
+            transaction_ms: self.timeouts_ms().1,
+            compaction_lag_ms: if self.short { 15_000 } else { 30_000 },
+            group_protocol: self.group_protocol.clone(),
+            more_kafka: String::new(),
+            more_properties: String::new(),
+            group,
+        }
+    }
 }

@@ -1,5 +1,6 @@
-//! Child processes that die with this one, however it ends.
+//! Child processes that the kernel ends when this process ends.
 
+use std::error::Error;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +16,8 @@ use crate::support::process::{Process, Signal};
 
 type Order = (Command, Sender<Process>);
 
-/// Starts a command from the thread that lives as long as this process: the kernel ends a child with the *thread* that made it.
+/// Starts a command from a thread that lives as long as this process: the kernel ends a child with the *thread* that
+/// started it.
 pub fn start(command: Command) -> Process {
     static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -32,7 +34,7 @@ pub fn start(command: Command) -> Process {
     started.recv().expect("the command can be started")
 }
 
-/// A command that the kernel kills when this process dies, where `setpriv` exists.
+/// Returns a command that the kernel kills when this process dies, where `setpriv` exists.
 pub fn guarded(program: impl AsRef<OsStr>) -> Command {
     if !Path::new("/usr/bin/setpriv").exists() {
         return Command::new(program);
@@ -42,7 +44,8 @@ pub fn guarded(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Another role of this executable, in a process of its own: orders go in by lines, news come out as lines of JSON.
+/// Another role of this executable, in a process of its own. It takes commands on standard input, one on a line, and
+/// reports its state on standard output as lines of JSON.
 pub struct Role {
     process: Mutex<Process>,
     stdin: Mutex<Option<ChildStdin>>,
@@ -51,8 +54,8 @@ pub struct Role {
 }
 
 impl Role {
-    /// Starts the role on a plan; its stderr goes to `<dir>/<role>.log`. All news go to `hear`, in order.
-    pub fn start(role: &str, plan: &Path, dir: &Path, hear: impl Fn(&Value) + Send + 'static) -> Role {
+    /// Starts the role on a plan; its stderr goes to `<dir>/<role>.log`. Calls `on_news` with each report, in order.
+    pub fn start(role: &str, plan: &Path, dir: &Path, on_news: impl Fn(&Value) + Send + 'static) -> Role {
         let mut command = guarded(std::env::current_exe().expect("this executable has a path"));
         let log = dir.join(format!("{role}.log"));
         command.arg(role).arg(plan).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -65,7 +68,7 @@ impl Role {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Ok(value) = serde_json::from_str(&line) {
-                    hear(&value);
+                    on_news(&value);
                     *latest.lock().expect("no holder panics") = value;
                 }
             }
@@ -73,26 +76,26 @@ impl Role {
         Role { process: Mutex::new(process), stdin: Mutex::new(stdin), news, log }
     }
 
-    /// The last thing that it said.
+    /// Returns the latest report.
     pub fn news(&self) -> Value {
         self.news.lock().expect("no holder panics").clone()
     }
 
-    /// A number from the last thing that it said; 0 if it is not there.
+    /// Returns a number from the latest report; 0 if it is missing.
     pub fn number(&self, pointer: &str) -> u64 {
         self.news().pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// Gives an order.
-    pub fn tell(&self, order: &str) {
+    /// Sends a command.
+    pub fn send(&self, command: &str) {
         if let Some(stdin) = self.stdin.lock().expect("no holder panics").as_mut() {
-            // Whoever died is found out about when its news are missed.
-            let _ = writeln!(stdin, "{order}");
+            // If the process is dead, the wait for its final report fails.
+            let _ = writeln!(stdin, "{command}");
         }
     }
 
-    /// Waits for news with this field, which is its last word.
-    pub fn last_word(&self, field: &str, timeout: Duration) -> Result<Value, String> {
+    /// Waits for the final report, which has this field.
+    pub fn wait_for_final(&self, field: &str, timeout: Duration) -> Result<Value, Box<dyn Error>> {
         let deadline = Instant::now() + timeout;
         loop {
             let news = self.news();
@@ -104,7 +107,8 @@ impl Role {
                 let log = std::fs::read_to_string(&self.log).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(12).collect();
                 let tail: Vec<&str> = tail.into_iter().rev().collect();
-                return Err(format!("{}: no {field:?} ({ended:?}): {}", self.log.display(), tail.join("\n")));
+                let log = self.log.display();
+                return Err(format!("{log}: no {field:?} ({ended:?}): {}", tail.join("\n")).into());
             }
             std::thread::sleep(Duration::from_millis(50));
         }

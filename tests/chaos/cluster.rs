@@ -1,5 +1,6 @@
-//! Three Kafka nodes from the jars, each broker and controller, that may be killed, stopped and started again.
+//! Three Kafka nodes from the jars, each broker and controller, which tests kill, stop, freeze and restart.
 
+use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
@@ -14,11 +15,11 @@ use crate::support::process::{Process, Signal};
 use crate::wire;
 
 pub const NODES: usize = 3;
-/// How long a cluster may take to come up, and how often it is tried.
-const START: Duration = Duration::from_secs(90);
-const ATTEMPTS: usize = 3;
+/// Time for a cluster to come up.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
+const MAX_START_ATTEMPTS: usize = 3;
 
-/// The same for every node.
+/// Properties of every node.
 const PROPERTIES: &[&str] = &[
     "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name=PLAINTEXT",
@@ -34,18 +35,18 @@ const PROPERTIES: &[&str] = &[
     "broker.session.timeout.ms=3000",
     "broker.heartbeat.interval.ms=500",
     "controlled.shutdown.enable=true",
-    // Who is back leads again soon, so that there is always something to hit.
+    // A restarted node soon leads partitions again, so that faults always find a leader to hit.
     "leader.imbalance.check.interval.seconds=8",
     "leader.imbalance.per.broker.percentage=1",
     "log.cleaner.backoff.ms=2000",
     "log.cleaner.dedupe.buffer.size=16777216",
     "group.min.session.timeout.ms=3000",
-    // The new group protocol has its sessions here; as short as the classic one's.
+    // Session times of the new group protocol, as short as those of the classic one.
     "group.consumer.min.session.timeout.ms=3000",
     "group.consumer.session.timeout.ms=6000",
     "group.consumer.min.heartbeat.interval.ms=500",
     "group.consumer.heartbeat.interval.ms=1500",
-    // Two cores serve all of this.
+    // The whole test runs on two cores.
     "num.network.threads=2",
     "num.io.threads=3",
     "num.replica.fetchers=1",
@@ -53,21 +54,21 @@ const PROPERTIES: &[&str] = &[
     "replica.fetch.wait.max.ms=300",
 ];
 
-/// The cluster; nodes are counted from 0, Kafka's ids from 1.
+/// The cluster. Nodes are counted from 0, Kafka's ids from 1.
 pub struct Cluster {
     nodes: Vec<Mutex<Node>>,
     ports: Vec<Ports>,
     dir: PathBuf,
 }
 
-/// Where a node listens.
+/// The ports of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
     plain: u16,
     controller: u16,
-    /// For what comes through the proxy.
+    /// The listener that the proxy connects to.
     pub behind_proxy: u16,
-    /// What the node calls itself towards clients behind the proxy.
+    /// The port of the proxy, which the node advertises on the listener behind it.
     pub proxy: u16,
 }
 
@@ -77,18 +78,20 @@ struct Node {
 }
 
 impl Cluster {
-    /// Starts all nodes, and waits until they are whole; `proxies` are the ports where their proxies listen. With how long it took.
-    pub fn start(dir: &Path, proxies: &[u16; NODES]) -> Result<(Cluster, Duration), String> {
-        // Between being found free and being taken a port may become somebody else's: then that node ends.
-        let mut left = ATTEMPTS;
+    /// Starts all nodes and waits until the cluster is whole; also returns the time that took. `proxies` are the ports
+    /// of the proxies.
+    pub fn start(dir: &Path, proxies: &[u16; NODES]) -> Result<(Cluster, Duration), Box<dyn Error>> {
+        // Another process may take a free port before the node does; then the node ends, and another attempt is made.
+        let mut left = MAX_START_ATTEMPTS;
         loop {
             let cluster = Cluster::on_free_ports(dir, proxies);
-            let took = cluster.wait_whole(START);
+            let took = cluster.wait_whole(START_TIMEOUT);
             left -= 1;
-            if took.is_ok() || left == 0 {
-                return took.map(|took| (cluster, took));
+            match took {
+                Ok(took) => return Ok((cluster, took)),
+                Err(error) if left == 0 => return Err(error),
+                Err(error) => eprintln!("another attempt to start the cluster: {error}"),
             }
-            eprintln!("another attempt to start the cluster: {}", took.unwrap_err());
             (0..NODES).for_each(|node| _ = cluster.kill(node));
             (0..NODES).for_each(|node| _ = fs::remove_dir_all(cluster.dir_of(node)));
         }
@@ -110,7 +113,7 @@ impl Cluster {
         self.ports[node]
     }
 
-    /// All nodes, past the proxies.
+    /// Returns the addresses of all nodes, past the proxies.
     pub fn bootstrap(&self) -> String {
         let addresses = self.ports.iter().map(|ports| format!("127.0.0.1:{}", ports.plain));
         addresses.collect::<Vec<_>>().join(",")
@@ -124,7 +127,7 @@ impl Cluster {
         self.dir.join(format!("node-{}", node + 1))
     }
 
-    /// Starts a node on what it left; returns at once.
+    /// Starts a node on its existing data; returns at once.
     pub fn start_node(&self, node: usize) {
         let ports = self.ports[node];
         let voters =
@@ -148,7 +151,7 @@ impl Cluster {
         *self.node(node) = Node { process: Some(start(command)), frozen: false };
     }
 
-    /// Ends a node as a power cut would. False: it was not running.
+    /// Kills a node, as a power cut would; returns false if it was not running.
     pub fn kill(&self, node: usize) -> bool {
         let mut node = self.node(node);
         let Some(mut process) = node.process.take() else { return false };
@@ -157,11 +160,11 @@ impl Cluster {
         true
     }
 
-    /// Asks a node to end, as its operator would; kills it if that takes long. Whether it ended by itself.
-    pub fn stop(&self, node: usize, patience: Duration) -> bool {
+    /// Stops a node as its operator would, and kills it after the timeout; tells whether it ended by itself.
+    pub fn stop(&self, node: usize, timeout: Duration) -> bool {
         let Some(mut process) = self.node(node).process.take() else { return false };
         process.signal(Signal::Term);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if process.try_wait().is_some() {
                 return true;
@@ -183,13 +186,13 @@ impl Cluster {
         node.process.iter_mut().for_each(|process| process.signal(Signal::Continue));
     }
 
-    /// Whether it runs and is not frozen.
+    /// Tells whether a node runs and is not frozen.
     pub fn is_up(&self, node: usize) -> bool {
         let mut node = self.node(node);
         !node.frozen && node.process.as_mut().is_some_and(|process| process.try_wait().is_none())
     }
 
-    /// Starts and thaws whatever is down.
+    /// Starts stopped nodes and thaws frozen ones.
     pub fn heal(&self) {
         for node in 0..NODES {
             let frozen = self.node(node).frozen;
@@ -201,24 +204,24 @@ impl Cluster {
         }
     }
 
-    /// Whether all nodes answer, and every partition has a leader and all its replicas in sync.
+    /// Tells whether all nodes answer, and every partition has a leader and all its replicas in sync.
     pub fn is_whole(&self) -> bool {
         let Ok(consumer) = client(&self.bootstrap()).create::<BaseConsumer>() else { return false };
         let Ok(metadata) = consumer.fetch_metadata(None, Duration::from_secs(3)) else { return false };
         let partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
-        // One that was just started counts as there until the session of the one that was killed has ended.
+        // Metadata alone is not enough: a killed node is listed until its session has ended.
         self.all_answer()
             && metadata.brokers().len() == NODES
             && partitions.into_iter().all(|p| p.leader() > 0 && p.isr().len() == NODES)
     }
 
-    /// Whether every node answers a client.
+    /// Tells whether every node answers a client.
     pub fn all_answer(&self) -> bool {
         (0..NODES).all(|node| self.is_up(node) && wire::answers(self.ports[node].plain))
     }
 
-    /// Waits until it is whole; how long that took.
-    pub fn wait_whole(&self, timeout: Duration) -> Result<Duration, String> {
+    /// Waits until the cluster is whole; returns the time that took.
+    pub fn wait_whole(&self, timeout: Duration) -> Result<Duration, Box<dyn Error>> {
         let began = Instant::now();
         while began.elapsed() < timeout {
             if self.is_whole() {
@@ -226,14 +229,14 @@ impl Cluster {
             }
             std::thread::sleep(Duration::from_millis(300));
         }
-        Err(format!("the cluster is not whole after {timeout:?}: see {}/node-*/kafka.log", self.dir.display()))
+        Err(format!("the cluster is not whole after {timeout:?}: see {}/node-*/kafka.log", self.dir.display()).into())
     }
 
     /// Waits until every node knows the topic, which was created last.
-    pub fn wait_known(&self, topic: &str, timeout: Duration) -> Result<(), String> {
+    pub fn wait_known(&self, topic: &str, timeout: Duration) -> Result<(), Box<dyn Error>> {
         let deadline = Instant::now() + timeout;
         for ports in &self.ports {
-            // A fresh client asks the one node that it was told of.
+            // A new client asks its bootstrap node.
             let knows = || {
                 let consumer: BaseConsumer = client(&format!("127.0.0.1:{}", ports.plain)).create().ok()?;
                 let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(3)).ok()?;
@@ -242,7 +245,7 @@ impl Cluster {
             };
             while knows().is_none() {
                 if Instant::now() > deadline {
-                    return Err(format!("a node does not know {topic}"));
+                    return Err(format!("a node does not know {topic}").into());
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -250,14 +253,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// The node that coordinates a group or a transactional id.
+    /// Returns the node that coordinates a group or a transactional id.
     pub fn coordinator(&self, kind: wire::Coordinator, key: &str) -> Option<usize> {
         let up = (0..NODES).filter(|node| self.is_up(*node));
         let answers = up.filter_map(|node| wire::find_coordinator(self.ports[node].plain, kind, key));
         answers.map(|id| id as usize - 1).next()
     }
 
-    /// The node that leads most partitions of these topics, and of how many.
+    /// Returns the node that leads most partitions of these topics, and their number.
     pub fn busiest(&self, topics: &[&str]) -> Option<(usize, usize)> {
         let consumer: BaseConsumer = client(&self.bootstrap()).create().ok()?;
         let metadata = consumer.fetch_metadata(None, Duration::from_secs(3)).ok()?;

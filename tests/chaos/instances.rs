@@ -1,4 +1,4 @@
-//! The instances under test: processes that are started, ended and stopped, and asked for their metrics.
+//! The instances under test: starts, ends and freezes their processes, and reads their metrics.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,25 +8,25 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::children::{guarded, start};
-use crate::flow::Place;
+use crate::flow::SourcePartition;
 use crate::plan::{Mode, Plan};
 use crate::support::process::{Process, Signal};
 use crate::support::watermaster::sample;
 
 const TEMPLATE: &str = include_str!("instance.toml");
 
-/// One place for an instance; most run all the time, the last ones join and leave.
+/// A slot for an instance. Most slots run all the time; the last ones are for extra instances.
 pub struct Slot {
-    /// Its `instance_id` now.
+    /// The current `instance_id`.
     pub id: String,
     process: Option<Process>,
     log: PathBuf,
     starts: u32,
     ids: u32,
     frozen: bool,
-    /// A fault has it: whatever becomes of it is the fault's to see to.
+    /// A fault handles this slot; the watch ignores it.
     pub claimed: bool,
-    /// Metrics when they were last seen.
+    /// The latest metrics.
     seen: Metrics,
 }
 
@@ -34,35 +34,35 @@ pub struct Slot {
 pub struct Fleet {
     plan: Plan,
     dir: PathBuf,
-    /// Through the proxies.
+    /// Addresses of the brokers, through the proxies.
     bootstrap: String,
     slots: Vec<Mutex<Slot>>,
-    /// More environment of every instance.
+    /// Additional environment variables of every instance.
     environment: Vec<(String, String)>,
 }
 
-/// What `/metrics` said.
+/// An answer of `/metrics`.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(String);
 
 impl Metrics {
-    /// The sum over all label sets that contain each of these `name="value"` pairs; 0 if there are none.
+    /// Sums over all label sets that contain each of these `name="value"` pairs; 0 if there are none.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         self.0.lines().filter_map(|line| sample(line, name, labels)).sum()
     }
 
-    /// The source partitions that it has: those whose lag it knows.
-    pub fn partitions(&self, plan: &Plan) -> Vec<Place> {
+    /// Returns the source partitions assigned to the instance: those with a lag metric.
+    pub fn partitions(&self, plan: &Plan) -> Vec<SourcePartition> {
         let lines = self.0.lines().filter(|line| line.starts_with("watermaster_consumer_lag_records{"));
         let label = |line: &str, name: &str| -> Option<String> {
             Some(line.split_once(&format!("{name}=\""))?.1.split('"').next()?.to_owned())
         };
-        let place = |line: &str| {
+        let partition = |line: &str| {
             let topic = label(line, "topic")?;
             let source = plan.sources.iter().position(|source| source.name == topic)?;
             Some((u8::try_from(source).ok()?, label(line, "partition")?.parse().ok()?))
         };
-        lines.filter_map(place).collect()
+        lines.filter_map(partition).collect()
     }
 
     pub fn backlog(&self) -> f64 {
@@ -73,7 +73,7 @@ impl Metrics {
         self.sum("watermaster_producer_recreations_total", &[])
     }
 
-    /// Rounds that did not end well.
+    /// Returns the number of rounds that were not committed.
     pub fn troubled_rounds(&self) -> f64 {
         self.sum("watermaster_rounds_total", &[]) - self.sum("watermaster_rounds_total", &["outcome=\"committed\""])
     }
@@ -84,7 +84,7 @@ impl Metrics {
 }
 
 impl Fleet {
-    /// So many places; nobody is started yet.
+    /// Creates slots without starting instances.
     pub fn new(plan: &Plan, dir: &Path, bootstrap: &str, slots: usize, environment: Vec<(String, String)>) -> Fleet {
         let slot = |number: usize| {
             let id = format!("wm-{number}");
@@ -103,7 +103,7 @@ impl Fleet {
         self.slots[slot].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Starts an instance under the id of its slot.
+    /// Starts an instance with the id of its slot.
     pub fn start(&self, number: usize) {
         let mut slot = self.slot(number);
         slot.starts += 1;
@@ -118,10 +118,10 @@ impl Fleet {
             command.env_remove(name);
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let orders = self.failpoint(number);
-        // What its predecessor died of.
-        let _ = fs::remove_file(&orders);
-        command.env("WATERMASTER_FAILPOINT", orders);
+        let failpoint = self.failpoint(number);
+        // The file may be left over from an earlier process.
+        let _ = fs::remove_file(&failpoint);
+        command.env("WATERMASTER_FAILPOINT", failpoint);
         slot.process = Some(start(command));
         (slot.frozen, slot.seen) = (false, Metrics::default());
     }
@@ -129,7 +129,7 @@ impl Fleet {
     fn configuration(&self, id: &str) -> String {
         let plan = &self.plan;
         let mut more_properties = plan.more_properties.clone();
-        // With the new protocol these are the brokers' business.
+        // With the new protocol the brokers set these times.
         if plan.group_protocol == "classic" {
             let (session, beat) = (plan.session_ms, plan.session_ms / 4);
             more_properties +=
@@ -160,24 +160,24 @@ impl Fleet {
         text
     }
 
-    /// Where an instance finds out that it is to die.
+    /// Returns the file in which an instance finds the step at which to end itself.
     fn failpoint(&self, number: usize) -> PathBuf {
         self.dir.join(format!("instance-{number}.failpoint"))
     }
 
-    /// Lets it die when it comes to this step of a round.
+    /// Makes an instance end itself at this step of a round.
     pub fn die_at(&self, number: usize, step: &str) {
         fs::write(self.failpoint(number), step).expect("the run's directory can be written");
     }
 
-    /// Gives the slot an id that nobody had before.
+    /// Gives the slot a new id.
     pub fn rename(&self, number: usize) {
         let mut slot = self.slot(number);
         slot.ids += 1;
         slot.id = format!("wm-{number}-{}", slot.ids);
     }
 
-    /// Ends it as the kernel's out-of-memory killer would. False: it was not running.
+    /// Kills an instance, as the kernel's out-of-memory killer would; returns false if it was not running.
     pub fn kill(&self, number: usize) -> bool {
         let mut slot = self.slot(number);
         let Some(mut process) = slot.process.take() else { return false };
@@ -198,23 +198,24 @@ impl Fleet {
         slot.process.iter_mut().for_each(|process| process.signal(Signal::Continue));
     }
 
-    /// Whether the kernel says that it is stopped.
+    /// Tells whether the kernel reports the process as stopped.
     pub fn is_stopped(&self, number: usize) -> bool {
         let slot = self.slot(number);
         let pid = slot.process.as_ref().map_or(0, Process::pid);
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))
     }
 
-    /// Asks it to end; how it did. `None`: it was not running, or took too long and was killed.
-    pub fn terminate(&self, number: usize, patience: Duration) -> Option<ExitStatus> {
+    /// Ends an instance with SIGTERM and returns its status; `None` if it was not running, or was killed after the
+    /// timeout.
+    pub fn terminate(&self, number: usize, timeout: Duration) -> Option<ExitStatus> {
         let mut process = self.slot(number).process.take()?;
         process.signal(Signal::Term);
-        wait(&mut process, patience)
+        wait(&mut process, timeout)
     }
 
-    /// Waits until it ends by itself; then it counts as not running.
-    pub fn wait_end(&self, number: usize, patience: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + patience;
+    /// Waits until an instance ends by itself; then it counts as not running.
+    pub fn wait_end(&self, number: usize, timeout: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if let Some(status) = self.ended(number) {
                 return Some(status);
@@ -224,7 +225,7 @@ impl Fleet {
         None
     }
 
-    /// How it ended by itself, if it has; told once.
+    /// Returns the status of an instance that has ended by itself, once.
     pub fn ended(&self, number: usize) -> Option<ExitStatus> {
         let mut slot = self.slot(number);
         let status = slot.process.as_mut()?.try_wait()?;
@@ -240,7 +241,7 @@ impl Fleet {
         (0..self.len()).filter(|slot| self.is_running(*slot)).collect()
     }
 
-    /// Status and body of a GET; `None` when nobody answers.
+    /// Returns status and body of a GET; `None` without an answer.
     pub fn get(&self, number: usize, path: &str) -> Option<(u16, String)> {
         let log = {
             let slot = self.slot(number);
@@ -263,7 +264,7 @@ impl Fleet {
         self.get(number, "/readyz").is_some_and(|(status, _)| status == 200)
     }
 
-    /// Its metrics now, or when it last answered.
+    /// Returns the current metrics, or the latest ones if the instance does not answer.
     pub fn metrics(&self, number: usize) -> Metrics {
         let now = self.get(number, "/metrics").map(|(_, text)| Metrics(text));
         let mut slot = self.slot(number);
@@ -273,25 +274,25 @@ impl Fleet {
         slot.seen.clone()
     }
 
-    /// The metrics of all that run, by slot.
+    /// Returns the metrics of all running instances, by slot.
     pub fn all_metrics(&self) -> BTreeMap<usize, Metrics> {
         self.running().into_iter().map(|slot| (slot, self.metrics(slot))).collect()
     }
 
-    /// The end of its log.
-    pub fn last_words(&self, number: usize, lines: usize) -> String {
+    /// Returns the last lines of the log.
+    pub fn log_tail(&self, number: usize, lines: usize) -> String {
         let text = fs::read_to_string(&self.slot(number).log).unwrap_or_default();
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
 
-    /// Whether its log has this text.
-    pub fn said(&self, number: usize, what: &str) -> bool {
-        fs::read_to_string(&self.slot(number).log).is_ok_and(|log| log.contains(what))
+    /// Tells whether the log contains this text.
+    pub fn log_contains(&self, number: usize, text: &str) -> bool {
+        fs::read_to_string(&self.slot(number).log).is_ok_and(|log| log.contains(text))
     }
 }
 
-/// A template with a value for each of its names.
+/// Replaces each `{name}` of a template with its value.
 fn fill(template: &str, values: &[(&str, &str)]) -> String {
     values.iter().fold(template.to_owned(), |text, (name, value)| {
         let name = format!("{{{name}}}");
@@ -300,8 +301,8 @@ fn fill(template: &str, values: &[(&str, &str)]) -> String {
     })
 }
 
-fn wait(process: &mut Process, patience: Duration) -> Option<ExitStatus> {
-    let deadline = Instant::now() + patience;
+fn wait(process: &mut Process, timeout: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + timeout;
     while Instant::now() < deadline {
         if let Some(status) = process.try_wait() {
             return Some(status);

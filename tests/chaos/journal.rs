@@ -1,4 +1,4 @@
-//! What happened: a line for each fault as it happens, a table at the end.
+//! The record of a run: a line for each fault as it happens, and a table at the end.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -10,38 +10,40 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// One fault, as it went.
+use crate::outcome::Effect;
+
+/// One injected fault.
 #[derive(Debug, Clone)]
 pub struct Entry {
     pub kind: &'static str,
     pub target: String,
-    /// What shows that it took effect, or why it did not.
-    pub effect: Result<String, String>,
-    /// From when it was decided until it was over, with all waiting for what it could hit.
+    pub effect: Effect,
+    /// Duration of the fault, including the wait for a target.
     pub lasted: Duration,
-    /// `None`: not within the time that is allowed.
+    /// `None`: no recovery within the timeout.
     pub recovery: Option<Recovery>,
 }
 
-/// For how long a fault was felt, in ms, as a `read_committed` reader sees it; to about 0.2 s.
+/// Times of the recovery from a fault in ms, as a `read_committed` reader sees them; accurate to about 0.2 s.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Recovery {
-    /// From its beginning to the first record out of a partition that somebody had to take over.
+    /// From the start of the fault to the first record of a partition that another instance had to take over.
     pub first: Option<u64>,
-    /// The longest time for which nothing came out of some partition, from its beginning on.
+    /// Longest time without an output of some partition, since the start of the fault.
     pub silence: u64,
-    /// From its end until something had come out of every partition.
+    /// From the end of the fault until every partition had an output.
     pub after_end: u64,
 }
 
-/// What the columns of [`table`] mean.
+/// Explains the columns of [`table`].
 const LEGEND: &str = "\
-seconds, median and maximum, of those with effect. first: from the fault's beginning to the first record committed by whoever takes
-over. silent: the longest time without a record of some partition, from the fault's beginning on. after: from the fault's
-end (what was down is started, what was held let go; all brokers down: when they answer) until every partition flows.
+seconds, median and maximum, of the faults that took effect. first: from the start of the fault to the first record
+committed by the instance that takes over. silent: the longest time without a record of some partition, since the start
+of the fault. after: from the end of the fault (killed processes started, held requests released; all brokers down: when
+they answer) until every partition flows.
 ";
 
-/// All faults and anomalies of a run, also in `<dir>/journal.txt`.
+/// All faults and anomalies of a run; also written to `<dir>/journal.txt`.
 pub struct Journal {
     began: Instant,
     entries: Mutex<Vec<Entry>>,
@@ -56,7 +58,7 @@ impl Journal {
         Journal { began: Instant::now(), entries: Mutex::default(), anomalies: Mutex::default(), file }
     }
 
-    /// Seconds since the run began.
+    /// Returns the seconds since the start of the run.
     pub fn seconds(&self) -> f32 {
         self.began.elapsed().as_secs_f32()
     }
@@ -70,8 +72,8 @@ impl Journal {
     pub fn fault(&self, entry: Entry) {
         let Entry { kind, target, effect, lasted, recovery } = &entry;
         let effect = match effect {
-            Ok(effect) => effect.clone(),
-            Err(why) => format!("NONE ({why})"),
+            Effect::Observed(evidence) => evidence.clone(),
+            Effect::Missing(why) => format!("NONE ({why})"),
         };
         let seconds = |ms: u64| ms as f32 / 1000.0;
         let recovery = recovery.map_or("recovery=-".to_owned(), |Recovery { first, silence, after_end }| {
@@ -88,7 +90,7 @@ impl Journal {
         self.anomalies.lock().expect("no holder panics").push((kind, what));
     }
 
-    /// Anomalies by kind.
+    /// Returns the number of anomalies by kind.
     pub fn anomalies(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         for (kind, _) in &*self.anomalies.lock().expect("no holder panics") {
@@ -102,17 +104,17 @@ impl Journal {
     }
 }
 
-/// How a kind of fault went.
+/// Figures of one kind of fault.
 #[derive(Debug, Default, Serialize)]
 pub struct KindRow {
-    pub inflicted: usize,
+    pub injected: usize,
     pub with_effect: usize,
     pub first: Option<Spread>,
     pub silence: Option<Spread>,
     pub after_end: Option<Spread>,
 }
 
-/// In ms.
+/// Median and maximum of times in ms.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Spread {
     pub median: u64,
@@ -127,15 +129,15 @@ impl Spread {
     }
 }
 
-/// Each kind that came.
+/// Returns the figures of each kind of fault that was injected.
 pub fn rows(entries: &[Entry]) -> BTreeMap<&'static str, KindRow> {
     let mut kinds: BTreeMap<&str, Vec<&Entry>> = BTreeMap::new();
     entries.iter().for_each(|entry| kinds.entry(entry.kind).or_default().push(entry));
     let row = |entries: &[&Entry]| {
-        let effective = || entries.iter().filter(|entry| entry.effect.is_ok());
+        let effective = || entries.iter().filter(|entry| entry.effect.is_observed());
         let recoveries = || effective().filter_map(|entry| entry.recovery);
         KindRow {
-            inflicted: entries.len(),
+            injected: entries.len(),
             with_effect: effective().count(),
             first: Spread::of(recoveries().filter_map(|recovery| recovery.first)),
             silence: Spread::of(recoveries().map(|recovery| recovery.silence)),
@@ -145,7 +147,7 @@ pub fn rows(entries: &[Entry]) -> BTreeMap<&'static str, KindRow> {
     kinds.into_iter().map(|(kind, entries)| (kind, row(&entries))).collect()
 }
 
-/// The rows as a text.
+/// Formats the figures of each kind as a table.
 pub fn table(entries: &[Entry]) -> String {
     let mut text = format!(
         "{LEGEND}{:<24} {:>5} {:>6} {:>7}{:>7} {:>7}{:>7} {:>7}{:>7}\n",
@@ -159,13 +161,13 @@ pub fn table(entries: &[Entry]) -> String {
     let rows = rows(entries);
     for (kind, row) in &rows {
         let [first, silence, after] = [row.first, row.silence, row.after_end].map(spread);
-        text += &format!("{kind:<24} {:>5} {:>6} {first} {silence} {after}\n", row.inflicted, row.with_effect);
+        text += &format!("{kind:<24} {:>5} {:>6} {first} {silence} {after}\n", row.injected, row.with_effect);
     }
-    let (count, effective) = (entries.len(), entries.iter().filter(|entry| entry.effect.is_ok()).count());
+    let (count, effective) = (entries.len(), entries.iter().filter(|entry| entry.effect.is_observed()).count());
     text + &format!("{:<24} {count:>5} {effective:>6}   ({} kinds)\n", "all", rows.len())
 }
 
-/// The verdict in words, and whether it is good.
+/// Describes the verdict, and tells whether it is good.
 pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, bool) {
     let mut all = anomalies.clone();
     for (kind, count) in verdict["anomalies"].as_object().into_iter().flatten() {
@@ -188,7 +190,8 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
     let good = all.values().all(|count| *count == 0);
     let counts: Vec<String> = all.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
     let mut text = format!(
-        "{} source records ({} upstream in transactions, {} compacted away, {} of them before they came out), {} of them written again by their producer, {} in the target, {} dead letters {}\n",
+        "{} source records ({} upstream in transactions, {} compacted away, {} of them before an output), {} of them \
+         written again by their producer, {} in the target, {} dead letters {}\n",
         verdict["sources"],
         verdict["upstream"],
         verdict["compacted"],
@@ -199,7 +202,7 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
         verdict["reasons"]
     );
     text += &format!(
-        "most in a window by append time: {} of {} allowed (0: not judged)\n{}\n",
+        "maximum in a window by append time: {} of {} allowed (0: not judged)\n{}\n",
         verdict["most_in_a_window"],
         verdict["allowed_in_a_window"],
         counts.join(", ")
@@ -211,17 +214,14 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
     (text, good)
 }
 
-/// The same for programs.
+/// Returns verdict, anomalies and faults as JSON.
 pub fn json_report(verdict: &Value, anomalies: &BTreeMap<String, u64>, entries: &[Entry]) -> Value {
     let faults: Vec<Value> = entries
         .iter()
         .map(|entry| {
-            let (effect, took) = match &entry.effect {
-                Ok(effect) => (effect, true),
-                Err(why) => (why, false),
-            };
-            json!({ "kind": entry.kind, "target": entry.target, "took_effect": took, "effect": effect,
-                "lasted_ms": entry.lasted.as_millis() as u64, "recovery_ms": entry.recovery })
+            json!({ "kind": entry.kind, "target": entry.target, "took_effect": entry.effect.is_observed(),
+                "effect": entry.effect.description(), "lasted_ms": entry.lasted.as_millis() as u64,
+                "recovery_ms": entry.recovery })
         })
         .collect();
     json!({ "verdict": verdict, "anomalies": anomalies, "faults": faults })

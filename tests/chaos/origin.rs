@@ -1,32 +1,32 @@
-//! What every generated record says of itself, in a header: it goes wherever the record goes.
+//! The identity of a generated record, in a header that stays with the record.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::support::record::Header;
 
-/// The header's name.
+/// The name of the header.
 pub const HEADER: &str = "origin";
 
-/// What is to become of a record.
+/// The expected fate of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Plain,
-    /// Part of a transaction that is committed, if it can be.
+    /// Part of a transaction that is committed, if possible.
     Upstream,
-    /// Part of a transaction that is aborted: nobody may ever see it.
+    /// Part of a transaction that is aborted: no reader may ever see the record.
     Aborted,
     /// The target refuses it.
     Poison,
 }
 
-/// Who made a record, and where it was put.
+/// Identity, client and source position of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     pub id: u64,
     pub topic: u8,
     pub partition: i32,
     pub client: u16,
-    /// Counts the records of this client in this partition, in the order in which they were sent.
+    /// Number of the record among those of its client in its partition, in the order of sending.
     pub sequence: u64,
     pub fate: Fate,
 }
@@ -64,14 +64,15 @@ impl Origin {
     }
 }
 
-/// The checksum that a value ends its first line with: tells an altered value where the source record is gone.
+/// Returns the checksum at the end of a value's first line. It detects an altered value even if the source record is
+/// gone.
 pub fn checksum(id: u64, padding: &[u8]) -> u64 {
     let mut hash = DefaultHasher::new();
     (id, padding).hash(&mut hash);
     hash.finish()
 }
 
-/// Whether a generated value is as it was made.
+/// Tells whether a generated value is unchanged.
 pub fn value_is_whole(id: u64, value: Option<&[u8]>) -> bool {
     let Some(value) = value else { return true };
     let Some(split) = value.iter().position(|byte| *byte == b'\n') else { return false };
@@ -79,12 +80,12 @@ pub fn value_is_whole(id: u64, value: Option<&[u8]>) -> bool {
     std::str::from_utf8(line).is_ok_and(|line| line == first_line(id, padding))
 }
 
-/// The first line of a value.
+/// Returns the first line of a value.
 pub fn first_line(id: u64, padding: &[u8]) -> String {
     format!("{id} {:016x}", checksum(id, padding))
 }
 
-/// One number for everything that must not change: key, value, headers.
+/// Hashes all parts of a record that must not change: key, value and headers.
 pub fn content(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) -> u64 {
     let mut hash = DefaultHasher::new();
     (key, value, headers).hash(&mut hash);

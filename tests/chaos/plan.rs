@@ -1,4 +1,4 @@
-//! What the conductor, the generator and the oracle agree on: written by the first, read by the others.
+//! The plan of a run: written by the main process, read by the generator and the oracle.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rdkafka::ClientConfig;
 use serde::{Deserialize, Serialize};
 
-/// How the program under test is to treat what comes too early.
+/// The mode of the service under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     Shape,
@@ -17,52 +17,54 @@ pub enum Mode {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Source {
     pub name: String,
-    /// When it was made; more may be added.
+    /// Number of partitions at creation; faults may add more.
     pub partitions: i32,
     pub compacted: bool,
 }
 
-/// One run.
+/// The plan of one run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     pub seed: u64,
     pub mode: Mode,
-    /// All brokers, past the proxies.
+    /// Addresses of all brokers, past the proxies.
     pub bootstrap: String,
     pub group: String,
     pub service: String,
     pub sources: Vec<Source>,
     pub target: String,
     pub dead_letter: String,
-    /// The brokers set the target's timestamps (then the promise can be judged), or the target is compacted and keeps
-    /// the records' own (then there are more kinds of poison).
+    /// True: the brokers set the target's timestamps, so that the promise can be judged. False: the target is compacted
+    /// and keeps the records' timestamps, so that there are more kinds of poison records.
     pub append_time: bool,
-    /// Records per second of the generator, on average.
+    /// Average rate of the generator, in records per second.
     pub rate: u64,
-    /// Records per cycle of each instance.
+    /// Capacity of each instance, in records per cycle.
     pub capacity: u64,
     pub cycle_ms: u64,
     pub commit_interval_ms: u64,
-    /// `session.timeout.ms` and `transaction.timeout.ms` of the instances: there are faults that last less and more.
+    /// `session.timeout.ms` and `transaction.timeout.ms` of the instances. Some faults are shorter, some longer.
     pub session_ms: u64,
     pub transaction_ms: u64,
-    /// How old a record has to be before the cleaner may take it.
+    /// The age at which the cleaner may remove a record.
     pub compaction_lag_ms: u64,
     pub group_protocol: String,
-    /// More lines of `[kafka]` and of `[kafka.properties]`.
+    /// Additional lines of `[kafka]` and of `[kafka.properties]`.
     pub more_kafka: String,
     pub more_properties: String,
 }
 
-/// Records larger than this are refused by the target.
+/// Largest record that the target accepts.
 pub const TARGET_MAX_BYTES: usize = 200_000;
-/// Partitions of the target: not those of the sources, so that a copied partition number shows.
+/// Number of partitions of the target. It differs from that of the sources, so that a copied partition number is
+/// detected.
 pub const TARGET_PARTITIONS: i32 = 6;
 pub const DEAD_LETTER_PARTITIONS: i32 = 3;
+
 impl Plan {
     pub fn read(path: &Path) -> Plan {
-        let text = std::fs::read_to_string(path).expect("the conductor wrote the plan");
-        serde_json::from_str(&text).expect("the conductor writes JSON")
+        let text = std::fs::read_to_string(path).expect("the main process wrote the plan");
+        serde_json::from_str(&text).expect("the plan is valid JSON")
     }
 
     pub fn write(&self, path: &Path) {
@@ -70,12 +72,12 @@ impl Plan {
         std::fs::write(path, text).expect("the run's directory can be written");
     }
 
-    /// By then everything is settled that a broken session or transaction left behind.
+    /// The time after which broken sessions and transactions have been cleaned up.
     pub fn settling(&self) -> Duration {
         Duration::from_millis(self.session_ms + self.transaction_ms) + Duration::from_secs(10)
     }
 
-    /// The consumer group of the service.
+    /// Returns the consumer group of the service.
     pub fn consumer_group(&self) -> String {
         format!("{}.{}", self.group, self.service)
     }
@@ -84,7 +86,7 @@ impl Plan {
         format!("{}.{}.{instance_id}", self.group, self.service)
     }
 
-    /// A client that reaches the brokers themselves.
+    /// Returns the configuration of a client that connects past the proxies.
     pub fn client(&self) -> ClientConfig {
         client(&self.bootstrap)
     }
@@ -94,7 +96,7 @@ impl Plan {
     }
 }
 
-/// A client of these brokers that finds one that is back soon.
+/// Returns the configuration of a client that soon reconnects to a restarted broker.
 pub fn client(bootstrap: &str) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set("broker.address.family", "v4");
@@ -102,8 +104,8 @@ pub fn client(bootstrap: &str) -> ClientConfig {
     config
 }
 
-/// Milliseconds since 1970.
+/// Returns the milliseconds since 1970.
 pub fn now_ms() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
-    u64::try_from(since_1970.as_millis()).expect("for millions of years")
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is past 1970");
+    u64::try_from(since_1970.as_millis()).expect("milliseconds fit in 64 bits")
 }

@@ -1,4 +1,5 @@
-//! A proxy before each broker, for the instances only: it cuts, refuses, slows and swallows, and holds an EndTxn back.
+//! A proxy before each broker, used only by the instances. It resets connections, delays or blocks requests, and holds
+//! an EndTxn request back.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -8,36 +9,36 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const END_TXN: i16 = 26;
-const STEP: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What it does to connections and requests at the moment.
+/// The current treatment of connections and requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rules {
     /// New connections are reset at once.
     pub refuse: bool,
-    /// Each request waits for so long.
+    /// Delay of each request.
     pub latency: Duration,
-    /// Nothing passes; connections stay open.
+    /// Blocks all traffic; connections stay open.
     pub blackhole: bool,
-    /// The next EndTxn goes out so much later, and its client is cut off meanwhile.
+    /// Delays the next EndTxn by this time, and cuts its client off meanwhile.
     pub hold_end_txn: Option<Duration>,
 }
 
-/// What it did so far.
+/// Counts of the injected faults.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub cut: AtomicU64,
     pub refused: AtomicU64,
-    /// Requests that were slowed or swallowed for a while.
+    /// Requests that were delayed or blocked for a while.
     pub delayed: AtomicU64,
     pub held: AtomicU64,
-    /// Held requests that reached the broker, and were answered.
+    /// Held requests that reached the broker and were answered.
     pub delivered_late: AtomicU64,
-    /// Connections that the broker's side ended.
+    /// Connections that the broker closed.
     pub lost_upstream: AtomicU64,
 }
 
-/// One proxy.
+/// The proxy of one broker.
 pub struct Proxy {
     pub port: u16,
     rules: Mutex<Rules>,
@@ -45,25 +46,25 @@ pub struct Proxy {
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
 }
 
-/// A connection through it.
+/// A connection through the proxy.
 struct Link {
     number: u64,
     client: TcpStream,
     broker: TcpStream,
-    /// The client was cut off, but a request of its is still to be delivered.
+    /// The client was cut off, but one of its requests has yet to be delivered.
     holding: AtomicBool,
 }
 
 impl Proxy {
-    /// Listens on a port of its own. Connects nobody before [`serve`](Proxy::serve).
+    /// Listens on a free port. No client is connected before [`serve`](Proxy::serve).
     pub fn bind() -> (Arc<Proxy>, TcpListener) {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("the listener is bound").port();
         let proxy = Proxy { port, rules: Mutex::default(), counts: Counts::default(), open: Mutex::default() };
         (Arc::new(proxy), listener)
     }
 
-    /// Connects whoever comes with the broker on this port.
+    /// Connects each client with the broker on this port.
     pub fn serve(self: &Arc<Proxy>, listener: TcpListener, broker: u16) {
         let proxy = Arc::clone(self);
         std::thread::spawn(move || {
@@ -82,12 +83,12 @@ impl Proxy {
         self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// How many connections go through it now.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.open().len()
     }
 
-    /// Resets every connection; how many.
+    /// Resets every connection; returns their number.
     pub fn cut(&self) -> u64 {
         let open = std::mem::take(&mut *self.open());
         let cut = open.len() as u64;
@@ -124,7 +125,7 @@ impl Proxy {
         let _ = (link.client.shutdown(Shutdown::Both), link.broker.shutdown(Shutdown::Both));
     }
 
-    /// Request by request: a length, then so many bytes, of which the first two say what is asked for.
+    /// Passes requests on, one by one. A request is a length and that many bytes, which start with the API key.
     fn pass_requests(&self, link: &Link) -> io::Result<()> {
         let (mut client, mut broker) = (&link.client, &link.broker);
         let mut frame = Vec::new();
@@ -159,9 +160,9 @@ impl Proxy {
                 break;
             }
             if client.write_all(&buffer[..length]).is_err() {
-                // What the broker still has to be told goes its way.
+                // The held request still has to reach the broker.
                 while link.holding.load(Ordering::Acquire) {
-                    std::thread::sleep(STEP);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
                 break;
             }
@@ -172,7 +173,7 @@ impl Proxy {
         self.end(link);
     }
 
-    /// For as long as the rules say.
+    /// Waits for as long as the rules require.
     fn delay(&self) {
         let rules = *self.rules();
         if rules.latency.is_zero() && !rules.blackhole {
@@ -181,11 +182,12 @@ impl Proxy {
         self.counts.delayed.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(rules.latency);
         while self.rules().blackhole {
-            std::thread::sleep(STEP);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// The client believes the request lost and repeats it elsewhere; then this copy arrives after all.
+    /// Holds a request back. The client takes it for lost and repeats it on another connection; then this copy arrives
+    /// late.
     fn hold(&self, link: &Link, frame: &[u8], time: Duration) -> io::Result<()> {
         self.open().remove(&link.number);
         link.holding.store(true, Ordering::Release);
@@ -199,14 +201,14 @@ impl Proxy {
             if sent.is_err() || broker.take_error()?.is_some() || link.broker.peer_addr().is_err() {
                 break;
             }
-            std::thread::sleep(STEP);
+            std::thread::sleep(POLL_INTERVAL);
         }
         link.holding.store(false, Ordering::Release);
         sent
     }
 }
 
-/// So that the peer sees a reset, not an end.
+/// Closes a connection so that the peer sees a reset instead of an orderly end.
 fn reset(stream: &TcpStream) {
     let _ = socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO));
     let _ = stream.shutdown(Shutdown::Both);

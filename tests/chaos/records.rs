@@ -1,4 +1,4 @@
-//! What the generated records look like, from a seed.
+//! The generated records, made from a seed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -8,7 +8,7 @@ use crate::plan::{Plan, TARGET_MAX_BYTES, now_ms};
 use crate::support::generator::Random;
 use crate::support::record::Header;
 
-/// Clients, with their parts of the load in percent: the first ones want far more than an equal share.
+/// The clients with their shares of the load in percent. The first ones demand far more than an equal share.
 const CLIENTS: [(&str, u64); 8] = [
     ("home-loan", 30),
     ("personal-loan", 22),
@@ -21,12 +21,12 @@ const CLIENTS: [(&str, u64); 8] = [
 ];
 const ANONYMOUS: u16 = CLIENTS.len() as u16;
 const POISONER: u16 = ANONYMOUS + 1;
-/// Keys of a compacted source: few enough for the cleaner to find something.
+/// Number of keys of a compacted source, low enough for the cleaner to find records to remove.
 const COMPACTED_KEYS: u64 = 12_000;
 
 /// A record to be sent.
 #[derive(Debug)]
-pub struct Made {
+pub struct NewRecord {
     pub topic: String,
     pub partition: i32,
     pub timestamp: i64,
@@ -35,21 +35,27 @@ pub struct Made {
     pub headers: Vec<Header>,
 }
 
-/// Makes records, each different from all others.
-pub struct Maker {
+/// Makes unique records.
+pub struct RecordMaker {
     plan: Plan,
     random: Random,
     next_id: u64,
     sequences: HashMap<(u8, i32, u16), u64>,
 }
 
-impl Maker {
-    pub fn new(plan: &Plan) -> Maker {
-        Maker { random: Random(plan.seed ^ 0x6765_6e65), plan: plan.clone(), next_id: 0, sequences: HashMap::new() }
+impl RecordMaker {
+    pub fn new(plan: &Plan) -> RecordMaker {
+        RecordMaker {
+            random: Random(plan.seed ^ 0x6765_6e65),
+            plan: plan.clone(),
+            next_id: 0,
+            sequences: HashMap::new(),
+        }
     }
 
-    /// The next record of any client, into any of so many partitions of each topic.
-    pub fn next(&mut self, partitions: &[AtomicI32], fate: Fate) -> Made {
+    /// Makes the next record, of a random client and for a random partition. `partitions` holds the number of
+    /// partitions of each topic.
+    pub fn next(&mut self, partitions: &[AtomicI32], fate: Fate) -> NewRecord {
         let topic = self.random.below(partitions.len() as u64) as u8;
         let count = partitions[usize::from(topic)].load(Ordering::Relaxed);
         let partition = self.random.below(count as u64) as i32;
@@ -65,14 +71,15 @@ impl Maker {
         self.make(origin, now_ms() as i64, key, value)
     }
 
-    /// A record that the target refuses: `too_large`, `future` (its time), or `null_key` (for a compacted target).
-    pub fn poison(&mut self, kind: &str) -> Made {
-        // Never the compacted topic: it takes no null keys either.
+    /// Makes a record that the target refuses: `too_large`, `future` (its timestamp), or `null_key` (for a compacted
+    /// target).
+    pub fn poison(&mut self, kind: &str) -> NewRecord {
+        // Not into a compacted source: it refuses null keys, too.
         let plain: Vec<u8> = (0_u8..).zip(&self.plan.sources).filter(|(_, s)| !s.compacted).map(|(n, _)| n).collect();
         let topic = plain[self.random.below(plain.len() as u64) as usize];
         let origin = self.origin(topic, 0, POISONER, Fate::Poison);
         let large = if kind == "too_large" { TARGET_MAX_BYTES * 2 } else { 10 };
-        // So that compressing does not make it small.
+        // Random bytes, so that compression does not make the record small.
         let padding = self.random.bytes(large);
         let ahead = if kind == "future" { 48 * 3_600_000 } else { 0 };
         let key = (kind != "null_key").then(|| b"poison".to_vec());
@@ -97,7 +104,7 @@ impl Maker {
         ANONYMOUS
     }
 
-    /// A key, and whether the record is a tombstone.
+    /// Makes a key, and decides whether the record is a tombstone.
     fn key(&mut self, topic: u8) -> (Option<Vec<u8>>, bool) {
         if self.plan.sources[usize::from(topic)].compacted {
             let key = format!("account-{}", self.random.below(COMPACTED_KEYS));
@@ -119,7 +126,7 @@ impl Maker {
         padding
     }
 
-    fn make(&mut self, origin: Origin, timestamp: i64, key: Option<Vec<u8>>, value: Option<Vec<u8>>) -> Made {
+    fn make(&mut self, origin: Origin, timestamp: i64, key: Option<Vec<u8>>, value: Option<Vec<u8>>) -> NewRecord {
         let mut headers: Vec<Header> = vec![(HEADER.to_owned(), Some(origin.to_text().into_bytes()))];
         let name = match origin.client {
             ANONYMOUS => None,
@@ -134,7 +141,7 @@ impl Maker {
             _ => {}
         }
         let topic = self.plan.sources[usize::from(origin.topic)].name.clone();
-        Made { topic, partition: origin.partition, timestamp, key, value, headers }
+        NewRecord { topic, partition: origin.partition, timestamp, key, value, headers }
     }
 }
 

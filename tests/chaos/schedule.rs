@@ -1,4 +1,4 @@
-//! Which faults come when: all kinds in an order from the seed, none of them again before each has come.
+//! The order of the faults: the seed shuffles all kinds, and no kind repeats before each has been injected once.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -10,36 +10,38 @@ use crate::plan::Plan;
 use crate::support::generator::Random;
 use crate::world::World;
 
-/// Between two faults of a lane, at most, in ms.
-const GAP: u64 = 800;
-/// A kind that met nothing it could hit gets so many chances more before the next deal.
-const AGAIN: u32 = 2;
+/// Longest pause between two faults of a lane, in ms.
+const MAX_PAUSE_MS: u64 = 800;
+/// Number of retries, before the next deal, of a kind that took no effect.
+const MAX_RETRIES: u32 = 2;
 
-/// The faults that are still to come, for all lanes and all runs of an invocation.
+/// The remaining faults, shared by all lanes and all runs of an invocation.
 pub struct Deck(Mutex<Cards>);
 
 struct Cards {
     kinds: Vec<&'static Kind>,
-    /// Those of this deal that have not come yet, the next one last; what is not possible in a run stays for the next one.
+    /// Kinds of this deal that have not been injected, the next one last. A kind that is impossible in this run stays
+    /// for the next run.
     left: Vec<&'static Kind>,
     deals: u32,
     random: Random,
-    /// How often each kind came with and without effect; without, since the last deal.
+    /// Number of faults of each kind that took effect.
     effective: BTreeMap<&'static str, u32>,
-    in_vain: BTreeMap<&'static str, u32>,
+    /// Number of faults of each kind that took no effect, since the last deal.
+    without_effect: BTreeMap<&'static str, u32>,
 }
 
-/// What a lane is to do.
+/// The next step of a lane.
 enum Turn {
-    Inflict(&'static Kind),
-    /// The others have not come to the end of this deal.
+    Inject(&'static Kind),
+    /// Only other lanes can inject the remaining kinds of this deal.
     Wait,
-    /// There is nothing that it could ever do.
-    Rest,
+    /// No kind is possible for the lane in this run.
+    Stop,
 }
 
 impl Deck {
-    /// Of those kinds that are wanted: all, if none are named.
+    /// Creates a deck of the wanted kinds; of all kinds if none is named.
     pub fn new(seed: u64, wanted: &[String]) -> Deck {
         let is_wanted = |kind: &&Kind| wanted.is_empty() || wanted.iter().any(|name| name == kind.name);
         Deck(Mutex::new(Cards {
@@ -48,7 +50,7 @@ impl Deck {
             deals: 0,
             random: Random(seed),
             effective: BTreeMap::new(),
-            in_vain: BTreeMap::new(),
+            without_effect: BTreeMap::new(),
         }))
     }
 
@@ -56,34 +58,34 @@ impl Deck {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The next fault for a lane; `Lane::Either` takes any.
+    /// Draws the next fault for a lane; `Lane::Either` takes any kind.
     fn draw(&self, lane: Lane, plan: &Plan) -> Turn {
         let mut cards = self.cards();
         let is_for = |kind: &Kind| lane == Lane::Either || kind.lane == Lane::Either || kind.lane == lane;
         if !cards.kinds.iter().any(|kind| is_for(kind) && kind.is_possible(plan.append_time)) {
-            return Turn::Rest;
+            return Turn::Stop;
         }
         if !cards.left.iter().any(|kind| kind.is_possible(plan.append_time)) {
             cards.deal();
         }
         match cards.left.iter().rposition(|kind| is_for(kind) && kind.is_possible(plan.append_time)) {
-            Some(place) => Turn::Inflict(cards.left.remove(place)),
+            Some(index) => Turn::Inject(cards.left.remove(index)),
             None => Turn::Wait,
         }
     }
 
-    /// How a fault went: one without effect comes once more.
-    fn went(&self, kind: &'static Kind, took_effect: bool) {
+    /// Records whether a fault took effect; one that did not is retried.
+    fn record(&self, kind: &'static Kind, took_effect: bool) {
         let mut cards = self.cards();
-        let counts = if took_effect { &mut cards.effective } else { &mut cards.in_vain };
+        let counts = if took_effect { &mut cards.effective } else { &mut cards.without_effect };
         let count = counts.entry(kind.name).or_default();
         *count += 1;
-        if !took_effect && *count <= AGAIN {
+        if !took_effect && *count <= MAX_RETRIES {
             cards.left.insert(0, kind);
         }
     }
 
-    /// Whether time was left for faults to come again, and the kinds that never took effect.
+    /// Tells whether the first deal was completed, and returns the kinds that never took effect.
     pub fn coverage(&self) -> (bool, Vec<&'static str>) {
         let cards = self.cards();
         let missing = cards.kinds.iter().map(|kind| kind.name).filter(|name| !cards.effective.contains_key(name));
@@ -93,7 +95,7 @@ impl Deck {
 
 impl Cards {
     fn deal(&mut self) {
-        // What was not possible so far stays.
+        // Kinds that were impossible so far are still in the deck.
         let kept: Vec<&str> = self.left.iter().map(|kind| kind.name).collect();
         self.left.extend(self.kinds.iter().filter(|kind| !kept.contains(&kind.name)));
         for n in (1..self.left.len()).rev() {
@@ -101,56 +103,56 @@ impl Cards {
             self.left.swap(n, other);
         }
         self.deals += 1;
-        self.in_vain.clear();
+        self.without_effect.clear();
     }
 }
 
-/// Inflicts faults until the time is up.
+/// Injects faults until `until`.
 pub fn run_lane(world: &World, deck: &Deck, lane: Lane, until: Instant) {
     let mut random = Random(world.plan.seed.wrapping_mul(2) + u64::from(lane == Lane::Cluster));
     while Instant::now() < until {
         match deck.draw(lane, &world.plan) {
-            Turn::Inflict(kind) => {
-                // One at a time: nothing is left of those before.
+            Turn::Inject(kind) => {
+                // With `--one-at-a-time` the effects of earlier faults must be over.
                 if lane == Lane::Either {
                     world.wait_calm();
                 }
-                let took_effect = inflict(world, kind, &mut random);
-                deck.went(kind, took_effect);
-                std::thread::sleep(Duration::from_millis(random.below(GAP)));
+                let took_effect = inject(world, kind, &mut random);
+                deck.record(kind, took_effect);
+                std::thread::sleep(Duration::from_millis(random.below(MAX_PAUSE_MS)));
             }
             Turn::Wait => std::thread::sleep(Duration::from_millis(200)),
-            Turn::Rest => return,
+            Turn::Stop => return,
         }
     }
 }
 
-/// One fault, and how the program gets over it. Whether it took effect.
-pub fn inflict(world: &World, kind: &'static Kind, random: &mut Random) -> bool {
+/// Injects one fault and waits for recovery; tells whether the fault took effect.
+pub fn inject(world: &World, kind: &'static Kind, random: &mut Random) -> bool {
     if kind.alone {
         let _alone = world.alone.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        inflict_now(world, kind, random)
+        inject_now(world, kind, random)
     } else {
         let _shared = world.alone.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        inflict_now(world, kind, random)
+        inject_now(world, kind, random)
     }
 }
 
-fn inflict_now(world: &World, kind: &'static Kind, random: &mut Random) -> bool {
+fn inject_now(world: &World, kind: &'static Kind, random: &mut Random) -> bool {
     world.journal.line(&format!("kind={} begins", kind.name));
     let began = Instant::now();
-    let inflicted = (kind.inflict)(world, random, kind.name);
+    let outcome = (kind.inject)(world, random, kind.name);
     let lasted = began.elapsed();
-    let recovery = world.wait_recovery(&inflicted);
+    let recovery = world.wait_recovery(&outcome);
     if let Err(why) = &recovery {
         world.journal.anomaly("silent", format!("after {}: {why}", kind.name));
     }
     world.check_windows();
-    let took_effect = inflicted.effect.is_ok();
+    let took_effect = outcome.effect.is_observed();
     world.journal.fault(Entry {
         kind: kind.name,
-        target: inflicted.target,
-        effect: inflicted.effect,
+        target: outcome.target,
+        effect: outcome.effect,
         lasted,
         recovery: recovery.ok(),
     });

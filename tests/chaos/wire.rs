@@ -1,34 +1,34 @@
-//! The few bytes of Kafka's protocol that no client of ours speaks: who coordinates what.
+//! The FindCoordinator request of Kafka's protocol, which rdkafka does not offer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const FIND_COORDINATOR: i16 = 10;
-/// With the kind of key, and before tagged fields.
+/// The version that has the type of the key, but no tagged fields.
 const VERSION: i16 = 2;
 
-/// What is coordinated.
+/// The type of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Coordinator {
     Group = 0,
     Transaction = 1,
 }
 
-/// The id of the broker that coordinates `key`, as the broker on this port says.
+/// Asks the broker on this port for the id of the broker that coordinates `key`.
 pub fn find_coordinator(port: u16, kind: Coordinator, key: &str) -> Option<i32> {
     parse(&ask(port, kind, key)?)
 }
 
-/// Whether the broker on this port answers at all.
+/// Tells whether the broker on this port answers.
 pub fn answers(port: u16) -> bool {
     ask(port, Coordinator::Group, "anything").is_some()
 }
 
 fn ask(port: u16, kind: Coordinator, key: &str) -> Option<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), PATIENCE).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), REQUEST_TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT)).ok()?;
     let mut request = Vec::new();
     request.extend(FIND_COORDINATOR.to_be_bytes());
     request.extend(VERSION.to_be_bytes());
@@ -47,7 +47,7 @@ fn ask(port: u16, kind: Coordinator, key: &str) -> Option<Vec<u8>> {
     Some(reply)
 }
 
-/// Correlation id, throttle time, error, error text, node.
+/// Reads the node id from a reply: correlation id, throttle time, error, error text, node id.
 fn parse(reply: &[u8]) -> Option<i32> {
     let short = |at: usize| Some(i16::from_be_bytes(reply.get(at..at + 2)?.try_into().ok()?));
     if short(8)? != 0 {

@@ -44,7 +44,7 @@ fn every_expression_parses_and_names_what_there_is() {
 }
 
 #[test]
-fn annotations_and_variables_name_what_there_is() {
+fn annotations_and_variables_name_existing_series() {
     let mut problems = Vec::new();
     for board in Board::all() {
         for expression in board.annotations().map(|annotation| text(&annotation["expr"])) {
@@ -64,7 +64,7 @@ fn annotations_and_variables_name_what_there_is() {
 }
 
 #[test]
-fn counters_are_shown_by_their_rate_over_what_grafana_chooses() {
+fn counters_are_shown_by_their_rate_over_grafanas_interval() {
     let mut problems = Vec::new();
     for board in Board::all() {
         for panel in board.panels() {
@@ -162,7 +162,7 @@ fn no_data_source_is_written_down() {
     assert_none(problems);
 }
 
-/// Everything that is called `datasource`, wherever it stands.
+/// Returns every value with the key `datasource`, at any depth.
 fn data_sources(value: &Value) -> Vec<&Value> {
     match value {
         Value::Object(fields) => fields
@@ -196,7 +196,7 @@ fn boards_can_be_provisioned_and_link_to_each_other() {
     assert_none(problems);
 }
 
-/// So that what changed is what a diff shows. `UPDATE_DOCS=1` tidies up what was exported from a browser.
+/// Sorted and indented boards give readable diffs. `UPDATE_DOCS=1` tidies up an export from a browser.
 #[test]
 fn boards_are_tidy() {
     for path in files("grafana/dashboards", "json") {
@@ -223,7 +223,7 @@ fn sorted(value: Value) -> Value {
 }
 
 #[test]
-fn every_metric_is_on_a_board_or_it_is_said_why_not() {
+fn every_metric_is_on_a_board_or_not_charted_for_a_reason() {
     let boards = Board::all();
     let panels = boards.iter().flat_map(Board::panels);
     let charted: BTreeSet<_> = panels
@@ -235,7 +235,8 @@ fn every_metric_is_on_a_board_or_it_is_said_why_not() {
         page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`')).map(|(name, _)| name).collect();
     let all: BTreeSet<_> = TABLE.iter().map(|metric| metric.name).collect();
     let neither = all.iter().filter(|name| !charted.contains(**name) && !excused.contains(**name));
-    let mut problems: Vec<_> = neither.map(|name| format!("{name} is on no board, and nobody says why")).collect();
+    let mut problems: Vec<_> =
+        neither.map(|name| format!("{name} is on no board, and not-charted.md gives no reason")).collect();
     let needless = excused.iter().filter(|name| !all.contains(**name) || charted.contains(**name));
     problems.extend(needless.map(|name| format!("not-charted.md: {name} is charted, or does not exist")));
     assert_none(problems);

@@ -1,4 +1,4 @@
-//! The table of metrics, as a query sees it: series with labels, some of which have known values.
+//! The table of metrics as a query sees it: series with labels, some of which have known values.
 
 use watermaster::metrics::table::{Kind, Metric, TABLE};
 use watermaster::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
@@ -16,10 +16,10 @@ pub struct Series {
 }
 
 impl Series {
-    /// `None`: no metric of the table has such a series.
+    /// Returns the series, or `None` if no metric of the table has one of this name.
     pub fn find(name: &str) -> Option<Series> {
         let find = |name: &str, histogram: bool| {
-            TABLE.iter().copied().find(|m| m.name == name && (m.kind == Kind::Histogram) == histogram)
+            TABLE.iter().find(|m| m.name == name && (m.kind == Kind::Histogram) == histogram)
         };
         if let Some(metric) = find(name, false) {
             return Some(Series { metric, is_bucket: false });
@@ -33,12 +33,12 @@ impl Series {
         self.metric.labels.iter().copied().chain(SCRAPED).chain(self.is_bucket.then_some("le"))
     }
 
-    /// Whether only its growth means something.
+    /// Returns whether only the growth of the series is meaningful.
     pub fn grows(self) -> bool {
         self.metric.kind != Kind::Gauge
     }
 
-    /// All values of a label, where they are known.
+    /// Returns all values of a label, if they are known.
     pub fn values(self, label: &str) -> Option<Vec<String>> {
         let name = self.metric.name;
         if label == "le" && self.is_bucket {
@@ -62,7 +62,7 @@ impl Series {
     }
 }
 
-/// Every label that there is: what a recorded series may have.
+/// Returns every label, which a recorded series may have.
 pub fn all_labels() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|metric| metric.labels.iter().copied()).chain(SCRAPED)
 }

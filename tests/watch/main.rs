@@ -1,9 +1,9 @@
-//! What watches the program names only what there is: boards, rules and runbooks, against the table of metrics.
+//! Boards, rules and runbooks name only metrics, labels and values that exist in the table of metrics.
 //!
-//! A panel over a metric that was renamed, or an alert on a label's value that never comes, is silent for ever; nobody
-//! finds out before the night in which it is needed.
+//! A panel over a renamed metric, or an alert on a label value that never occurs, would stay silent until the night in
+//! which it is needed.
 
-// What only the live test of the panels (tests/broker/panels) asks for is unused here.
+// Some functions are used only by the live test of the panels (tests/broker/panels).
 #[allow(dead_code)]
 #[path = "../support/board.rs"]
 mod board;

@@ -1,4 +1,4 @@
-//! Expressions: what they name, and whether that exists.
+//! Checks that the names in expressions exist.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::catalogue::{self, Series};
 
 /// Series that Prometheus itself makes.
 const OF_PROMETHEUS: [&str; 1] = ["up"];
-/// What Grafana puts in; any value will do to parse.
+/// Grafana's variables, with any value that can be parsed.
 const VARIABLES: [(&str, &str); 6] = [
     ("$__rate_interval", "20s"),
     ("$__range", "1h"),
@@ -19,24 +19,24 @@ const VARIABLES: [(&str, &str); 6] = [
     ("$client", "any"),
 ];
 
-/// A selector, and the function that it is directly handed to.
+/// A selector, and the function whose argument it is.
 struct Selector<'e> {
     series: &'e VectorSelector,
     function: Option<&'static str>,
 }
 
-/// What an expression names, and what is wrong with that.
+/// The names in an expression, and the problems with them.
 #[derive(Default)]
 pub struct Findings {
     pub metrics: BTreeSet<&'static str>,
-    /// Labels that its results may have.
+    /// The labels that its results may have.
     pub labels: BTreeSet<&'static str>,
-    /// Counters and histograms of which not the growth is asked for.
+    /// Counters and histograms that are used without their growth.
     pub not_rated: Vec<String>,
     pub problems: Vec<String>,
 }
 
-/// Looks at an expression; `recorded` are the names of recording rules that it may use.
+/// Examines an expression, which may use the recording rules `recorded`.
 pub fn examine(text: &str, recorded: &BTreeSet<String>) -> Findings {
     let mut findings = Findings::default();
     let plain = VARIABLES.iter().fold(text.to_owned(), |text, (variable, value)| text.replace(variable, value));

@@ -1,5 +1,5 @@
-//! Recording rules and alerts: that they name what there is, that each alert is tested and has a runbook.
-//! What they compute is tested by promtool (`prometheus/rules/tests`).
+//! Recording rules and alerts name existing series; each alert is tested and has a runbook. promtool tests their results
+//! (`prometheus/rules/tests`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,9 +175,9 @@ fn each_alert_has_a_test_that_fires_and_one_that_stays_silent() {
     assert_none(problems);
 }
 
-/// promtool is content with a test of an alert that does not exist, as long as it expects silence.
+/// promtool accepts a test of an alert that does not exist, as long as it expects silence.
 #[test]
-fn tests_of_rules_name_what_there_is() {
+fn tests_of_rules_name_existing_alerts_and_series() {
     let (alerts, recorded) = (alerts(), recorded());
     let order: BTreeSet<_> = groups().into_iter().map(|group| group.name).collect();
     let mut problems = Vec::new();

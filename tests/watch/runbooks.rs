@@ -1,4 +1,4 @@
-//! The runbooks: metrics, panels and log lines that they name are there. At night nobody wants to search for what is not.
+//! The runbooks name metrics, panels and log lines that exist.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::boards::panel_titles;
 use crate::catalogue::Series;
 use crate::repository::{read, root};
 
-/// The page as one line, so that a name may be broken over two.
+/// Returns the page as one line, so that a name may be broken over two lines.
 fn page() -> String {
     read(&root("docs/runbooks.md")).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -22,12 +22,12 @@ fn metrics_exist() {
     assert_none(metrics.filter(|name| Series::find(name).is_none()).map(str::to_owned).collect());
 }
 
-/// `*Board › Panel*`.
+/// A panel is named `*Board › Panel*`.
 #[test]
 fn panels_exist() {
     let (page, boards) = (page(), panel_titles());
     let mut named: BTreeSet<_> = page.split('*').filter_map(|name| name.split_once(" › ")).collect();
-    // Where the page explains how it names them.
+    // The page's own explanation of the notation.
     named.remove(&("Board", "Panel"));
     assert!(named.len() > 20, "the runbooks name panels as *Board › Panel*: {named:?}");
     let exists = |board: &str, panel: &str| boards.get(board).is_some_and(|titles| titles.contains(panel));
@@ -35,11 +35,11 @@ fn panels_exist() {
     assert_none(missing.map(|(board, panel)| format!("{board} › {panel}")).collect());
 }
 
-/// “…” stands for what the program writes; … within it for what differs each time.
+/// A log line stands in “”; … within it stands for its variable parts.
 #[test]
 fn log_lines_exist() {
     let mut source = String::new();
-    collect(&root("src"), &mut source);
+    ["src", "core/src", "kafka/src", "settings/src"].iter().for_each(|folder| collect(&root(folder), &mut source));
     let page = page();
     let quoted = page.split('“').skip(1).filter_map(|rest| rest.split_once('”'));
     let lines: BTreeSet<_> = quoted.map(|(line, _)| line).collect();
@@ -48,7 +48,7 @@ fn log_lines_exist() {
     assert_none(parts.filter(|part| !source.contains(part)).map(str::to_owned).collect());
 }
 
-/// All code as one line; strings that are broken over lines are whole.
+/// Appends all code as one line, in which strings that were broken over lines are whole.
 fn collect(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,15 +1,22 @@
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-use super::*;
-use crate::embedded::Embedded;
+use rdkafka::consumer::Consumer as _;
 use watermaster_settings::config::Config;
 use watermaster_settings::{OnDataLoss, Settings};
 
+use super::commit::{MAX_REQUEST_BYTES, requests};
+use super::*;
+use crate::embedded::Embedded;
+use crate::ffi;
+use crate::record::SourceIndex;
+use crate::topics::Topics;
+
 #[test]
-fn commits_are_split_by_what_a_broker_takes_at_once() {
+fn commits_are_split_into_requests_that_a_broker_accepts() {
     let topics = Topics::new(["loans"]).expect("no NUL");
     let commit =
         |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
@@ -20,11 +27,11 @@ fn commits_are_split_by_what_a_broker_takes_at_once() {
     assert_eq!(sizes(&[]), [0; 0]);
     assert_eq!(sizes(&[10, 10]), [2]);
     assert_eq!(sizes(&[12_288; 130]), [63, 63, 4]);
-    assert_eq!(sizes(&[COMMIT_BYTES, 1, COMMIT_BYTES]), [1, 1, 1]);
+    assert_eq!(sizes(&[MAX_REQUEST_BYTES, 1, MAX_REQUEST_BYTES]), [1, 1, 1]);
 }
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any step of these tests.
+const TIMEOUT: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(50);
 const TOPIC: &str = "loans.kyc";
 const FIRST: SourcePartition = (SourceIndex(0), 0);
@@ -56,7 +63,7 @@ impl Bench {
         Consumer::new(&self.settings.kafka, &self.settings.services[0], false).unwrap()
     }
 
-    /// Sends records of so many bytes each to the first partition.
+    /// Sends records of this size to the first partition.
     fn feed(&self, records: usize, bytes: usize) {
         let producer: ThreadedProducer<DefaultProducerContext> = ClientConfig::new()
             .set("bootstrap.servers", self.broker.bootstrap_servers())
@@ -67,14 +74,14 @@ impl Bench {
         for _ in 0..records {
             let record: BaseRecord<'_, (), [u8]> = BaseRecord::to(TOPIC).partition(0).payload(&value);
             producer.send(record).map_err(|(error, _)| error).unwrap();
-            producer.flush(PATIENCE).unwrap();
+            producer.flush(TIMEOUT).unwrap();
         }
     }
 }
 
-/// Polls until this says what was waited for.
+/// Polls until `wanted` returns a value.
 fn until<T>(consumer: &Consumer, mut wanted: impl FnMut(Event<'_>) -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while Instant::now() < deadline {
         if let Some(found) = wanted(consumer.poll(TICK)) {
             return found;
@@ -90,7 +97,7 @@ fn wait_for_assignment(consumer: &Consumer) -> usize {
     })
 }
 
-/// The offset of the next record; anything else of weight is a mistake.
+/// Returns the offset of the next record; panics on other events of weight.
 fn next_offset(consumer: &Consumer) -> i64 {
     until(consumer, |event| match event {
         Event::Record(record) => Some(record.offset()),
@@ -103,13 +110,13 @@ fn wait_for_empty_queue(consumer: &Consumer) {
     until(consumer, |_| (ffi::waiting_records(consumer.base.client()) == 0).then_some(()));
 }
 
-/// As a restart does before it fails.
+/// Gives all partitions back, as a restart does before it fails.
 fn give_all_back(consumer: &Consumer) {
     consumer.base.incremental_unassign(&consumer.base.assignment().unwrap()).unwrap();
 }
 
 #[test]
-fn what_a_pause_threw_away_is_found_by_looking() {
+fn an_error_that_a_pause_dropped_is_found_by_a_probe() {
     let bench = Bench::new(1, OnDataLoss::Continue);
     bench.feed(2, 1);
     let consumer = bench.consumer();
@@ -119,8 +126,8 @@ fn what_a_pause_threw_away_is_found_by_looking() {
     // The embedded broker keeps 5 MiB of a partition.
     bench.feed(8, 1 << 20);
     consumer.resume(&[FIRST]).unwrap();
-    // What it says once, and a pause at this moment would throw away.
-    let deadline = Instant::now() + PATIENCE;
+    // librdkafka reports this once, and a pause at this moment would drop it.
+    let deadline = Instant::now() + TIMEOUT;
     while !consumer.base.context().forget_out_of_range() {
         assert!(Instant::now() < deadline, "waited in vain");
         assert!(!matches!(consumer.base.poll(TICK), Some(Ok(_))));
@@ -130,7 +137,7 @@ fn what_a_pause_threw_away_is_found_by_looking() {
         let event = consumer.poll(TICK);
         assert!(matches!(event, Event::Idle), "there is nothing to find, then: {event:?}");
     }
-    consumer.look_behind(vec![(FIRST, 2)]);
+    consumer.probe_ends(vec![(FIRST, 2)]);
     let to = until(&consumer, |event| {
         assert_eq!(consumer.holes(), []);
         match event {
@@ -157,7 +164,7 @@ fn a_restart_that_failed_half_way_is_finished() {
 }
 
 #[test]
-fn nothing_is_restarted_while_the_group_waits_for_us() {
+fn no_restart_while_the_group_waits_for_this_member() {
     let bench = Bench::new(1, OnDataLoss::Stop);
     let consumer = bench.consumer();
     wait_for_assignment(&consumer);
@@ -166,7 +173,7 @@ fn nothing_is_restarted_while_the_group_waits_for_us() {
     assert!(!membership.may_restart(&consumer.base), "nothing is wrong");
     membership.suspect_positions();
     assert!(membership.may_restart(&consumer.base));
-    membership.leave_unsettled(vec![FIRST]);
+    membership.leave_unresolved(vec![FIRST]);
     assert!(!membership.may_restart(&consumer.base));
 }
 
@@ -177,7 +184,7 @@ fn a_rebalance_is_answered_after_half_a_restart() {
     assert_eq!(wait_for_assignment(&first), 2);
     give_all_back(&first);
     let second = bench.consumer();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let (mut revoked, mut assigned) = (false, 0);
     while !(revoked && assigned == 1) {
         assert!(Instant::now() < deadline, "revoked: {revoked}, assigned to the other: {assigned}");
@@ -186,9 +193,9 @@ fn a_rebalance_is_answered_after_half_a_restart() {
             assigned += assignments.len();
         }
     }
-    // Half a restart leaves librdkafka with a rebalance that it takes for answered. The group may end while that is served, and
-    // what is asked then waits for ever (seen under valgrind): nobody may wait for that.
+    // Half a restart leaves librdkafka with a rebalance that it takes for answered. The group may end while that is
+    // served, and questions then wait for ever (seen under valgrind), so close has a timeout.
     for consumer in [second, first] {
-        consumer.close(PATIENCE);
+        consumer.close(TIMEOUT);
     }
 }

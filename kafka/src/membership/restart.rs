@@ -1,39 +1,40 @@
-//! Positions out of range: librdkafka stops reading such a partition, and does not say which it is.
+//! Restarts partitions after a position fell out of range: librdkafka stops reading the partition, but does not name
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-
-use super::{Membership, SETTLE_TIMEOUT};
-use crate::assign::{self, SourcePartition};
-use crate::consumer::Event;
-use crate::{ffi, trouble};
 use watermaster_settings::OnDataLoss;
 
+use super::{Membership, RESOLVE_TIMEOUT};
+use crate::assign;
+use crate::event::Event;
+use crate::ffi;
+use crate::topics::SourcePartition;
+
 impl Membership {
-    /// Nothing before this offset of a partition is to be read any more.
+    /// Notes that no record of a partition is left to read before this offset.
     pub fn move_to(&self, partition: SourcePartition, offset: i64) {
         if let Some(start) = self.state().starts.get_mut(&partition) {
             *start = offset;
         }
     }
 
-    /// Somebody found a partition out of range without being told: librdkafka's own word on it may have been thrown away, by
-    /// a pause, with the records in its queue.
+    /// Notes that a partition was found out of range by other means than librdkafka's error: a pause may have dropped
+    /// that error together with the records in the partition's queue.
     pub fn suspect_positions(&self) {
-        let mut state = self.state();
-        let news = !std::mem::replace(&mut state.out_of_range, true);
-        drop(state);
-        if news {
-            self.warn_seldom("stands still", "a partition that stood still is not in what its broker keeps");
+        let known = std::mem::replace(&mut self.state().out_of_range, true);
+        if !known {
+            self.warn("stands still", "a partition stands still at an offset outside its broker's log");
         }
-        self.busy.store(true, std::sync::atomic::Ordering::Release);
+        self.busy.store(true, Ordering::Release);
     }
 
-    /// What is read next of each partition.
+    /// Returns the next offset of each partition.
     pub(super) fn positions(
         &self,
         consumer: &BaseConsumer<Membership>,
@@ -43,36 +44,36 @@ impl Membership {
             if let Some(source) = self.topics.find(&entry.topic)
                 && let Some(position) = positions.get_mut(&(source, entry.partition))
             {
-                // Unknown (negative) before the first record, and behind what holds no record.
+                // librdkafka's position is negative before the first record, and lags behind offsets without records.
                 *position = entry.offset.max(*position);
             }
         }
         Ok(positions)
     }
 
-    /// Whether partitions can be started anew now. Not while the group waits to be answered: librdkafka would take the restart
-    /// for the answer. A rebalance that we have not been told of yet lies in the queue, so that has to be empty.
+    /// Returns true if partitions can be restarted now. Not while the group waits for an answer, since librdkafka would
+    /// take the restart for it. A rebalance that was not reported yet is in the queue, so the queue has to be empty.
     pub(crate) fn may_restart(&self, consumer: &BaseConsumer<Membership>) -> bool {
         let lost = consumer.assignment_lost();
         let mut state = self.state();
         state.out_of_range &= !state.starts.is_empty();
-        if !state.out_of_range || state.unsettled.is_some() || lost {
+        if !state.out_of_range || state.unresolved.is_some() || lost {
             return false;
         }
         if ffi::waiting_records(consumer.client()) == 0 {
             return true;
         }
-        let all = list(self, state.starts.keys());
+        let all = self.topics.list(state.starts.keys());
         drop(state);
-        // Lets the queue run empty: what is in it is fetched again.
+        // Lets the queue run empty; its records are fetched again.
         if let Err(error) = consumer.pause(&all) {
-            self.warn_seldom("pausing", &format!("pausing before a restart: {error}"));
+            self.warn("pausing", format_args!("pausing before a restart: {error}"));
         }
         self.attempt_later();
         false
     }
 
-    /// Starts all partitions anew where they are, those out of range at the first record that is left.
+    /// Restarts all partitions at their positions; those out of range at the first record that is left.
     pub(super) fn restart(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
         match self.try_restart(consumer, paused) {
             Ok(()) => {
@@ -81,7 +82,7 @@ impl Membership {
             }
             Err(error) => {
                 self.attempt_later();
-                self.tell_down(format!("positions of group {}: {error}", self.group));
+                self.push_down(self.unanswered("positions", error));
             }
         }
     }
@@ -93,33 +94,32 @@ impl Membership {
     ) -> Result<(), ClientError> {
         let mut positions = self.positions(consumer)?;
         let partitions: Vec<_> = positions.keys().copied().collect();
-        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + SETTLE_TIMEOUT)?;
+        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + RESOLVE_TIMEOUT)?;
         for (&at, position) in &mut positions {
             let Some(&(low, high)) = edges.get(&at) else { continue };
             if (low..=high).contains(position) {
                 continue;
             }
-            let (source, partition) = at;
-            // Beyond the end, the topic is not what it was: what is completed of it says nothing about its records. Who starts
-            // afresh goes by that.
+            // A position beyond the end: the topic was created anew or truncated, so completed offsets mean other
+            // records now. The next start deals with that.
             if self.rules.on_data_loss == OnDataLoss::Stop || *position > high {
-                self.tell(Event::Fatal(trouble::data_loss(self.topics.name(source), partition, *position, low, high)));
+                self.push(self.data_loss(at, *position, low, high));
                 return Ok(());
             }
-            self.tell(Event::Skipped { source, partition, from: *position, to: low });
+            self.push(Event::Skipped { source: at.0, partition: at.1, from: *position, to: low });
             *position = low;
         }
-        // Remembered whatever happens now: the next attempt goes on from here.
+        // Kept even if the rest fails: the next attempt goes on from here.
         self.state().starts.clone_from(&positions);
         let starts = positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position)));
         consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?)?;
-        consumer.incremental_assign(&self.topics.list(starts))?;
+        consumer.incremental_assign(&self.topics.list_at(starts))?;
         let (still_paused, open): (Vec<_>, Vec<_>) = partitions.iter().partition(|one| paused.contains(one));
-        consumer.pause(&list(self, still_paused))?;
-        consumer.resume(&list(self, open))
+        consumer.pause(&self.topics.list(still_paused))?;
+        consumer.resume(&self.topics.list(open))
     }
 
-    /// Those of our partitions that librdkafka knows to be assigned.
+    /// Returns the partitions among these that librdkafka considers assigned.
     pub(super) fn still_assigned(
         &self,
         consumer: &BaseConsumer<Membership>,
@@ -127,23 +127,19 @@ impl Membership {
     ) -> Result<TopicPartitionList, ClientError> {
         let mut assigned = self.topics.partitions(&consumer.assignment()?);
         assigned.retain(|partition| partitions.contains(partition));
-        Ok(list(self, &assigned))
+        Ok(self.topics.list(&assigned))
     }
 }
 
 #[cfg(test)]
 impl Membership {
-    /// As after an assignment whose starts could not be found out.
-    pub fn leave_unsettled(&self, partitions: Vec<SourcePartition>) {
-        self.state().unsettled = Some(partitions);
+    /// Leaves partitions as after an assignment with starts that could not be resolved.
+    pub fn leave_unresolved(&self, partitions: Vec<SourcePartition>) {
+        self.state().unresolved = Some(partitions);
     }
 
-    /// As if librdkafka's word on it had been thrown away; whether it was there.
+    /// Drops librdkafka's error about a position, as a pause may. Returns true if there was one.
     pub fn forget_out_of_range(&self) -> bool {
         std::mem::take(&mut self.state().out_of_range)
     }
-}
-
-fn list<'a>(membership: &Membership, partitions: impl IntoIterator<Item = &'a SourcePartition>) -> TopicPartitionList {
-    membership.topics.list(partitions.into_iter().map(|partition| (*partition, Offset::Invalid)))
 }

@@ -1,10 +1,11 @@
 //! Key, value and headers of a record in one piece of memory.
 //!
-//! A million records wait in as many allocations: librdkafka's header list alone takes three, and 200 bytes, for one header.
+//! A million waiting records take a million allocations. librdkafka's header list alone takes three of them, and 200
+//! bytes, for one header.
 
-use super::super::ffi::RawHeader;
+use crate::ffi::RawHeader;
 
-/// Key, value and headers, one behind the other.
+/// Key, value and headers in one allocation.
 #[derive(Debug, Clone)]
 pub struct Packed {
     bytes: Box<[u8]>,
@@ -12,7 +13,7 @@ pub struct Packed {
     value: Length,
 }
 
-/// A length; null is none. (Kafka's are 31 bits.)
+/// A length, or null. (Kafka's lengths have 31 bits.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Length(u32);
 
@@ -50,31 +51,31 @@ impl Packed {
         Packed { bytes: bytes.into_boxed_slice(), key: key_length, value: value_length }
     }
 
-    /// The key; null and empty differ.
+    /// Returns the key; null and empty differ.
     pub fn key(&self) -> Option<&[u8]> {
         (self.key != Length::NULL).then(|| &self.bytes[..self.key.bytes()])
     }
 
-    /// The value; null and empty differ.
+    /// Returns the value; null and empty differ.
     pub fn value(&self) -> Option<&[u8]> {
         (self.value != Length::NULL).then(|| &self.bytes[self.key.bytes()..][..self.value.bytes()])
     }
 
-    /// The headers, in order.
-    pub fn headers(&self) -> Headers<'_> {
-        Headers(&self.bytes[self.key.bytes() + self.value.bytes()..])
+    /// Returns the headers, in order.
+    pub fn headers(&self) -> PackedHeaders<'_> {
+        PackedHeaders(&self.bytes[self.key.bytes() + self.value.bytes()..])
     }
 }
 
-/// Name and value of each, in order.
+/// An iterator over name and value of each header, in order.
 #[derive(Clone, Copy)]
-pub struct Headers<'r>(&'r [u8]);
+pub struct PackedHeaders<'r>(&'r [u8]);
 
-impl Headers<'_> {
-    pub const NONE: Self = Headers(&[]);
+impl PackedHeaders<'_> {
+    pub const NONE: Self = PackedHeaders(&[]);
 }
 
-impl<'r> Iterator for Headers<'r> {
+impl<'r> Iterator for PackedHeaders<'r> {
     type Item = RawHeader<'r>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packed_record_is_what_it_was() {
+    fn a_packed_record_is_unchanged() {
         let headers: [RawHeader<'_>; 5] =
             [(b"a", Some(b"1")), (b"a", None), (b"", Some(b"")), (b"x\0y", None), (b"\xff", Some(b"\0"))];
         for (key, value) in [(None, None), (Some(&b""[..]), None), (None, Some(&b""[..])), (Some(b"k"), Some(b"v"))] {

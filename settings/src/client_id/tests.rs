@@ -38,12 +38,12 @@ fn path(pointer: &str) -> Vec<String> {
     pointer.split('/').skip(1).map(|token| token.replace("~1", "/").replace("~0", "~")).collect()
 }
 
-/// What a JSON text yields at a pointer: a client, or why none.
-fn at(pointer: &str, text: &[u8]) -> Result<String, Why> {
+/// Returns the client id that a JSON text yields at a pointer.
+fn at(pointer: &str, text: &[u8]) -> Result<String, AnonymousReason> {
     let record = Sample { value: Some(text), ..Sample::default() };
     match identify(&[ClientFrom::Json(path(pointer))], &record, &source(None)) {
         Identity::Client(client) => Ok(client.into_owned()),
-        Identity::Anonymous(why) => Err(why),
+        Identity::Anonymous(reason) => Err(reason),
     }
 }
 
@@ -54,7 +54,7 @@ fn json_is_walked_along_the_pointer() {
     let deep = format!(r#"{{"b":{}{},"a":"x"}}"#, "[".repeat(100_000), "]".repeat(100_000));
     let on_path = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
     let unclosed = "[".repeat(100_000);
-    let cases: &[(&str, &str, Result<&str, Why>)] = &[
+    let cases: &[(&str, &str, Result<&str, AnonymousReason>)] = &[
         ("/a", r#"{"a":"acme"}"#, Ok("acme")),
         ("/a/b", r#"{"x":[1,{"b":2}],"a":{"c":null,"b":"acme"},"y":1e999}"#, Ok("acme")),
         ("/a/1", r#"{"a":["x","acme",{}]}"#, Ok("acme")),
@@ -62,36 +62,36 @@ fn json_is_walked_along_the_pointer() {
         ("", r#" "acme" "#, Ok("acme")),
         ("/", r#"{"":"acme"}"#, Ok("acme")),
         ("/a", r#"{"\u0061":"ac\u006de"}"#, Ok("acme")),
-        ("/a", r#"{"a":""}"#, Err(Why::Missing)),
-        ("/a", r#"{"b":"acme"}"#, Err(Why::Missing)),
-        ("/a/b", r#"{"a":"acme"}"#, Err(Why::Missing)),
-        ("/a/b", r#"{"a":17}"#, Err(Why::Missing)),
-        ("/a/01", r#"{"a":["x","acme"]}"#, Err(Why::Missing)),
-        ("/a/-", r#"{"a":["x"]}"#, Err(Why::Missing)),
-        ("/a/9", r#"{"a":["x"]}"#, Err(Why::Missing)),
-        ("/a/99999999999999999999", r#"{"a":["x"]}"#, Err(Why::Missing)),
-        ("/a", "", Err(Why::Missing)),
-        ("/a", r#"{"a":null}"#, Err(Why::NotAString)),
-        ("/a", r#"{"a":17}"#, Err(Why::NotAString)),
-        ("/a", r#"{"a":true}"#, Err(Why::NotAString)),
-        ("/a", r#"{"a":{"b":"x"}}"#, Err(Why::NotAString)),
-        ("/a", r#"{"a":["x"]}"#, Err(Why::NotAString)),
-        ("/a", r#"{"a":"x","a":"x"}"#, Err(Why::DuplicateKey)),
-        ("/a", r#"{"a":"x","\u0061":"y"}"#, Err(Why::DuplicateKey)),
-        ("/a/b", r#"{"a":{"b":"x","b":"y"}}"#, Err(Why::DuplicateKey)),
-        ("/a/b", r#"{"a":{},"a":{"b":"y"}}"#, Err(Why::DuplicateKey)),
+        ("/a", r#"{"a":""}"#, Err(AnonymousReason::Missing)),
+        ("/a", r#"{"b":"acme"}"#, Err(AnonymousReason::Missing)),
+        ("/a/b", r#"{"a":"acme"}"#, Err(AnonymousReason::Missing)),
+        ("/a/b", r#"{"a":17}"#, Err(AnonymousReason::Missing)),
+        ("/a/01", r#"{"a":["x","acme"]}"#, Err(AnonymousReason::Missing)),
+        ("/a/-", r#"{"a":["x"]}"#, Err(AnonymousReason::Missing)),
+        ("/a/9", r#"{"a":["x"]}"#, Err(AnonymousReason::Missing)),
+        ("/a/99999999999999999999", r#"{"a":["x"]}"#, Err(AnonymousReason::Missing)),
+        ("/a", "", Err(AnonymousReason::Missing)),
+        ("/a", r#"{"a":null}"#, Err(AnonymousReason::NotAString)),
+        ("/a", r#"{"a":17}"#, Err(AnonymousReason::NotAString)),
+        ("/a", r#"{"a":true}"#, Err(AnonymousReason::NotAString)),
+        ("/a", r#"{"a":{"b":"x"}}"#, Err(AnonymousReason::NotAString)),
+        ("/a", r#"{"a":["x"]}"#, Err(AnonymousReason::NotAString)),
+        ("/a", r#"{"a":"x","a":"x"}"#, Err(AnonymousReason::DuplicateKey)),
+        ("/a", r#"{"a":"x","\u0061":"y"}"#, Err(AnonymousReason::DuplicateKey)),
+        ("/a/b", r#"{"a":{"b":"x","b":"y"}}"#, Err(AnonymousReason::DuplicateKey)),
+        ("/a/b", r#"{"a":{},"a":{"b":"y"}}"#, Err(AnonymousReason::DuplicateKey)),
         ("/a", r#"{"b":1,"b":2,"a":"acme"}"#, Ok("acme")),
-        ("/a", r#"{"a":"acme"} x"#, Err(Why::BrokenJson)),
-        ("/a", r#"{"a":"acme""#, Err(Why::BrokenJson)),
-        ("/a", r#"{"a":"acme",}"#, Err(Why::BrokenJson)),
-        ("/a", r#"{"a":"acme","b":tru}"#, Err(Why::BrokenJson)),
-        ("/a", "plain", Err(Why::BrokenJson)),
-        ("/a", " ", Err(Why::BrokenJson)),
-        ("/a", &unclosed, Err(Why::BrokenJson)),
+        ("/a", r#"{"a":"acme"} x"#, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":"acme""#, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":"acme",}"#, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":"acme","b":tru}"#, Err(AnonymousReason::BrokenJson)),
+        ("/a", "plain", Err(AnonymousReason::BrokenJson)),
+        ("/a", " ", Err(AnonymousReason::BrokenJson)),
+        ("/a", &unclosed, Err(AnonymousReason::BrokenJson)),
         ("/a", &deep, Ok("x")),
-        ("/a/a/a", &on_path, Err(Why::NotAString)),
-        ("/a", &long, Err(Why::TooLong)),
-        ("/a", &escaped, Err(Why::TooLong)),
+        ("/a/a/a", &on_path, Err(AnonymousReason::NotAString)),
+        ("/a", &long, Err(AnonymousReason::TooLong)),
+        ("/a", &escaped, Err(AnonymousReason::TooLong)),
     ];
     for (pointer, text, expected) in cases {
         let shown: String = text.chars().take(80).collect();
@@ -101,14 +101,14 @@ fn json_is_walked_along_the_pointer() {
 
 #[test]
 fn json_must_be_utf8_everywhere() {
-    assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(Why::BrokenJson));
+    assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(AnonymousReason::BrokenJson));
 }
 
 #[test]
 fn recursion_on_the_path_is_bounded() {
     let pointer = "/a".repeat(100_000);
     let text = format!("{}1{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
-    assert_eq!(at(&pointer, text.as_bytes()), Err(Why::BrokenJson));
+    assert_eq!(at(&pointer, text.as_bytes()), Err(AnonymousReason::BrokenJson));
 }
 
 #[test]
@@ -116,36 +116,39 @@ fn ways_are_tried_in_order() {
     let all = [ClientFrom::Header("id".to_owned()), ClientFrom::Json(path("/id")), ClientFrom::Key, ClientFrom::Topic];
     const LONG: &[u8] = &[b'x'; 129];
     let header = |value: Option<&'static [u8]>| vec![("id", value)];
-    let cases: Vec<(Sample<'_>, Result<&str, Why>)> = vec![
+    let cases: Vec<(Sample<'_>, Result<&str, AnonymousReason>)> = vec![
         (Sample { headers: header(Some(b"h")), key: Some(b"k"), value: Some(b"broken") }, Ok("h")),
         (Sample { headers: header(Some(b"")), key: Some(b"k"), value: Some(br#"{"id":"j"}"#) }, Ok("j")),
         (Sample { headers: header(None), key: Some(b"k"), value: None }, Ok("k")),
         (Sample { key: Some(b"k"), value: Some(b"{}"), ..Sample::default() }, Ok("k")),
         (Sample { key: Some(b""), ..Sample::default() }, Ok("t")),
         (Sample::default(), Ok("t")),
-        (Sample { headers: header(Some(b"\xff")), key: Some(b"k"), value: None }, Err(Why::NotUtf8)),
-        (Sample { headers: header(Some(LONG)), key: Some(b"k"), value: None }, Err(Why::TooLong)),
+        (Sample { headers: header(Some(b"\xff")), key: Some(b"k"), value: None }, Err(AnonymousReason::NotUtf8)),
+        (Sample { headers: header(Some(LONG)), key: Some(b"k"), value: None }, Err(AnonymousReason::TooLong)),
         (
             Sample { headers: header(Some(&LONG[1..])), ..Sample::default() },
             Ok(std::str::from_utf8(&LONG[1..]).unwrap()),
         ),
         (
             Sample { headers: vec![("id", Some(b"h")), ("id", Some(b"h"))], ..Sample::default() },
-            Err(Why::RepeatedHeader),
+            Err(AnonymousReason::RepeatedHeader),
         ),
-        (Sample { headers: vec![("id", None), ("id", None)], ..Sample::default() }, Err(Why::RepeatedHeader)),
-        (Sample { value: Some(b"broken"), key: Some(b"k"), ..Sample::default() }, Err(Why::BrokenJson)),
-        (Sample { key: Some(b"\xff"), ..Sample::default() }, Err(Why::NotUtf8)),
+        (
+            Sample { headers: vec![("id", None), ("id", None)], ..Sample::default() },
+            Err(AnonymousReason::RepeatedHeader),
+        ),
+        (Sample { value: Some(b"broken"), key: Some(b"k"), ..Sample::default() }, Err(AnonymousReason::BrokenJson)),
+        (Sample { key: Some(b"\xff"), ..Sample::default() }, Err(AnonymousReason::NotUtf8)),
     ];
     let named = source(Some("t"));
     for (record, expected) in &cases {
         let found = match identify(&all, record, &named) {
             Identity::Client(client) => Ok(client.into_owned()),
-            Identity::Anonymous(why) => Err(why),
+            Identity::Anonymous(reason) => Err(reason),
         };
         assert_eq!(found, expected.map(str::to_owned));
     }
-    assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(Why::Missing));
+    assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(AnonymousReason::Missing));
 }
 
 /// Documents over few keys, so that pointers hit.
@@ -176,10 +179,10 @@ proptest! {
     fn agrees_with_a_tree(document in document(), pointer in pointer(), pretty: bool) {
         let text = if pretty { serde_json::to_vec_pretty(&document) } else { serde_json::to_vec(&document) }.unwrap();
         let expected = match document.pointer(&pointer) {
-            None => Err(Why::Missing),
-            Some(Value::String(name)) if name.is_empty() => Err(Why::Missing),
+            None => Err(AnonymousReason::Missing),
+            Some(Value::String(name)) if name.is_empty() => Err(AnonymousReason::Missing),
             Some(Value::String(name)) => Ok(name.clone()),
-            Some(_) => Err(Why::NotAString),
+            Some(_) => Err(AnonymousReason::NotAString),
         };
         prop_assert_eq!(at(&pointer, &text), expected);
     }
@@ -197,7 +200,7 @@ proptest! {
         let text = json!({ "a": document }).to_string();
         let cut = cut.index(text.len());
         let found = at(&format!("/a{pointer}"), &text.as_bytes()[..cut]);
-        prop_assert!(matches!(found, Err(Why::BrokenJson | Why::NotAString | Why::DuplicateKey | Why::Missing)));
-        prop_assert!(found != Err(Why::Missing) || cut == 0);
+        prop_assert!(matches!(found, Err(AnonymousReason::BrokenJson | AnonymousReason::NotAString | AnonymousReason::DuplicateKey | AnonymousReason::Missing)));
+        prop_assert!(found != Err(AnonymousReason::Missing) || cut == 0);
     }
 }

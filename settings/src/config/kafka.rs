@@ -1,165 +1,119 @@
-//! The sections `kafka`, `admin` and `log`.
+//! The sections `kafka` and `admin`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::json;
-use watermaster_core::map::MapBudget;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
-use super::section::Section;
-use super::values;
-use crate::model::{Admin, Delivery, GroupProtocol, Kafka, LogFormat, OnDataLoss, OnForeignOffset, StartFrom};
-use crate::properties;
+use super::{PropertyRefused, PropertyRules, values};
+use crate::model::{Admin, GroupProtocol, Kafka};
+use crate::reader::{Section, ValueError};
 use crate::token::TokenFile;
-
-/// What the section `kafka` says, each `None` where it is wrong. The first three go into each service too.
-pub struct KafkaPart {
-    pub group_id: Option<String>,
-    pub commit_interval: Option<Duration>,
-    pub map_budget: Option<MapBudget>,
-    pub kafka: Option<Kafka>,
-}
+use crate::{properties, read_struct};
 
 /// Reads `[kafka]`.
-pub fn kafka(section: &Section<'_>) -> KafkaPart {
-    let host = gethostname::gethostname().to_string_lossy().into_owned();
-    let bootstrap_servers = section.value("bootstrap_servers", |text, _| values::servers(text));
-    let group_id = section.value("group_id", |text, _| values::name(text, 100, "._-"));
-    let instance_id = section.derived("instance_id", Some(&host), |text, _| instance_id(text));
-    let delivery = section
-        .choice("delivery", &[("at_least_once", Delivery::AtLeastOnce), ("exactly_once", Delivery::ExactlyOnce)]);
-    let group_protocol =
-        section.choice("group_protocol", &[("classic", GroupProtocol::Classic), ("consumer", GroupProtocol::Consumer)]);
-    let commit_interval = section.duration("commit_interval");
-    let start_from = section.choice("start_from", &[("earliest", StartFrom::Earliest), ("latest", StartFrom::Latest)]);
-    let on_foreign_offset =
-        section.choice("on_foreign_offset", &[("stop", OnForeignOffset::Stop), ("replay", OnForeignOffset::Replay)]);
-    let on_data_loss =
-        section.choice("on_data_loss", &[("stop", OnDataLoss::Stop), ("continue", OnDataLoss::Continue)]);
-    let map_budget = section.value("map_budget", |text, _| values::map_budget(text));
-    let properties = properties(section, group_protocol);
-    let kafka = (|| {
-        Some(Kafka {
-            bootstrap_servers: bootstrap_servers?,
-            group_id: group_id.clone()?,
-            instance_id: instance_id?,
-            delivery: delivery?,
-            group_protocol: group_protocol?,
-            commit_interval: commit_interval?,
-            start_from: start_from?,
-            on_foreign_offset: on_foreign_offset?,
-            on_data_loss: on_data_loss?,
-            properties: properties?,
-        })
-    })();
-    KafkaPart { group_id, commit_interval, map_budget, kafka }
+pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
+    let host = gethostname::gethostname();
+    read_struct!(Kafka {
+        [section => delivery, group_protocol, commit_interval, start_from, on_foreign_offset, on_data_loss]
+        bootstrap_servers: section.text("bootstrap_servers", values::servers),
+        group_id: section.text("group_id", values::group_id),
+        instance_id: section.derived_text("instance_id", Some(host.to_string_lossy()), values::instance_id),
+        properties: properties(section, group_protocol, rules),
+    })
 }
 
-fn instance_id(text: &str) -> Result<String, values::Why> {
-    if text == "leader" {
-        return Err("the leader of a group goes by that name".to_owned());
-    }
-    values::name(text, 128, "._-")
-}
-
-/// librdkafka's properties: those written here and those from files.
-fn properties(section: &Section<'_>, protocol: Option<GroupProtocol>) -> Option<BTreeMap<String, String>> {
-    let written = section.table("properties");
-    let files = section.table("properties_file");
+/// Reads librdkafka's properties: the values in `properties` and the files in `properties_file`.
+fn properties(
+    section: &Section<'_>,
+    protocol: Option<GroupProtocol>,
+    rules: PropertyRules,
+) -> Option<BTreeMap<String, String>> {
+    let (written, files) = (section.table("properties"), section.table("properties_file"));
     let mut properties = BTreeMap::new();
-    let mut right = true;
     for (name, text) in written.free_scalars() {
-        right &= is_ours_to_give(&written, name, protocol) && is_accepted(&written, name, &text);
+        check_owner(&written, name, protocol);
+        check_property(&written, name, &text, rules);
         written.show(name, Some(json!(properties::shown(name, &text))), written.origin(name));
         properties.insert(name.to_owned(), text);
     }
     for (name, path) in files.free_scalars() {
-        right &= is_ours_to_give(&files, name, protocol);
-        match from_file(&files, name, &path) {
-            Some(_) if properties.contains_key(name) => {
+        check_owner(&files, name, protocol);
+        match std::fs::read_to_string(&path) {
+            Err(error) => {
+                let allowed = "the path of a file of UTF-8 text that can be read";
+                files.refuse(name, format!("is {path:?}: {error}"), allowed);
+            }
+            Ok(_) if properties.contains_key(name) => {
                 files.refuse(name, "is in kafka.properties too", "one of the two");
-                right = false;
             }
-            Some(text) => {
-                right &= is_accepted(&files, name, &text);
-                properties.insert(name.to_owned(), text);
+            Ok(text) => {
+                let text = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+                check_property(&files, name, text, rules);
+                properties.insert(name.to_owned(), text.to_owned());
             }
-            None => right = false,
         }
         files.show(name, Some(json!(path)), files.origin(name));
     }
-    right.then_some(properties)
+    Some(properties)
 }
 
-fn is_ours_to_give(section: &Section<'_>, name: &str, protocol: Option<GroupProtocol>) -> bool {
-    let broker_side = BROKER_SIDE_PROPERTIES.iter().find(|(property, _)| *property == name);
-    if let (Some((_, at_the_broker)), Some(GroupProtocol::Consumer)) = (broker_side, protocol) {
+/// Refuses a property that the protocol or the brokers own.
+fn check_owner(section: &Section<'_>, name: &str, protocol: Option<GroupProtocol>) {
+    let named = |(property, _): &&(&str, &str)| *property == name;
+    if let (Some((_, at_the_broker)), Some(GroupProtocol::Consumer)) =
+        (BROKER_SIDE_PROPERTIES.iter().find(named), protocol)
+    {
         section.refuse(
             name,
             "can't be set with kafka.group_protocol = \"consumer\": the brokers have it then",
             format!("{at_the_broker} in the brokers' configuration, or kafka.group_protocol = \"classic\""),
         );
-        return false;
+    } else if let Some((_, why)) = REFUSED_PROPERTIES.iter().find(named) {
+        let allowed = "any of librdkafka's properties but those that the protocol owns: leave it out";
+        section.refuse(name, format!("can't be set: {why}"), allowed);
     }
-    let Some((_, why)) = REFUSED_PROPERTIES.iter().find(|(refused, _)| *refused == name) else {
-        return true;
-    };
-    let allowed = "any of librdkafka's properties but those that the protocol owns: leave it out";
-    section.refuse(name, format!("can't be set: {why}"), allowed);
-    false
 }
 
-/// Asks librdkafka, which knows its properties best.
-fn is_accepted(section: &Section<'_>, name: &str, value: &str) -> bool {
-    let rules = section.property_rules();
-    let Err(why) = (rules.check)(name, value) else {
-        return true;
-    };
-    let allowed = format!("a property of librdkafka {} and a value that it takes", (rules.version)());
-    section.refuse(name, format!("is refused by librdkafka: {why}"), allowed);
-    false
-}
-
-fn from_file(section: &Section<'_>, name: &str, path: &str) -> Option<String> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Some(
-            text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line)).to_owned(),
-        ),
+/// Refuses a property that librdkafka refuses.
+fn check_property(section: &Section<'_>, name: &str, value: &str, rules: PropertyRules) {
+    match (rules.check)(name, value) {
+        Ok(()) => {}
+        Err(error @ PropertyRefused::Unsupported { .. }) => {
+            let allowed = if name.starts_with("sasl.oauthbearer.") {
+                "PLAIN, SCRAM or mTLS, or a build of librdkafka with OIDC"
+            } else {
+                "none: leave it out, or use a build of librdkafka that supports it"
+            };
+            section.refuse(name, format!("can't be used: {error}"), allowed);
+        }
         Err(error) => {
-            section.refuse(name, format!("is {path:?}: {error}"), "the path of a file of UTF-8 text that can be read");
-            None
+            let allowed = format!("a property of librdkafka {} and a value that it takes", (rules.version)());
+            section.refuse(name, format!("is refused by librdkafka: {error}"), allowed);
         }
     }
 }
 
 /// Reads `[admin]`.
 pub fn admin(section: &Section<'_>) -> Option<Admin> {
-    let listen = section.value("listen", |text, _| values::listen(text));
-    let token_file = section.optional("token_file", |text, _| token_file(section, text));
-    let metrics_clients = section.count("metrics_clients");
+    let listen = section.text("listen", |text| text.parse::<SocketAddr>().map_err(|_| ValueError::NotAllowed));
+    let token_file = section.optional("token_file", |text| token_file(section, text));
     if let (Some(listen), Some(None)) = (listen, &token_file)
-        && !is_loopback(listen)
+        && !listen.ip().to_canonical().is_loopback()
     {
         section.refuse(
             "listen",
             format!("is \"{listen}\", beyond loopback, and there is no admin.token_file"),
             "a loopback address such as \"127.0.0.1:9464\", or any address together with admin.token_file",
         );
-        return None;
     }
-    let metrics_clients = usize::try_from(metrics_clients?).ok()?;
-    Some(Admin { listen: listen?, token_file: token_file?, metrics_clients })
+    read_struct!(Admin { [section => metrics_clients] listen: listen, token_file: token_file })
 }
 
-fn is_loopback(address: SocketAddr) -> bool {
-    address.ip().to_canonical().is_loopback()
-}
-
-fn token_file(section: &Section<'_>, path: &str) -> Result<PathBuf, values::Why> {
-    let file = TokenFile::read(Path::new(path)).map_err(|why| why.to_string())?;
+fn token_file(section: &Section<'_>, path: &str) -> Result<PathBuf, values::TextError> {
+    let file = TokenFile::read(Path::new(path))?;
     if let Some(mode) = file.loose_mode {
         section.warn(
             "token_file",
@@ -168,9 +122,4 @@ fn token_file(section: &Section<'_>, path: &str) -> Result<PathBuf, values::Why>
         );
     }
     Ok(PathBuf::from(path))
-}
-
-/// Reads `[log]`.
-pub fn log(section: &Section<'_>) -> Option<LogFormat> {
-    section.choice("format", &[("auto", LogFormat::Auto), ("text", LogFormat::Text), ("json", LogFormat::Json)])
 }

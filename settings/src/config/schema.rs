@@ -1,39 +1,16 @@
-//! The table of keys. What may be written, what it means when nobody writes it, and what people are told.
+//! The table of keys: what may be written, and what holds where it is not.
 
 use std::time::Duration;
 
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
-use self::Fallback::{Derived, Required, Text, Unset};
-use super::kind::Kind::{self, Choice, Count, Flag, Ratio, Size, Weight};
+use crate::model::{Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, StartFrom};
+use crate::reader::Fallback::{Derived, Required, Text, Unset};
+use crate::reader::Kind::{Addresses, Choice, Count, Decimal, Flag, Size, Texts};
+use crate::reader::{Choice as _, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
 
-/// One key that a configuration may hold.
-#[derive(Debug)]
-pub struct Key {
-    /// The section that it stands in, such as `service.shape`; list positions and client names left out.
-    pub section: &'static str,
-    /// Its name there.
-    pub name: &'static str,
-    /// What it holds.
-    pub kind: Kind,
-    /// What it is when nobody writes it.
-    pub fallback: Fallback,
-}
-
-/// What a key is when nobody writes it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fallback {
-    /// It has to be written.
-    Required,
-    /// It then says nothing.
-    Unset,
-    /// This text.
-    Text(&'static str),
-    /// What other things say; the text describes it.
-    Derived(&'static str),
-}
-
-/// librdkafka's properties that the protocol owns, by every name that they go by, or that have a key of their own.
+/// librdkafka's properties that the protocol owns, by every name that they have, or that have a key of their own.
 pub const REFUSED_PROPERTIES: &[(&str, &str)] = &[
     ("group.id", "kafka.group_id names it"),
     ("group.instance.id", "membership is dynamic"),
@@ -55,145 +32,141 @@ pub const REFUSED_PROPERTIES: &[(&str, &str)] = &[
     ("metadata.broker.list", "kafka.bootstrap_servers names them"),
 ];
 
-/// librdkafka's properties that are the brokers' with `group_protocol = "consumer"`, and what sets them there.
+/// librdkafka's properties that the brokers set with `group_protocol = "consumer"`, and the setting of the broker.
 pub const BROKER_SIDE_PROPERTIES: &[(&str, &str)] = &[
     ("session.timeout.ms", "group.consumer.session.timeout.ms"),
     ("heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
 ];
 
-/// Sections, in the order in which people are shown them.
-pub const SECTIONS: &[&str] = &[
-    "",
-    "kafka",
-    FREE_PROPERTIES,
-    FREE_PROPERTIES_FILE,
-    "admin",
-    "log",
-    "service",
-    "service.shape",
-    "service.source",
-    "service.client",
-    "service.client.limit",
-];
-
-/// The section whose keys are librdkafka's.
-pub const FREE_PROPERTIES: &str = "kafka.properties";
-/// The section whose keys are librdkafka's and whose values are paths.
-pub const FREE_PROPERTIES_FILE: &str = "kafka.properties_file";
-
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
+/// Allows two of the longest cycles.
+const MAX_IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 86_400);
+/// Kafka's usual retention: a record that waits longer is lost at its source.
+const MAX_DELAY: Duration = Duration::from_secs(7 * 86_400);
 
 const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-const fn key(section: &'static str, name: &'static str, kind: Kind, fallback: Fallback) -> Key {
-    Key { section, name, kind, fallback }
-}
+const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
+const WEIGHT: Kind = Decimal("0.001 to 1000000, with at most three decimals");
+const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it");
 
-/// Every key, by section, in the order in which people are shown them.
-pub const KEYS: &[Key] = &[
-    key("kafka", "bootstrap_servers", Kind::Servers, Text("localhost:9092")),
-    key("kafka", "group_id", Kind::GroupId, Text("watermaster")),
-    key("kafka", "instance_id", Kind::InstanceId, Derived("the host's name")),
-    key("kafka", "delivery", Choice(&["at_least_once", "exactly_once"]), Text("exactly_once")),
-    key("kafka", "group_protocol", Choice(&["classic", "consumer"]), Text("classic")),
-    key("kafka", "commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
-    key("kafka", "start_from", Choice(&["earliest", "latest"]), Text("earliest")),
-    key("kafka", "on_foreign_offset", Choice(&["stop", "replay"]), Text("stop")),
-    key("kafka", "on_data_loss", Choice(&["stop", "continue"]), Text("stop")),
-    key("kafka", "map_budget", Kind::MapBudget, Text("4096 chars")),
-    key("admin", "listen", Kind::Listen, Text("127.0.0.1:9464")),
-    key("admin", "token_file", Kind::TokenFile, Unset),
-    key("admin", "metrics_clients", Count(0, 100_000), Text("200")),
-    key("log", "format", Choice(&["auto", "text", "json"]), Text("auto")),
-    key("service", "name", Kind::ServiceName, Required),
-    key("service", "target", Kind::Topic, Required),
-    key("service", "dead_letter", Kind::Topic, Required),
-    key("service", "capacity", Count(1, MAX_CAPACITY), Required),
-    key("service", "cycle", Kind::Duration(millis(100), DAY), Text("10s")),
-    key("service", "reservation", Ratio, Text("0.1")),
-    key("service", "lending", Choice(&["proportional", "max_min"]), Text("proportional")),
-    key("service", "mode", Choice(&["shape", "reject"]), Text("shape")),
-    key("service", "enforce", Flag, Text("true")),
-    key("service", "window", Choice(&["sliding", "fixed"]), Text("sliding")),
-    key("service", "catch_up", Choice(&["delay", "reject"]), Text("delay")),
-    key("service", "scope", Choice(&["instance"]), Text("instance")),
-    key("service", "control_topic", Kind::Topic, Derived("<group_id>.<service>.control")),
-    key("service", "on_undeliverable", Choice(&["stop", "discard"]), Text("stop")),
-    key("service", "client_from", Kind::ClientFromList, Text("header:client-id")),
-    key("service", "max_clients", Count(1, 1_000_000), Text("1000")),
-    key("service", "unlisted_weight", Weight, Text("1.0")),
-    key(
-        "service",
-        "client_idle_timeout",
-        Kind::Duration(SECOND, IDLE_MAX),
-        Derived("the larger of 10m and two cycles"),
+/// Every key, in the order in which they are shown.
+pub static SCHEMA: Schema = Schema {
+    subject: "configuration",
+    variable_prefix: "WATERMASTER_",
+    root: section(
+        "",
+        Shape::Table,
+        &[],
+        &[
+            section("kafka", Shape::Table, KAFKA, &PROPERTIES),
+            section("admin", Shape::Table, ADMIN, &[]),
+            section("log", Shape::Table, LOG, &[]),
+            section("service", Shape::Services, SERVICE, &SERVICE_SECTIONS),
+        ],
     ),
-    key("service.shape", "queue_capacity", Count(1, 1_000_000_000), Text("10000")),
-    key("service.shape", "queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
-    key("service.shape", "max_delay", Kind::Duration(millis(1), WAIT_MAX), Text("60s")),
-    key("service.shape", "overflow", Choice(&["dead_letter", "pause"]), Text("dead_letter")),
-    key("service.shape", "burst", Ratio, Text("0.01")),
-    key("service.source", "topic", Kind::Topic, Required),
-    key("service.source", "client", Kind::Client, Unset),
-    key("service.source", "allowed_clients", Kind::ClientList, Unset),
-    key("service.client", "weight", Weight, Text("1.0")),
-    key("service.client.limit", "rate", Count(1, u32::MAX as u64), Required),
-    key("service.client.limit", "per", Kind::Duration(millis(1), DAY), Text("1s")),
-    key("service.client.limit", "burst", Count(1, u32::MAX as u64), Derived("the same as rate")),
+};
+
+/// librdkafka's own properties: their values, and the paths of files that hold values.
+static PROPERTIES: [SectionSchema; 2] =
+    [section("properties", Shape::FreeTable, &[], &[]), section("properties_file", Shape::FreeTable, &[], &[])];
+
+static SERVICE_SECTIONS: [SectionSchema; 3] = [
+    section("shape", Shape::Table, SHAPE, &[]),
+    section("client", Shape::Map, CLIENT, &[section("limit", Shape::Table, LIMIT, &[])]),
+    section("source", Shape::List, SOURCE, &[]),
 ];
 
-/// Long enough for two of the longest cycles.
-const IDLE_MAX: Duration = Duration::from_secs(30 * 86_400);
-/// A record that waits for longer than Kafka's usual retention is lost at its source.
-const WAIT_MAX: Duration = Duration::from_secs(7 * 86_400);
+const KAFKA: &[Key] = &[
+    key(
+        "bootstrap_servers",
+        Addresses("host:port of one or more brokers, separated by commas"),
+        Text("localhost:9092"),
+    ),
+    key("group_id", Kind::Text("1 to 100 letters, digits, dots, dashes or underscores"), Text("watermaster")),
+    key(
+        "instance_id",
+        Kind::Text("1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\""),
+        Derived("the host's name"),
+    ),
+    key("delivery", Choice(Delivery::NAMES), Text("exactly_once")),
+    key("group_protocol", Choice(GroupProtocol::NAMES), Text("classic")),
+    key("commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
+    key("start_from", Choice(StartFrom::NAMES), Text("earliest")),
+    key("on_foreign_offset", Choice(OnForeignOffset::NAMES), Text("stop")),
+    key("on_data_loss", Choice(OnDataLoss::NAMES), Text("stop")),
+    key("map_budget", Kind::Text("\"N chars\" or \"N bytes\", N from 64 to 4096"), Text("4096 chars")),
+];
 
-/// The row of a key that the program reads.
-pub fn key_of(section: &str, name: &str) -> &'static Key {
-    KEYS.iter()
-        .find(|key| key.section == section && key.name == name)
-        .unwrap_or_else(|| panic!("{section}.{name} is in the table of keys"))
-}
+const ADMIN: &[Key] = &[
+    key(
+        "listen",
+        Kind::Text("an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\""),
+        Text("127.0.0.1:9464"),
+    ),
+    key(
+        "token_file",
+        Kind::Text(
+            "the path of a file that can be read, that not every user may write, with a token of at least 16 \
+             characters and at most 4096 bytes",
+        ),
+        Unset,
+    ),
+    key("metrics_clients", Count(0, 100_000), Text("200")),
+];
 
-/// Whether a key is in the table with a value that nobody has to write.
-pub fn has_default(section: &str, name: &str) -> bool {
-    let key = KEYS.iter().find(|key| key.section == section && key.name == name);
-    key.is_some_and(|key| matches!(key.fallback, Text(_) | Derived(_)))
-}
+const LOG: &[Key] = &[key("format", Choice(LogFormat::NAMES), Text("auto"))];
 
-/// The keys and sections that may stand directly in a section.
-pub fn children(section: &str) -> Vec<&'static str> {
-    let keys = KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
-    let sections = SECTIONS.iter().filter(|path| !path.is_empty()).filter_map(|path| match path.rsplit_once('.') {
-        Some((parent, name)) => (parent == section).then_some(name),
-        None => section.is_empty().then_some(*path),
-    });
-    keys.chain(sections).collect()
-}
+const SERVICE: &[Key] = &[
+    key("name", Kind::Text("1 to 64 letters, digits, dashes or underscores"), Required),
+    key("target", TOPIC, Required),
+    key("dead_letter", TOPIC, Required),
+    reloaded_key("capacity", Count(1, MAX_CAPACITY), Required),
+    reloaded_key("cycle", Kind::Duration(millis(100), DAY), Text("10s")),
+    reloaded_key("reservation", RATIO, Text("0.1")),
+    reloaded_key("lending", Choice(Lending::NAMES), Text("proportional")),
+    reloaded_key("mode", Choice(Mode::NAMES), Text("shape")),
+    reloaded_key("enforce", Flag, Text("true")),
+    reloaded_key("window", Choice(Window::NAMES), Text("sliding")),
+    reloaded_key("catch_up", Choice(CatchUp::NAMES), Text("delay")),
+    key("scope", Choice(&["instance"]), Text("instance")),
+    key("control_topic", TOPIC, Derived("<group_id>.<service>.control")),
+    key("on_undeliverable", Choice(OnUndeliverable::NAMES), Text("stop")),
+    key(
+        "client_from",
+        Texts("a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\""),
+        Text("header:client-id"),
+    ),
+    reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
+    reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
+    reloaded_key(
+        "client_idle_timeout",
+        Kind::Duration(SECOND, MAX_IDLE_TIMEOUT),
+        Derived("the larger of 10m and two cycles"),
+    ),
+];
 
-/// Where else a name that does not belong here would be at home.
-pub fn homes_of(name: &str) -> Vec<String> {
-    KEYS.iter().filter(|key| key.name == name).map(|key| format!("{}.{}", key.section, key.name)).collect()
-}
+const SHAPE: &[Key] = &[
+    reloaded_key("queue_capacity", Count(1, 1_000_000_000), Text("10000")),
+    reloaded_key("queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
+    reloaded_key("max_delay", Kind::Duration(millis(1), MAX_DELAY), Text("60s")),
+    reloaded_key("overflow", Choice(Overflow::NAMES), Text("dead_letter")),
+    reloaded_key("burst", RATIO, Text("0.01")),
+];
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Text("1.0"))];
 
-    #[test]
-    fn keys_are_unique_and_their_sections_exist() {
-        for (index, key) in KEYS.iter().enumerate() {
-            assert!(SECTIONS.contains(&key.section), "{key:?}");
-            let twin = KEYS[..index].iter().any(|other| other.section == key.section && other.name == key.name);
-            assert!(!twin, "{key:?}");
-        }
-    }
+const LIMIT: &[Key] = &[
+    reloaded_key("rate", Count(1, u32::MAX as u64), Required),
+    reloaded_key("per", Kind::Duration(millis(1), DAY), Text("1s")),
+    reloaded_key("burst", Count(1, u32::MAX as u64), Derived("the value of rate")),
+];
 
-    #[test]
-    fn children_are_keys_and_sections() {
-        assert_eq!(children(""), ["kafka", "admin", "log", "service"]);
-        assert_eq!(children("service.client"), ["weight", "limit"]);
-    }
-}
+const SOURCE: &[Key] = &[
+    key("topic", TOPIC, Required),
+    key("client", Kind::Text("a client id of 1 to 128 bytes"), Unset),
+    key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
+];

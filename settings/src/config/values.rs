@@ -1,130 +1,138 @@
-//! One value at a time: from the text that was written to what it means.
-//!
-//! Each function takes the text and answers with the value, or with why not (a clause that follows "is …: ").
-//! Nothing here passes through a float, so a weight of `2.3` is 2 300 thousandths on every machine.
-
-use std::net::SocketAddr;
-use std::ops::RangeInclusive;
-use std::time::Duration;
+//! Parses the values of the configuration's own keys.
 
 use watermaster_core::map::MapBudget;
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
 use watermaster_core::units::{Ratio, Weight};
 
+use crate::choices;
+use crate::client_id::MAX_CLIENT_BYTES;
 use crate::model::ClientFrom;
+use crate::reader::{FromText, Kind, ValueError, decimal};
+use crate::token::TokenError;
 
-/// The longest client id, in bytes.
-pub const MAX_CLIENT_BYTES: usize = 128;
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
-/// What one partition's commit metadata may hold on a broker as it is shipped.
-pub const MAX_MAP_UNITS: usize = 4096;
+/// The longest metadata of a commit that a broker takes by default.
+const MAX_MAP_UNITS: usize = 4096;
 
-/// Why a text is not a value; empty where the range says it all.
-pub type Why = String;
+/// The reason why a text is not a value of its key. It follows "is …: " in an error.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    #[error("empty")]
+    Empty,
+    #[error("{0} characters long")]
+    TooManyCharacters(usize),
+    #[error("{0} bytes long")]
+    TooManyBytes(usize),
+    #[error("{0:?} is not allowed")]
+    Character(char),
+    #[error("Kafka reserves this name")]
+    ReservedTopic,
+    #[error("the leader of a group has this name")]
+    LeaderName,
+    #[error("one capacity for all instances of a group is not built yet; each instance has its own")]
+    GroupScope,
+    #[error("a number and a unit are needed")]
+    NoUnit,
+    #[error("{0:?} is neither chars nor bytes")]
+    MapUnit(String),
+    #[error("the header's name is missing")]
+    NoHeaderName,
+    #[error("a JSON pointer begins with /")]
+    PointerStart,
+    #[error("in a JSON pointer ~ is written ~0 and / is written ~1")]
+    PointerEscape,
+    /// librdkafka takes the user for a part of the host's name, and its logs name hosts.
+    #[error("an address of a broker holds no user: \"sasl.username\" is one of kafka.properties")]
+    UserInAddress,
+    #[error("{0:?} names no host")]
+    NoHost(String),
+    #[error("{0:?} has no valid port")]
+    NoPort(String),
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
 
-/// A decimal as an integer count of 10^-`places`: `decimal("0.1", 3)` is 100.
-fn decimal(text: &str, places: usize) -> Result<u64, Why> {
-    let text = text.strip_prefix('+').unwrap_or(text).replace('_', "");
-    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !digits(whole) || !digits(fraction) {
-        return Err("not a plain decimal number".to_owned());
+const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
+
+choices! { for Lending { Proportional = "proportional", MaxMin = "max_min" } }
+choices! { for Mode { Shape = "shape", Reject = "reject" } }
+choices! { for Window { Sliding = "sliding", Fixed = "fixed" } }
+choices! { for CatchUp { Delay = "delay", Reject = "reject" } }
+choices! { for Overflow { DeadLetter = "dead_letter", Pause = "pause" } }
+
+impl FromText for Weight {
+    fn from_text(text: &str, _: Kind) -> Result<Weight, ValueError> {
+        weight(text)
     }
-    let fraction = fraction.trim_end_matches('0');
-    if fraction.len() > places {
-        return Err(format!("more than {places} decimals"));
+}
+
+impl FromText for Ratio {
+    fn from_text(text: &str, _: Kind) -> Result<Ratio, ValueError> {
+        ratio(text)
     }
-    format!("{whole}{fraction:0<places$}").parse().map_err(|_| Why::new())
 }
 
-/// A weight, 0.001 to 1 000 000 with at most three decimals.
-pub fn weight(text: &str) -> Result<Weight, Why> {
-    Weight::from_thousandths(decimal(text, 3)?).ok_or_else(Why::new)
+/// Parses a weight: 0.001 to 1 000 000 with at most three decimals.
+pub fn weight(text: &str) -> Result<Weight, ValueError> {
+    Weight::from_thousandths(decimal(text, 3)?).ok_or(ValueError::NotAllowed)
 }
 
-/// A ratio, 0 to 1 with at most six decimals.
-pub fn ratio(text: &str) -> Result<Ratio, Why> {
-    let millionths = u32::try_from(decimal(text, 6)?).map_err(|_| Why::new())?;
-    Ratio::from_millionths(millionths).ok_or_else(Why::new)
+/// Parses a ratio: 0 to 1 with at most six decimals.
+pub fn ratio(text: &str) -> Result<Ratio, ValueError> {
+    let millionths = u32::try_from(decimal(text, 6)?).map_err(|_| ValueError::NotAllowed)?;
+    Ratio::from_millionths(millionths).ok_or(ValueError::NotAllowed)
 }
 
-/// A whole number.
-pub fn count(text: &str, range: RangeInclusive<u64>) -> Result<u64, Why> {
-    let number = text.replace('_', "").parse().map_err(|_| Why::new())?;
-    if range.contains(&number) { Ok(number) } else { Err(Why::new()) }
-}
-
-/// A duration with its unit.
-pub fn duration(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, Why> {
-    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if range.contains(&duration) { Ok(duration) } else { Err(Why::new()) }
-}
-
-/// A size in bytes, with a unit of 1000 (`MB`) or 1024 (`MiB`) or none.
-pub fn size(text: &str, range: RangeInclusive<u64>) -> Result<u64, Why> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
-    let number: u64 = text[..end].replace('_', "").parse().map_err(|_| Why::new())?;
-    let unit = match text[end..].trim() {
-        "" | "B" => 1,
-        "kB" | "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "TB" => 1_000_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        other => return Err(format!("{other:?} is no unit of size")),
-    };
-    let bytes = number.checked_mul(unit).ok_or_else(Why::new)?;
-    if range.contains(&bytes) { Ok(bytes) } else { Err(Why::new()) }
-}
-
-/// Room for the map: `4096 chars` or `4096 bytes`.
-pub fn map_budget(text: &str) -> Result<MapBudget, Why> {
-    let (number, unit) = text.split_once(' ').ok_or("a number and a unit are needed")?;
-    let number: usize = number.parse().map_err(|_| Why::new())?;
+/// Parses the room for an offset map: `4096 chars` or `4096 bytes`.
+pub fn map_budget(text: &str) -> Result<MapBudget, TextError> {
+    let (number, unit) = text.split_once(' ').ok_or(TextError::NoUnit)?;
+    let number: usize = number.parse().map_err(|_| NOT_ALLOWED)?;
     if !(64..=MAX_MAP_UNITS).contains(&number) {
-        return Err(Why::new());
+        return Err(NOT_ALLOWED);
     }
     match unit.trim() {
         "chars" => Ok(MapBudget::Chars(number)),
         "bytes" => Ok(MapBudget::Bytes(number)),
-        other => Err(format!("{other:?} is neither chars nor bytes")),
+        other => Err(TextError::MapUnit(other.to_owned())),
     }
 }
 
-/// An address to listen on.
-pub fn listen(text: &str) -> Result<SocketAddr, Why> {
-    text.parse().map_err(|_| Why::new())
+/// Parses `scope`, which has one value so far.
+pub fn scope(text: &str) -> Result<(), TextError> {
+    match text {
+        "instance" => Ok(()),
+        "group" => Err(TextError::GroupScope),
+        _ => Err(NOT_ALLOWED),
+    }
 }
 
-/// A place where a client id is found.
-pub fn client_from(text: &str) -> Result<ClientFrom, Why> {
+/// Parses a place that holds a client id.
+pub fn client_from(text: &str) -> Result<ClientFrom, TextError> {
     match text.split_once(':') {
         None if text == "key" => Ok(ClientFrom::Key),
         None if text == "topic" => Ok(ClientFrom::Topic),
-        Some(("header", "")) => Err("the header's name is missing".to_owned()),
+        Some(("header", "")) => Err(TextError::NoHeaderName),
         Some(("header", name)) => Ok(ClientFrom::Header(name.to_owned())),
-        Some(("json", pointer)) => json_pointer(pointer).map(ClientFrom::Json),
-        _ => Err(Why::new()),
+        Some(("json", pointer)) => {
+            let tokens = pointer.strip_prefix('/').ok_or(TextError::PointerStart)?;
+            Ok(ClientFrom::Json(tokens.split('/').map(pointer_token).collect::<Result<_, _>>()?))
+        }
+        _ => Err(NOT_ALLOWED),
     }
 }
 
-/// The unescaped tokens of a JSON pointer (RFC 6901).
-fn json_pointer(pointer: &str) -> Result<Vec<String>, Why> {
-    let tokens = pointer.strip_prefix('/').ok_or("a JSON pointer begins with /")?;
-    tokens.split('/').map(pointer_token).collect()
-}
-
-fn pointer_token(token: &str) -> Result<String, Why> {
+/// Unescapes a token of a JSON pointer (RFC 6901).
+fn pointer_token(token: &str) -> Result<String, TextError> {
     let mut parts = token.split('~');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (escaped, rest) = match part.as_bytes().first() {
             Some(b'0') => ('~', &part[1..]),
             Some(b'1') => ('/', &part[1..]),
-            _ => return Err("in a JSON pointer ~ is written ~0 and / is written ~1".to_owned()),
+            _ => return Err(TextError::PointerEscape),
         };
         plain.push(escaped);
         plain.push_str(rest);
@@ -132,61 +140,70 @@ fn pointer_token(token: &str) -> Result<String, Why> {
     Ok(plain)
 }
 
-/// The name of a Kafka topic.
-pub fn topic(text: &str) -> Result<String, Why> {
-    if text == "." || text == ".." {
-        return Err("Kafka reserves this name".to_owned());
-    }
-    name(text, MAX_TOPIC_CHARS, "._-")
+/// Parses the name of a Kafka topic.
+pub fn topic(text: &str) -> Result<String, TextError> {
+    if text == "." || text == ".." { Err(TextError::ReservedTopic) } else { name(text, MAX_TOPIC_CHARS, "._-") }
 }
 
-/// A name of at most `longest` characters out of letters, digits and `also`.
-pub fn name(text: &str, longest: usize, also: &str) -> Result<String, Why> {
+/// Parses the name of a service.
+pub fn service_name(text: &str) -> Result<String, TextError> {
+    name(text, 64, "_-")
+}
+
+/// Parses the id of a group.
+pub fn group_id(text: &str) -> Result<String, TextError> {
+    name(text, 100, "._-")
+}
+
+/// Parses the id of an instance.
+pub fn instance_id(text: &str) -> Result<String, TextError> {
+    if text == "leader" { Err(TextError::LeaderName) } else { name(text, 128, "._-") }
+}
+
+/// Parses a name of at most `longest` characters out of letters, digits and `also`.
+fn name(text: &str, longest: usize, also: &str) -> Result<String, TextError> {
     if text.is_empty() {
-        return Err("empty".to_owned());
+        return Err(TextError::Empty);
     }
     if text.len() > longest {
-        return Err(format!("{} characters long", text.chars().count()));
+        return Err(TextError::TooManyCharacters(text.chars().count()));
     }
     match text.chars().find(|&c| !c.is_ascii_alphanumeric() && !also.contains(c)) {
-        Some(c) => Err(format!("{c:?} is not allowed")),
+        Some(c) => Err(TextError::Character(c)),
         None => Ok(text.to_owned()),
     }
 }
 
-/// A client's id.
-pub fn client(text: &str) -> Result<String, Why> {
+/// Parses the id of a client.
+pub fn client(text: &str) -> Result<String, TextError> {
     match text.len() {
-        0 => Err("empty".to_owned()),
+        0 => Err(TextError::Empty),
         1..=MAX_CLIENT_BYTES => Ok(text.to_owned()),
-        bytes => Err(format!("{bytes} bytes long")),
+        bytes => Err(TextError::TooManyBytes(bytes)),
     }
 }
 
-/// Brokers, separated by commas.
-pub fn servers(text: &str) -> Result<String, Why> {
-    // librdkafka takes it for a part of the host's name, and names hosts in its logs.
+/// Parses the addresses of brokers, separated by commas.
+pub fn servers(text: &str) -> Result<String, TextError> {
     if text.contains('@') {
-        return Err("an address of a broker holds no user: \"sasl.username\" is one of kafka.properties".to_owned());
+        return Err(TextError::UserInAddress);
     }
-    for server in text.split(',') {
-        server_address(server.trim())?;
-    }
+    text.split(',').try_for_each(|server| check_address(server.trim()))?;
     Ok(text.to_owned())
 }
 
-fn server_address(server: &str) -> Result<(), Why> {
+fn check_address(server: &str) -> Result<(), TextError> {
     let address = server.split_once("://").map_or(server, |(_, address)| address);
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (address, None),
     };
     if host.is_empty() || host.contains(char::is_whitespace) {
-        return Err(format!("{server:?} names no host"));
+        return Err(TextError::NoHost(server.to_owned()));
     }
     match port.map(str::parse::<u16>) {
         None | Some(Ok(1..)) => Ok(()),
-        Some(_) => Err(format!("{server:?} has no valid port")),
+        Some(_) => Err(TextError::NoPort(server.to_owned())),
     }
 }
 
@@ -200,7 +217,7 @@ mod tests {
         assert_eq!(thousandths("2.3"), Ok(2_300));
         assert_eq!(thousandths("0.001"), Ok(1));
         assert_eq!(thousandths("1_000_000"), Ok(1_000_000_000));
-        assert_eq!(thousandths("1.5000000000"), Ok(1_500), "zeros at the end say nothing");
+        assert_eq!(thousandths("1.5000000000"), Ok(1_500), "zeros at the end do not count");
         for wrong in ["0", "0.0001", "1000000.001", "-1", "1e3", "nan", "inf", ".5", "", "1.0.0", "٣"] {
             assert!(thousandths(wrong).is_err(), "{wrong}");
         }
@@ -208,35 +225,22 @@ mod tests {
         assert_eq!(millionths("0.000001"), Ok(1));
         assert_eq!(millionths("1"), Ok(1_000_000));
         assert!(millionths("1.000001").is_err());
-        assert!(millionths("0.1000000000000000055").is_err(), "a float would have swallowed it");
+        assert!(millionths("0.1000000000000000055").is_err(), "a float would round it");
         assert!(millionths("99999999999999999999").is_err());
     }
 
     #[test]
-    fn sizes_have_units() {
-        let bytes = |text| size(text, 1..=u64::MAX);
-        assert_eq!(bytes("256MiB"), Ok(268_435_456));
-        assert_eq!(bytes("16 MB"), Ok(16_000_000));
-        assert_eq!(bytes("1024"), Ok(1024));
-        for wrong in ["", "MiB", "1.5GiB", "10mb", "99999999999TiB", "-1", "0"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn pointers_are_unescaped_in_one_pass() {
-        let tokens = |text| {
-            client_from(text).map(|from| match from {
-                ClientFrom::Json(tokens) => tokens.join("|"),
-                other => format!("{other:?}"),
-            })
+        let tokens = |text| match client_from(text).unwrap() {
+            ClientFrom::Json(tokens) => tokens.join("|"),
+            other => format!("{other:?}"),
         };
-        assert_eq!(tokens("json:/a/b~1c/d~0e"), Ok("a|b/c|d~e".to_owned()));
-        assert_eq!(tokens("json:/~01"), Ok("~1".to_owned()));
-        assert_eq!(tokens("json:/"), Ok(String::new()));
-        assert_eq!(tokens("header:x:y"), Ok("Header(\"x:y\")".to_owned()));
+        assert_eq!(tokens("json:/a/b~1c/d~0e"), "a|b/c|d~e");
+        assert_eq!(tokens("json:/~01"), "~1");
+        assert_eq!(tokens("json:/"), "");
+        assert_eq!(tokens("header:x:y"), "Header(\"x:y\")");
         for wrong in ["json:", "json:a", "json:/~2", "json:/a~", "header:", "body", "Key", "key:", ""] {
-            assert!(tokens(wrong).is_err(), "{wrong}");
+            assert!(client_from(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -252,8 +256,8 @@ mod tests {
 
     #[test]
     fn budgets_name_their_unit() {
-        assert_eq!(map_budget("4096 chars"), Ok(MapBudget::Chars(4096)));
-        assert_eq!(map_budget("512 bytes"), Ok(MapBudget::Bytes(512)));
+        assert_eq!(map_budget("4096 chars").unwrap(), MapBudget::Chars(4096));
+        assert_eq!(map_budget("512 bytes").unwrap(), MapBudget::Bytes(512));
         for wrong in ["4096", "4097 chars", "0 bytes", "512 words", "chars"] {
             assert!(map_budget(wrong).is_err(), "{wrong}");
         }

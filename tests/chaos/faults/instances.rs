@@ -1,34 +1,37 @@
-//! Instances that are killed, stopped, or come and go.
+//! Faults of instances: kills, freezes, joins and leaves.
 
 use std::time::Duration;
 
-use super::{Inflicted, between};
+use super::between;
 use crate::instances::Metrics;
+use crate::outcome::{Effect, Outcome};
 use crate::plan::{Mode, now_ms};
 use crate::support::generator::Random;
 use crate::support::wait::let_the_fault_last;
 use crate::world::World;
 
-/// How long an instance may take until it is ready again.
-const READY: Duration = Duration::from_secs(60);
-/// How long to wait for one that has something to lose.
-const BACKLOG: Duration = Duration::from_secs(60);
+/// Time for an instance to become ready again.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time to wait for an instance with a backlog.
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An instance of the staff that is ready and has delayed records, with its metrics: its maps are not empty.
+/// Picks a permanent instance that is ready and has delayed records, so that its offset maps are not empty; also
+/// returns its metrics.
 fn victim(world: &World, random: &mut Random) -> Option<(usize, Metrics)> {
-    let first = random.below(world.staff as u64) as usize;
+    let first = random.below(world.permanent as u64) as usize;
     let mut found = None;
-    world.wait(BACKLOG, || {
-        let order = (0..world.staff).map(|n| (first + n) % world.staff).filter(|slot| world.fleet.is_ready(*slot));
-        // In reject mode hardly anything ever waits.
-        let fits = |metrics: &Metrics| metrics.backlog() > 0.0 || world.plan.mode == Mode::Reject;
-        found = order.map(|slot| (slot, world.fleet.metrics(slot))).find(|(_, metrics)| fits(metrics));
+    world.wait(BACKLOG_TIMEOUT, || {
+        let order =
+            (0..world.permanent).map(|n| (first + n) % world.permanent).filter(|slot| world.fleet.is_ready(*slot));
+        // In reject mode almost no record is delayed.
+        let is_suitable = |metrics: &Metrics| metrics.backlog() > 0.0 || world.plan.mode == Mode::Reject;
+        found = order.map(|slot| (slot, world.fleet.metrics(slot))).find(|(_, metrics)| is_suitable(metrics));
         found.is_some()
     });
     found
 }
 
-/// Keeps the watch off an instance while a fault has it.
+/// Excludes an instance from the watch while a fault handles it.
 pub(super) struct Claim<'w>(&'w World, usize);
 
 impl<'w> Claim<'w> {
@@ -51,12 +54,12 @@ fn state(metrics: &Metrics) -> String {
 }
 
 fn wait_ready(world: &World, slot: usize) -> bool {
-    world.wait(READY, || world.fleet.is_ready(slot))
+    world.wait(READY_TIMEOUT, || world.fleet.is_ready(slot))
 }
 
-/// kill -9, then a new process with the same or with a new id.
-pub fn kill(world: &World, random: &mut Random, kind: &'static str) -> Inflicted {
-    let Some((slot, metrics)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
+/// Kills an instance with SIGKILL, then starts a process with the same or with a new id.
+pub fn kill(world: &World, random: &mut Random, kind: &'static str) -> Outcome {
+    let Some((slot, metrics)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
     let began = now_ms();
     let died = world.fleet.kill(slot);
@@ -69,41 +72,42 @@ pub fn kill(world: &World, random: &mut Random, kind: &'static str) -> Inflicted
     let ended = now_ms();
     let back = wait_ready(world, slot);
     let effect = format!("died {died} with {}, back {back}", state(&metrics));
-    let effect = if died && back { Ok(effect) } else { Err(effect) };
-    Inflicted::new(id, (began, ended), effect).of(metrics.partitions(&world.plan))
+    let effect = Effect::when(died && back, effect);
+    Outcome::new(id, (began, ended), effect).with_partitions(metrics.partitions(&world.plan))
 }
 
-/// A process that ends itself in the middle of a round, then another with the same id.
-pub fn failpoint(world: &World, random: &mut Random, kind: &'static str) -> Inflicted {
-    let step = kind.strip_prefix("failpoint_").expect("they are called so");
-    let Some((slot, metrics)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
+/// Lets an instance end itself in the middle of a round, then starts a process with the same id.
+pub fn failpoint(world: &World, random: &mut Random, kind: &'static str) -> Outcome {
+    let step = kind.strip_prefix("failpoint_").expect("the names of these kinds have this prefix");
+    let Some((slot, metrics)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
     let id = world.fleet.slot(slot).id.clone();
     world.fleet.die_at(slot, step);
     let died = world.fleet.wait_end(slot, Duration::from_secs(30)).is_some();
     let began = now_ms();
     if !died {
-        // Else it would die later, of nobody's fault.
+        // Otherwise the failpoint would end the process later, outside any fault.
         world.fleet.kill(slot);
     }
     world.fleet.start(slot);
     let ended = now_ms();
     let back = wait_ready(world, slot);
     let effect = format!("died {died} at {step} with {}, back {back}", state(&metrics));
-    let effect = if died && back { Ok(effect) } else { Err(effect) };
-    Inflicted::new(id, (began, ended), effect).of(metrics.partitions(&world.plan))
+    let effect = Effect::when(died && back, effect);
+    Outcome::new(id, (began, ended), effect).with_partitions(metrics.partitions(&world.plan))
 }
 
-/// SIGSTOP for less than a session, for more, or for more than a transaction lasts.
-pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Inflicted {
-    let Some((slot, before)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
+/// Freezes an instance with SIGSTOP for less than a session, for more than one, or for more than a session and a
+/// transaction.
+pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Outcome {
+    let Some((slot, before)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
     let id = world.fleet.slot(slot).id.clone();
     let others = |what: fn(&Metrics) -> f64| -> f64 {
         world.fleet.all_metrics().iter().filter(|(other, _)| **other != slot).map(|(_, metrics)| what(metrics)).sum()
     };
     let rebalances = others(Metrics::rebalances);
-    // Now and then exactly while a round is on its way.
+    // A random delay, so that the freeze sometimes falls into a round.
     let_the_fault_last(between(random, 0, 300));
     let began = now_ms();
     world.fleet.freeze(slot);
@@ -116,7 +120,7 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Inflicte
     let_the_fault_last(time);
     let stopped = world.fleet.is_stopped(slot);
     let taken_over = || others(Metrics::rebalances) > rebalances;
-    // On a busy machine the others hear of it later.
+    // On a busy machine the other instances notice later.
     if kind != "pause_short" {
         world.wait(Duration::from_secs(20), taken_over);
     }
@@ -132,14 +136,14 @@ pub fn pause(world: &World, random: &mut Random, kind: &'static str) -> Inflicte
         state(&before)
     );
     let expected = stopped && back && (kind == "pause_short" || rebalanced > 0.0);
-    let inflicted = Inflicted::new(id, (began, ended), if expected { Ok(effect) } else { Err(effect) });
-    if kind == "pause_short" { inflicted } else { inflicted.of(before.partitions(&world.plan)) }
+    let outcome = Outcome::new(id, (began, ended), Effect::when(expected, effect));
+    if kind == "pause_short" { outcome } else { outcome.with_partitions(before.partitions(&world.plan)) }
 }
 
-/// One more instance comes, stays a while, and leaves.
-pub fn join(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
-    let Some(slot) = (world.staff..world.fleet.len()).find(|slot| !world.fleet.is_running(*slot)) else {
-        return Inflicted::none("no place for another instance");
+/// Starts an extra instance for a while.
+pub fn join(world: &World, random: &mut Random, _: &'static str) -> Outcome {
+    let Some(slot) = (world.permanent..world.fleet.len()).find(|slot| !world.fleet.is_running(*slot)) else {
+        return Outcome::no_target("no slot for an extra instance");
     };
     let _claim = Claim::of(world, slot);
     let rebalances = |world: &World| world.fleet.all_metrics().values().map(Metrics::rebalances).sum::<f64>();
@@ -149,19 +153,20 @@ pub fn join(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     world.fleet.start(slot);
     let ready = wait_ready(world, slot);
     let took = |world: &World| world.fleet.metrics(slot).sum("watermaster_records_total", &[]);
-    // It has work of its own before it goes.
-    world.wait(READY, || took(world) > 0.0);
+    // The instance must have handled records before it leaves.
+    world.wait(READY_TIMEOUT, || took(world) > 0.0);
     let_the_fault_last(between(random, 1_000, 5_000));
     let (rebalanced, took) = (rebalances(world) - before, took(world));
     let status = world.fleet.terminate(slot, Duration::from_secs(20)).and_then(|status| status.code());
     let effect = format!("ready {ready}, rebalances +{rebalanced}, took {took} records, left with {status:?}");
     let expected = ready && rebalanced > 0.0 && took > 0.0 && status == Some(0);
-    Inflicted::new(format!("guest {slot}"), (began, now_ms()), if expected { Ok(effect) } else { Err(effect) })
+    Outcome::new(format!("extra instance {slot}"), (began, now_ms()), Effect::when(expected, effect))
 }
 
-/// SIGTERM, and back a little later under the same id. It begins when the process has ended: until then it works.
-pub fn leave(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
-    let Some((slot, metrics)) = victim(world, random) else { return Inflicted::none("no instance has a backlog") };
+/// Ends an instance with SIGTERM and restarts it a little later with the same id. The fault begins when the process has
+/// ended: until then it works.
+pub fn leave(world: &World, random: &mut Random, _: &'static str) -> Outcome {
+    let Some((slot, metrics)) = victim(world, random) else { return Outcome::no_target("no instance has a backlog") };
     let _claim = Claim::of(world, slot);
     let id = world.fleet.slot(slot).id.clone();
     let status = world.fleet.terminate(slot, Duration::from_secs(20)).and_then(|status| status.code());
@@ -171,6 +176,6 @@ pub fn leave(world: &World, random: &mut Random, _: &'static str) -> Inflicted {
     let ended = now_ms();
     let back = wait_ready(world, slot);
     let effect = format!("left with {status:?} and {}, back {back}", state(&metrics));
-    let effect = if back && status == Some(0) { Ok(effect) } else { Err(effect) };
-    Inflicted::new(id, (began, ended), effect).of(metrics.partitions(&world.plan))
+    let effect = Effect::when(back && status == Some(0), effect);
+    Outcome::new(id, (began, ended), effect).with_partitions(metrics.partitions(&world.plan))
 }

@@ -1,33 +1,34 @@
-//! Compares what was in the sources with what came out.
+//! Compares the records of the sources with those of the outputs.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use super::pass::{Found, Pass, Where};
+use super::pass::{Found, Pass, TopicRole};
 use crate::origin::{Fate, Origin};
 use crate::plan::Plan;
 
-/// Of each kind of anomaly so many are told in full.
-const SAMPLES: usize = 12;
+/// Number of samples reported for each kind of anomaly.
+const MAX_SAMPLES: usize = 12;
 
-/// What was found, and everything that is wrong with it.
+/// The counts of records, and all anomalies.
 #[derive(Debug, Default, Serialize)]
 pub struct Verdict {
-    /// Anomalies by kind.
+    /// Number of anomalies by kind.
     pub anomalies: BTreeMap<&'static str, u64>,
     pub samples: Vec<String>,
-    /// Records in the sources, in the target, in the dead-letter topic; compacted away before the end.
+    /// Number of records in each topic.
     pub sources: u64,
     pub target: u64,
     pub dead_letter: u64,
+    /// Source records that were compacted away before the end.
     pub compacted: u64,
-    /// Of those, what never came out, because the cleaner may have been faster than the program.
+    /// Compacted records without an output: the cleaner may have been faster than the program.
     pub compacted_unseen: u64,
-    /// How many more there are because the generator's producer wrote them twice.
+    /// Additional records because the generator's producer wrote some records twice.
     pub written_again: u64,
-    /// Records of transactions that were aborted upstream would be `alien`; so many were committed.
+    /// Records of the generator's committed transactions. Those of aborted ones would be `alien`.
     pub upstream: u64,
     pub reasons: BTreeMap<&'static str, u64>,
     pub most_in_a_window: u64,
@@ -35,39 +36,41 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub fn wrong(&mut self, kind: &'static str, what: String) {
+    /// Counts an anomaly.
+    pub fn add(&mut self, kind: &'static str, what: String) {
         let count = self.anomalies.entry(kind).or_default();
         *count += 1;
-        if *count <= SAMPLES as u64 {
+        if *count <= MAX_SAMPLES as u64 {
             self.samples.push(format!("{kind}: {what}"));
         }
     }
 }
 
-/// A source record, and what became of it.
+/// A source record and its outputs.
 struct Truth<'p> {
     partition: i32,
     found: &'p Found,
-    /// It was still there at the end.
+    /// The record was still in the source at the end.
     remains: bool,
-    /// Where else it stands in its partition: an idempotent producer without transactions may write a record again when it
-    /// has to begin its sequence anew. Each of them is a record, and has to come out.
-    again: BTreeSet<i64>,
-    outputs: Vec<(Where, i32, &'p Found)>,
+    /// Offsets of further copies in the partition: an idempotent producer without transactions may write a record again
+    /// when it has to restart its sequence. Each copy is a record and needs an output.
+    copies: BTreeSet<i64>,
+    outputs: Vec<(TopicRole, i32, &'p Found)>,
 }
 
 impl Truth<'_> {
-    /// The offsets at which it stands, ascending.
-    fn places(&self) -> impl Iterator<Item = i64> {
-        let mut places = self.again.clone();
-        places.insert(self.found.offset);
-        places.into_iter()
+    /// Returns all offsets of the record, ascending.
+    fn offsets(&self) -> impl Iterator<Item = i64> {
+        let mut offsets = self.copies.clone();
+        offsets.insert(self.found.offset);
+        offsets.into_iter()
     }
 }
 
 type Truths<'p> = HashMap<u64, Truth<'p>>;
 
-/// Compares; both passes are over by now. `acknowledged`: records that the generator knows to be in the sources.
+/// Judges the two complete passes. `acknowledged` is the number of records that the brokers acknowledged to the
+/// generator.
 pub fn judge(plan: &Plan, live: &Pass, last: &Pass, acknowledged: u64) -> Verdict {
     let mut verdict = Verdict::default();
     compare_passes(plan, live, last, &mut verdict);
@@ -80,9 +83,9 @@ pub fn judge(plan: &Plan, live: &Pass, last: &Pass, acknowledged: u64) -> Verdic
     let is_upstream = |truth: &&Truth<'_>| truth.found.origin.is_some_and(|origin| origin.fate == Fate::Upstream);
     verdict.upstream = truths.values().filter(is_upstream).count() as u64;
     let mut vanished: HashMap<u64, u32> = HashMap::new();
-    for (place, partition, found) in last.of(|place| !matches!(place, Where::Source(_))) {
+    for (place, partition, found) in last.of(|place| !matches!(place, TopicRole::Source(_))) {
         match place {
-            Where::Target => verdict.target += 1,
+            TopicRole::Target => verdict.target += 1,
             _ => verdict.dead_letter += 1,
         }
         judge_output(plan, (place, partition, found), &mut truths, &mut vanished, &mut verdict);
@@ -91,106 +94,110 @@ pub fn judge(plan: &Plan, live: &Pass, last: &Pass, acknowledged: u64) -> Verdic
     let seen =
         truths.values().filter(|truth| truth.found.origin.is_some_and(|origin| origin.fate != Fate::Aborted)).count();
     if ((seen + vanished.len()) as u64) < acknowledged {
-        let why = format!("{acknowledged} records were acknowledged, {seen} were read and {} came out", vanished.len());
-        verdict.wrong("unreadable", format!("source topics: {why} without having been read"));
+        let vanished = vanished.len();
+        let text = format!("{acknowledged} acknowledged, {seen} read in the sources, {vanished} only in the outputs");
+        verdict.add("unreadable", format!("source records: {text}"));
     }
     judge_order(last, &truths, &mut verdict);
     verdict.reasons = last.reasons.clone();
     verdict
 }
 
-/// What a reader saw while the run lasted is what it sees afterwards.
+/// Checks that the live pass saw the same records as the pass afterwards, except for compaction.
 fn compare_passes(plan: &Plan, live: &Pass, last: &Pass, verdict: &mut Verdict) {
     let places: BTreeSet<_> = live.found.keys().chain(last.found.keys()).collect();
     for key in places {
         let list = |pass: &'_ Pass| pass.found.get(key).map(Vec::as_slice).unwrap_or_default().to_vec();
         let (mut then, now) = (list(live), list(last));
-        if matches!(key.0, Where::Source(n) if plan.sources[usize::from(n)].compacted) {
+        if matches!(key.0, TopicRole::Source(n) if plan.sources[usize::from(n)].compacted) {
             let offsets: std::collections::HashSet<i64> = now.iter().map(|found| found.offset).collect();
             then.retain(|found| offsets.contains(&found.offset));
         }
         if then != now {
             let differs = then.iter().zip(&now).find(|(a, b)| a != b);
             let (was, is) = (then.len(), now.len());
-            verdict.wrong("live_differs", format!("{key:?}: {was} records were seen, {is} are there: {differs:?}"));
+            verdict
+                .add("live_differs", format!("{key:?}: {was} records in the live pass, {is} afterwards: {differs:?}"));
         }
     }
 }
 
 fn take_sources<'p>(pass: &'p Pass, remains: bool, truths: &mut Truths<'p>, verdict: &mut Verdict) {
-    for (place, partition, found) in pass.of(|place| matches!(place, Where::Source(_))) {
+    for (place, partition, found) in pass.of(|place| matches!(place, TopicRole::Source(_))) {
         let Some(origin) = found.origin else {
-            verdict.wrong("source", format!("not of the generator: {place:?}/{partition}@{}", found.offset));
+            verdict.add("source", format!("not from the generator: {place:?}/{partition}@{}", found.offset));
             continue;
         };
         if found.is_aborted() {
-            verdict.wrong("source", format!("aborted, but there: {}", text(place, partition, found)));
+            verdict.add("source", format!("aborted, but visible: {}", text(place, partition, found)));
         }
-        let unknown = || Truth { partition, found, remains, again: BTreeSet::new(), outputs: Vec::new() };
+        let unknown = || Truth { partition, found, remains, copies: BTreeSet::new(), outputs: Vec::new() };
         let known = truths.entry(origin.id).or_insert_with(unknown);
         if known.found.offset != found.offset {
-            known.again.insert(found.offset);
+            known.copies.insert(found.offset);
         }
         if known.partition != partition {
-            verdict.wrong("source", format!("in two partitions: {}", text(place, partition, found)));
+            verdict.add("source", format!("in two partitions: {}", text(place, partition, found)));
         }
     }
 }
 
 fn judge_output<'p>(
     plan: &Plan,
-    output: (Where, i32, &'p Found),
+    output: (TopicRole, i32, &'p Found),
     truths: &mut Truths<'p>,
     vanished: &mut HashMap<u64, u32>,
     verdict: &mut Verdict,
 ) {
     let (place, partition, found) = output;
-    let told = || text(place, partition, found);
-    let Some(origin) = found.origin else { return verdict.wrong("alien", told()) };
+    let describe = || text(place, partition, found);
+    let Some(origin) = found.origin else { return verdict.add("alien", describe()) };
     if found.is_aborted() {
-        return verdict.wrong("alien", format!("aborted upstream: {}", told()));
+        return verdict.add("alien", format!("aborted upstream: {}", describe()));
     }
-    if place == Where::DeadLetter && found.reason.is_none() {
-        verdict.wrong("altered", format!("its throttle headers: {}", told()));
+    if place == TopicRole::DeadLetter && found.reason.is_none() {
+        verdict.add("altered", format!("throttle headers: {}", describe()));
     }
     if !found.placed {
-        verdict.wrong("altered", format!("not in the partition of its key: {}", told()));
+        verdict.add("altered", format!("not in the partition of its key: {}", describe()));
     }
-    if place == Where::Target && origin.fate == Fate::Poison {
-        verdict.wrong("alien", format!("poison: {}", told()));
+    if place == TopicRole::Target && origin.fate == Fate::Poison {
+        verdict.add("alien", format!("poison: {}", describe()));
     }
     let Some(truth) = truths.get_mut(&origin.id) else {
-        // The cleaner took it before the oracle could read it.
+        // The cleaner may have removed the source record before the oracle could read it.
         let compacted = plan.sources.get(usize::from(origin.topic)).is_some_and(|source| source.compacted);
         if !compacted || !found.whole {
-            verdict.wrong("alien", told());
+            verdict.add("alien", describe());
         }
         *vanished.entry(origin.id).or_default() += 1;
         return;
     };
     let source = truth.found;
-    let same = if place == Where::Target { source.content == found.content } else { source.stripped == found.stripped };
+    let same =
+        if place == TopicRole::Target { source.content == found.content } else { source.stripped == found.stripped };
     if !same || source.origin != found.origin {
-        verdict.wrong("altered", format!("key, value or headers: {}", told()));
+        verdict.add("altered", format!("key, value or headers: {}", describe()));
     }
-    if (place == Where::DeadLetter || !plan.append_time) && source.timestamp != found.timestamp {
-        verdict.wrong("altered", format!("timestamp {} is {}: {}", source.timestamp, found.timestamp, told()));
+    if (place == TopicRole::DeadLetter || !plan.append_time) && source.timestamp != found.timestamp {
+        verdict.add("altered", format!("timestamp {} is {}: {}", source.timestamp, found.timestamp, describe()));
     }
     truth.outputs.push(output);
 }
 
-/// A record that the cleaner took, and that never came out, was there to be read until it was old enough to be taken. If one
-/// of its client that came after it in its partition came out before that, it had been read, and was lost.
+/// Tells whether the program had read a record that was compacted away without an output. The cleaner may remove a
+/// record only at a certain age. If a later record of its client and partition was output before that age, the program
+/// had read the earlier one as well, and lost it.
 fn was_read(plan: &Plan, live: &Pass, truth: &Truth<'_>) -> bool {
     let origin = truth.found.origin.filter(|origin| origin.fate == Fate::Plain);
-    let taken_from = u64::try_from(truth.found.timestamp).unwrap_or(0) + plan.compaction_lag_ms;
-    origin.and_then(|origin| live.overtaken(origin)).is_some_and(|seen| seen < taken_from)
+    let removable_from = u64::try_from(truth.found.timestamp).unwrap_or(0) + plan.compaction_lag_ms;
+    origin.and_then(|origin| live.overtaken(origin)).is_some_and(|seen| seen < removable_from)
 }
 
 fn judge_counts(plan: &Plan, live: &Pass, truths: &Truths<'_>, vanished: &HashMap<u64, u32>, verdict: &mut Verdict) {
     for truth in truths.values() {
-        let origin = truth.found.origin.expect("only records with one are taken");
-        let told = || {
+        let origin = truth.found.origin.expect("source records have an origin");
+        let describe = || {
             let outputs = truth.outputs.iter().map(|(place, partition, found)| {
                 let at = found.offset;
                 format!("{place:?}/{partition}@{at} (time {})", found.timestamp)
@@ -200,43 +207,44 @@ fn judge_counts(plan: &Plan, live: &Pass, truths: &Truths<'_>, vanished: &HashMa
             format!("{source}/{}@{} ({origin:?}) is {}", truth.partition, truth.found.offset, outputs.join(", "))
         };
         let count = |wanted| truth.outputs.iter().filter(|(place, ..)| *place == wanted).count();
-        let (admitted, rejected, copies) = (count(Where::Target), count(Where::DeadLetter), 1 + truth.again.len());
-        verdict.written_again += truth.again.len() as u64;
+        let (admitted, rejected, copies) =
+            (count(TopicRole::Target), count(TopicRole::DeadLetter), 1 + truth.copies.len());
+        verdict.written_again += truth.copies.len() as u64;
         match (admitted + rejected).cmp(&copies) {
-            Ordering::Less if truth.remains || was_read(plan, live, truth) => verdict.wrong("lost", told()),
+            Ordering::Less if truth.remains || was_read(plan, live, truth) => verdict.add("lost", describe()),
             Ordering::Less => verdict.compacted_unseen += 1,
-            Ordering::Greater if admitted > 0 && rejected > 0 => verdict.wrong("in_both", told()),
-            Ordering::Greater => verdict.wrong("duplicated", told()),
+            Ordering::Greater if admitted > 0 && rejected > 0 => verdict.add("in_both", describe()),
+            Ordering::Greater => verdict.add("duplicated", describe()),
             Ordering::Equal => {}
         }
     }
     for (id, _) in vanished.iter().filter(|(_, outputs)| **outputs > 1) {
-        verdict.wrong("duplicated", format!("a record that was compacted away: id {id}"));
+        verdict.add("duplicated", format!("a record that was compacted away: id {id}"));
     }
 }
 
-/// By target partition, client and source partition: the order of the source. Of a record that was written twice the first
-/// to come out is the first that was written.
+/// Checks the order of the source for each target partition, client and source partition. The first output of a record
+/// that was written twice counts as that of the first copy.
 fn judge_order(last: &Pass, truths: &Truths<'_>, verdict: &mut Verdict) {
     let mut newest: HashMap<(i32, u8, i32, u16), i64> = HashMap::new();
     let mut copies: HashMap<u64, usize> = HashMap::new();
-    for (place, partition, found) in last.of(|place| place == Where::Target) {
+    for (place, partition, found) in last.of(|place| place == TopicRole::Target) {
         let Some(Origin { id, topic, partition: source, client, .. }) = found.origin else { continue };
         let Some(truth) = truths.get(&id) else { continue };
         let newest = newest.entry((partition, topic, source, client)).or_insert(-1);
         let mut at = truth.found.offset;
-        if !truth.again.is_empty() {
+        if !truth.copies.is_empty() {
             let copy = copies.entry(id).or_default();
-            at = truth.places().nth(*copy).unwrap_or(at);
+            at = truth.offsets().nth(*copy).unwrap_or(at);
             *copy += 1;
         }
         if at < *newest {
-            verdict.wrong("reordered", format!("{} (offset {at}) after {newest}", text(place, partition, found)));
+            verdict.add("reordered", format!("{} (offset {at}) after {newest}", text(place, partition, found)));
         }
         *newest = at.max(*newest);
     }
 }
 
-fn text(place: Where, partition: i32, found: &Found) -> String {
+fn text(place: TopicRole, partition: i32, found: &Found) -> String {
     format!("{place:?}/{partition}@{} {:?} time {}", found.offset, found.origin, found.timestamp)
 }

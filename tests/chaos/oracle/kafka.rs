@@ -1,6 +1,7 @@
-//! How the oracle reads, and what it asks the brokers at the end.
+//! The oracle's reader, and its checks of end offsets and committed offsets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -9,21 +10,21 @@ use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::judge::Verdict;
-use super::pass::{Pass, Where};
+use super::pass::{Pass, TopicRole};
 use crate::plan::Plan;
 
-const CALL: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Reads topics, `read_committed`, from the beginning.
+/// Reads topics from the beginning with `read_committed`.
 pub struct Reader {
     consumer: BaseConsumer,
     topics: Vec<String>,
-    /// Where it reads on.
+    /// The next offset of each partition.
     next: BTreeMap<(String, i32), i64>,
 }
 
 impl Reader {
-    /// Reads all topics of a plan while they grow.
+    /// Creates a reader of all topics of a plan, which may still grow.
     pub fn new(plan: &Plan) -> Reader {
         Reader::of(plan, topics(plan), false)
     }
@@ -34,16 +35,20 @@ impl Reader {
         config.set("isolation.level", "read_committed").set("enable.partition.eof", to_the_end.to_string());
         config.set("fetch.queue.backoff.ms", "5").set("fetch.wait.max.ms", "100");
         config.set("fetch.message.max.bytes", "4194304").set("queued.max.messages.kbytes", "65536");
-        let mut reader = Reader { consumer: config.create().expect("a consumer"), topics, next: BTreeMap::new() };
+        let mut reader = Reader {
+            consumer: config.create().expect("the consumer configuration is valid"),
+            topics,
+            next: BTreeMap::new(),
+        };
         reader.look_for_partitions();
         reader
     }
 
-    /// Takes partitions up that it did not know.
+    /// Adds new partitions.
     pub fn look_for_partitions(&mut self) {
         let mut grew = false;
         for topic in &self.topics {
-            let Ok(metadata) = self.consumer.fetch_metadata(Some(topic), CALL) else { continue };
+            let Ok(metadata) = self.consumer.fetch_metadata(Some(topic), CALL_TIMEOUT) else { continue };
             for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
                 let known = self.next.contains_key(&(topic.clone(), partition.id()));
                 if !known {
@@ -56,17 +61,17 @@ impl Reader {
             let mut list = TopicPartitionList::new();
             for ((topic, partition), offset) in &self.next {
                 let offset = if *offset == 0 { Offset::Beginning } else { Offset::Offset(*offset) };
-                list.add_partition_offset(topic, *partition, offset).expect("a valid offset");
+                list.add_partition_offset(topic, *partition, offset).expect("the offset is valid");
             }
             self.consumer.assign(&list).expect("partitions can be assigned");
         }
     }
 
-    /// Reads for so long.
+    /// Reads for this time.
     pub fn read(&mut self, pass: &mut Pass, time: Duration) {
         let deadline = Instant::now() + time;
         while Instant::now() < deadline {
-            // Errors are passed over: a broker that is away comes back.
+            // Errors are ignored: a broker that is down comes back.
             if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(20)) {
                 self.next.insert((message.topic().to_owned(), message.partition()), message.offset() + 1);
                 pass.take(&message);
@@ -74,12 +79,13 @@ impl Reader {
         }
     }
 
-    /// Reads until the end of every partition; for readers of one topic, as an end is told without its topic.
-    fn read_to_the_end(&mut self, pass: &mut Pass, deadline: Instant) -> Result<(), String> {
+    /// Reads until the end of every partition. Only for readers of one topic: the event of an end does not name its
+    /// topic.
+    fn read_to_the_end(&mut self, pass: &mut Pass, deadline: Instant) -> Result<(), Box<dyn Error>> {
         let mut left: BTreeSet<i32> = self.next.keys().map(|(_, partition)| *partition).collect();
         while !left.is_empty() {
             if Instant::now() > deadline {
-                return Err(format!("{:?}: no end of partitions {left:?}", self.topics));
+                return Err(format!("{:?}: no end of partitions {left:?}", self.topics).into());
             }
             match self.consumer.poll(Duration::from_millis(100)) {
                 Some(Ok(message)) => pass.take(&message),
@@ -91,14 +97,14 @@ impl Reader {
     }
 }
 
-/// Reads everything that is there.
-pub fn read_all(plan: &Plan, pass: &mut Pass, patience: Duration) -> Result<(), String> {
-    let deadline = Instant::now() + patience;
+/// Reads all topics to their ends.
+pub fn read_all(plan: &Plan, pass: &mut Pass, timeout: Duration) -> Result<(), Box<dyn Error>> {
+    let deadline = Instant::now() + timeout;
     let read = |topic: String| {
         let mut reader = Reader::of(plan, vec![topic], true);
         while reader.next.is_empty() {
             if Instant::now() > deadline {
-                return Err(format!("{:?}: nobody tells its partitions", reader.topics));
+                return Err(format!("{:?}: no metadata", reader.topics).into());
             }
             reader.look_for_partitions();
         }
@@ -112,18 +118,18 @@ fn topics(plan: &Plan) -> Vec<String> {
     sources.chain(plan.outputs().map(str::to_owned)).collect()
 }
 
-/// No transaction is open for ever, and everything is committed.
+/// Checks that no transaction is left open, and that all records are committed.
 pub fn check_ends(plan: &Plan, last: &Pass, verdict: &mut Verdict) {
     let consumer = |isolation: &str, group: &str| -> BaseConsumer {
         let mut config = plan.client();
         config.set("group.id", group).set("isolation.level", isolation).set("enable.auto.commit", "false");
-        config.create().expect("a consumer")
+        config.create().expect("the consumer configuration is valid")
     };
     let [stable, all] = ["read_committed", "read_uncommitted"].map(|level| consumer(level, "asks-for-ends"));
     let mut ends = BTreeMap::new();
     for topic in &topics(plan) {
-        let Ok(metadata) = all.fetch_metadata(Some(topic), CALL) else {
-            verdict.wrong("unreadable", format!("{topic}: no metadata"));
+        let Ok(metadata) = all.fetch_metadata(Some(topic), CALL_TIMEOUT) else {
+            verdict.add("unreadable", format!("{topic}: no metadata"));
             continue;
         };
         for partition in metadata.topics().iter().flat_map(|topic| topic.partitions()) {
@@ -131,23 +137,23 @@ pub fn check_ends(plan: &Plan, last: &Pass, verdict: &mut Verdict) {
             match (end(&stable), end(&all)) {
                 (Ok(stable), Ok(end)) if stable == end => _ = ends.insert((topic.to_owned(), partition.id()), end),
                 (Ok(stable), Ok(end)) => {
-                    verdict.wrong("hanging", format!("{topic}/{}: stable up to {stable} of {end}", partition.id()));
+                    verdict.add("hanging", format!("{topic}/{}: stable up to {stable} of {end}", partition.id()));
                 }
-                (a, b) => verdict.wrong("unreadable", format!("{topic}/{}: {a:?} {b:?}", partition.id())),
+                (a, b) => verdict.add("unreadable", format!("{topic}/{}: {a:?} {b:?}", partition.id())),
             }
         }
     }
     check_committed(plan, &consumer("read_committed", &plan.consumer_group()), &ends, last, verdict);
 }
 
-/// The offset after the last record. A leader that has just changed is asked for again.
+/// Returns the end offset of a partition. Errors are retried, with fresh metadata in case the leader has changed.
 fn end_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64, KafkaError> {
     let mut tries = 0;
     loop {
-        match consumer.fetch_watermarks(topic, partition, CALL) {
+        match consumer.fetch_watermarks(topic, partition, CALL_TIMEOUT) {
             Err(_) if tries < 30 => {
                 tries += 1;
-                let _ = consumer.fetch_metadata(Some(topic), CALL);
+                let _ = consumer.fetch_metadata(Some(topic), CALL_TIMEOUT);
                 std::thread::sleep(Duration::from_millis(300));
             }
             answer => return answer.map(|(_, end)| end),
@@ -166,9 +172,9 @@ fn check_committed(
     let sources = ends.iter().filter(|((topic, _), _)| plan.sources.iter().any(|source| source.name == *topic));
     let sources: BTreeMap<_, _> = sources.collect();
     sources.keys().for_each(|(topic, partition)| _ = list.add_partition(topic, *partition));
-    let committed = match consumer.committed_offsets(list, CALL) {
+    let committed = match consumer.committed_offsets(list, CALL_TIMEOUT) {
         Ok(committed) => committed,
-        Err(error) => return verdict.wrong("unreadable", format!("committed offsets: {error}")),
+        Err(error) => return verdict.add("unreadable", format!("committed offsets: {error}")),
     };
     for element in committed.elements() {
         let place = (element.topic().to_owned(), element.partition());
@@ -177,12 +183,12 @@ fn check_committed(
         if committed == end {
             continue;
         }
-        let number = plan.sources.iter().position(|source| source.name == place.0).expect("only sources are asked for");
-        let beyond = last.of(|place| place == Where::Source(number as u8));
+        let number = plan.sources.iter().position(|source| source.name == place.0).expect("the list has only sources");
+        let beyond = last.of(|place| place == TopicRole::Source(number as u8));
         let unread = beyond.filter(|(_, partition, found)| *partition == place.1 && found.offset >= committed).count();
-        // With no record beyond it, only markers of transactions (or aborted records) are left out.
+        // Without a record beyond the committed offset, only transaction markers or aborted records follow it.
         let kind = if unread == 0 && committed >= 0 && committed < end { "trailing" } else { "silent" };
-        verdict.wrong(
+        verdict.add(
             kind,
             format!("{}/{}: committed {committed}, ends at {end}, {unread} records beyond", place.0, place.1),
         );

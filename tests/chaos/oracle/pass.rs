@@ -1,48 +1,49 @@
-//! One pass over all topics: what was found where.
+//! One pass over all topics: the records found in each partition.
 
 use std::collections::BTreeMap;
 
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use serde_json::{Value, json};
 
-use crate::flow::Place;
+use crate::flow::SourcePartition;
 use crate::origin::{Fate, HEADER, Origin, content, value_is_whole};
 use crate::plan::{Plan, now_ms};
 use crate::support::judge::THROTTLE_HEADERS;
 use crate::support::murmur::java_partition;
 use crate::support::record::Header;
 
-/// A topic: a source's number, the target, or the dead-letter topic.
+/// The role of a topic: a source with its number, the target, or the dead-letter topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Where {
+pub enum TopicRole {
     Source(u8),
     Target,
     DeadLetter,
 }
 
-/// A record, as far as it is judged.
+/// The judged parts of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub offset: i64,
-    /// `None`: not one of ours.
+    /// `None`: the record is not from the generator.
     pub origin: Option<Origin>,
     pub timestamp: i64,
-    /// Key, value and headers.
+    /// Hash of key, value and headers.
     pub content: u64,
-    /// The same without the headers that rejected records gain.
+    /// Hash of key, value and headers without the headers that rejected records gain.
     pub stripped: u64,
-    /// The value is as it was made; the key lies in Java's partition.
+    /// The value is unchanged.
     pub whole: bool,
+    /// The record is in the partition that Java's partitioner picks for its key.
     pub placed: bool,
-    /// A rejected record's reason, if its headers are right in themselves.
+    /// The reason of a rejected record, if its headers are valid.
     pub reason: Option<Reason>,
 }
 
-/// Why it was rejected: a number into [`REASONS`].
+/// The reason of a rejection: an index into [`REASONS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason(usize);
 
-/// All that `docs/dead-letters.md` knows.
+/// All reasons in `docs/dead-letters.md`.
 pub const REASONS: [&str; 9] = [
     "anonymous",
     "unknown_client",
@@ -55,20 +56,20 @@ pub const REASONS: [&str; 9] = [
     "undeliverable",
 ];
 
-/// Everything that was found, by topic and partition, in the order of offsets.
+/// All records found, by topic and partition, in the order of offsets.
 pub struct Pass {
     plan: Plan,
-    pub found: BTreeMap<(Where, i32), Vec<Found>>,
+    pub found: BTreeMap<(TopicRole, i32), Vec<Found>>,
     pub reasons: BTreeMap<&'static str, u64>,
-    /// By source partition: when outputs of it were seen since the last news, in ms since 1970.
-    flow: BTreeMap<Place, Vec<u64>>,
-    /// By source partition and client: the highest sequence of a plain record that was seen in the target by a time.
-    progress: BTreeMap<(Place, u16), Vec<(u64, u64)>>,
+    /// Times at which outputs were seen since the last report, by source partition, in ms since 1970.
+    flow: BTreeMap<SourcePartition, Vec<u64>>,
+    /// Times with the highest sequence number of a plain record seen in the target, by source partition and client.
+    progress: BTreeMap<(SourcePartition, u16), Vec<(u64, u64)>>,
     counts: [u64; 3],
 }
 
-/// Times are told this far apart, in ms.
-const GRAIN: u64 = 50;
+/// Shortest interval between two reported times, in ms.
+const MIN_REPORT_GAP_MS: u64 = 50;
 
 impl Pass {
     pub fn new(plan: &Plan) -> Pass {
@@ -86,27 +87,29 @@ impl Pass {
         self.counts.iter().sum()
     }
 
-    /// All records of the topics for which `of` says so.
-    pub fn of(&self, wanted: impl Fn(Where) -> bool) -> impl Iterator<Item = (Where, i32, &Found)> {
+    /// Returns all records of the wanted topics.
+    pub fn of(&self, wanted: impl Fn(TopicRole) -> bool) -> impl Iterator<Item = (TopicRole, i32, &Found)> {
         let lists = self.found.iter().filter(move |((place, _), _)| wanted(*place));
         lists.flat_map(|((place, partition), list)| list.iter().map(|found| (*place, *partition, found)))
     }
 
-    /// What there is to tell, and when outputs were seen since this was last asked.
-    pub fn news(&mut self) -> Value {
+    /// Returns the counts, and the output times since the last report.
+    pub fn report(&mut self) -> Value {
         let flow = std::mem::take(&mut self.flow);
         let flow: BTreeMap<String, Vec<u64>> = flow.into_iter().map(|((t, p), at)| (format!("{t}/{p}"), at)).collect();
         let [sources, target, dead_letter] = self.counts;
-        json!({ "sources": sources, "target": target, "dead_letter": dead_letter, "reasons": self.reasons, "flow": flow })
+        json!({
+            "sources": sources, "target": target, "dead_letter": dead_letter, "reasons": self.reasons, "flow": flow,
+        })
     }
 
-    fn saw_output(&mut self, place: Where, origin: Origin) {
+    fn saw_output(&mut self, place: TopicRole, origin: Origin) {
         let (source, now) = ((origin.topic, origin.partition), now_ms());
         let times = self.flow.entry(source).or_default();
-        if times.last().is_none_or(|last| now >= last + GRAIN) {
+        if times.last().is_none_or(|last| now >= last + MIN_REPORT_GAP_MS) {
             times.push(now);
         }
-        if place != Where::Target || origin.fate != Fate::Plain {
+        if place != TopicRole::Target || origin.fate != Fate::Plain {
             return;
         }
         let progress = self.progress.entry((source, origin.client)).or_default();
@@ -115,24 +118,25 @@ impl Pass {
         }
     }
 
-    /// When a plain record was first seen in the target that came after this plain one, from its client and partition.
+    /// Returns the time at which the target first had a later plain record of the same client and partition.
     pub fn overtaken(&self, origin: Origin) -> Option<u64> {
         let progress = self.progress.get(&((origin.topic, origin.partition), origin.client))?;
         let later = progress.partition_point(|(_, sequence)| *sequence <= origin.sequence);
         progress.get(later).map(|(seen, _)| *seen)
     }
 
-    fn place(&self, topic: &str) -> Option<Where> {
+    fn place(&self, topic: &str) -> Option<TopicRole> {
         if topic == self.plan.target {
-            return Some(Where::Target);
+            return Some(TopicRole::Target);
         }
         if topic == self.plan.dead_letter {
-            return Some(Where::DeadLetter);
+            return Some(TopicRole::DeadLetter);
         }
         let source = self.plan.sources.iter().position(|source| source.name == topic)?;
-        Some(Where::Source(source as u8))
+        Some(TopicRole::Source(source as u8))
     }
 
+    /// Adds a message of any topic of the plan.
     pub fn take(&mut self, message: &BorrowedMessage<'_>) {
         let Some(place) = self.place(message.topic()) else { return };
         let mut headers: Vec<Header> = Vec::new();
@@ -143,16 +147,16 @@ impl Pass {
         let origin = origin.and_then(|(_, value)| Origin::parse(value.as_deref()?));
         let timestamp = message.timestamp().to_millis().unwrap_or(-1);
         let mut reason = None;
-        if place == Where::DeadLetter {
+        if place == TopicRole::DeadLetter {
             reason = origin.and_then(|origin| self.gained(&headers, origin, timestamp));
         }
         let all = content(message.key(), message.payload(), &headers);
-        // What a rejected record gains replaces what was called so before.
+        // The headers of a rejection replace earlier headers of the same names.
         headers.retain(|(name, _)| !THROTTLE_HEADERS.contains(&name.as_str()));
         let partitions = match place {
-            Where::Target => Some(crate::plan::TARGET_PARTITIONS),
-            Where::DeadLetter => Some(crate::plan::DEAD_LETTER_PARTITIONS),
-            Where::Source(_) => None,
+            TopicRole::Target => Some(crate::plan::TARGET_PARTITIONS),
+            TopicRole::DeadLetter => Some(crate::plan::DEAD_LETTER_PARTITIONS),
+            TopicRole::Source(_) => None,
         };
         let by_key = message.key().zip(partitions).map(|(key, partitions)| java_partition(key, partitions));
         let found = Found {
@@ -166,9 +170,9 @@ impl Pass {
             reason,
         };
         let kind = match place {
-            Where::Source(_) => 0,
-            Where::Target => 1,
-            Where::DeadLetter => 2,
+            TopicRole::Source(_) => 0,
+            TopicRole::Target => 1,
+            TopicRole::DeadLetter => 2,
         };
         self.counts[kind] += 1;
         if let (1.., Some(origin)) = (kind, origin) {
@@ -177,7 +181,7 @@ impl Pass {
         self.found.entry((place, message.partition())).or_default().push(found);
     }
 
-    /// The reason of a rejected record; `None` if its last headers are not what they have to be.
+    /// Returns the reason of a rejected record; `None` if its last headers are not those of a rejection.
     fn gained(&mut self, headers: &[Header], origin: Origin, timestamp: i64) -> Option<Reason> {
         let gained = &headers[headers.len().checked_sub(THROTTLE_HEADERS.len())?..];
         let mut values = Vec::new();
@@ -207,7 +211,7 @@ impl Pass {
 }
 
 impl Found {
-    /// Whether it was part of a transaction that was to be aborted.
+    /// Tells whether the record was part of a transaction that the generator aborted.
     pub fn is_aborted(&self) -> bool {
         self.origin.is_some_and(|origin| origin.fate == Fate::Aborted)
     }

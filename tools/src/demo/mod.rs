@@ -89,18 +89,19 @@ impl From<ModeArg> for Mode {
 
 /// A Watermaster that runs in this process.
 pub trait Running {
+    type Error: Error + Send + Sync + 'static;
+
     /// Returns the address of the HTTP API.
     fn address(&self) -> SocketAddr;
 
-    /// Reports whether the service has stopped by itself.
-    fn has_stopped(&self) -> bool;
+    /// Reports whether the service has ended by itself.
+    fn has_ended(&self) -> bool;
 
     /// Drains and stops.
-    fn stop(self) -> Result<(), AnyError>;
+    fn stop(self) -> Result<(), Self::Error>;
 }
 
-/// An error of the program that runs the demo.
-pub type AnyError = Box<dyn Error + Send + Sync>;
+type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The demo can't be shown to its end.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +123,10 @@ enum DemoError {
 }
 
 /// Shows the demo with the Watermaster that `start` starts.
-pub fn run<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
+pub fn run<R: Running, E>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, E>) -> Exit
+where
+    E: Error + Send + Sync + 'static,
+{
     match show(args, start) {
         Ok(()) => Exit::Done,
         Err(error) => fail(Exit::Stopped, &error),
@@ -144,7 +148,10 @@ fn scenario(length: Duration) -> Scenario {
         .stretched(length)
 }
 
-fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Result<(), DemoError> {
+fn show<R: Running, E>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, E>) -> Result<(), DemoError>
+where
+    E: Error + Send + Sync + 'static,
+{
     let interrupts = signals::listen()?;
     let broker = Embedded::start(1)?;
     let config = config(args.mode.into(), args.shadow, &broker.bootstrap_servers());
@@ -155,12 +162,12 @@ fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, Any
     for topic in sources.chain([&service.target, &service.dead_letter]) {
         broker.create_topic(topic, PARTITIONS)?;
     }
-    let running = start(config).map_err(DemoError::Start)?;
+    let running = start(config).map_err(|error| DemoError::Start(error.into()))?;
     let address = running.address();
     eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
     let stage = Stage::new(address, kafka, service, args, interrupts);
-    let summary = stage.play(|| running.has_stopped());
-    let stopped = running.stop().map_err(DemoError::Stopped);
+    let summary = stage.play(|| running.has_ended());
+    let stopped = running.stop().map_err(|error| DemoError::Stopped(error.into()));
     if let Ok(Some(summary)) = &summary {
         match args.output.format {
             Output::Json => {
@@ -214,10 +221,10 @@ impl Stage {
     }
 
     /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
-    fn play(mut self, has_stopped: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
+    fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
         let deadline = Instant::now() + READY_TIMEOUT;
         while self.ask().is_none_or(|status| !status.ready) {
-            if has_stopped() {
+            if has_ended() {
                 return Err(DemoError::StoppedByItself);
             }
             if Instant::now() > deadline {
@@ -231,7 +238,7 @@ impl Stage {
             .unwrap_or_else(|errors| panic!("the scenario of the demo fits its service: {errors}"));
         let mut sent_at = vec![Vec::new(); plan.clients.len()];
         let mut session = Session::start(&self.kafka, &self.service, plan, true)?;
-        self.send(&mut session, &mut sent_at, has_stopped);
+        self.send(&mut session, &mut sent_at, has_ended);
         session.stop_sending();
         let settled = self.settle(&mut session);
         let account = session.finish()?;
@@ -241,10 +248,9 @@ impl Stage {
     }
 
     /// Shows the scenario until its end, an interrupt, or a reader that hung up. Notes when each client sent.
-    fn send(&mut self, session: &mut Session, sent_at: &mut [Vec<Duration>], has_stopped: impl Fn() -> bool) {
+    fn send(&mut self, session: &mut Session, sent_at: &mut [Vec<Duration>], has_ended: impl Fn() -> bool) {
         let mut next_ask = Instant::now();
-        while !session.account.played && self.view.is_watched() && !has_stopped() && self.interrupts.try_recv().is_err()
-        {
+        while !session.account.played && self.view.is_watched() && !has_ended() && self.interrupts.try_recv().is_err() {
             if let Ok(Event::Sent(sent)) = session.next_event(EVENT_TIMEOUT) {
                 sent_at[sent.attempt.client].push(sent.at);
             }

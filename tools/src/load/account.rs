@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use watermaster_kafka::load::Place;
+use watermaster_kafka::load::RecordPosition;
 
 use super::plan::Plan;
 use super::schedule::Shape;
@@ -20,7 +20,7 @@ pub enum Event {
     /// A record is about to be handed to the producer.
     Sent(Sent),
     /// The source topic has the record.
-    Delivered { number: usize, place: Place },
+    Delivered { number: usize, place: RecordPosition },
     /// The source topic may or may not have the record.
     Undelivered { number: usize, reason: String },
     /// The record came out of the target or the dead-letter topic.
@@ -81,7 +81,7 @@ impl ArrivalTime {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     attempt: Attempt,
-    place: Option<Place>,
+    place: Option<RecordPosition>,
     /// The producer refused the record or gave it up.
     undelivered: bool,
     /// The record came out, or is known to be lost.
@@ -184,7 +184,7 @@ impl Account {
     }
 
     /// Lists the delivered attempts that did not come out: number, topic of the client, place.
-    pub fn waiting(&self) -> impl Iterator<Item = (usize, usize, Place)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, usize, RecordPosition)> {
         let entries = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_waiting());
         entries
             .filter_map(|(number, entry)| Some((number, self.plan.clients[entry.attempt.client].topic, entry.place?)))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use watermaster_core::map;
 use watermaster_core::tracker::Tracker;
 use watermaster_kafka::KafkaError;
-use watermaster_kafka::load::{Place, committed};
+use watermaster_kafka::load::{RecordPosition, committed};
 use watermaster_kafka::record::SourceIndex;
 use watermaster_settings::{Kafka, Service};
 
@@ -63,7 +63,7 @@ fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), map::De
     Ok(())
 }
 
-fn partition_of(topic: usize, place: Place) -> Option<SourcePartition> {
+fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> {
     Some((SourceIndex(u16::try_from(topic).ok()?), place.partition))
 }
 
@@ -84,7 +84,7 @@ mod tests {
             let (shape, at) = (Shape { value_bytes: 1, key: 0 }, Duration::ZERO);
             let attempt = Attempt { client: 0, shape, number: 1, intended: at, due: at };
             account.apply(&Event::Sent(Sent { attempt, at }));
-            account.apply(&Event::Delivered { number, place: Place { partition: 3, offset: *offset } });
+            account.apply(&Event::Delivered { number, place: RecordPosition { partition: 3, offset: *offset } });
         }
         account
     }

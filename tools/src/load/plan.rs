@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::profile::Profile;
 use super::scenario::{Arrivals, ClientLoad, RetryPolicy, Scenario, ScenarioErrors};
 use super::schedule::Shape;
-use watermaster_settings::config::ConfigError;
+use watermaster_settings::config::{ConfigError, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 
 /// The records to send.
@@ -56,7 +56,7 @@ impl Plan {
                 }),
                 Err((key, problem, allowed)) => {
                     let service = Some(service.name.clone());
-                    let key = format!("client[{index}].{key}");
+                    let key = KeyPath::default().child("client").element(index).child(key);
                     errors.push(ConfigError { key, service, problem, allowed, origin: load.origin.clone() });
                 }
             }

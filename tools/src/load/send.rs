@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use watermaster_kafka::KafkaError;
-use watermaster_kafka::load::{Delivery, LoadProducer, Outgoing};
+use watermaster_kafka::load::{Delivery, LoadProducer, LoadRecord};
 
 use super::account::{Attempt, Event, Sent};
 use super::plan::Plan;
@@ -23,7 +23,7 @@ pub trait RecordSink {
     type Error: Display;
 
     /// Hands a record over without waiting. Returns `false` if the queue is full.
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, Self::Error>;
+    fn send(&mut self, outgoing: &LoadRecord<'_>) -> Result<bool, Self::Error>;
 
     /// Waits until the fate of all records is known, within a limit.
     fn flush(&mut self, limit: Duration);
@@ -32,7 +32,7 @@ pub trait RecordSink {
 impl<F: Fn(Delivery) + Send + Sync + 'static> RecordSink for LoadProducer<F> {
     type Error = KafkaError;
 
-    fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, KafkaError> {
+    fn send(&mut self, outgoing: &LoadRecord<'_>) -> Result<bool, KafkaError> {
         LoadProducer::send(self, outgoing)
     }
 
@@ -136,7 +136,7 @@ impl<'a, O: RecordSink> Player<'a, O> {
         let mut headers = vec![(HEADER, stamp.as_str())];
         headers.extend(client.header());
         let topic = &self.plan.topics[client.topic];
-        let outgoing = Outgoing { topic, number, key: key.as_deref(), value: &value, headers: &headers };
+        let outgoing = LoadRecord { topic, number, key: key.as_deref(), value: &value, headers: &headers };
         loop {
             match self.output.send(&outgoing) {
                 Ok(true) => return true,
@@ -187,7 +187,7 @@ mod tests {
     impl RecordSink for Recorder<'_> {
         type Error = &'static str;
 
-        fn send(&mut self, outgoing: &Outgoing<'_>) -> Result<bool, &'static str> {
+        fn send(&mut self, outgoing: &LoadRecord<'_>) -> Result<bool, &'static str> {
             self.asked += 1;
             if self.asked % 2 == 1 {
                 return Ok(false);

@@ -106,8 +106,8 @@ impl Session {
     }
 }
 
-fn event_of(Delivery { number, place }: Delivery) -> Event {
-    match place {
+fn event_of(Delivery { number, position }: Delivery) -> Event {
+    match position {
         Ok(place) => Event::Delivered { number, place },
         Err(reason) => Event::Undelivered { number, reason: reason.to_string() },
     }

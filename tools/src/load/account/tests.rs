@@ -68,7 +68,7 @@ fn clocks_that_differ_are_noticed() {
 
 fn event() -> impl Strategy<Value = Event> {
     let number = 0..12_usize;
-    let place = Place { partition: 0, offset: 5 };
+    let place = RecordPosition { partition: 0, offset: 5 };
     prop_oneof![
         4 => (0..2_usize, 1..4_u32).prop_map(|(client, attempt)| sent(client, attempt)),
         2 => number.clone().prop_map(move |number| Event::Delivered { number, place }),

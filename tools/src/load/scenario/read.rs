@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml_edit::{Item, TableLike, TomlError};
-use watermaster_settings::config::{self, ConfigError, Origin};
+use watermaster_settings::config::{self, ConfigError, KeyPath, Origin};
 
 use super::Rate;
 
@@ -28,7 +28,7 @@ pub enum ValueError {
     #[error("not one of these values")]
     Unknown,
     #[error("{0}")]
-    Duration(String),
+    Duration(#[source] config::ValueError),
     #[error("a text that is no number with a %")]
     Percent,
     #[error("{0} bytes long")]
@@ -54,7 +54,7 @@ impl<'a> Page<'a> {
 
     /// Returns the whole file as a table.
     pub fn root(&'a self, table: &'a dyn TableLike) -> Table<'a> {
-        Table { page: self, table, path: String::new(), line: None, known: RefCell::default() }
+        Table { page: self, table, path: KeyPath::default(), line: None, known: RefCell::default() }
     }
 
     /// Returns all errors, in the order of the file.
@@ -68,10 +68,10 @@ impl<'a> Page<'a> {
     pub fn syntax_error(&self, error: &TomlError) -> ConfigError {
         let line = error.span().map(|span| self.line_at(span.start));
         let problem = format!("is no TOML: {}", error.message().trim().replace('\n', "; "));
-        self.error("(file)".to_owned(), problem, "a file of TOML 1.0".to_owned(), line)
+        self.error(KeyPath::default(), problem, "a file of TOML 1.0".to_owned(), line)
     }
 
-    fn error(&self, key: String, problem: String, allowed: String, line: Option<usize>) -> ConfigError {
+    fn error(&self, key: KeyPath, problem: String, allowed: String, line: Option<usize>) -> ConfigError {
         ConfigError { key, service: None, problem, allowed, origin: self.origin(line) }
     }
 
@@ -88,7 +88,7 @@ impl<'a> Page<'a> {
 pub struct Table<'a> {
     page: &'a Page<'a>,
     table: &'a dyn TableLike,
-    path: String,
+    path: KeyPath,
     line: Option<usize>,
     /// Keys that were read.
     known: RefCell<Vec<&'static str>>,
@@ -133,9 +133,9 @@ impl<'a> Table<'a> {
     pub fn duration(&self, name: &'static str, default: Option<Duration>) -> Option<Duration> {
         self.value(name, default, "a duration with its unit, such as \"500ms\" or \"10s\", from 1ms to 7days", |item| {
             let range = Duration::from_millis(1)..=MAX_DURATION;
-            config::duration(&text(item)?, range).map_err(|error| match error.to_string() {
-                text if text.is_empty() => ValueError::OutOfRange,
-                text => ValueError::Duration(text),
+            config::duration(&text(item)?, range).map_err(|error| match error {
+                config::ValueError::NotAllowed => ValueError::OutOfRange,
+                error => ValueError::Duration(error),
             })
         })
     }
@@ -151,13 +151,13 @@ impl<'a> Table<'a> {
     pub fn tables(&self, name: &'static str) -> Vec<Table<'a>> {
         let Some(item) = self.item(name) else { return Vec::new() };
         let Some(tables) = item.as_array_of_tables() else {
-            let allowed = format!("tables, each headed [[{}]]", self.child(name));
+            let allowed = format!("tables, each headed [[{}]]", self.child(name).header());
             self.refuse(name, format!("is {}", item.type_name()), allowed);
             return Vec::new();
         };
         let table = |(at, table): (usize, &'a toml_edit::Table)| {
             let line = table.span().map(|span| self.page.line_at(span.start));
-            let path = format!("{}[{at}]", self.child(name));
+            let path = self.child(name).element(at);
             Table { page: self.page, table, path, line, known: RefCell::default() }
         };
         tables.iter().enumerate().map(table).collect()
@@ -199,8 +199,8 @@ impl<'a> Table<'a> {
         self.table.get(name)
     }
 
-    fn child(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    fn child(&self, name: &str) -> KeyPath {
+        self.path.child(name)
     }
 
     fn line_of(&self, name: &str) -> Option<usize> {

@@ -70,7 +70,7 @@ fn all_errors_are_reported_with_their_lines() {
     let text = "seed = -1\nspeed = 3\n[[client]]\nid = \"\"\n[[client.phase]]\nkind = \"steady\"\nrate = \"much\"\n\
                 [[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"dance\"\n[[client]]\nid = \"b\"\nretry = 3\n";
     let errors = parse(text).unwrap_err();
-    let found: Vec<_> = errors.0.iter().map(|error| (error.key.as_str(), error.origin.to_string())).collect();
+    let found: Vec<_> = errors.0.iter().map(|error| (error.key.to_string(), error.origin.to_string())).collect();
     let expected = [
         ("seed", 1),
         ("speed", 2),
@@ -81,7 +81,7 @@ fn all_errors_are_reported_with_their_lines() {
         ("client[2].phase", 12),
         ("client[2].retry", 14),
     ];
-    assert_eq!(found, expected.map(|(key, line)| (key, format!("s.toml:{line}"))), "{errors}");
+    assert_eq!(found, expected.map(|(key, line)| (key.to_owned(), format!("s.toml:{line}"))), "{errors}");
     let text = errors.to_string();
     assert!(text.starts_with("scenario: 8 errors"), "{text}");
     assert!(text.contains("allowed: \"steady\" or \"ramp\" or \"burst\" or \"campaign\""), "{text}");

@@ -1,0 +1,80 @@
+//! The properties of a consumer and the name of its group.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use watermaster_settings::{self as settings, GroupProtocol};
+
+use crate::client;
+
+/// Defaults of a member of a classic group. In other groups the brokers decide these, and librdkafka refuses them.
+const CLASSIC_DEFAULTS: &[(&str, &str)] = &[
+    // The partitions of a dead instance move after this time; librdkafka's default is 45 s.
+    ("session.timeout.ms", "10000"),
+    ("heartbeat.interval.ms", "3000"),
+];
+
+/// The time that a classic group leaves its members for a rebalance, and librdkafka's default of it.
+const MAX_POLL_INTERVAL: (&str, &str) = ("max.poll.interval.ms", "300000");
+/// The time in which a client finds a coordinator that has moved.
+const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Defaults that the user may change.
+const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
+    // The pause in fetching once the queue below is full; librdkafka's default is a second.
+    ("fetch.queue.backoff.ms", "10"),
+    ("fetch.wait.max.ms", "100"),
+    // Bounds on records fetched ahead, over all partitions together; one fetch from each broker may exceed them.
+    // librdkafka counts the bytes of values, not of keys and headers, so the number of records is bounded, too.
+    ("queued.max.messages.kbytes", "16384"),
+    ("queued.min.messages", "20000"),
+    ("fetch.max.bytes", "16777216"),
+];
+
+/// Properties that delivery depends on.
+const FORCED_PROPERTIES: &[(&str, &str)] = &[
+    // Makes committed offsets wait for pending transactions, too.
+    ("isolation.level", "read_committed"),
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    // `assign` decides where a partition starts, never a default.
+    ("auto.offset.reset", "error"),
+    ("allow.auto.create.topics", "false"),
+    // Each end of a partition would be an error.
+    ("enable.partition.eof", "false"),
+];
+
+/// Returns the configuration of a service's consumer.
+pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service) -> ClientConfig {
+    let mut config = match kafka.group_protocol {
+        GroupProtocol::Classic => {
+            let defaults = [CLASSIC_DEFAULTS, DEFAULT_PROPERTIES].concat();
+            let mut config = client::config(kafka, &defaults, FORCED_PROPERTIES);
+            config.set("partition.assignment.strategy", "cooperative-sticky");
+            config
+        }
+        GroupProtocol::Consumer => {
+            let mut config = client::config(kafka, DEFAULT_PROPERTIES, FORCED_PROPERTIES);
+            config.set("group.protocol", "consumer");
+            config
+        }
+    };
+    config.set("group.id", group_id(kafka, service));
+    config
+}
+
+/// Returns the longest time, with some to spare, that joining the group takes if its coordinator answers.
+pub fn joins_within(kafka: &settings::Kafka) -> Duration {
+    let rebalance = match kafka.group_protocol {
+        // A new member gets in when all others have given back their partitions.
+        GroupProtocol::Classic => client::time(kafka, MAX_POLL_INTERVAL),
+        // The first heartbeat lets a new member in.
+        GroupProtocol::Consumer => Duration::ZERO,
+    };
+    rebalance + COORDINATOR_TIMEOUT
+}
+
+/// Returns the name of a service's consumer group.
+pub fn group_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+    format!("{}.{}", kafka.group_id, service.name)
+}

@@ -1,0 +1,233 @@
+//! The consumer: polls events and records, commits, pauses and resumes.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::BorrowedMessage;
+use watermaster_settings::{self as settings, OnForeignOffset};
+
+use super::commit::{CommitError, CommitFailure, CommitRequests, Offsets, PartitionCommit};
+use super::config::{config, group_id};
+use crate::assign::{self, Committed, StartRules};
+use crate::client::KafkaError;
+use crate::end_probe::{EndProbe, Holes};
+use crate::event::Event;
+use crate::ffi::{self, GroupMetadata};
+use crate::membership::Membership;
+use crate::record::{Record, SourceIndex};
+use crate::topics::{SourcePartition, Topics};
+
+/// The one consumer of a service. Its group is `<group_id>.<service>`.
+pub struct Consumer {
+    /// Dropped before its client.
+    commits: CommitRequests,
+    paused: RefCell<BTreeSet<SourcePartition>>,
+    last_source: Cell<SourceIndex>,
+    end_probe: RefCell<EndProbe>,
+    pub(super) topics: Arc<Topics>,
+    pub(super) base: BaseConsumer<Membership>,
+}
+
+impl Consumer {
+    /// Makes a member of the service's group that reads all its sources. No broker is contacted before
+    /// [`poll`](Consumer::poll).
+    ///
+    /// With `accept_foreign_offsets`, reading starts at any committed offset, and nothing beyond it counts as
+    /// completed.
+    pub fn new(
+        kafka: &settings::Kafka,
+        service: &settings::Service,
+        accept_foreign_offsets: bool,
+    ) -> Result<Consumer, KafkaError> {
+        Consumer::with_config(config(kafka, service), kafka, service, accept_foreign_offsets)
+    }
+
+    pub(super) fn with_config(
+        config: ClientConfig,
+        kafka: &settings::Kafka,
+        service: &settings::Service,
+        accept_foreign_offsets: bool,
+    ) -> Result<Consumer, KafkaError> {
+        let rules = StartRules {
+            start_from: kafka.start_from,
+            on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
+            on_data_loss: kafka.on_data_loss,
+        };
+        let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str()))?);
+        let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
+        let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
+        base.subscribe(&topics.names())?;
+        Ok(Consumer {
+            commits: CommitRequests::new(base.client()),
+            paused: RefCell::default(),
+            last_source: Cell::new(SourceIndex(0)),
+            end_probe: RefCell::new(EndProbe::new(config, Arc::clone(&topics))),
+            topics,
+            base,
+        })
+    }
+
+    /// Returns the next event, in order: an assignment or revocation comes before any record polled after it.
+    ///
+    /// Blocks for `timeout`, or for some seconds while partitions are being assigned or brokers are away.
+    pub fn poll(&self, timeout: Duration) -> Event<'_> {
+        let membership = self.base.context();
+        if membership.is_busy() {
+            membership.poll_pending(&self.base, &self.paused.borrow());
+            if let Some(event) = self.next_event() {
+                return event;
+            }
+        }
+        // An error that is returned here has been reported to the context before.
+        if let Some(Ok(message)) = self.base.poll(timeout)
+            && let Some(source) = self.source(&message)
+        {
+            return Event::Record(Record { message, source });
+        }
+        self.next_event().unwrap_or(Event::Idle)
+    }
+
+    fn next_event(&self) -> Option<Event<'static>> {
+        let event = self.base.context().next_event()?;
+        if let Event::Revoked { partitions, .. } = &event {
+            self.forget_pauses(partitions);
+        }
+        Some(event)
+    }
+
+    fn forget_pauses(&self, partitions: &[SourcePartition]) {
+        let mut paused = self.paused.borrow_mut();
+        partitions.iter().for_each(|partition| _ = paused.remove(partition));
+    }
+
+    /// Returns the source of a message. Records come in runs of one topic, so the last source is tried first.
+    fn source(&self, message: &BorrowedMessage<'_>) -> Option<SourceIndex> {
+        if ffi::topic_name(message) != self.topics.c_name(self.last_source.get()).as_c_str() {
+            self.last_source.set(self.topics.find(message.topic())?);
+        }
+        Some(self.last_source.get())
+    }
+
+    /// Commits offsets with their maps and waits for the answer: at most 15 s, and as long as `go_on`, asked ten times
+    /// a second, returns true.
+    ///
+    /// A long list takes several requests, in order; after an error those before it may have succeeded.
+    pub fn commit(&self, commits: &[PartitionCommit], go_on: impl FnMut() -> bool) -> Result<(), CommitError> {
+        self.check_ownership(commits)?;
+        self.commit_unchecked(commits, go_on)
+    }
+
+    pub(super) fn commit_unchecked(
+        &self,
+        commits: &[PartitionCommit],
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<(), CommitError> {
+        self.commits.send(self.base.client(), commits, &self.topics, &mut go_on)?;
+        self.base.context().reached();
+        Ok(())
+    }
+
+    /// Returns offsets with their maps for the producer to commit, fenced by the current membership. To be taken before
+    /// the transaction begins: if the group moves on meanwhile, the broker refuses them.
+    pub fn transaction_offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
+        self.check_ownership(commits)?;
+        let group = GroupMetadata::of(self.base.client()).ok_or(CommitError::Lost(CommitFailure::NotMember))?;
+        Ok(Offsets::new(commits, &self.topics, group))
+    }
+
+    /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
+    /// long as the group is empty: such a commit could undo one by the partition's next owner.
+    pub(super) fn check_ownership(&self, commits: &[PartitionCommit]) -> Result<(), CommitError> {
+        if self.base.assignment_lost() || !ffi::is_member(self.base.client()) {
+            return Err(CommitError::Lost(CommitFailure::NotMember));
+        }
+        let membership = self.base.context();
+        match commits.iter().find(|commit| !membership.owns(commit.address())) {
+            Some(commit) => {
+                let topic = self.topics.name(commit.source).to_owned();
+                Err(CommitError::Lost(CommitFailure::NotAssigned { topic, partition: commit.partition }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Returns true if the consumer is a member of its group, as far as it knows. Not for the hot path: librdkafka's
+    /// own thread answers.
+    pub fn belongs(&self) -> bool {
+        let metadata = GroupMetadata::of(self.base.client());
+        // An expelled consumer keeps its old generation until it joins again.
+        let expelled = self.base.context().expelled_from();
+        !self.base.assignment_lost() && metadata.is_some_and(|metadata| Some(metadata.generation()) != expelled)
+    }
+
+    /// Returns the group's committed offsets with their unchanged metadata, after pending transactions have ended.
+    pub fn committed(
+        &self,
+        partitions: &[SourcePartition],
+        timeout: Duration,
+    ) -> Result<Vec<(SourcePartition, Committed)>, KafkaError> {
+        Ok(assign::committed(&self.base, &self.topics, partitions, timeout)?)
+    }
+
+    /// Returns the offset after the last stable record of each partition for which a broker answers in time.
+    pub fn highs(&self, partitions: &[SourcePartition], timeout: Duration) -> HashMap<SourcePartition, i64> {
+        assign::highs(&self.base, &self.topics, partitions, timeout)
+    }
+
+    /// Returns the high watermark that came with the last fetch, without asking a broker. While transactions are open
+    /// it lies beyond the last stable record; only [`highs`](Consumer::highs) tells that.
+    pub fn cached_high(&self, source: SourceIndex, partition: i32) -> Option<i64> {
+        ffi::cached_high(self.base.client(), self.topics.c_name(source), partition)
+    }
+
+    /// Starts to look for records behind these offsets; [`holes`](Consumer::holes) returns the result later.
+    pub fn probe_ends(&self, offsets: Vec<(SourcePartition, i64)>) {
+        self.end_probe.borrow_mut().start(offsets);
+    }
+
+    /// Returns offsets without records, found since the last call. Positions out of range are left to
+    /// [`poll`](Consumer::poll).
+    pub fn holes(&self) -> Vec<Holes> {
+        let found = self.end_probe.borrow_mut().take_found();
+        if found.out_of_range {
+            self.base.context().suspect_positions();
+        }
+        found.holes
+    }
+
+    /// Notes that no record is left before this offset, although none was read up to it: only holes came last.
+    pub fn passed(&self, partition: SourcePartition, offset: i64) {
+        self.base.context().move_to(partition, offset);
+    }
+
+    /// Stops reading these partitions. librdkafka drops the records fetched ahead: not for frequent use.
+    pub fn pause(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
+        self.paused.borrow_mut().extend(partitions);
+        Ok(self.base.pause(&self.topics.list(partitions))?)
+    }
+
+    /// Reads these partitions again.
+    pub fn resume(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
+        self.forget_pauses(partitions);
+        Ok(self.base.resume(&self.topics.list(partitions))?)
+    }
+
+    /// Leaves the group, so that other members need not wait for the session to time out. Returns false if leaving took
+    /// longer than `timeout`; it goes on in the background then.
+    pub fn close(self, timeout: Duration) -> bool {
+        let (done, closed) = mpsc::channel();
+        // Dropping the client closes it, which may take any time.
+        let closing = thread::Builder::new().name("kafka-close".to_owned()).spawn(move || {
+            drop(self);
+            done.send(())
+        });
+        closing.is_ok() && closed.recv_timeout(timeout).is_ok()
+    }
+}

@@ -1,0 +1,60 @@
+//! Events that a consumer reports to the engine.
+
+use watermaster_core::map::{DecodeError, Map};
+
+use crate::consumer_error::{FatalConsumerError, Outage, Reported};
+use crate::record::{Record, SourceIndex};
+use crate::topics::SourcePartition;
+
+/// An event of a consumer.
+#[derive(Debug)]
+pub enum Event<'c> {
+    /// Nothing for the caller to do.
+    Idle,
+    /// Partitions were assigned, and will be read from their `base` on.
+    Assigned(Vec<Assignment>),
+    /// Partitions were revoked. If they are `lost`, another member may own them already.
+    Revoked { partitions: Vec<SourcePartition>, lost: bool },
+    /// A record was read.
+    Record(Record<'c>),
+    /// A committed offset is foreign (`on_foreign_offset = "stop"`): the service has to stop.
+    Refused(ForeignOffset),
+    /// Records were deleted before they were read (`on_data_loss = "continue"`): reading goes on at `to`.
+    Skipped { source: SourceIndex, partition: i32, from: i64, to: i64 },
+    /// No broker can be reached.
+    Down(Outage),
+    /// The connection to one broker broke: its partitions are not read until it is back or another broker leads them.
+    BrokerLost(Reported),
+    /// Brokers can be reached again.
+    Up,
+    /// The service has to stop.
+    Fatal(FatalConsumerError),
+}
+
+/// An assigned partition.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    pub source: SourceIndex,
+    pub partition: i32,
+    /// The first offset that is read.
+    pub base: i64,
+    /// Offsets completed beyond `base`, and recent admissions.
+    pub map: Map,
+    /// The first offset that exists.
+    pub low: i64,
+    /// The offset after the last (stable) record.
+    pub high: i64,
+    /// The number of records that were deleted before they were read.
+    pub lost: u64,
+    /// True if `base` is not the committed offset: commit it before the first record is read.
+    pub commit_first: bool,
+}
+
+/// An offset committed by another program.
+#[derive(Debug, Clone)]
+pub struct ForeignOffset {
+    pub topic: String,
+    pub partition: i32,
+    pub offset: i64,
+    pub why: DecodeError,
+}

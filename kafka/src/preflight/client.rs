@@ -1,0 +1,205 @@
+//! Asks brokers about themselves and their topics.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ConfigResourceResult};
+use rdkafka::admin::{OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use watermaster_settings::{Delivery, GroupProtocol, Kafka};
+
+use super::TRANSACTION_LOG;
+use super::brokers::BrokerFacts;
+use super::problem::Problem;
+use super::topics::TopicFacts;
+use crate::client::{self, LoggingContext};
+
+/// The time that brokers have to know a topic: one of them may have just started, or the topic may be new.
+const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
+const MISSING_TOPIC_INTERVAL: Duration = Duration::from_millis(300);
+/// One attempt to reach a broker; librdkafka's errors are collected between two attempts.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The error that no broker answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\" within {seconds} s: {last_error}")]
+pub struct Unreachable {
+    pub bootstrap_servers: String,
+    pub seconds: u64,
+    pub last_error: String,
+}
+
+/// A connection for questions. It is a consumer's, since only consumers don't create the topics that they ask for.
+pub(super) struct PreflightClient {
+    consumer: BaseConsumer<LastError>,
+    config: ClientConfig,
+    began: Instant,
+}
+
+/// The context that remembers the last error.
+#[derive(Default)]
+struct LastError(Mutex<Option<String>>);
+
+impl ClientContext for LastError {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: ClientError, reason: &str) {
+        // That all brokers are down follows an error with the reason.
+        if error.rdkafka_error_code() != Some(Code::AllBrokersDown) {
+            *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(reason.to_owned());
+        }
+    }
+}
+
+impl ConsumerContext for LastError {}
+
+impl PreflightClient {
+    /// Connects to a broker.
+    pub fn new(kafka: &Kafka, timeout: Duration) -> Result<PreflightClient, Unreachable> {
+        let unreachable = |last_error: String| Unreachable {
+            bootstrap_servers: kafka.bootstrap_servers.clone(),
+            seconds: timeout.as_secs(),
+            last_error,
+        };
+        let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
+        let consumer: BaseConsumer<LastError> =
+            config.create_with_context(LastError::default()).map_err(|error| unreachable(error.to_string()))?;
+        let client = PreflightClient { consumer, config, began: Instant::now() };
+        if client.connect(timeout) {
+            return Ok(client);
+        }
+        let last = client.consumer.context().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        Err(unreachable(last.unwrap_or_else(|| Code::OperationTimedOut.to_string())))
+    }
+
+    fn connect(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let answer = self.consumer.client().fetch_cluster_id(left.min(CONNECT_TIMEOUT));
+            self.consumer.poll(Duration::ZERO);
+            if answer.is_some() || left.is_zero() {
+                return answer.is_some();
+            }
+        }
+    }
+
+    /// Returns partitions and replicas of a topic.
+    pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
+        loop {
+            let found = self.look_up(topic, timeout);
+            if !matches!(found, Err(Problem::MissingTopic)) || self.began.elapsed() >= MISSING_TOPIC_TIMEOUT {
+                return found;
+            }
+            thread::sleep(MISSING_TOPIC_INTERVAL);
+        }
+    }
+
+    fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
+        let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(Problem::TopicUnanswered)?;
+        let found = metadata.topics().first().ok_or(Problem::MissingTopic)?;
+        let partitions = found.partitions();
+        match found.error().map(Code::from) {
+            None if partitions.is_empty() => Err(Problem::MissingTopic),
+            None => {
+                let replication = partitions.iter().map(|partition| partition.replicas().len()).min().unwrap_or(0);
+                Ok(TopicFacts { partitions: partitions.len(), replication, ..TopicFacts::default() })
+            }
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(Problem::MissingTopic),
+            Some(Code::TopicAuthorizationFailed) => Err(Problem::HiddenTopic),
+            Some(Code::InvalidTopic) => Err(Problem::InvalidTopicName),
+            Some(code) => Err(Problem::TopicRefused(code)),
+        }
+    }
+
+    /// Returns the configuration of each topic that the broker describes.
+    pub fn topic_configs(
+        &self,
+        topics: &[&str],
+        timeout: Duration,
+    ) -> Result<BTreeMap<String, ConfigResource>, ClientError> {
+        let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
+        // Any broker knows; unless one is named, librdkafka waits for the controller, which the embedded broker never
+        // tells.
+        let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
+        let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
+        let answers = self.configs(&resources, broker, timeout)?;
+        Ok(answers.into_iter().filter_map(topic_config).collect())
+    }
+
+    fn configs(
+        &self,
+        resources: &[ResourceSpecifier<'_>],
+        broker: Option<i32>,
+        timeout: Duration,
+    ) -> Result<Vec<ConfigResourceResult>, ClientError> {
+        let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
+        let admin: AdminClient<LoggingContext> = self.config.create_with_context(LoggingContext)?;
+        block_on(admin.describe_configs(resources, &options))
+    }
+
+    /// Returns facts about the brokers, if the configuration depends on them.
+    pub fn broker_facts(&self, kafka: &Kafka, timeout: Duration) -> BrokerFacts {
+        let transactions = kafka.delivery == Delivery::ExactlyOnce;
+        if !transactions && kafka.group_protocol == GroupProtocol::Classic {
+            return BrokerFacts::default();
+        }
+        let cluster_id = self.consumer.client().fetch_cluster_id(timeout);
+        let Ok(metadata) = self.consumer.fetch_metadata(Some(TRANSACTION_LOG), timeout) else {
+            return BrokerFacts { cluster_id, ..BrokerFacts::default() };
+        };
+        let broker = metadata.orig_broker_id();
+        let answers = self.configs(&[ResourceSpecifier::Broker(broker)], Some(broker), timeout);
+        let config = answers.ok().and_then(|answers| answers.into_iter().find_map(Result::ok));
+        let entries = |config: ConfigResource| {
+            config.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect()
+        };
+        let log = metadata.topics().first();
+        let partitions = log.map_or(&[][..], |topic| topic.partitions());
+        let error = log.and_then(|topic| topic.error()).map(Code::from);
+        BrokerFacts {
+            cluster_id,
+            brokers: metadata.brokers().len(),
+            config: config.map(entries),
+            transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
+            transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),
+        }
+    }
+}
+
+fn topic_config(answer: ConfigResourceResult) -> Option<(String, ConfigResource)> {
+    let config = answer.ok()?;
+    match &config.specifier {
+        OwnedResourceSpecifier::Topic(topic) => Some((topic.clone(), config)),
+        OwnedResourceSpecifier::Group(_) | OwnedResourceSpecifier::Broker(_) => None,
+    }
+}
+
+/// Runs a future that another thread completes, with or without a runtime around it.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => thread::park(),
+        }
+    }
+}

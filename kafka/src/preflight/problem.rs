@@ -1,0 +1,154 @@
+//! Findings of the checks, with their severity and text.
+
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+
+use super::TRANSACTION_LOG;
+
+/// A finding of a check.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    pub severity: Severity,
+    /// The service that it is about, unless it is about the brokers.
+    pub service: Option<String>,
+    pub topic: Option<String>,
+    pub problem: Problem,
+}
+
+/// The severity of a finding. With an error, its service can't work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    Info,
+    Warning,
+    Error,
+}
+
+/// A problem that was found. The text says how to resolve it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Problem {
+    // ## A topic
+    #[error("does not exist: create it")]
+    MissingTopic,
+    #[error("may not be seen: grant DESCRIBE, and READ on sources or WRITE on target and dead-letter topics")]
+    HiddenTopic,
+    #[error("is not a topic name that Kafka accepts")]
+    InvalidTopicName,
+    #[error("can't be looked up: {0}")]
+    TopicUnanswered(#[source] ClientError),
+    #[error("can't be looked up: {0}")]
+    TopicRefused(Code),
+    #[error("min.insync.replicas is {insync}, more than its {replicas} replicas: brokers may refuse every record")]
+    TooFewReplicas { insync: u64, replicas: usize },
+    #[error(
+        "max.message.bytes is {bytes}, too little for the sources' records of up to {largest}{}: set it to {}",
+        if *.headers > 0 { " and the throttle headers" } else { "" },
+        .largest.saturating_add(*.headers)
+    )]
+    SmallRecords { bytes: u64, largest: u64, headers: u64 },
+    #[error("has {replicas} replicas, the sources have {sources}")]
+    FewerReplicas { replicas: u64, sources: u64 },
+    #[error("min.insync.replicas is {insync}, the sources' is {sources}")]
+    FewerInSync { insync: u64, sources: u64 },
+    #[error("is compacted: it refuses records without a key, and drops older ones of the same key")]
+    Compacted,
+    #[error("limits and retention of topics were not checked: {0}")]
+    ConfigsUnanswered(#[source] ClientError),
+
+    // ## Transactions
+    #[error(
+        "the embedded broker's transactions are not reliable: kafka.delivery = \"exactly_once\" needs a real one \
+         (\"at_least_once\" works here)"
+    )]
+    EmbeddedTransactions,
+    #[error(
+        "transaction.timeout.ms is {timeout}, the brokers allow {allowed} (transaction.max.timeout.ms): \
+         set it to {allowed} or less in [kafka.properties]"
+    )]
+    LongTransactions { timeout: u128, allowed: u64 },
+    #[error(
+        "the transactions' log may not be seen; if it does not exist yet, transactions can't begin: the brokers want \
+         {wanted} replicas of it (transaction.state.log.replication.factor), but there are only {brokers} brokers. \
+         Grant DESCRIBE on {TRANSACTION_LOG} to have this checked, or ignore it if transactions work in this cluster"
+    )]
+    HiddenLogOfTooFewBrokers { wanted: u64, brokers: usize },
+    #[error("the transactions' log was not checked: grant DESCRIBE on {TRANSACTION_LOG}, or ignore this")]
+    HiddenLog,
+    #[error(
+        "transactions can't begin: the brokers want {wanted} replicas of their log \
+         (transaction.state.log.replication.factor), but there are only {brokers} brokers"
+    )]
+    TooFewBrokers { wanted: u64, brokers: usize },
+    #[error(
+        "the transactions' log has {replicas} replicas, transaction.state.log.min.isr is {insync}: \
+         transactions may never commit"
+    )]
+    ThinLog { replicas: usize, insync: u64 },
+    #[error("the transactions' log has 1 replica: without its broker nothing is delivered")]
+    SingleLog,
+    #[error("a transactional producer can't be made: {0}")]
+    NoProducer(#[source] ClientError),
+    #[error(
+        "not allowed to use the transactional id {probe}: exactly_once needs WRITE and DESCRIBE on {id} or, better, on \
+         all that begin so"
+    )]
+    TransactionalIdDenied { probe: String, id: String },
+    #[error("not allowed to write idempotently: grant IDEMPOTENT_WRITE on the cluster")]
+    IdempotentWriteDenied,
+    #[error("transaction.timeout.ms is {timeout}, more than the brokers allow (transaction.max.timeout.ms)")]
+    TransactionTimeoutRefused { timeout: u128 },
+    #[error("the brokers know no transactions: kafka.delivery = \"exactly_once\" can't work with them")]
+    NoTransactions,
+    #[error("no transaction could be prepared within {seconds} s: {reason} ({code})")]
+    TransactionFailed { seconds: u64, reason: String, code: Code },
+
+    // ## Group protocol
+    #[error(
+        "the partitions of a dead instance move after {session} (group.consumer.session.timeout.ms), \
+         unless the group has a configuration of its own"
+    )]
+    SessionTimeout { session: humantime::FormattedDuration },
+    #[error(
+        "the brokers do not know kafka.group_protocol = \"consumer\" ({PROTOCOLS} is \"{protocols}\"): \
+         {PROTOCOL_ADVICE}"
+    )]
+    UnknownGroupProtocol { protocols: String },
+    #[error(
+        "the brokers do not say whether they know kafka.group_protocol = \"consumer\"; if the service never joins: \
+         {PROTOCOL_ADVICE}"
+    )]
+    UnclearGroupProtocol,
+}
+
+/// The brokers' configuration of the group protocols.
+pub(super) const PROTOCOLS: &str = "group.coordinator.rebalance.protocols";
+const PROTOCOL_ADVICE: &str = "set it to \"classic\", or use Apache Kafka 4.0 or later";
+
+impl Problem {
+    fn severity(&self) -> Severity {
+        match self {
+            Problem::ConfigsUnanswered(_) | Problem::HiddenLog | Problem::SessionTimeout { .. } => Severity::Info,
+            Problem::TooFewReplicas { .. }
+            | Problem::SmallRecords { .. }
+            | Problem::FewerReplicas { .. }
+            | Problem::FewerInSync { .. }
+            | Problem::Compacted
+            | Problem::HiddenLogOfTooFewBrokers { .. }
+            | Problem::ThinLog { .. }
+            | Problem::SingleLog
+            | Problem::TransactionalIdDenied { .. }
+            | Problem::UnclearGroupProtocol => Severity::Warning,
+            _ => Severity::Error,
+        }
+    }
+
+    pub(super) fn of_brokers(self) -> Finding {
+        Finding { severity: self.severity(), service: None, topic: None, problem: self }
+    }
+
+    pub(super) fn of_service(self, service: &str) -> Finding {
+        Finding { service: Some(service.to_owned()), ..self.of_brokers() }
+    }
+
+    pub(super) fn of_topic(self, service: &str, topic: &str) -> Finding {
+        Finding { topic: Some(topic.to_owned()), ..self.of_service(service) }
+    }
+}

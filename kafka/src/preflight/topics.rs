@@ -1,0 +1,73 @@
+//! Compares the topics of a service: target and dead-letter topic must accept all records of the sources.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdkafka::admin::ConfigResource;
+use watermaster_settings::Service;
+
+use super::problem::{Finding, Problem};
+
+/// Room for the headers that a rejected record gains, with names of the greatest length.
+const HEADER_ROOM: u64 = 2048;
+
+/// Properties of a topic; `None` where the broker does not tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TopicFacts {
+    pub partitions: usize,
+    pub replication: usize,
+    pub max_message_bytes: Option<u64>,
+    pub min_insync_replicas: Option<u64>,
+    /// `Duration::MAX` if unlimited.
+    pub retention: Option<Duration>,
+    pub compacted: Option<bool>,
+}
+
+impl TopicFacts {
+    pub(super) fn apply(&mut self, config: &ConfigResource) {
+        let value = |name: &str| config.get(name)?.value.clone();
+        let number = |name: &str| value(name)?.parse::<i64>().ok();
+        self.max_message_bytes = number("max.message.bytes").and_then(|bytes| bytes.try_into().ok());
+        self.min_insync_replicas = number("min.insync.replicas").and_then(|count| count.try_into().ok());
+        self.retention = number("retention.ms").map(|ms| ms.try_into().map_or(Duration::MAX, Duration::from_millis));
+        self.compacted = value("cleanup.policy").map(|policy| policy.contains("compact"));
+    }
+}
+
+/// Returns the names of all topics of a service.
+pub(super) fn of(service: &Service) -> impl Iterator<Item = &str> {
+    let outputs = [service.target.as_str(), service.dead_letter.as_str()];
+    service.sources.iter().map(|source| source.topic.as_str()).chain(outputs)
+}
+
+/// Compares target and dead-letter topic with the sources, and each topic with its own replicas.
+pub(super) fn compare(service: &Service, topics: &BTreeMap<String, TopicFacts>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut find = |topic: &str, problem: Option<Problem>| {
+        findings.extend(problem.map(|problem| problem.of_topic(&service.name, topic)));
+    };
+    let sources: Vec<_> = service.sources.iter().filter_map(|source| topics.get(&source.topic)).collect();
+    let most = |of: fn(&TopicFacts) -> Option<u64>| sources.iter().filter_map(|facts| of(facts)).max();
+    let largest = most(|facts| facts.max_message_bytes);
+    let replication = most(|facts| u64::try_from(facts.replication).ok());
+    let insync = most(|facts| facts.min_insync_replicas);
+    for (topic, headers) in [(&service.target, 0), (&service.dead_letter, HEADER_ROOM)] {
+        let Some(facts) = topics.get(topic) else { continue };
+        let below = |own: Option<u64>, sources: Option<u64>| Some((own?, sources?)).filter(|(own, most)| own < most);
+        let room = facts.max_message_bytes.zip(largest);
+        let room = room.filter(|(bytes, largest)| *bytes < largest.saturating_add(headers));
+        find(topic, room.map(|(bytes, largest)| Problem::SmallRecords { bytes, largest, headers }));
+        let fewer = below(Some(facts.replication as u64), replication);
+        find(topic, fewer.map(|(replicas, sources)| Problem::FewerReplicas { replicas, sources }));
+        let fewer = below(facts.min_insync_replicas, insync);
+        find(topic, fewer.map(|(insync, sources)| Problem::FewerInSync { insync, sources }));
+        find(topic, (facts.compacted == Some(true)).then_some(Problem::Compacted));
+    }
+    for topic in of(service) {
+        // Such a topic may refuse every record.
+        if let Some(&TopicFacts { replication: replicas, min_insync_replicas: Some(insync), .. }) = topics.get(topic) {
+            find(topic, (insync > replicas as u64).then_some(Problem::TooFewReplicas { insync, replicas }));
+        }
+    }
+    findings
+}

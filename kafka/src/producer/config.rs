@@ -1,0 +1,96 @@
+//! The properties of a producer.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use watermaster_settings::{self as settings, Delivery};
+
+use crate::client;
+
+/// Limits that the topics set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest batch, in bytes: at most the smaller `max.message.bytes` of target and dead-letter topic. A single
+    /// record may be larger, since it may compress; the broker decides.
+    pub batch_bytes: u64,
+}
+
+impl Limits {
+    /// librdkafka's default.
+    const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
+
+    /// Returns the limits for topics with these `max.message.bytes`.
+    pub fn of_topics(max_message_bytes: impl IntoIterator<Item = u64>) -> Limits {
+        let smallest = max_message_bytes.into_iter().min().unwrap_or(u64::MAX);
+        Limits { batch_bytes: smallest.clamp(1, Self::DEFAULT_BATCH_BYTES) }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { batch_bytes: Self::DEFAULT_BATCH_BYTES }
+    }
+}
+
+/// Defaults that the user may change.
+const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
+    // A round waits for its last batch: with 1 ms, 9 % more records a second were forwarded than with 5 ms, in the same
+    // processor time.
+    ("linger.ms", "1"),
+    ("compression.type", "lz4"),
+    // The broker decides about the size: it sees the compressed size, librdkafka does not.
+    ("message.max.bytes", "1000000000"),
+    // The wait after CONCURRENT_TRANSACTIONS or for a new leader; librdkafka's default is 100 ms.
+    ("retry.backoff.ms", "10"),
+    ("retry.backoff.max.ms", "50"),
+];
+
+/// The default without transactions: no timeout. librdkafka retries in order and without duplicates, while a record
+/// that timed out and is sent again may arrive twice and behind its successors. A drain has a timeout of its own.
+///
+/// With transactions, librdkafka derives the timeout from the transaction's.
+const MESSAGE_TIMEOUT: (&str, &str) = ("message.timeout.ms", "0");
+
+/// The default with transactions. librdkafka derives `message.timeout.ms` and `socket.timeout.ms` from it.
+const TRANSACTION_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
+
+/// Properties that delivery depends on.
+const FORCED_PROPERTIES: &[(&str, &str)] = &[
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    // The Java client's.
+    ("partitioner", "murmur2_random"),
+    // A delivered record costs no report.
+    ("delivery.report.only.error", "true"),
+];
+
+/// Returns the configuration of a service's producer.
+pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> ClientConfig {
+    let batch = limits.batch_bytes.to_string();
+    let transactional_id = transactional_id(kafka, service);
+    let mut defaults = DEFAULT_PROPERTIES.to_vec();
+    defaults.push(("batch.size", &batch));
+    let mut forced = FORCED_PROPERTIES.to_vec();
+    if is_transactional(kafka) {
+        defaults.push(TRANSACTION_TIMEOUT);
+        // A broken connection taints a producer, and only the log reports it.
+        forced.extend([("transactional.id", transactional_id.as_str()), ("log.connection.close", "true")]);
+    } else {
+        defaults.push(MESSAGE_TIMEOUT);
+    }
+    client::config(kafka, &defaults, &forced)
+}
+
+pub(super) fn is_transactional(kafka: &settings::Kafka) -> bool {
+    kafka.delivery == Delivery::ExactlyOnce
+}
+
+/// Returns the `transactional.id` of a service's producer.
+pub(crate) fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+    format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)
+}
+
+/// Returns the time after which the coordinator aborts a transaction.
+pub(crate) fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
+    client::time(kafka, TRANSACTION_TIMEOUT)
+}

@@ -1,0 +1,143 @@
+//! Collects failed deliveries, failed transactions and broken connections from librdkafka's callbacks.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{DeliveryResult, ProducerContext};
+use watermaster_core::round::{Failure, SendError};
+
+use crate::client;
+
+/// The context of a producer.
+#[derive(Default)]
+pub(super) struct DeliveryContext {
+    /// True if `failures` is not empty.
+    pub failed: AtomicBool,
+    failures: Mutex<Vec<(usize, Failure)>>,
+    /// True if a connection broke or a request timed out.
+    pub tainted: AtomicBool,
+    /// True if the open transaction has to be aborted.
+    pub transaction_failed: AtomicBool,
+}
+
+impl DeliveryContext {
+    pub fn take_failures(&self) -> Vec<(usize, Failure)> {
+        if !self.failed.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
+/// Returns true if a line of librdkafka's log reports a request that may have been sent and was not answered.
+///
+/// No event reports that, so the text has to do.
+fn taints(facility: &str, message: &str) -> bool {
+    match facility {
+        "REQTMOUT" => true,
+        "FAIL" => !message.contains("Connect to ") && !message.contains("Failed to resolve"),
+        _ => false,
+    }
+}
+
+impl ClientContext for DeliveryContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if taints(facility, message) {
+            self.tainted.store(true, Ordering::Release);
+        }
+        if facility == "TXNERR" {
+            self.transaction_failed.store(true, Ordering::Release);
+        }
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: ClientError, reason: &str) {
+        // An error that affects a record is reported with the record.
+        tracing::debug!("producer: {error}: {reason}");
+    }
+}
+
+impl ProducerContext for DeliveryContext {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
+        if let Err((error, message)) = result {
+            let failure = failure(rdkafka::Message::topic(message), error);
+            self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+}
+
+/// Classifies an error of a record that was handed to librdkafka.
+fn failure(topic: &str, error: &ClientError) -> Failure {
+    let text = format!("{topic}: {error}");
+    match error.rdkafka_error_code() {
+        Some(
+            Code::MessageSizeTooLarge
+            | Code::MessageBatchTooLarge
+            | Code::InvalidMessage
+            | Code::InvalidMessageSize
+            | Code::InvalidRecord
+            | Code::InvalidDifferentRecord
+            | Code::InvalidTimestamp
+            | Code::UnsupportedForMessageFormat,
+        ) => Failure::Refused(text),
+        Some(
+            Code::TopicAuthorizationFailed
+            | Code::ClusterAuthorizationFailed
+            | Code::TransactionalIdAuthorizationFailed
+            | Code::UnknownTopic
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownPartition
+            | Code::InvalidTopic
+            | Code::PolicyViolation
+            | Code::UnsupportedCompressionType,
+        ) => Failure::Denied(text),
+        Some(Code::Fatal | Code::Fenced | Code::ProducerFenced) => Failure::Fatal(text),
+        _ => Failure::Unknown(text),
+    }
+}
+
+/// Classifies an error of a record that librdkafka did not take.
+pub(super) fn send_error(topic: &str, code: Code) -> SendError {
+    let error = ClientError::MessageProduction(code);
+    let text = format!("{topic}: {error}");
+    match code {
+        Code::QueueFull => SendError::QueueFull,
+        Code::Fatal | Code::State | Code::Fenced => SendError::Fatal(text),
+        // librdkafka remembers a broker's answer about a topic, and refuses further records with it.
+        _ if matches!(failure(topic, &error), Failure::Denied(_)) => SendError::Denied(text),
+        _ => SendError::Refused(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::taints;
+
+    #[test]
+    fn requests_without_an_answer_taint() {
+        let lines = [
+            (
+                "FAIL",
+                "[thrd:TxnCoordinator]: TxnCoordinator: 127.0.0.1:9092: Disconnected (after 12ms in state UP)",
+                true,
+            ),
+            (
+                "FAIL",
+                "[thrd:TxnCoordinator]: TxnCoordinator: 1 request(s) timed out: disconnect (average rtt 2ms)",
+                true,
+            ),
+            ("REQTMOUT", "[thrd:TxnCoordinator]: TxnCoordinator: Timed out EndTxnRequest in flight (after 9s)", true),
+            ("FAIL", "[thrd:x]: x/1: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms)", false),
+            ("TXNERR", "Current transaction failed in state BeginCommit", false),
+        ];
+        for (facility, line, expected) in lines {
+            assert_eq!(taints(facility, line), expected, "{line}");
+        }
+    }
+}

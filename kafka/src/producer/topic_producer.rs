@@ -1,0 +1,257 @@
+//! The producer: sends outputs, and begins and ends transactions.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rdkafka::client::Client;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use watermaster_core::round::{Failure, Form, SendError, TransactionError};
+use watermaster_settings as settings;
+
+use super::config::{self, Limits};
+use super::context::{DeliveryContext, send_error};
+use super::dead_letter::{self, DeadLetter};
+use super::offsets_call::OffsetsCall;
+use super::polled::PolledProducer;
+use crate::client::KafkaError;
+use crate::consumer::Offsets;
+use crate::ffi::{self, TopicHandle};
+use crate::record::{NO_TIMESTAMP, Output};
+
+/// The destination of an output.
+#[derive(Debug, Clone, Copy)]
+pub enum Destination<'a> {
+    Target,
+    DeadLetter(DeadLetter<'a>),
+}
+
+/// The one producer of a service.
+pub struct Producer {
+    /// Dropped before their client.
+    target: TopicHandle,
+    dead_letter: TopicHandle,
+    inner: Arc<PolledProducer>,
+    names: Names,
+    /// Empty without transactions.
+    transactional_id: String,
+    transaction_timeout: Duration,
+    initialised: Cell<bool>,
+    in_transaction: Cell<bool>,
+    offsets_call: OffsetsCall,
+}
+
+/// Names of the service and its topics.
+struct Names {
+    service: String,
+    target: String,
+    dead_letter: String,
+    sources: Vec<String>,
+}
+
+impl Producer {
+    /// Makes a producer for the target and the dead-letter topic of `service`. No broker is contacted yet.
+    pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
+        let (transactional_id, transaction_timeout) = if config::is_transactional(kafka) {
+            (config::transactional_id(kafka, service), config::transaction_timeout(kafka))
+        } else {
+            (String::new(), Duration::MAX)
+        };
+        let base = config::config(kafka, service, limits).create_with_context(DeliveryContext::default())?;
+        let inner = PolledProducer::new(base)?;
+        Ok(Producer {
+            target: topic(inner.client(), &service.target)?,
+            dead_letter: topic(inner.client(), &service.dead_letter)?,
+            inner: Arc::new(inner),
+            names: Names {
+                service: service.name.clone(),
+                target: service.target.clone(),
+                dead_letter: service.dead_letter.clone(),
+                sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
+            },
+            transactional_id,
+            transaction_timeout,
+            initialised: Cell::new(false),
+            in_transaction: Cell::new(false),
+            offsets_call: OffsetsCall::default(),
+        })
+    }
+
+    // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each
+
+    /// Returns the `transactional.id`; empty without transactions.
+    pub fn transactional_id(&self) -> &str {
+        &self.transactional_id
+    }
+
+    /// Returns the time after which the coordinator aborts a transaction.
+    pub fn transaction_timeout(&self) -> Duration {
+        self.transaction_timeout
+    }
+
+    /// Returns true after [`init`](Producer::init) has succeeded.
+    pub fn is_initialised(&self) -> bool {
+        self.initialised.get()
+    }
+
+    /// Returns true if a transaction was begun and neither committed nor aborted.
+    pub fn in_transaction(&self) -> bool {
+        self.in_transaction.get()
+    }
+
+    /// Returns true if a connection broke or a request timed out: a copy of a commit may still be on its way, and would
+    /// end the *next* transaction (KAFKA-17754). Another producer gets another epoch, which makes that copy void.
+    ///
+    /// Serves waiting events first, since the polling thread may not have got to them yet.
+    pub fn tainted(&self) -> bool {
+        self.inner.serve_waiting();
+        self.context().tainted.load(Ordering::Acquire)
+    }
+
+    /// Forgets connections that broke before the epoch was received: they can't have carried a commit of this producer.
+    pub fn forgive(&self) {
+        self.context().tainted.store(false, Ordering::Release);
+    }
+
+    /// Returns true if the open transaction can't be committed any more.
+    pub fn failing(&self) -> bool {
+        let context = self.context();
+        let [record, transaction] =
+            [&context.failed, &context.transaction_failed].map(|flag| flag.load(Ordering::Acquire));
+        record || transaction || self.client().fatal_error().is_some()
+    }
+
+    /// Gets an epoch; fences and aborts predecessors with the same id. After a retriable error, call it again.
+    pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::init_transactions(self.client(), timeout).map_err(|error| self.init_error(error))?;
+        self.initialised.set(true);
+        Ok(())
+    }
+
+    /// Adds advice to an error of [`init`](Producer::init).
+    fn init_error(&self, mut error: ffi::CallError) -> TransactionError {
+        let advice = match error.code {
+            Code::TransactionalIdAuthorizationFailed => {
+                format!("grant WRITE and DESCRIBE on the transactional id {}", self.transactional_id)
+            }
+            Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster".to_owned(),
+            Code::InvalidTransactionTimeout => {
+                "transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms".to_owned()
+            }
+            Code::UnsupportedFeature | Code::UnsupportedVersion => {
+                "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them".to_owned()
+            }
+            _ => return error.into(),
+        };
+        error.text = format!("{}: {advice}", error.text);
+        error.into()
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&self) -> Result<(), TransactionError> {
+        // Drops reports of records that an abort gave up.
+        self.take_failures();
+        self.context().transaction_failed.store(false, Ordering::Release);
+        ffi::begin_transaction(self.client())?;
+        self.in_transaction.set(true);
+        Ok(())
+    }
+
+    /// Adds the offsets to the transaction. Returns false if there is no answer yet; the next call waits for it.
+    ///
+    /// librdkafka may never return. Then this producer has to be replaced: its late requests are void once another
+    /// producer has its id.
+    pub fn send_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, TransactionError> {
+        let (inner, offsets, timeout) = (Arc::clone(&self.inner), offsets.clone(), self.transaction_timeout);
+        self.offsets_call.poll(wait, move || {
+            let mut lists = offsets.lists().iter();
+            lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, offsets.group(), timeout)?))
+        })
+    }
+
+    /// Commits. After a retriable error, only the same call is allowed.
+    pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::commit_transaction(self.client(), timeout)?;
+        self.in_transaction.set(false);
+        Ok(())
+    }
+
+    /// Aborts. After a retriable error, call it again.
+    pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.offsets_call.finish(timeout)?;
+        ffi::abort_transaction(self.client(), timeout)?;
+        self.in_transaction.set(false);
+        Ok(())
+    }
+
+    // ## Sending
+
+    /// Takes an output. It has arrived when [`flush`](Producer::flush) returns true and
+    /// [`take_failures`](Producer::take_failures) does not contain its tag.
+    ///
+    /// Key, value, headers and timestamp stay unchanged, with one exception: librdkafka replaces a timestamp of
+    /// exactly 0 (1970) by the time of sending.
+    ///
+    /// The headers of a fresh record are handed over, not copied; the record makes them anew if it is sent again.
+    pub fn send(&self, to: Destination<'_>, output: &mut Output<'_>, tag: usize) -> Result<(), SendError> {
+        let (topic, headers, form) = match to {
+            Destination::Target => (&self.target, output.take_headers(), Form::Whole),
+            Destination::DeadLetter(letter) => {
+                let source = &self.names.sources[output.source().index()];
+                let headers = dead_letter::headers(output, &letter, &self.names.service, source);
+                (&self.dead_letter, Some(headers), letter.form)
+            }
+        };
+        let key = output.key().filter(|_| form != Form::KeylessStub);
+        let value = output.value().filter(|_| form == Form::Whole);
+        let timestamp_ms = output.timestamp_ms().unwrap_or(NO_TIMESTAMP);
+        let record = ffi::ProducedRecord { key, value, timestamp_ms, headers, tag };
+        ffi::produce(self.client(), topic, record).map_err(|code| {
+            let name = match to {
+                Destination::Target => &self.names.target,
+                Destination::DeadLetter(_) => &self.names.dead_letter,
+            };
+            match send_error(name, code) {
+                SendError::Fatal(text) => SendError::Fatal(self.fatal().unwrap_or(text)),
+                other => other,
+            }
+        })
+    }
+
+    /// Sends lingering records and waits until none is in flight; false if that took longer.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        ffi::flush(self.client(), timeout)
+    }
+
+    /// Takes the failures since the last call, by tag.
+    pub fn take_failures(&self) -> Vec<(usize, Failure)> {
+        self.context().take_failures()
+    }
+
+    /// Gives up the records in flight: each becomes a failure of unknown outcome.
+    pub fn purge(&self) {
+        self.inner.purge();
+    }
+
+    /// Returns the error after which this producer can't be used any more, if there is one.
+    pub fn fatal(&self) -> Option<String> {
+        self.client()
+            .fatal_error()
+            .map(|(code, text)| format!("the producer of service {} failed: {text} ({code})", self.names.service))
+    }
+
+    fn client(&self) -> &Client<DeliveryContext> {
+        self.inner.client()
+    }
+
+    fn context(&self) -> &DeliveryContext {
+        self.client().context()
+    }
+}
+
+fn topic(client: &Client<DeliveryContext>, name: &str) -> Result<TopicHandle, KafkaError> {
+    let handle = CString::new(name).ok().and_then(|name| TopicHandle::new(client, &name));
+    handle.ok_or_else(|| KafkaError::TopicName { name: name.to_owned() })
+}

@@ -1,0 +1,271 @@
+//! A plain producer and a reader, which `watermaster load` puts before and behind a running Watermaster.
+//!
+//! They use the configured connection, but not the throttler's consumer and producer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::{DeliveryResult, Header, Message as _, OwnedHeaders, Timestamp};
+use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use watermaster_settings::Kafka;
+
+use crate::assign::{self, Committed};
+use crate::client::{self, KafkaError, LoggingContext};
+use crate::record::Headers;
+use crate::topics::{SourcePartition, Topics};
+
+/// The `client.id` unless one is configured.
+const CLIENT_ID: &str = "watermaster-load";
+const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// An error of opening a producer or reader.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No broker answered.
+    #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {source}")]
+    Unreachable { bootstrap_servers: String, source: ClientError },
+    /// A topic can't be used.
+    #[error("topic {topic}: {source}")]
+    Topic { topic: String, source: TopicError },
+    /// A client can't be made.
+    #[error(transparent)]
+    Client(#[from] KafkaError),
+}
+
+/// An error of a topic.
+#[derive(Debug, thiserror::Error)]
+pub enum TopicError {
+    #[error("does not exist: create it")]
+    Missing,
+    #[error("{0}")]
+    Refused(Code),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// A record to send.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadRecord<'a> {
+    pub topic: &'a str,
+    /// Returned with its delivery.
+    pub number: usize,
+    pub key: Option<&'a [u8]>,
+    pub value: &'a [u8],
+    /// Name and value of each header.
+    pub headers: &'a [(&'a str, &'a str)],
+}
+
+/// The fate of a record that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub number: usize,
+    /// The record's position, or the error that leaves its fate unknown.
+    pub position: Result<RecordPosition, ClientError>,
+}
+
+/// The position of a record in its topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordPosition {
+    pub partition: i32,
+    pub offset: i64,
+}
+
+/// Sends records, keeps their order and doesn't send twice.
+pub struct LoadProducer<F: Fn(Delivery) + Send + Sync + 'static> {
+    producer: ThreadedProducer<Deliveries<F>>,
+}
+
+impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
+    /// Makes a producer that calls `on_delivery` on librdkafka's thread, once for each record that was taken.
+    ///
+    /// # Errors
+    /// When librdkafka refuses a property.
+    pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
+        let defaults = [("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
+        let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
+        let producer = config(kafka, &defaults, &forced).create_with_context(Deliveries(on_delivery))?;
+        Ok(LoadProducer { producer })
+    }
+
+    /// Hands a record over without waiting. Returns false if the queue is full and the record was not taken.
+    ///
+    /// # Errors
+    /// When the record can never be sent, because it is too large for instance.
+    pub fn send(&self, outgoing: &LoadRecord<'_>) -> Result<bool, KafkaError> {
+        let headers = outgoing
+            .headers
+            .iter()
+            .fold(OwnedHeaders::new(), |headers, (key, value)| headers.insert(Header { key, value: Some(*value) }));
+        let mut record: BaseRecord<'_, [u8], [u8], usize> =
+            BaseRecord::with_opaque_to(outgoing.topic, outgoing.number).payload(outgoing.value).headers(headers);
+        record.key = outgoing.key;
+        match self.producer.send(record) {
+            Ok(()) => Ok(true),
+            Err((ClientError::MessageProduction(Code::QueueFull), _)) => Ok(false),
+            Err((error, _)) => Err(error.into()),
+        }
+    }
+
+    /// Waits until the fate of every record is known; false if that takes longer.
+    pub fn flush(&self, limit: Duration) -> bool {
+        self.producer.flush(limit).is_ok()
+    }
+}
+
+/// The context that passes deliveries on.
+struct Deliveries<F>(F);
+
+impl<F: Fn(Delivery) + Send + Sync + 'static> ClientContext for Deliveries<F> {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+}
+
+impl<F: Fn(Delivery) + Send + Sync + 'static> ProducerContext for Deliveries<F> {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
+        let position = match result {
+            Ok(message) => Ok(RecordPosition { partition: message.partition(), offset: message.offset() }),
+            Err((error, _)) => Err(error.clone()),
+        };
+        (self.0)(Delivery { number, position });
+    }
+}
+
+/// A record that was read.
+pub struct Arrived<'r> {
+    /// The index into the watched topics.
+    pub topic: usize,
+    pub headers: Headers<'r>,
+    /// Milliseconds since 1970, where the topic's timestamps are its broker's (`LogAppendTime`).
+    pub append_ms: Option<i64>,
+}
+
+/// Reads topics from the ends that they had when it was opened, without a group, `read_committed`.
+pub struct Watcher {
+    consumer: BaseConsumer<LoggingContext>,
+    topics: Vec<String>,
+}
+
+impl Watcher {
+    /// Finds the ends of the topics; later records will be read.
+    ///
+    /// # Errors
+    /// When no broker answers within `timeout`, or a topic can't be read.
+    pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, OpenError> {
+        // librdkafka requires a group, which is never joined; nothing is committed.
+        let forced = [
+            ("group.id", CLIENT_ID),
+            ("enable.auto.commit", "false"),
+            ("enable.auto.offset.store", "false"),
+            ("isolation.level", "read_committed"),
+            ("auto.offset.reset", "earliest"),
+        ];
+        let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
+        let consumer: BaseConsumer<LoggingContext> =
+            config(kafka, &defaults, &forced).create_with_context(LoggingContext).map_err(KafkaError::from)?;
+        let mut ends = TopicPartitionList::new();
+        for topic in topics {
+            for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
+                let failed = |error: ClientError| topic_error(topic, error);
+                let (_, end) = consumer.fetch_watermarks(topic, partition, timeout).map_err(failed)?;
+                ends.add_partition_offset(topic, partition, Offset::Offset(end)).map_err(failed)?;
+            }
+        }
+        consumer.assign(&ends).map_err(KafkaError::from)?;
+        Ok(Watcher { consumer, topics: topics.iter().map(|topic| (*topic).to_owned()).collect() })
+    }
+
+    /// Reads until `stop` is set; waits for brokers that are away.
+    pub fn read(&self, stop: &AtomicBool, mut on_record: impl FnMut(&Arrived<'_>)) {
+        while !stop.load(Ordering::Relaxed) {
+            let Some(Ok(message)) = self.consumer.poll(POLL_TIMEOUT) else { continue };
+            let Some(topic) = self.topics.iter().position(|topic| topic == message.topic()) else { continue };
+            let append_ms = match message.timestamp() {
+                Timestamp::LogAppendTime(ms) => Some(ms),
+                Timestamp::CreateTime(_) | Timestamp::NotAvailable => None,
+            };
+            on_record(&Arrived { topic, headers: Headers::of(&message), append_ms });
+        }
+    }
+}
+
+/// Checks that topics exist.
+///
+/// # Errors
+/// When no broker answers within `timeout`, or a topic can't be used.
+pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), OpenError> {
+    let consumer: BaseConsumer<LoggingContext> =
+        config(kafka, &[], &[]).create_with_context(LoggingContext).map_err(KafkaError::from)?;
+    topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
+}
+
+/// Returns the committed offset and metadata of a group for each partition (an index into `topics`, a partition) that
+/// has one, after pending transactions have ended.
+///
+/// # Errors
+/// When the group's coordinator does not answer in time, or refuses.
+pub fn committed(
+    kafka: &Kafka,
+    group: &str,
+    topics: &[String],
+    partitions: &[SourcePartition],
+    timeout: Duration,
+) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
+    let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
+    let consumer: BaseConsumer<LoggingContext> = config(kafka, &[], &forced).create_with_context(LoggingContext)?;
+    let names = Topics::new(topics.iter().map(String::as_str))?;
+    let deadline = Instant::now() + timeout;
+    let found = loop {
+        match assign::committed(&consumer, &names, partitions, timeout) {
+            // The coordinator may be moving, or a transaction pending.
+            Err(_) if Instant::now() < deadline => std::thread::sleep(POLL_TIMEOUT),
+            result => break result?,
+        }
+    };
+    let written = found.into_iter().filter_map(|(partition, committed)| match committed {
+        Committed::At { offset, metadata } => Some((partition, offset, metadata)),
+        Committed::Nothing => None,
+    });
+    Ok(written.collect())
+}
+
+fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
+    let mut config = client::config(kafka, defaults, forced);
+    if !kafka.properties.contains_key("client.id") {
+        config.set("client.id", CLIENT_ID);
+    }
+    config
+}
+
+fn partitions(
+    consumer: &BaseConsumer<LoggingContext>,
+    kafka: &Kafka,
+    topic: &str,
+    timeout: Duration,
+) -> Result<i32, OpenError> {
+    let metadata = consumer.fetch_metadata(Some(topic), timeout).map_err(|error| OpenError::Unreachable {
+        bootstrap_servers: kafka.bootstrap_servers.clone(),
+        source: error,
+    })?;
+    let found = metadata.topics().iter().find(|found| found.name() == topic);
+    let source = match found.map(|found| (found.error().map(Code::from), found.partitions().len())) {
+        Some((None, count)) if count > 0 => return Ok(i32::try_from(count).unwrap_or(i32::MAX)),
+        Some((Some(Code::UnknownTopicOrPartition | Code::UnknownTopic), _)) | Some((None, _)) | None => {
+            TopicError::Missing
+        }
+        Some((Some(code), _)) => TopicError::Refused(code),
+    };
+    Err(OpenError::Topic { topic: topic.to_owned(), source })
+}
+
+fn topic_error(topic: &str, error: ClientError) -> OpenError {
+    OpenError::Topic { topic: topic.to_owned(), source: error.into() }
+}

@@ -1,0 +1,64 @@
+//! The source topics of a service, as Rust and as librdkafka name them.
+
+use std::ffi::CString;
+
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+
+use crate::client::KafkaError;
+use crate::ffi;
+use crate::record::SourceIndex;
+
+/// A source and one of its partitions.
+pub type SourcePartition = (SourceIndex, i32);
+
+/// The names of the source topics, by [`SourceIndex`].
+#[derive(Debug)]
+pub(super) struct Topics(Vec<(String, CString)>);
+
+impl Topics {
+    /// Takes names in the order of the service's sources.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Topics, KafkaError> {
+        let both = |name: &str| match CString::new(name) {
+            Ok(c_name) => Ok((name.to_owned(), c_name)),
+            Err(_) => Err(KafkaError::TopicName { name: name.to_owned() }),
+        };
+        names.into_iter().map(both).collect::<Result<_, _>>().map(Topics)
+    }
+
+    pub fn name(&self, source: SourceIndex) -> &str {
+        &self.0[source.index()].0
+    }
+
+    pub fn c_name(&self, source: SourceIndex) -> &CString {
+        &self.0[source.index()].1
+    }
+
+    pub fn names(&self) -> Vec<&str> {
+        self.0.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    pub fn find(&self, topic: &str) -> Option<SourceIndex> {
+        let index = self.0.iter().position(|(name, _)| name == topic)?;
+        u16::try_from(index).ok().map(SourceIndex)
+    }
+
+    /// Returns a new list of these partitions, each with its offset.
+    pub fn list_at(&self, partitions: impl IntoIterator<Item = (SourcePartition, Offset)>) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for ((source, partition), offset) in partitions {
+            let mut element = list.add_partition(self.name(source), partition);
+            element.set_offset(offset).expect("an offset is never negative");
+        }
+        list
+    }
+
+    /// Returns a new list of these partitions without offsets.
+    pub fn list<'a>(&self, partitions: impl IntoIterator<Item = &'a SourcePartition>) -> TopicPartitionList {
+        self.list_at(partitions.into_iter().map(|partition| (*partition, Offset::Invalid)))
+    }
+
+    /// Returns the partitions of a list that belong to a source.
+    pub fn partitions(&self, list: &TopicPartitionList) -> Vec<SourcePartition> {
+        ffi::entries(list).into_iter().filter_map(|entry| Some((self.find(&entry.topic)?, entry.partition))).collect()
+    }
+}

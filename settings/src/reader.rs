@@ -1,0 +1,118 @@
+//! Reads a TOML file, with variables of the environment laid over it, by a table of its keys.
+//!
+//! A [`Schema`] names the keys of a file with their kinds and defaults. A [`Reader`] merges the layers, and a
+//! [`Section`] reads values from them. A wrong value is noted with its key, its origin and what is allowed, and reading
+//! continues, so that one run reports every error. Reading a key twice notes its error once.
+//!
+//! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
+//!
+//! figment merges the layers and remembers the source of each value ([`layers`]). It knows neither lines nor decimals
+//! as they were written: [`places`] gets both from the parser beneath it. Values are read one by one rather than
+//! through serde, which would stop at the first error.
+
+mod choice;
+mod error;
+mod form;
+mod key_path;
+mod layers;
+mod places;
+mod read;
+mod schema;
+mod section;
+mod values;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use serde_json::Value;
+
+use self::layers::Layers;
+
+pub use self::choice::Choice;
+pub use self::error::{ConfigError, ConfigErrors, Origin};
+pub use self::key_path::{KeyPath, Segment};
+pub use self::schema::{Fallback, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
+pub use self::section::Section;
+pub use self::values::{FromText, ValueError, count, decimal, duration};
+
+/// The text that stands in place of a value that must not be shown.
+pub const HIDDEN: &str = "(redacted)";
+
+/// One key with the value that takes effect.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub key: KeyPath,
+    /// The value; `None` for a key that is optional and was not written.
+    pub value: Option<Value>,
+    pub origin: Origin,
+}
+
+/// The layers of one file, and the findings of reading them.
+pub struct Reader {
+    schema: &'static Schema,
+    layers: Layers,
+    errors: RefCell<Vec<ConfigError>>,
+    warnings: RefCell<Vec<ConfigError>>,
+    entries: RefCell<BTreeMap<KeyPath, Entry>>,
+}
+
+/// A file that was read without errors.
+#[derive(Debug)]
+pub struct Reading<T> {
+    pub value: T,
+    /// Every key with its value, in the order of the schema.
+    pub entries: Vec<Entry>,
+    /// Values that are allowed but doubtful, sorted by key.
+    pub warnings: Vec<ConfigError>,
+}
+
+impl Reader {
+    /// Parses `text`, which comes from `path`, and lays the variables of `environment` over it.
+    ///
+    /// # Errors
+    /// When the text is not TOML. Nothing more can be said of it then.
+    pub fn new(
+        schema: &'static Schema,
+        text: &str,
+        path: &Path,
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Reader, ConfigErrors> {
+        let mut errors = Vec::new();
+        let layers = Layers::new(schema, text, path, environment, &mut errors)
+            .map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
+        Ok(Reader {
+            schema,
+            layers,
+            errors: RefCell::new(errors),
+            warnings: RefCell::default(),
+            entries: RefCell::default(),
+        })
+    }
+
+    /// Returns the whole file as a section.
+    pub fn root(&self) -> Section<'_> {
+        Section::root(self, &self.schema.root)
+    }
+
+    /// Returns `value`, which was read from the sections, with the findings.
+    ///
+    /// # Errors
+    /// Every error that was noted. `value` is `None` only if there is one.
+    pub fn finish<T>(self, value: Option<T>) -> Result<Reading<T>, ConfigErrors> {
+        let errors = self.errors.into_inner();
+        let Some(value) = value.filter(|_| errors.is_empty()) else {
+            return Err(ConfigErrors::new(self.schema.subject, errors));
+        };
+        let mut entries: Vec<Entry> = self.entries.into_inner().into_values().collect();
+        entries.sort_by_cached_key(|entry| self.schema.locate(&entry.key).0);
+        let mut warnings = self.warnings.into_inner();
+        warnings.sort();
+        warnings.dedup();
+        Ok(Reading { value, entries, warnings })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The table of the keys that a file may hold, and the kinds of their values.
+
+use std::time::Duration;
+
+use super::key_path::{KeyPath, Segment};
+
+/// The keys of one kind of file.
+#[derive(Debug)]
+pub struct Schema {
+    /// The noun that errors name the file with, such as `configuration`.
+    pub subject: &'static str,
+    /// The prefix of environment variables that set a key.
+    pub variable_prefix: &'static str,
+    pub root: SectionSchema,
+}
+
+/// The keys of one section.
+#[derive(Debug)]
+pub struct SectionSchema {
+    pub name: &'static str,
+    pub shape: Shape,
+    /// The keys, in the order in which they are shown.
+    pub keys: &'static [Key],
+    /// The sections beneath it, which are shown after the keys.
+    pub sections: &'static [SectionSchema],
+}
+
+/// The way in which a section is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// `[name]`, with the keys of the schema.
+    Table,
+    /// `[name]`, with keys that are not in the schema.
+    FreeTable,
+    /// `[[name]]`, any number of them.
+    List,
+    /// `[[name]]`, each a service with a key `name`, which errors beneath it tell.
+    Services,
+    /// `[name.KEY]`, with a KEY of the user's choice.
+    Map,
+    /// The keys that a table has besides, if one of its keys has the value `name`: see [`Section::variant`].
+    ///
+    /// [`Section::variant`]: super::Section::variant
+    Variant,
+}
+
+/// One key that a file may hold.
+#[derive(Debug)]
+pub struct Key {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub fallback: Fallback,
+    /// `true` if a running program takes over a new value.
+    pub reloads: bool,
+}
+
+/// The value of a key that is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fallback {
+    /// None: the key has to be written.
+    Required,
+    /// None: the key is optional.
+    Unset,
+    /// The value of this text.
+    Text(&'static str),
+    /// A value that follows from other keys. The text describes it.
+    Derived(&'static str),
+}
+
+/// The kind of a key's value. A text describes what is allowed.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    Flag,
+    /// A whole number in this range.
+    Count(u64, u64),
+    /// A number with a fraction.
+    Decimal(&'static str),
+    DecimalOrText(&'static str),
+    /// A duration with its unit, in this range.
+    Duration(Duration, Duration),
+    /// A number of bytes, with or without a unit, in this range.
+    Size(u64, u64),
+    /// One of these names.
+    Choice(&'static [&'static str]),
+    Text(&'static str),
+    /// Network addresses. A text with `@` is never shown: a password may stand before it.
+    Addresses(&'static str),
+    /// A list of texts.
+    Texts(&'static str),
+    /// A whole number or a list of them.
+    Integers(&'static str),
+}
+
+impl Kind {
+    /// Describes the values that are allowed.
+    pub fn allowed(self) -> String {
+        match self {
+            Kind::Flag => "true or false".to_owned(),
+            Kind::Count(min, max) => format!("a whole number from {min} to {max}"),
+            Kind::Duration(min, max) => format!(
+                "a duration with its unit, such as \"100ms\" or \"10s\", from {} to {}",
+                humantime::format_duration(min),
+                humantime::format_duration(max)
+            ),
+            Kind::Size(min, max) => {
+                format!("a size such as \"256MiB\" or \"16MB\", or whole bytes, from {min} to {max} bytes")
+            }
+            Kind::Choice(names) => names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or "),
+            Kind::Decimal(allowed)
+            | Kind::DecimalOrText(allowed)
+            | Kind::Text(allowed)
+            | Kind::Addresses(allowed)
+            | Kind::Texts(allowed)
+            | Kind::Integers(allowed) => allowed.to_owned(),
+        }
+    }
+}
+
+/// Returns a key that only a restart changes.
+pub const fn key(name: &'static str, kind: Kind, fallback: Fallback) -> Key {
+    Key { name, kind, fallback, reloads: false }
+}
+
+/// Returns a key that takes effect while the program runs.
+pub const fn reloaded_key(name: &'static str, kind: Kind, fallback: Fallback) -> Key {
+    Key { name, kind, fallback, reloads: true }
+}
+
+/// Returns a section.
+pub const fn section(
+    name: &'static str,
+    shape: Shape,
+    keys: &'static [Key],
+    sections: &'static [SectionSchema],
+) -> SectionSchema {
+    SectionSchema { name, shape, keys, sections }
+}
+
+/// The position of a key among all keys: the position of each segment, and the name where the user has chosen it.
+pub type Rank = Vec<(usize, String)>;
+
+impl Schema {
+    /// Returns every key with the header of its section.
+    pub fn keys(&self) -> Vec<(KeyPath, &'static Key)> {
+        fn add(section: &SectionSchema, path: &KeyPath, keys: &mut Vec<(KeyPath, &'static Key)>) {
+            keys.extend(section.keys.iter().map(|key| (path.clone(), key)));
+            section.sections.iter().for_each(|inner| add(inner, &path.child(inner.name), keys));
+        }
+        let mut keys = Vec::new();
+        add(&self.root, &KeyPath::default(), &mut keys);
+        keys
+    }
+
+    /// Returns the position of a key among all keys, and its row if it has one.
+    pub fn locate(&self, path: &KeyPath) -> (Rank, Option<&'static Key>) {
+        let (mut section, mut chosen_next, mut row) = (&self.root, false, None);
+        let mut rank = Vec::new();
+        for segment in path.segments() {
+            let name = match segment {
+                Segment::Index(index) => {
+                    rank.push((*index, String::new()));
+                    continue;
+                }
+                Segment::Name(name) => name,
+            };
+            if std::mem::take(&mut chosen_next) {
+                rank.push((0, name.clone()));
+            } else if let Some(at) = section.sections.iter().position(|inner| inner.name == *name) {
+                rank.push((section.keys.len() + at, String::new()));
+                section = &section.sections[at];
+                chosen_next = section.shape == Shape::Map;
+            } else {
+                let at = section.keys.iter().position(|key| key.name == *name);
+                row = at.map(|at| &section.keys[at]);
+                rank.push((at.unwrap_or_default(), name.clone()));
+            }
+        }
+        (rank, row)
+    }
+}
+
+impl SectionSchema {
+    /// Returns the row of a key that the program reads.
+    pub(super) fn key(&self, name: &str) -> &'static Key {
+        let row = self.keys.iter().find(|key| key.name == name);
+        row.unwrap_or_else(|| panic!("{name} is a key of {:?} in the schema", self.name))
+    }
+
+    /// Returns a section beneath this one that the program reads.
+    pub(super) fn section(&self, name: &str) -> &'static SectionSchema {
+        let section = self.sections.iter().find(|section| section.name == name);
+        section.unwrap_or_else(|| panic!("{name} is a section of {:?} in the schema", self.name))
+    }
+
+    /// Returns the names of the keys and sections that may stand directly in this one.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let sections = self.sections.iter().filter(|section| section.shape != Shape::Variant);
+        self.keys.iter().map(|key| key.name).chain(sections.map(|section| section.name))
+    }
+}

@@ -1,0 +1,144 @@
+//! Slow answers, made on threads that no probe waits for.
+//!
+//! Rendering `/metrics` or sorting 100 000 clients takes long. An [`AnswerPool`] does it on tokio's blocking threads,
+//! a bounded number at once. Further requests wait without a thread, and beyond a bound they are refused. So neither
+//! threads nor memory grow with the number of requests, and the asynchronous threads stay free for `/livez` and
+//! `/readyz`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The most requests of one pool that run or wait.
+const MAX_WAITING: usize = 16;
+/// The most KiB of answers that their clients have not read yet, of all pools together: a client may read slowly.
+const MAX_UNREAD_KIB: u32 = 64 << 10;
+
+/// The body of an answer.
+pub(super) struct Answer {
+    content_type: &'static str,
+    text: Vec<u8>,
+}
+
+impl Answer {
+    pub(super) fn new(content_type: &'static str, text: String) -> Answer {
+        Answer { content_type, text: text.into_bytes() }
+    }
+
+    pub(super) fn json(value: &impl Serialize) -> Answer {
+        let text = serde_json::to_vec(value).expect("views have no keys but strings");
+        Answer { content_type: "application/json", text }
+    }
+}
+
+/// The memory that answers may use until their clients have read them.
+#[derive(Clone)]
+pub(super) struct UnreadBudget(Arc<Semaphore>);
+
+impl UnreadBudget {
+    pub(super) fn new() -> UnreadBudget {
+        UnreadBudget(Arc::new(Semaphore::new(MAX_UNREAD_KIB as usize)))
+    }
+
+    /// Reserves `bytes` bytes; an answer larger than the budget takes all of it.
+    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(MAX_UNREAD_KIB);
+        Arc::clone(&self.0).try_acquire_many_owned(kib).ok()
+    }
+}
+
+/// A body that releases its memory once it was handed to the connection, or the connection is gone.
+struct Unread {
+    text: Vec<u8>,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+/// Bounds the slow answers of one kind.
+pub(super) struct AnswerPool {
+    waiting: Arc<Semaphore>,
+    working: Arc<Semaphore>,
+    unread: UnreadBudget,
+}
+
+impl AnswerPool {
+    /// Makes a pool that runs `at_once` requests at a time.
+    pub(super) fn new(at_once: usize, unread: &UnreadBudget) -> AnswerPool {
+        AnswerPool {
+            waiting: Arc::new(Semaphore::new(MAX_WAITING)),
+            working: Arc::new(Semaphore::new(at_once)),
+            unread: unread.clone(),
+        }
+    }
+
+    /// Answers with the result of `make`; 503 when too many requests wait or too many answers are unread.
+    pub(super) async fn answer(&self, make: impl FnOnce() -> Answer + Send + 'static) -> Response {
+        let answer = match self.run(make).await {
+            Ok(answer) => answer,
+            Err(refusal) => return *refusal,
+        };
+        let Some(memory) = self.unread.take(answer.text.len()) else {
+            return busy("too many answers have not been read yet");
+        };
+        let body = Body::from(Bytes::from_owner(Unread { text: answer.text, _memory: memory }));
+        ([(header::CONTENT_TYPE, answer.content_type)], body).into_response()
+    }
+
+    /// Runs `work` on a blocking thread.
+    ///
+    /// # Errors
+    /// The response for the client: 503 when too many requests wait, 500 when the work panicked.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Box<Response>> {
+        let closed = "the semaphores are never closed";
+        let Ok(waiting) = Arc::clone(&self.waiting).try_acquire_owned() else {
+            return Err(Box::new(busy("too many requests are waiting")));
+        };
+        let working = Arc::clone(&self.working).acquire_owned().await.expect(closed);
+        // The work continues when its client hangs up, so the work holds the permits, not this future.
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop((waiting, working));
+            done
+        });
+        done.await.map_err(|why| {
+            let error = json!({ "error": format!("the answer could not be made: {why}") });
+            Box::new((StatusCode::INTERNAL_SERVER_ERROR, Json(error)).into_response())
+        })
+    }
+}
+
+fn busy(error: &str) -> Response {
+    let again = [(header::RETRY_AFTER, "1")];
+    (StatusCode::SERVICE_UNAVAILABLE, again, Json(json!({ "error": error }))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_released_when_an_answer_was_read() {
+        let budget = UnreadBudget::new();
+        let half = MAX_UNREAD_KIB as usize / 2 * 1024;
+        let (first, second) = (budget.take(half), budget.take(half));
+        assert!(first.is_some() && second.is_some() && budget.take(1).is_none());
+        drop(first);
+        assert!(budget.take(half + 1).is_none() && budget.take(half).is_some());
+        drop(second);
+        assert!(budget.take(usize::MAX).is_some(), "an answer above the bound, alone");
+    }
+}

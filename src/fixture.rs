@@ -1,0 +1,22 @@
+//! The configuration of the demo, for tests.
+
+use std::path::Path;
+
+use watermaster_core::policy::Mode;
+use watermaster_settings::Service;
+use watermaster_settings::config::Config;
+
+/// Returns `config/demo.toml` with another mode.
+pub fn config(mode: Mode, enforce: bool) -> Config {
+    let text = include_str!("../config/demo.toml");
+    let config = Config::parse(text, Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES);
+    let mut config = config.unwrap_or_else(|errors| panic!("{errors}"));
+    let policy = &mut config.settings.services[0].policy;
+    (policy.mode, policy.enforce) = (mode, enforce);
+    config
+}
+
+/// Returns the service of `config/demo.toml` with another mode.
+pub fn service(mode: Mode, enforce: bool) -> Service {
+    config(mode, enforce).settings.services.remove(0)
+}

@@ -1,0 +1,239 @@
+//! The clients that have a metric label of their own, and the counters of each label.
+//!
+//! The number of labels is bounded while clients come and go, yet a counter must never decrease. When a client is
+//! forgotten its label keeps its counts (the snapshot adds them to those of forgotten clients), and when the client
+//! comes back the label continues from there. `_other` is the snapshot's total minus all labels. It can't decrease
+//! either, because a label only grows by records that the total grew by too.
+//!
+//! The first clients get the labels. Once all labels are in use, ids that are used once and never again must not keep
+//! them: a client that keeps sending takes over the label of the unlisted client that has been idle longest. The idle
+//! client's counters vanish and their counts join `_other`, which grows by them. Records that the new owner sent before
+//! are in `_other` already and stay there, so its own counters begin at 0.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::counters::CounterSet;
+use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
+
+/// The label of all clients that have none of their own.
+pub(super) const OTHER: &str = "_other";
+
+/// The number of cycles that an unlisted client must have been idle for before another client can take over its label.
+const IDLE_CYCLES: u64 = 2;
+
+/// The gauges of a label: 0 and without a limit while its client is not registered.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Levels {
+    pub(super) wants: u64,
+    pub(super) granted: u64,
+    pub(super) default_share: f64,
+    /// The client's own limit; `None` for `_other`: its clients have different limits.
+    pub(super) limit: Option<u64>,
+    pub(super) backlog: u64,
+    pub(super) shadow_backlog: u64,
+}
+
+impl Levels {
+    fn of(client: &ClientSnapshot) -> Levels {
+        Levels {
+            wants: client.wants,
+            granted: client.granted,
+            default_share: client.default_share,
+            limit: client.limit,
+            backlog: client.backlog,
+            shadow_backlog: client.shadow_backlog,
+        }
+    }
+
+    /// Adds everything but the limit, which belongs to one client.
+    fn add(&mut self, other: &Levels) {
+        self.wants = self.wants.saturating_add(other.wants);
+        self.granted = self.granted.saturating_add(other.granted);
+        self.default_share += other.default_share;
+        self.backlog = self.backlog.saturating_add(other.backlog);
+        self.shadow_backlog = self.shadow_backlog.saturating_add(other.shadow_backlog);
+    }
+}
+
+/// One label. A client that is forgotten and comes back begins a new life, with counts from 0.
+#[derive(Debug, Clone, Copy, Default)]
+struct Label {
+    /// The counts of earlier lives.
+    ended: CounterSet,
+    /// The counts of the running life.
+    current: CounterSet,
+    /// The part of `current` that `_other` already counted when the label was made.
+    elsewhere: CounterSet,
+    levels: Levels,
+    /// The number of the snapshot that `current` was made for.
+    made: u64,
+    /// Set if the client was configured when last seen: the label of a configured client is never taken over.
+    configured: bool,
+    /// The number of the cycle in which a count last changed.
+    active: u64,
+}
+
+impl Label {
+    fn total(&self) -> CounterSet {
+        self.ended.plus(&self.current.minus(&self.elsewhere))
+    }
+
+    /// Takes over the client's counts. If any is below the last one, the client was forgotten and came back in between.
+    fn advance(&mut self, counters: CounterSet) {
+        if counters.went_back(&self.current) {
+            self.end();
+        }
+        self.current = counters;
+    }
+
+    fn end(&mut self) {
+        let ended = self.total();
+        *self = Label { ended, current: CounterSet::default(), elsewhere: CounterSet::default(), ..*self };
+    }
+
+    fn is_idle(&self, cycle: u64) -> bool {
+        let waiting = self.levels.backlog + self.levels.shadow_backlog;
+        !self.configured && waiting == 0 && cycle.saturating_sub(self.active) >= IDLE_CYCLES
+    }
+}
+
+/// A client that could take over a label.
+struct Candidate<'a> {
+    client: &'a ClientSnapshot,
+    counters: CounterSet,
+    made: u64,
+}
+
+/// Returns whether an unlisted client sends in more than one cycle: it wants something, and more of its records arrived
+/// than it wanted in this cycle or the last one. An id that is used once never does, even while its record is delayed.
+fn keeps_sending(client: &ClientSnapshot) -> bool {
+    let arrived = client.counts.admitted + client.counts.rejected.total() + client.backlog;
+    client.wants > 0 && arrived > client.wants
+}
+
+/// The labels of one service.
+#[derive(Debug)]
+pub(super) struct ClientLabels {
+    max_labels: usize,
+    labels: BTreeMap<Arc<str>, Label>,
+    other: Label,
+}
+
+impl ClientLabels {
+    /// Makes labels for the `configured` clients; others get one as they come while there are fewer than `max_labels`.
+    pub(super) fn new(max_labels: usize, configured: impl IntoIterator<Item = Arc<str>>) -> ClientLabels {
+        let names = configured.into_iter().filter(|name| &**name != OTHER);
+        let labels = names.map(|name| (name, Label { configured: true, ..Label::default() }));
+        ClientLabels { max_labels, labels: labels.collect(), other: Label::default() }
+    }
+
+    /// Takes over the figures of a snapshot.
+    pub(super) fn update(&mut self, snapshot: &ServiceSnapshot) {
+        let cycle = snapshot.cycle;
+        for label in self.labels.values_mut() {
+            label.levels = Levels::default();
+            label.active = label.active.min(cycle);
+        }
+        self.other.levels = Levels::default();
+        let mut total = CounterSet::of_no_client(snapshot);
+        let mut present = Vec::with_capacity(self.labels.len());
+        let mut candidates = Vec::new();
+        for (made, client) in snapshot.clients.iter_made() {
+            let counters = CounterSet::new(&client.counts, &client.shadow);
+            total = total.plus(&counters);
+            if let Some(label) = self.label_for(client, &counters, cycle) {
+                label.levels = Levels::of(client);
+                label.configured = client.configured;
+                // With very many clients a page may still show a former life after a later life was shown and ended.
+                if made >= label.made {
+                    label.made = made;
+                    label.active = if counters == label.current { label.active } else { cycle };
+                    label.advance(counters);
+                    present.push(Arc::clone(&client.name));
+                }
+            } else if &*client.name != OTHER && keeps_sending(client) {
+                candidates.push(Candidate { client, counters, made });
+            } else {
+                self.other.levels.add(&Levels::of(client));
+            }
+        }
+        self.end_absent(&present);
+        self.hand_over(candidates, cycle);
+        let labelled = self.labels.values().fold(CounterSet::default(), |sum, label| sum.plus(&label.total()));
+        self.other.current = total.minus(&labelled);
+    }
+
+    /// Returns every label with its counters and gauges, `_other` last.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, CounterSet, Levels)> {
+        let labels = self.labels.iter().map(|(name, label)| (&**name, label));
+        labels.chain([(OTHER, &self.other)]).map(|(name, label)| (name, label.total(), label.levels))
+    }
+
+    fn label_for(&mut self, client: &ClientSnapshot, counters: &CounterSet, cycle: u64) -> Option<&mut Label> {
+        if &*client.name == OTHER {
+            return None;
+        }
+        if !self.labels.contains_key(&client.name) {
+            let has_room = self.labels.len() < self.max_labels;
+            if !has_room && !client.configured {
+                return None;
+            }
+            // Without room, the client was perhaps part of `_other` before it was configured. Its counts stay there.
+            let elsewhere = if has_room { CounterSet::default() } else { *counters };
+            let label = Label { current: elsewhere, elsewhere, active: cycle, ..Label::default() };
+            self.labels.insert(Arc::clone(&client.name), label);
+        }
+        self.labels.get_mut(&client.name)
+    }
+
+    /// Ends the labels of forgotten clients: those that are not among the `present` (sorted, as the snapshot is).
+    fn end_absent(&mut self, present: &[Arc<str>]) {
+        for (name, label) in &mut self.labels {
+            if present.binary_search(name).is_err() {
+                label.end();
+            }
+        }
+    }
+
+    /// Gives the labels of idle clients to the candidates, that of the longest idle client first. Candidates for which
+    /// no label is left count in `_other`, and so do the clients that lost theirs.
+    fn hand_over(&mut self, candidates: Vec<Candidate<'_>>, cycle: u64) {
+        let mut idle = if candidates.is_empty() { Vec::new() } else { self.idle(cycle) };
+        for Candidate { client, counters, made } in candidates {
+            let levels = Levels::of(client);
+            if self.make_room(&mut idle) {
+                let (current, elsewhere) = (counters, counters);
+                let label = Label { current, elsewhere, levels, made, active: cycle, ..Label::default() };
+                self.labels.insert(Arc::clone(&client.name), label);
+            } else {
+                self.other.levels.add(&levels);
+            }
+        }
+    }
+
+    /// Removes labels of `idle` clients until there is room for another label. Several have to go if there are too
+    /// many: clients that were configured late have labels beyond `max_labels`, and may no longer be configured.
+    fn make_room(&mut self, idle: &mut Vec<(u64, Arc<str>)>) -> bool {
+        while let Some((_, name)) = idle.pop() {
+            if let Some(loser) = self.labels.remove(&name) {
+                self.other.levels.add(&loser.levels);
+            }
+            if self.labels.len() < self.max_labels {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Returns the labels of idle clients, that of the longest idle client last.
+    fn idle(&self, cycle: u64) -> Vec<(u64, Arc<str>)> {
+        let idle = self.labels.iter().filter(|(_, label)| label.is_idle(cycle));
+        let mut idle: Vec<_> = idle.map(|(name, label)| (label.active, Arc::clone(name))).collect();
+        idle.sort_unstable_by(|a, b| b.cmp(a));
+        idle
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! All counters of one client as one array, so that they are added, subtracted and compared together.
+
+use watermaster_core::reason::{Reason, ReasonCounts};
+
+use crate::snapshot::{Counts, ServiceSnapshot};
+
+const REASONS: usize = Reason::ALL.len();
+/// Admitted, delayed, and one counter for each reason of a rejection.
+const HALF: usize = 2 + REASONS;
+
+/// The counters of one client, or of several: first those of what was done, then those of shadow mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct CounterSet([u64; 2 * HALF]);
+
+impl CounterSet {
+    pub(super) fn new(done: &Counts, shadow: &Counts) -> CounterSet {
+        let mut counters = CounterSet::default();
+        for (half, counts) in counters.0.chunks_exact_mut(HALF).zip([done, shadow]) {
+            half[0] = counts.admitted;
+            half[1] = counts.delayed;
+            for (slot, (_, count)) in half[2..].iter_mut().zip(ReasonCounts::iter(&counts.rejected)) {
+                *slot = count;
+            }
+        }
+        counters
+    }
+
+    /// The counts of a snapshot that belong to no known client: anonymous records and forgotten clients.
+    pub(super) fn of_no_client(snapshot: &ServiceSnapshot) -> CounterSet {
+        let forgotten = snapshot.clients.forgotten();
+        let unregistered = CounterSet::new(&snapshot.unregistered, &snapshot.unregistered_shadow);
+        unregistered.plus(&CounterSet::new(&forgotten.counts, &forgotten.shadow))
+    }
+
+    pub(super) fn done(&self) -> Decisions<'_> {
+        Decisions(&self.0[..HALF])
+    }
+
+    pub(super) fn shadow(&self) -> Decisions<'_> {
+        Decisions(&self.0[HALF..])
+    }
+
+    pub(super) fn plus(mut self, other: &CounterSet) -> CounterSet {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = a.saturating_add(b));
+        self
+    }
+
+    pub(super) fn minus(mut self, other: &CounterSet) -> CounterSet {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a = a.saturating_sub(b));
+        self
+    }
+
+    /// Returns whether any counter is below that of `earlier`.
+    pub(super) fn went_back(&self, earlier: &CounterSet) -> bool {
+        self.0.iter().zip(earlier.0).any(|(now, then)| *now < then)
+    }
+}
+
+/// One half of a [`CounterSet`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Decisions<'a>(&'a [u64]);
+
+impl<'a> Decisions<'a> {
+    /// Returns admitted and rejected records.
+    pub(super) fn admitted_and_rejected(self) -> [u64; 2] {
+        [self.0[0], self.rejected_by_reason().iter().sum()]
+    }
+
+    pub(super) fn delayed(self) -> u64 {
+        self.0[1]
+    }
+
+    /// Returns one count for each of [`Reason::ALL`].
+    pub(super) fn rejected_by_reason(self) -> &'a [u64] {
+        &self.0[2..]
+    }
+}

@@ -1,0 +1,33 @@
+//! Metrics of the operating system's process: CPU, memory, file descriptors, threads.
+
+use metrics::{Recorder, with_local_recorder};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use super::table::{Kind, Source, TABLE};
+
+/// Collects the metrics through the `metrics` facade, which is not installed globally, and writes them.
+#[derive(Debug)]
+pub(super) struct ProcessMetrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    collector: metrics_process::Collector,
+}
+
+impl ProcessMetrics {
+    pub(super) fn new() -> ProcessMetrics {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        for metric in TABLE.iter().filter(|metric| matches!(metric.source, Source::Process)) {
+            match metric.kind {
+                Kind::Counter => recorder.describe_counter(metric.name.into(), None, metric.help.into()),
+                Kind::Gauge | Kind::Histogram => recorder.describe_gauge(metric.name.into(), None, metric.help.into()),
+            }
+        }
+        ProcessMetrics { handle: recorder.handle(), recorder, collector: metrics_process::Collector::default() }
+    }
+
+    /// Returns the metrics in Prometheus' text format.
+    pub(super) fn render(&self) -> String {
+        with_local_recorder(&self.recorder, || self.collector.collect());
+        self.handle.render()
+    }
+}

@@ -1,0 +1,154 @@
+//! The engines of a process: one thread for each service.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use super::RunOptions;
+use crate::admin::ServiceHandle;
+use crate::engine::{self, Job, Stopped};
+use crate::heartbeat::Heartbeat;
+use crate::reload::Inbox;
+use crate::snapshot::{ServiceSnapshot, SnapshotCell};
+use watermaster_kafka::preflight::{Report, Severity};
+use watermaster_settings::{Service, Settings};
+
+/// The longest silence of an engine that works. The longest of its calls take far less together: offsets of a
+/// transaction (6 s), resolved positions (3 s), high watermarks (2 s), a replaced producer (1 s), leaving a group (2
+/// s).
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+
+/// The parts of an engine that other threads see.
+pub(super) struct Engine {
+    name: String,
+    cell: SnapshotCell,
+    heartbeat: Arc<Heartbeat>,
+    policies: Arc<Inbox>,
+}
+
+impl Engine {
+    /// Prepares an engine for each service, which finds its later policies in the inbox at the same place.
+    pub(super) fn all(settings: &Settings, inboxes: &[Arc<Inbox>]) -> Vec<Engine> {
+        settings.services.iter().zip(inboxes).map(|(service, inbox)| Engine::new(service, inbox)).collect()
+    }
+
+    fn new(service: &Service, policies: &Arc<Inbox>) -> Engine {
+        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
+        let cell = SnapshotCell::default();
+        cell.set(ServiceSnapshot {
+            name: service.name.clone(),
+            mode: service.policy.mode,
+            enforce: service.policy.enforce,
+            capacity: service.policy.capacity,
+            cycle_seconds: service.policy.cycle.as_secs_f64(),
+            trouble: Some("starting".to_owned()),
+            ..ServiceSnapshot::default()
+        });
+        Engine { name: service.name.clone(), cell, heartbeat, policies: Arc::clone(policies) }
+    }
+
+    /// Returns what the HTTP side needs of the engine.
+    pub(super) fn service_handle(&self) -> ServiceHandle {
+        ServiceHandle { name: self.name.clone(), cell: self.cell.clone(), heartbeat: Arc::clone(&self.heartbeat) }
+    }
+
+    /// Marks a service that can't be started.
+    fn never_ran(&self, why: String) -> Stopped {
+        let mut shown = (*self.cell.get()).clone();
+        shown.trouble = Some(why.clone());
+        self.cell.set(shown);
+        self.heartbeat.stop();
+        Stopped(why)
+    }
+}
+
+/// The running engines.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    running: usize,
+    ends: mpsc::UnboundedReceiver<Result<(), Stopped>>,
+}
+
+impl Fleet {
+    /// Starts an engine for each service, except for services with an error in the report.
+    pub(super) fn start(
+        settings: &Settings,
+        engines: Vec<Engine>,
+        report: &Report,
+        options: RunOptions,
+        stop: &Arc<AtomicBool>,
+    ) -> Fleet {
+        let (ended, ends) = mpsc::unbounded_channel();
+        for (service, engine) in settings.services.iter().zip(engines) {
+            if let Some(why) = log_findings(report, &service.name) {
+                let _ = ended.send(Err(engine.never_ran(why)));
+                continue;
+            }
+            let job = Job {
+                kafka: settings.kafka.clone(),
+                service: service.clone(),
+                accept_foreign_offsets: options.accept_foreign_offsets,
+                facts: report.clone(),
+                cell: engine.cell.clone(),
+                heartbeat: Arc::clone(&engine.heartbeat),
+                policies: Arc::clone(&engine.policies),
+                shutdown: Arc::clone(stop),
+            };
+            let on_end = ended.clone();
+            let name = format!("engine-{}", service.name);
+            let thread = thread::Builder::new().name(name).spawn(move || drop(on_end.send(engine::run(job))));
+            if let Err(why) = thread {
+                let why = format!("service {}: no thread: {why}", service.name);
+                error!("{why}");
+                let _ = ended.send(Err(engine.never_ran(why)));
+            }
+        }
+        Fleet { running: settings.services.len(), ends }
+    }
+
+    /// Reports whether every engine has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.len() >= self.running
+    }
+
+    /// Waits until all engines have ended and returns the number of those that failed.
+    pub(super) async fn wait(&mut self) -> usize {
+        let mut failed = 0;
+        while self.running > 0 {
+            match self.ends.recv().await {
+                Some(ended) => {
+                    self.running -= 1;
+                    failed += usize::from(ended.is_err());
+                }
+                // All senders are gone, so the remaining threads ended without a result.
+                None => failed += std::mem::take(&mut self.running),
+            }
+        }
+        failed
+    }
+}
+
+/// Logs the findings about a service's topics and returns the first error, with which the service can't run.
+fn log_findings(report: &Report, service: &str) -> Option<String> {
+    let concerns = |name: Option<&str>| name.is_none_or(|name| name == service);
+    let mut fatal: Option<String> = None;
+    for finding in report.findings.iter().filter(|finding| concerns(finding.service.as_deref())) {
+        let text = match &finding.topic {
+            Some(topic) => format!("{topic}: {}", finding.problem),
+            None => finding.problem.to_string(),
+        };
+        match finding.severity {
+            Severity::Error => {
+                error!(service, "{text}; this service does not start");
+                fatal.get_or_insert(text);
+            }
+            Severity::Warning => warn!(service, "{text}"),
+            Severity::Info => info!(service, "{text}"),
+        }
+    }
+    fatal
+}

@@ -1,0 +1,90 @@
+//! The HTTP side of a running configuration.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::fleet::Engine;
+use crate::admin::{self, AdminState, Shown};
+use crate::metrics::Publisher;
+use watermaster_settings::Settings;
+use watermaster_settings::token::{Token, TokenError, TokenFile};
+
+/// The reason why HTTP can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("admin.listen: {listen} cannot be bound: {source}")]
+    Bind { listen: SocketAddr, source: io::Error },
+    #[error("admin.token_file is {path:?}: {source}")]
+    Token { path: PathBuf, source: TokenError },
+}
+
+/// A server that runs until it is stopped or dropped.
+#[derive(Debug)]
+pub(super) struct HttpServer {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl HttpServer {
+    /// Binds `admin.listen` and serves the figures of these engines; `/readyz` reports draining once `stop` is set.
+    pub(super) async fn start(
+        settings: &Settings,
+        shown: Shown,
+        engines: &[Engine],
+        stop: Arc<AtomicBool>,
+    ) -> Result<HttpServer, HttpError> {
+        let (listener, address) = bind(settings.admin.listen).await?;
+        let state = AdminState {
+            services: engines.iter().map(Engine::service_handle).collect(),
+            publisher: Mutex::new(publisher(settings)),
+            configuration: shown,
+            token: read_token(settings)?,
+            draining: stop,
+        };
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(admin::serve(listener, Arc::new(state), async { drop(stopped.await) }));
+        Ok(HttpServer { address, stop, task })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers open requests and ends.
+    pub(super) async fn stop(self) {
+        drop(self.stop);
+        if let Ok(Err(why)) = self.task.await {
+            warn!("HTTP: {why}");
+        }
+    }
+}
+
+async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), HttpError> {
+    let refused = |source| HttpError::Bind { listen, source };
+    let listener = TcpListener::bind(listen).await.map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?;
+    info!("admin listening on http://{address}");
+    Ok((listener, address))
+}
+
+fn publisher(settings: &Settings) -> Publisher {
+    let mut publisher = Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients);
+    settings.services.iter().for_each(|service| publisher.declare(service));
+    publisher
+}
+
+/// Reads the token again: the configuration was valid, but the file may have changed since.
+fn read_token(settings: &Settings) -> Result<Option<Token>, HttpError> {
+    let Some(path) = &settings.admin.token_file else { return Ok(None) };
+    let file = TokenFile::read(path).map_err(|source| HttpError::Token { path: path.clone(), source })?;
+    Ok(Some(file.token))
+}
