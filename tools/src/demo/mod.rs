@@ -38,8 +38,10 @@ use view::View;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time that the last records may take until all are accounted for.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The interval between two looks at the instance.
-const ASK_INTERVAL: Duration = Duration::from_millis(250);
+/// The interval between two requests while records are sent; rates are measured over it.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval between two requests afterwards.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(250);
 /// The longest wait for an event.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(20);
 /// Partitions of each topic.
@@ -272,7 +274,7 @@ impl Stage {
         while Instant::now() < deadline && self.interrupts.try_recv().is_err() {
             let _ = session.next_event(EVENT_TIMEOUT);
             if decided.is_none() && Instant::now() >= next_ask {
-                next_ask = Instant::now() + ASK_INTERVAL;
+                next_ask = Instant::now() + SETTLE_INTERVAL;
                 let status = self.ask().filter(|status| summary::has_decided(status, &session.account));
                 decided = status.cloned();
             }
