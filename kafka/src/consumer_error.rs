@@ -103,8 +103,8 @@ pub enum FatalConsumerError {
     DataLoss { topic: String, partition: i32, offset: i64, low: i64, high: i64 },
     /// `positions` are the next offsets of all partitions, by name.
     #[error(
-        "service {service}: a record of {} can't be read, and is not skipped: {reported}. If another replica is intact, \
-         let it lead the partition. Otherwise give the record up: stop all instances, commit an offset behind it for \
+        "service {service}: a record of {} can't be read, and is not skipped: {reported}. If another replica is \
+         intact, let it lead the partition. Otherwise give the record up: stop all instances, commit an offset behind it for \
          the group {group}, and start once with --accept-foreign-offsets",
         suspects(.positions, offset_in(&.reported.reason))
     )]

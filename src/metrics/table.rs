@@ -155,7 +155,7 @@ metrics! {
         Client |c, out| out.put(c.levels.default_share);
     "watermaster_client_limit_units" Gauge Records ["service" "client"]
         "The most records that the client's own limit allows in one cycle (burst + rate); +Inf without a limit."
-        Client |c, out| out.put(c.levels.limit.map_or(f64::INFINITY, |limit| limit as f64));
+        Client |c, out| out.put(c.levels.limit.map_or("+Inf".to_owned(), |limit| limit.to_string()));
     "watermaster_window_admitted_units" Gauge Records ["service"]
         "Records admitted in the last window of one cycle; never above capacity_units while enforced."
         Service |s, out| out.put(s.newest.window_admitted);
@@ -164,16 +164,16 @@ metrics! {
         Service |s, out| out.put(s.newest.window_admitted_max);
     "watermaster_clients" Gauge Count ["service"]
         "Clients known now."
-        Service |s, out| out.put(s.newest.clients.known() as u64);
+        Service |s, out| out.put(s.newest.clients.known());
     "watermaster_allocations_total" Counter Count ["service" "cause"]
         "Runs of the allocator, by cause."
         Service |s, out| out.put_each(ALLOCATION_CAUSES, s.newest.allocations);
     "watermaster_enforced" Gauge Bool ["service"]
         "1 when decisions are enforced, 0 in shadow mode."
-        Service |s, out| out.put(s.newest.enforce);
+        Service |s, out| out.put(u8::from(s.newest.enforce));
     "watermaster_mode" Gauge Bool ["service" "mode"]
         "1 for the configured mode, 0 for the other."
-        Service |s, out| out.put_each(&MODES.map(Mode::as_str), MODES.map(|mode| mode == s.newest.mode));
+        Service |s, out| out.put_each(&MODES.map(Mode::as_str), MODES.map(|mode| u8::from(mode == s.newest.mode)));
 
     // ## Waiting
     "watermaster_backlog_records" Gauge Records ["service" "client"]
@@ -222,10 +222,10 @@ metrics! {
         Service |s, out| out.put_histogram(&[], &s.newest.round);
     "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
         "Time that a round spent in each phase under exactly_once, all attempts together."
-        Service |s, out| phases(s, out);
+        Service phases;
     "watermaster_transaction_errors_total" Counter Count ["service" "phase" "class"]
         "Failed transaction calls, by phase and by the answer that the error needs."
-        Service |s, out| errors(s, out);
+        Service errors;
     "watermaster_resyncs_total" Counter Count ["service"]
         "Comparisons of an interrupted round with the committed offsets."
         Service |s, out| out.put(s.newest.resyncs);
@@ -234,7 +234,7 @@ metrics! {
         Service |s, out| out.put_each(&RESYNCED, s.newest.resynced);
     "watermaster_map_characters" Gauge Count ["service"]
         "The length of the longest offset map of the assigned partitions."
-        Service |s, out| out.put(u64::from(s.newest.map_characters));
+        Service |s, out| out.put(s.newest.map_characters);
     "watermaster_map_span_records" Gauge Records ["service"]
         "The number of offsets that the widest offset map covers."
         Service |s, out| out.put(s.newest.map_span);
@@ -258,24 +258,24 @@ metrics! {
         Service |s, out| out.put(s.newest.rebalances);
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
-        Service |s, out| retention(s, out);
+        Service retention;
 
     // ## State
     "watermaster_ready" Gauge Bool ["service"]
         "1 when the service has joined its group and can produce; 0 otherwise and while draining."
-        Service |s, out| out.put(s.newest.ready);
+        Service |s, out| out.put(u8::from(s.newest.ready));
     "watermaster_service_up" Gauge Bool ["service"]
         "0 after a fatal error stopped the service."
-        Service |s, out| out.put(s.newest.up);
+        Service |s, out| out.put(u8::from(s.newest.up));
     "watermaster_target_refusing" Gauge Bool ["service"]
         "1 while the target or the dead-letter topic refuses writes."
-        Service |s, out| out.put(s.newest.target_refusing);
+        Service |s, out| out.put(u8::from(s.newest.target_refusing));
     "watermaster_build_info" Gauge Bool ["version" "librdkafka"]
         "Always 1; the labels name the versions of the program and of librdkafka."
-        Instance |i, out| out.put_with(&[env!("CARGO_PKG_VERSION"), &i.librdkafka], true);
+        Instance |i, out| out.put_with(&[env!("CARGO_PKG_VERSION"), &i.librdkafka], 1);
     "watermaster_config_last_reload_successful" Gauge Bool []
         "1 if the last configuration read (at start, SIGHUP or POST /v1/reload) was accepted."
-        Instance |i, out| out.put(i.last_reload.successful);
+        Instance |i, out| out.put(u8::from(i.last_reload.successful));
     "watermaster_config_last_reload_success_timestamp_seconds" Gauge Seconds []
         "The time at which the configuration in force was accepted, since the Unix epoch."
         Instance |i, out| out.put(i.last_reload.success_at.as_secs_f64());
@@ -332,7 +332,7 @@ fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
         out.put_with(&[topic], *seconds);
     }
     for topic in service.topics.iter().filter(|topic| known.iter().all(|(told, _)| told != *topic)) {
-        out.put_with(&[topic], 0_u64);
+        out.put_with(&[topic], 0);
     }
 }
 

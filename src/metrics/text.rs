@@ -1,34 +1,9 @@
 //! Prometheus' text format.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use super::table::Metric;
 use crate::snapshot::{HistogramSnapshot, PartitionSnapshot};
-
-/// The value of a sample.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Value {
-    Integer(u64),
-    Float(f64),
-}
-
-impl From<u64> for Value {
-    fn from(value: u64) -> Value {
-        Value::Integer(value)
-    }
-}
-
-impl From<bool> for Value {
-    fn from(value: bool) -> Value {
-        Value::Integer(u64::from(value))
-    }
-}
-
-impl From<f64> for Value {
-    fn from(value: f64) -> Value {
-        Value::Float(value)
-    }
-}
 
 /// Writes the samples of one family, all with the same values of the first labels.
 #[derive(Debug)]
@@ -45,17 +20,17 @@ impl<'a> Samples<'a> {
     }
 
     /// Writes the one sample of a family without further labels.
-    pub(super) fn put(&mut self, value: impl Into<Value>) {
+    pub(super) fn put(&mut self, value: impl Display) {
         self.put_with(&[], value);
     }
 
     /// Writes a sample; `more` are the values of the remaining labels.
-    pub(super) fn put_with(&mut self, more: &[&str], value: impl Into<Value>) {
-        self.write("", more, None, value.into());
+    pub(super) fn put_with(&mut self, more: &[&str], value: impl Display) {
+        self.write("", more, None, value);
     }
 
     /// Writes a sample for each value of the last label.
-    pub(super) fn put_each<V: Into<Value>>(&mut self, names: &[&str], values: impl IntoIterator<Item = V>) {
+    pub(super) fn put_each<V: Display>(&mut self, names: &[&str], values: impl IntoIterator<Item = V>) {
         for (name, value) in names.iter().zip(values) {
             self.put_with(&[name], value);
         }
@@ -79,15 +54,15 @@ impl<'a> Samples<'a> {
         let mut count = 0;
         for (i, bound) in bounds.iter().enumerate() {
             count += count_in(i);
-            self.write("_bucket", more, Some(&bound.to_string()), count.into());
+            self.write("_bucket", more, Some(&bound.to_string()), count);
         }
         count += count_in(bounds.len());
-        self.write("_bucket", more, Some("+Inf"), count.into());
-        self.write("_sum", more, None, histogram.sums.iter().sum::<f64>().into());
-        self.write("_count", more, None, count.into());
+        self.write("_bucket", more, Some("+Inf"), count);
+        self.write("_sum", more, None, histogram.sums.iter().sum::<f64>());
+        self.write("_count", more, None, count);
     }
 
-    fn write(&mut self, suffix: &str, more: &[&str], bound: Option<&str>, value: Value) {
+    fn write(&mut self, suffix: &str, more: &[&str], bound: Option<&str>, value: impl Display) {
         let Samples { out, metric, values } = self;
         debug_assert_eq!(metric.labels.len(), values.len() + more.len(), "{}: a value for each label", metric.name);
         out.push_str(metric.name);
@@ -103,11 +78,7 @@ impl<'a> Samples<'a> {
             separator = ',';
         }
         out.push_str(if separator == ',' { "} " } else { " " });
-        let _ = match value {
-            Value::Integer(value) => writeln!(out, "{value}"),
-            Value::Float(f64::INFINITY) => writeln!(out, "+Inf"),
-            Value::Float(value) => writeln!(out, "{value}"),
-        };
+        let _ = writeln!(out, "{value}");
     }
 }
 

@@ -24,9 +24,7 @@ const MAX_SILENCE: Duration = Duration::from_secs(60);
 
 /// The parts of an engine that other threads see.
 pub(super) struct Engine {
-    name: String,
-    cell: SnapshotCell,
-    heartbeat: Arc<Heartbeat>,
+    pub(super) handle: ServiceHandle,
     policies: Arc<Inbox>,
 }
 
@@ -48,20 +46,16 @@ impl Engine {
             trouble: Some("starting".to_owned()),
             ..ServiceSnapshot::default()
         });
-        Engine { name: service.name.clone(), cell, heartbeat, policies: Arc::clone(policies) }
-    }
-
-    /// Returns what the HTTP side needs of the engine.
-    pub(super) fn service_handle(&self) -> ServiceHandle {
-        ServiceHandle { name: self.name.clone(), cell: self.cell.clone(), heartbeat: Arc::clone(&self.heartbeat) }
+        let handle = ServiceHandle { name: service.name.clone(), cell, heartbeat };
+        Engine { handle, policies: Arc::clone(policies) }
     }
 
     /// Marks a service that can't be started.
     fn never_ran(&self, why: String) -> Stopped {
-        let mut shown = (*self.cell.get()).clone();
+        let mut shown = (*self.handle.cell.get()).clone();
         shown.trouble = Some(why.clone());
-        self.cell.set(shown);
-        self.heartbeat.stop();
+        self.handle.cell.set(shown);
+        self.handle.heartbeat.stop();
         Stopped(why)
     }
 }
@@ -93,8 +87,8 @@ impl Fleet {
                 service: service.clone(),
                 accept_foreign_offsets: options.accept_foreign_offsets,
                 facts: report.clone(),
-                cell: engine.cell.clone(),
-                heartbeat: Arc::clone(&engine.heartbeat),
+                cell: engine.handle.cell.clone(),
+                heartbeat: Arc::clone(&engine.handle.heartbeat),
                 policies: Arc::clone(&engine.policies),
                 shutdown: Arc::clone(stop),
             };

@@ -44,7 +44,7 @@ impl HttpServer {
     ) -> Result<HttpServer, HttpError> {
         let (listener, address) = bind(settings.admin.listen).await?;
         let state = AdminState {
-            services: engines.iter().map(Engine::service_handle).collect(),
+            services: engines.iter().map(|engine| engine.handle.clone()).collect(),
             publisher: Mutex::new(publisher(settings)),
             configuration: shown,
             token: read_token(settings)?,
