@@ -11,7 +11,7 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use watermaster::snapshot::{ServiceSnapshot, SnapshotBuilder, SnapshotCell};
-use watermaster_core::map::Map;
+use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Lending, Mode, Overflow, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::units::{Ratio, Time};
@@ -53,7 +53,7 @@ impl Service {
     fn empty(policy: Policy, clients: usize) -> Service {
         let now = Time::from_nanos(1_700_000_000_000_000_000);
         let mut throttle = Throttle::new(policy, now);
-        throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
         let names = (0..clients).map(|client| format!("client-{client:08}")).collect();
         Service { throttle, names, now, offset: 0, random: 1 }
     }

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use tracing::{debug, error, info, warn};
-use watermaster_core::backlog::Slot;
 use watermaster_core::chunks::Chunks;
-use watermaster_core::map::DecodeError;
+use watermaster_core::offset_map::DecodeError;
 use watermaster_core::round::{Form, Round, Rules, Transactions};
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -480,11 +480,9 @@ impl<'c> Engine<'c> {
     /// Keeps what is delayed.
     fn hold(&mut self, slot: Slot, output: Output<'c>) {
         let index = slot.0 as usize;
-        while self.held.len() <= index {
-            self.held.push(None);
-        }
-        let before = self.held[index].replace(output);
-        self.holding += usize::from(before.is_none());
+        let vacant = self.held.get(index).is_none_or(Option::is_none);
+        self.held.set(index, Some(output));
+        self.holding += usize::from(vacant);
         self.pinning.push(slot.0);
         if self.pinning.len() >= MAX_PINNING {
             self.detach_held();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::{PoisonError, RwLock};
 
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::registry::Client;
 use watermaster_core::round::{Cause, ErrorClass, Phase};
+use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason};
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
@@ -90,7 +90,7 @@ pub struct ServiceSnapshot {
 #[cfg(test)]
 pub(crate) use pages::Page;
 pub use pages::{Clients, SnapshotBuilder};
-pub use watermaster_core::registry::Counts;
+pub use watermaster_core::scheduler::Counts;
 
 /// One client at one moment.
 #[derive(Debug, Clone, Default)]
@@ -117,7 +117,7 @@ pub struct ClientSnapshot {
 
 impl ClientSnapshot {
     fn of(client: &Client, policy: &Policy) -> ClientSnapshot {
-        let waiting = client.lane.records.len();
+        let waiting = client.backlog().0;
         let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
         ClientSnapshot {
             name: client.name.clone(),

@@ -16,9 +16,9 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::engine::{self, Job, Stopped};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
-use watermaster_core::map::{self, MapBudget};
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::offset_map;
+use watermaster_core::policy::Policy;
+use watermaster_core::units::Ratio;
 use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::preflight;
 use watermaster_settings::{
@@ -118,7 +118,7 @@ impl Bench {
         let list = consumer.committed_offsets(list, PATIENCE).unwrap();
         let element = &list.elements()[0];
         let Offset::Offset(base) = element.offset() else { return BTreeSet::new() };
-        let map = map::decode(base, element.metadata().as_bytes()).unwrap();
+        let map = offset_map::decode(base, element.metadata().as_bytes()).unwrap();
         (0..base).chain(map.completed.iter().flat_map(|run| run.start..run.end)).collect()
     }
 
@@ -168,25 +168,14 @@ impl Engine {
 
 fn policy(capacity: u64, cycle: Duration) -> Policy {
     Policy {
-        capacity,
-        cycle,
         reservation: Ratio::ZERO,
-        lending: Lending::Proportional,
-        mode: Mode::Shape,
-        enforce: true,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
         max_clients: 10,
-        unlisted_weight: Weight::ONE,
         client_idle_timeout: Duration::from_secs(600),
-        clients: Vec::new(),
         queue_capacity: 1_000,
         queue_bytes: 1 << 24,
-        max_delay: Duration::from_secs(60),
-        overflow: Overflow::DeadLetter,
         burst: Ratio::ZERO,
         commit_interval: Duration::from_millis(50),
-        map_budget: MapBudget::Chars(4096),
+        ..Policy::new(capacity, cycle)
     }
 }
 

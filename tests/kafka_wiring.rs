@@ -11,11 +11,11 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::map::{self, MapBudget};
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::offset_map::{self, MapBudget};
+use watermaster_core::policy::Policy;
 use watermaster_core::reason::Reason;
 use watermaster_core::tracker::Tracker;
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::units::Ratio;
 use watermaster_kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
 use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::preflight::{self, Severity};
@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// The metadata of a commit at `base` with nothing completed beyond it but `base + 1`.
 fn map(base: i64) -> String {
     let runs = std::iter::once(base + 1..base + 2).collect();
-    map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
+    offset_map::encode(MapBudget::default(), &Tracker::restore(base, &runs), 100, &[]).unwrap()
 }
 
 struct Bench {
@@ -154,25 +154,12 @@ impl Bench {
 
 fn policy() -> Policy {
     Policy {
-        capacity: 10,
-        cycle: Duration::from_secs(10),
         reservation: Ratio::ZERO,
-        lending: Lending::Proportional,
-        mode: Mode::Shape,
-        enforce: true,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
         max_clients: 10,
-        unlisted_weight: Weight::ONE,
-        client_idle_timeout: Duration::from_secs(600),
-        clients: Vec::new(),
         queue_capacity: 10,
         queue_bytes: 1 << 20,
-        max_delay: Duration::from_secs(60),
-        overflow: Overflow::DeadLetter,
         burst: Ratio::ZERO,
-        commit_interval: Duration::from_millis(100),
-        map_budget: MapBudget::Chars(4096),
+        ..Policy::new(10, Duration::from_secs(10))
     }
 }
 

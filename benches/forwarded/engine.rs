@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use watermaster::engine::{self, Job, Stopped};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::snapshot::SnapshotCell;
-use watermaster_core::map::MapBudget;
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
-use watermaster_core::units::{Ratio, Weight};
+use watermaster_core::policy::{CatchUp, Mode, Policy};
+use watermaster_core::units::Ratio;
 use watermaster_kafka::preflight;
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
@@ -97,25 +96,17 @@ impl Case {
 
     fn policy(&self) -> Policy {
         Policy {
-            capacity: self.capacity,
-            cycle: NEVER * 10,
             reservation: Ratio::ZERO,
-            lending: Lending::Proportional,
             mode: self.mode,
             enforce: self.enforce,
-            window: Window::Sliding,
             catch_up: self.catch_up,
-            max_clients: 1000,
-            unlisted_weight: Weight::ONE,
             client_idle_timeout: NEVER * 20,
-            clients: Vec::new(),
             queue_capacity: 1_000_000,
             queue_bytes: 1 << 30,
             max_delay: NEVER,
-            overflow: Overflow::DeadLetter,
             burst: Ratio::ONE,
             commit_interval: NEVER,
-            map_budget: MapBudget::Chars(4096),
+            ..Policy::new(self.capacity, NEVER * 10)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One record's decision by itself, its departure from the backlog if it was delayed, and a cycle's edge.
 //!
-//! Means over all that ran: on a machine that does other things too, the medians of `count` (`benches/workload/count.rs`) say
-//! more, and instructions most.
+//! Means over all that ran: on a machine that does other things too, the medians of `count`
+//! (`benches/workload/count.rs`) say more, and instructions most.
 
 #[allow(dead_code, reason = "the binary `count` uses the rest")]
 mod workload;

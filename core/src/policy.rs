@@ -1,11 +1,10 @@
-//! What a service's owner decided: everything the core needs to know of the configuration.
-//!
-//! Values here are meant, not written: the shell has validated them and filled in the defaults.
+//! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
+//! in.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::map::MapBudget;
+use crate::offset_map::MapBudget;
 use crate::units::{Ratio, Weight};
 
 /// The policy of one service.
@@ -17,19 +16,19 @@ pub struct Policy {
     pub cycle: Duration,
     /// The part of its default share that a client never lends.
     pub reservation: Ratio,
-    /// How lent capacity is shared out.
+    /// The rule by which lent capacity is shared out.
     pub lending: Lending,
-    /// Delay or reject what comes too early.
+    /// Delays or rejects records that come too early.
     pub mode: Mode,
-    /// False: everything is admitted, and what would have been decided is counted apart.
+    /// False is shadow mode: all records are admitted, and the decisions are only counted, apart.
     pub enforce: bool,
-    /// Reject mode: what a client's grant is counted over.
+    /// Reject mode: the window that a client's grant is counted over.
     pub window: Window,
-    /// Reject mode: what happens to records that are read late through no fault of their client.
+    /// Reject mode: the treatment of records that are read late through no fault of their client.
     pub catch_up: CatchUp,
     /// The most clients known at a time; configured ones always have a place.
     pub max_clients: usize,
-    /// What all clients that are not configured weigh together at most, once any client is configured.
+    /// The most that all clients that are not configured weigh together, once any client is configured.
     pub unlisted_weight: Weight,
     /// After this long without a record a client that is not configured is forgotten.
     pub client_idle_timeout: Duration,
@@ -41,7 +40,7 @@ pub struct Policy {
     pub queue_bytes: u64,
     /// The longest that a record may wait.
     pub max_delay: Duration,
-    /// What happens when a backlog bound nears.
+    /// The treatment of records when a backlog bound is reached.
     pub overflow: Overflow,
     /// The part of the capacity that may go out at once.
     pub burst: Ratio,
@@ -51,14 +50,53 @@ pub struct Policy {
     pub map_budget: MapBudget,
 }
 
+impl Policy {
+    /// The policy of a service with nothing configured but its capacity and its cycle.
+    pub fn new(capacity: u64, cycle: Duration) -> Policy {
+        Policy {
+            capacity,
+            cycle,
+            reservation: Ratio::from_millionths(100_000).expect("a tenth is a ratio"),
+            lending: Lending::default(),
+            mode: Mode::default(),
+            enforce: true,
+            window: Window::default(),
+            catch_up: CatchUp::default(),
+            max_clients: 1_000,
+            unlisted_weight: Weight::ONE,
+            client_idle_timeout: Duration::from_secs(600).max(cycle * 2),
+            clients: Vec::new(),
+            queue_capacity: 10_000,
+            queue_bytes: 256 << 20,
+            max_delay: Duration::from_secs(60),
+            overflow: Overflow::default(),
+            burst: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
+            commit_interval: Duration::from_millis(100),
+            map_budget: MapBudget::default(),
+        }
+    }
+
+    /// The treatment of records when a backlog bound is reached. The backlogs of reject mode, of records that are
+    /// catching up, are bounded by reading less in any case.
+    pub fn overflow(&self) -> Overflow {
+        if self.mode == Mode::Reject { Overflow::Pause } else { self.overflow }
+    }
+
+    /// Returns whether excess records are evicted. Shadow mode can pause nothing: its backlogs, of records that it only
+    /// would delay, are bounded by evictions in any case.
+    pub fn evicts(&self) -> bool {
+        !self.enforce || self.overflow() == Overflow::DeadLetter
+    }
+}
+
 /// One configured client.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientPolicy {
     /// The client's id.
     pub name: String,
-    /// Its weight.
+    /// The weight among all clients.
     pub weight: Weight,
-    /// Its own absolute limit.
+    /// The absolute limit of this client alone.
     pub limit: Option<Limit>,
 }
 
@@ -73,23 +111,23 @@ pub struct Limit {
     pub burst: NonZeroU32,
 }
 
-/// How lent capacity is shared among those who want more than their share.
+/// The rule by which lent capacity is shared among the clients that want more than their share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Lending {
-    /// In proportion to how much more each wants.
+    /// In proportion to the wants beyond the share.
     #[default]
     Proportional,
-    /// Everybody's loan rises together, in proportion to weight, until its want is met.
+    /// All loans rise together, in proportion to weight, each until its want is met.
     MaxMin,
 }
 
-/// What happens to a record that can't go at once.
+/// The treatment of a record that can't go at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// It waits in its client's backlog.
+    /// The record waits in its client's backlog.
     #[default]
     Shape,
-    /// It goes to the dead-letter topic.
+    /// The record goes to the dead-letter topic.
     Reject,
 }
 
@@ -103,7 +141,7 @@ impl Mode {
     }
 }
 
-/// Reject mode: what a grant is counted over.
+/// Reject mode: the window that a grant is counted over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Window {
     /// Any window of one cycle.
@@ -113,17 +151,17 @@ pub enum Window {
     Fixed,
 }
 
-/// Reject mode: what happens to records that were read late.
+/// Reject mode: the treatment of records that were read late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CatchUp {
-    /// They wait as in shape mode.
+    /// Late records wait as in shape mode.
     #[default]
     Delay,
-    /// They are treated as any other.
+    /// Late records are treated as any other.
     Reject,
 }
 
-/// What happens when a backlog bound nears.
+/// The treatment of records when a backlog bound is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
     /// The oldest backlog of the client furthest above its share of the bound is rejected as `queue_full`.

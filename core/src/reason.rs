@@ -1,6 +1,8 @@
-//! Why a record was rejected. One table: headers, metrics and documents come from it.
+//! The reasons for rejections. One table: headers, metrics and documents come from it.
 
-/// Why a record went to the dead-letter topic.
+use std::time::Duration;
+
+/// The reason for which a record went to the dead-letter topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Reason {
@@ -18,7 +20,7 @@ pub enum Reason {
     CapacityInUse,
     /// A backlog bound was reached.
     QueueFull,
-    /// It waited for longer than `max_delay`.
+    /// The record waited for longer than `max_delay`.
     Expired,
     /// The target refuses it for good.
     Undeliverable,
@@ -54,6 +56,16 @@ impl Reason {
     }
 }
 
+/// A decision to reject a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: Reason,
+    /// The time after which the record might be admitted; zero where that has no meaning.
+    pub retry_after: Duration,
+    /// The index of the client, if it is a known one.
+    pub client: Option<u32>,
+}
+
 /// A count for each reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReasonCounts([u64; Reason::ALL.len()]);
@@ -69,12 +81,12 @@ impl ReasonCounts {
         self.0[reason as usize] = self.0[reason as usize].saturating_sub(1);
     }
 
-    /// How many were rejected for this reason.
+    /// The number of rejections for this reason.
     pub fn get(&self, reason: Reason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How many were rejected in all.
+    /// The number of rejections for any reason.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -86,7 +98,7 @@ impl ReasonCounts {
         }
     }
 
-    /// Each reason with its count.
+    /// Iterates over the reasons and their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }

@@ -25,7 +25,7 @@ pub use kafka::{
 pub use outcome::{Cause, Ending, Note, Phase, Step, Stop};
 pub use transaction::{Rules, Transactions};
 
-use crate::map;
+use crate::offset_map;
 use crate::reason::Reason;
 use crate::throttle::{Rejection, Throttle};
 use crate::units::Time;
@@ -260,7 +260,7 @@ impl<P> Round<P> {
 ///
 /// # Errors
 /// A map outgrew its budget: a defect, for the core completes nothing that does not fit.
-pub fn commits(throttle: &mut Throttle, now: Time) -> Result<Vec<Commit>, map::TooLarge> {
+pub fn commits(throttle: &mut Throttle, now: Time) -> Result<Vec<Commit>, offset_map::TooLarge> {
     commits_without(throttle, now, &BTreeMap::new())
 }
 
@@ -272,7 +272,7 @@ fn commits_without(
     throttle: &mut Throttle,
     now: Time,
     without: &BTreeMap<u32, Vec<i64>>,
-) -> Result<Vec<Commit>, map::TooLarge> {
+) -> Result<Vec<Commit>, offset_map::TooLarge> {
     let touched: Vec<u32> = throttle.touched().collect();
     let commit = |partition| {
         let (offset, metadata) = match without.get(&partition) {

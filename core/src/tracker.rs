@@ -1,27 +1,26 @@
-//! Which offsets of a partition are completed.
+//! The completed offsets of a partition.
 //!
-//! The log is read in order, records complete in any order, and what may be committed is the first offset that is not
-//! completed. Offsets that the log skips (compaction, transaction markers) are *holes*. A hole counts as the record before it:
-//! completed if that is, else when that completes. So reading alone never makes the set harder to write down, only
-//! [`complete`](Tracker::complete) does, and its owner asks [`bits_bound_after`](Tracker::bits_bound_after) before.
+//! The log is read in order, records complete in any order, and the committable offset is the first one that is not
+//! completed. Offsets that the log skips (compaction, transaction markers) are *holes*. A hole counts as the record
+//! before it: completed if that record is, or once it completes. So reading alone never makes the set larger in a
+//! commit; only [`complete`](Tracker::complete) does, and its owner asks
+//! [`bits_bound_after`](Tracker::bits_bound_after) before.
 
 mod holes;
 mod ring;
-mod runs;
 
 use std::ops::Range;
 
-use crate::map::{MAX_SPAN, SetShape};
+use crate::offset_runs::{MAX_SPAN, OffsetRuns, SetShape};
 use holes::Holes;
 use ring::BitRing;
-pub use runs::OffsetRuns;
 
-/// What a record turned out to be when it was read.
+/// The state of a record when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen {
-    /// Read for the first time, not completed: it is to be decided upon.
+    /// Read for the first time, not completed: a decision is needed.
     New,
-    /// Recorded as completed: it is to be skipped.
+    /// Recorded as completed.
     Completed,
     /// Read before, not completed yet.
     Again,
@@ -29,8 +28,8 @@ pub enum Seen {
 
 /// The completed offsets of one partition.
 ///
-/// Everything below is O(1), amortised, unless it says otherwise. It takes a bit for each offset between the committable
-/// one and the highest completed, and an entry for each waiting record that a hole follows.
+/// Everything below is O(1), amortised, unless it says otherwise. It takes a bit for each offset between the
+/// committable one and the highest completed, and an entry for each waiting record that a hole follows.
 #[derive(Debug, Clone)]
 pub struct Tracker {
     /// The first offset that is not completed. Its record waits, or it was not read yet.
@@ -39,9 +38,9 @@ pub struct Tracker {
     next: u64,
     /// One past the highest completed record; of no meaning when nothing beyond `base` is completed.
     end: u64,
-    /// How many offsets in `base..end` are completed.
+    /// The number of completed offsets in `base..end`.
     completed: u64,
-    /// How many runs they form.
+    /// The number of runs that the completed offsets form.
     runs: u64,
     /// Holes from `end` on, which are as completed as the record before them but need not be written down.
     trailing: u64,
@@ -54,7 +53,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Nothing at or beyond `base` is completed or read.
+    /// A tracker that has read and completed no offset from `base` on.
     pub fn new(base: i64) -> Tracker {
         let base = index(base);
         Tracker {
@@ -70,8 +69,8 @@ impl Tracker {
         }
     }
 
-    /// Nothing is read, these are completed: what a map said beside the committed offset `base`.
-    /// What lies more than [`MAX_SPAN`] beyond `base`, which no map says, is left out.
+    /// A tracker that has read nothing, with the completed offsets of the map beside the committed offset `base`.
+    /// Offsets more than [`MAX_SPAN`] beyond `base`, which no map contains, are left out.
     pub fn restore(base: i64, completed: &OffsetRuns) -> Tracker {
         let mut tracker = Tracker::new(base);
         let from = tracker.base;
@@ -85,7 +84,7 @@ impl Tracker {
         tracker
     }
 
-    /// What was completed before these offsets were, all of which are completed. Takes a step for each offset and run.
+    /// The tracker as it was before these offsets, all of which are completed. Takes a step for each offset and run.
     pub fn without(&self, offsets: &[i64]) -> Tracker {
         let mut offsets: Vec<i64> = offsets.to_vec();
         offsets.sort_unstable();
@@ -115,7 +114,7 @@ impl Tracker {
         offset_of(self.next)
     }
 
-    /// Whether an offset is completed; all below the base are, a hole is when the record before it is.
+    /// Returns whether an offset is completed; all below the base are, a hole is when the record before it is.
     pub fn is_completed(&self, offset: i64) -> bool {
         self.is_done(index(offset))
     }
@@ -135,7 +134,8 @@ impl Tracker {
         (self.base < self.next).then(|| self.base())
     }
 
-    /// Every record that was observed and is not completed, ascending. Takes a step for each, and for each 64 completed ones.
+    /// Every record that was observed and is not completed, ascending. Takes a step for each, and for each 64
+    /// completed ones.
     pub fn iter_pending(&self) -> impl Iterator<Item = i64> + '_ {
         let mut from = self.base;
         std::iter::from_fn(move || {
@@ -156,8 +156,9 @@ impl Tracker {
         })
     }
 
-    /// The most bits that the completed set takes in a map now, without [`overhead_bits`](crate::map::overhead_bits).
-    /// Observing never makes it larger, nor does completing the record at the base.
+    /// The most bits that the completed set takes in a map now, without
+    /// [`overhead_bits`](crate::offset_map::overhead_bits). Observing never makes it larger, nor does completing the
+    /// record at the base.
     pub fn bits_bound(&self) -> u64 {
         self.shape().bits_bound()
     }
@@ -176,7 +177,7 @@ impl Tracker {
         shape.bits_bound()
     }
 
-    /// A record with this offset was read. Offsets from [`next`](Self::next) to it are holes.
+    /// Notes that a record with this offset was read. Offsets from [`next`](Self::next) to it are holes.
     #[inline]
     pub fn observe(&mut self, offset: i64) -> Seen {
         let offset = index(offset);
@@ -203,14 +204,14 @@ impl Tracker {
         Seen::New
     }
 
-    /// The log was read up to this offset, exclusive: those from [`next`](Self::next) to it are holes.
+    /// Notes that the log was read up to this offset, exclusive: offsets from [`next`](Self::next) to it are holes.
     pub fn observe_end(&mut self, offset: i64) {
         self.skip(index(offset));
     }
 
-    /// A record that was observed is completed. Again makes no difference.
+    /// Completes a record that was observed. Completing it again makes no difference.
     ///
-    /// [`MAX_SPAN`] or more beyond the base nothing can be completed (`bits_bound_after` refuses): such a record goes on waiting.
+    /// A record [`MAX_SPAN`] or more beyond the base cannot complete (`bits_bound_after` refuses it): it stays pending.
     #[inline]
     pub fn complete(&mut self, offset: i64) {
         let Ok(offset) = u64::try_from(offset) else {
@@ -233,7 +234,7 @@ impl Tracker {
         }
     }
 
-    /// What the set looks like, for its size.
+    /// The counts of the set, which tell its size.
     pub(crate) fn shape(&self) -> SetShape {
         SetShape { pairs: self.runs, waiting: self.span() - self.completed, completed: self.completed }
     }

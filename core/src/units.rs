@@ -51,6 +51,9 @@ impl std::ops::Sub<Duration> for Time {
     }
 }
 
+/// Nanoseconds in a millisecond.
+pub(crate) const NANOS_PER_MILLI: u64 = 1_000_000;
+
 /// A duration in whole nanoseconds, saturating at 584 years.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! How many records were admitted in the last cycle.
+//! A count of events over the last cycle, such as admissions.
 //!
 //! The count is kept in slices of half a percent of a cycle (at least 1 ms), so that it takes the same memory for any
 //! number of records. It is conservative: a slice counts until all of it has left the window, so the count is never too
@@ -10,9 +10,7 @@
 
 use std::time::Duration;
 
-use crate::units::{Time, nanos};
-
-const MILLI: u64 = 1_000_000;
+use crate::units::{NANOS_PER_MILLI, Time, nanos};
 
 /// The slices of one cycle.
 pub const SLICES: u64 = 200;
@@ -25,7 +23,7 @@ const MAX_HELD: u64 = 1 << 62;
 
 /// Whole milliseconds, so that a slice keeps its place when its end travels in a commit as milliseconds.
 pub fn slice_width(cycle: Duration) -> Duration {
-    Duration::from_millis(nanos(cycle).div_ceil(SLICES).div_ceil(MILLI).max(1))
+    Duration::from_millis(nanos(cycle).div_ceil(SLICES).div_ceil(NANOS_PER_MILLI).max(1))
 }
 
 /// A count over the window (now − cycle, now].
@@ -40,7 +38,7 @@ pub struct SlidingCount {
     /// The oldest slice that may still hold something.
     oldest: u64,
     sum: u64,
-    /// When the oldest slice leaves the window. With [`Latest`] it spares nearly every call the divisions.
+    /// The time at which the oldest slice leaves the window. With [`Latest`] it spares nearly every call the divisions.
     leaves: u64,
     latest: Latest,
     times: Times,
@@ -56,7 +54,7 @@ struct Times {
     /// The numbers of the records that are kept: `oldest..next`.
     oldest: u64,
     next: u64,
-    /// Before this moment the window may hold records whose times are not kept.
+    /// Before this moment the window may hold records without kept times.
     unknown_until: u64,
 }
 
@@ -124,9 +122,9 @@ impl Times {
 #[derive(Debug, Clone, Copy, Default)]
 struct Latest {
     number: u64,
-    /// Its first nanosecond.
+    /// The first nanosecond of the slice.
     start: u64,
-    /// Where it stands in the ring.
+    /// The index in the ring.
     place: usize,
 }
 
@@ -137,8 +135,8 @@ impl SlidingCount {
     }
 
     /// An empty window that counts up to `records` records, zero or a power of two from [`EXACT_RECORDS`], by their
-    /// exact times. It takes 16 bytes for each of them once it held so many: the slices may hold as many records that
-    /// have just left the window, and whose times tell so.
+    /// exact times. Times take up to 16 bytes for each of these records: the slices may hold as many records again that
+    /// have just left the window.
     pub fn exact_up_to(records: usize, cycle: Duration) -> SlidingCount {
         let (cycle, width) = (nanos(cycle), nanos(slice_width(cycle)));
         // A window touches one slice more than it is long, at either end.
@@ -171,14 +169,14 @@ impl SlidingCount {
         }
     }
 
-    /// Adds what happens now. Returns how many the window that ends now holds.
+    /// Adds `n` now. Returns the count of the window that ends now.
     #[inline]
     pub fn add(&mut self, now: Time, n: u64) -> u64 {
         self.expire(now);
         self.add_counted(now, n)
     }
 
-    /// The same right after [`count`](SlidingCount::count) at this moment.
+    /// Adds right after a [`count`](SlidingCount::count) at this moment.
     #[inline]
     pub fn add_counted(&mut self, now: Time, n: u64) -> u64 {
         if self.sum < self.times.limit {
@@ -188,7 +186,7 @@ impl SlidingCount {
         self.sum
     }
 
-    /// Adds what happens now to a window that keeps no times.
+    /// Adds `n` now to a window that keeps no times.
     #[inline]
     pub fn add_to_slice(&mut self, now: Time, n: u64) {
         self.expire(now);
@@ -215,7 +213,7 @@ impl SlidingCount {
             return self.sum;
         }
         self.times.push(now.as_nanos(), n, self.cycle);
-        self.times.count(now.as_nanos(), self.cycle).unwrap_or(self.sum)
+        self.count_by_times(now)
     }
 
     /// Makes the slice of this moment the latest one.
@@ -231,13 +229,13 @@ impl SlidingCount {
         }
     }
 
-    /// When the window will next hold less, if nothing is added; `None` if it is empty.
+    /// The time at which the window will hold less, if nothing is added; `None` if it is empty.
     pub fn next_release(&mut self, now: Time) -> Option<Time> {
         let held = self.count(now);
         (held > 0).then(|| self.below_at(now, held))
     }
 
-    /// When the window will hold less than `limit`, if nothing is added; never, if that is 0.
+    /// The time at which the window will hold less than `limit`, if nothing is added; never for a limit of 0.
     pub fn below_at(&mut self, now: Time, limit: u64) -> Time {
         let mut left = self.count(now);
         if left < limit {
@@ -250,7 +248,7 @@ impl SlidingCount {
             let last = self.times.ring[self.times.place(self.times.oldest + left - limit)];
             return Time::from_nanos(last.saturating_add(self.cycle));
         }
-        // Each rejection asks, and while a window is full the answer lies far from its oldest slice: no division on the way.
+        // Each rejection asks, and the answer lies far from the oldest slice of a full window: no division on the way.
         let (newer, older) = self.ring.split_at((self.oldest % self.len) as usize);
         let mut slice = self.oldest;
         for held in older.iter().chain(newer) {
@@ -263,9 +261,9 @@ impl SlidingCount {
         Time::from_nanos(slice * self.width + self.cycle)
     }
 
-    /// Charges what was admitted earlier by another owner: `n` in the slice that ends at `end`. What this window
-    /// holds for that slice already is not charged again. A slice from the future counts as now.
-    /// Returns what was added and when it counts from.
+    /// Adds admissions of a former owner: `n` in the slice that ends at `end`, less those that the slice holds
+    /// already. A slice from the future counts as now. Returns the time from which on the added records count, and
+    /// their number.
     pub fn inherit(&mut self, now: Time, end: Time, n: u64) -> Option<(Time, u64)> {
         self.expire(now);
         let slice = self.slice_of(Time::from_nanos(end.as_nanos().saturating_sub(1))).min(self.slice_of(now));
@@ -277,10 +275,10 @@ impl SlidingCount {
         let missing = n.saturating_sub(held).min(MAX_HELD.saturating_sub(self.sum));
         *self.at(slice) += missing;
         self.sum += missing;
-        if missing > 0 {
+        (missing > 0).then(|| {
             self.forget_times_until(self.slice_of(now));
-        }
-        (missing > 0).then(|| (Time::from_nanos(slice * self.width), missing))
+            (Time::from_nanos(slice * self.width), missing)
+        })
     }
 
     /// Adds `n` at an earlier moment; nothing if it has left the window.
@@ -308,8 +306,8 @@ impl SlidingCount {
         self.times.oldest = self.times.next;
     }
 
-    /// The same over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window begins with
-    /// what the shorter one remembers.
+    /// The count over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window
+    /// starts with the records that the shorter one holds.
     pub fn over(&mut self, now: Time, cycle: Duration) -> SlidingCount {
         let mut other = SlidingCount::exact_up_to(self.times.limit as usize / 2, cycle);
         for (end, n) in self.slices(now) {
@@ -344,19 +342,19 @@ impl SlidingCount {
         &mut self.ring[(slice % self.len) as usize]
     }
 
-    /// Lets go of the slices that lie wholly before the window; an earlier `now` does nothing.
+    /// Removes the slices that lie wholly before the window; an earlier `now` does nothing.
     #[inline]
     fn expire(&mut self, now: Time) {
         if now.as_nanos() >= self.leaves {
-            self.let_go(now);
+            self.remove_expired(now);
         }
     }
 
     #[cold]
-    fn let_go(&mut self, now: Time) {
+    fn remove_expired(&mut self, now: Time) {
         let oldest = now.as_nanos().saturating_sub(self.cycle) / self.width;
         if self.sum == 0 {
-            // Nothing to let go of.
+            // No slice holds anything.
         } else if oldest - self.oldest >= self.len {
             self.ring.fill(0);
             self.sum = 0;
@@ -380,7 +378,7 @@ mod tests {
     const CYCLE: Duration = Duration::from_secs(1);
 
     fn at(ms: u64) -> Time {
-        Time::from_nanos(ms * MILLI)
+        Time::from_nanos(ms * NANOS_PER_MILLI)
     }
 
     #[test]
@@ -442,7 +440,7 @@ mod tests {
         let mut window = SlidingCount::new(CYCLE);
         window.add(at(5_003), 2);
         assert_eq!(window.next_release(at(5_500)), Some(at(6_003)));
-        assert_eq!(window.count(Time::from_nanos(6_003 * MILLI - 1)), 2);
+        assert_eq!(window.count(Time::from_nanos(6_003 * NANOS_PER_MILLI - 1)), 2);
         assert_eq!(window.count(at(6_003)), 0);
     }
 

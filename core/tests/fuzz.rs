@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 
 use support::forge::{self, Alphabet};
 use support::random::Random;
-use watermaster_core::map::{DecodeError, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode};
+use watermaster_core::offset_map::{
+    AdmissionSlice, DecodeError, MAX_SPAN, MapBudget, OffsetMap, Unreadable, decode, encode,
+};
+use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
-use watermaster_core::tracker::{OffsetRuns, Seen, Tracker};
+use watermaster_core::tracker::{Seen, Tracker};
 use watermaster_core::units::{MAX_CAPACITY, Time};
 
 /// What the suite takes.
@@ -31,7 +34,7 @@ struct Input {
     sealed: bool,
     written_at: i64,
     written: String,
-    says: Map,
+    says: OffsetMap,
 }
 
 /// What reading came to.
@@ -110,7 +113,7 @@ fn any_input(random: &mut Random) -> Input {
 }
 
 /// A partition in any state, and what was admitted from it.
-fn any_state(random: &mut Random) -> (i64, Tracker, Vec<MemorySlice>) {
+fn any_state(random: &mut Random) -> (i64, Tracker, Vec<AdmissionSlice>) {
     let base = match random.below(4) {
         0 => random.below(3) as i64,
         1 => i64::MAX - random.magnitude(26) as i64,
@@ -130,7 +133,7 @@ fn any_state(random: &mut Random) -> (i64, Tracker, Vec<MemorySlice>) {
     }
     let slices = if random.once_in(2) { 0 } else { random.magnitude(9) };
     let newest = random.magnitude(62) as i64;
-    let slice = |_| MemorySlice { end_ms: newest - random.magnitude(15) as i64, admitted: random.magnitude(62) };
+    let slice = |_| AdmissionSlice { end_ms: newest - random.magnitude(15) as i64, admitted: random.magnitude(62) };
     let admitted = (0..slices).map(slice).collect();
     (base, Tracker::restore(base, &runs), admitted)
 }
@@ -270,9 +273,9 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
     }
 }
 
-/// A service takes partitions over with what the map says: it neither panics, nor is it held up for longer than a cycle by
-/// admissions that were never made.
-fn check_takeover(offset: i64, map: &Map, random: &mut Random) {
+/// A service takes partitions over with what the map says: it neither panics, nor is it held up for longer than a
+/// cycle by admissions that were never made.
+fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
     let cycle = Duration::from_millis(random.one_of(&[100, 1_000, 60_000]));
     let mut policy = sim::policy(random.one_of(&[1, 20, MAX_CAPACITY]), cycle);
     policy.mode = random.one_of(&[Mode::Shape, Mode::Reject]);
@@ -320,7 +323,7 @@ fn check_takeover(offset: i64, map: &Map, random: &mut Random) {
 }
 
 /// Runs in order, beyond the offset and within bounds, and no more of either than the text can hold.
-fn check_form(input: &Input, map: &Map) {
+fn check_form(input: &Input, map: &OffsetMap) {
     let mut end = input.offset;
     for run in map.completed.iter() {
         assert!(run.start > end || input.offset < 0, "{run:?} comes after {end}");
@@ -334,8 +337,8 @@ fn check_form(input: &Input, map: &Map) {
 }
 
 /// What was read, written again, reads the same.
-fn check_again(offset: i64, tracker: &Tracker, map: &Map) {
-    let total = |slices: &[MemorySlice]| slices.iter().map(|slice| u128::from(slice.admitted)).sum::<u128>();
+fn check_again(offset: i64, tracker: &Tracker, map: &OffsetMap) {
+    let total = |slices: &[AdmissionSlice]| slices.iter().map(|slice| u128::from(slice.admitted)).sum::<u128>();
     for budget in WIDEST {
         match encode(budget, tracker, 50, &map.admitted) {
             Ok(text) => {

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use watermaster_core::map::{MAX_SPAN, MapBudget, decode, encode};
-use watermaster_core::tracker::{OffsetRuns, Seen, Tracker};
+use watermaster_core::offset_map::{MAX_SPAN, MapBudget, decode, encode};
+use watermaster_core::offset_runs::OffsetRuns;
+use watermaster_core::tracker::{Seen, Tracker};
 
 const BUDGET: MapBudget = MapBudget::Chars(4096);
 

@@ -7,8 +7,8 @@ use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::map::{self, DecodeError, Map};
-use watermaster_core::tracker::OffsetRuns;
+use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
+use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
 use crate::ffi;
@@ -33,7 +33,7 @@ pub enum Committed {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Start {
     pub base: i64,
-    pub map: Map,
+    pub map: OffsetMap,
     /// The number of records that were deleted before they were read.
     pub lost: u64,
     /// True if `base` is not the committed offset.
@@ -54,12 +54,12 @@ pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: StartRule
             StartFrom::Earliest => low,
             StartFrom::Latest => high,
         };
-        return Ok(Start { base, map: Map::default(), lost: 0, commit_first: true });
+        return Ok(Start { base, map: OffsetMap::default(), lost: 0, commit_first: true });
     };
     let offset = *offset;
-    let map = match (map::decode(offset, metadata), rules.on_foreign_offset) {
+    let map = match (offset_map::decode(offset, metadata), rules.on_foreign_offset) {
         (Ok(map), _) => map,
-        (Err(_), OnForeignOffset::Replay) => Map::default(),
+        (Err(_), OnForeignOffset::Replay) => OffsetMap::default(),
         (Err(why), OnForeignOffset::Stop) => return Err(Refusal::Foreign { offset, why }),
     };
     if (low..=high).contains(&offset) {
@@ -72,18 +72,18 @@ pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: StartRule
 }
 
 /// Starts at the first record that is left. Recent admissions stay charged.
-fn start_after_loss(offset: i64, map: Map, low: i64) -> Start {
-    let Map { completed, admitted } = map;
+fn start_after_loss(offset: i64, map: OffsetMap, low: i64) -> Start {
+    let OffsetMap { completed, admitted } = map;
     if offset > low {
         // An offset beyond the end: the topic was created anew or truncated, and the map is not about its offsets.
-        let map = Map { completed: OffsetRuns::new(), admitted };
+        let map = OffsetMap { completed: OffsetRuns::new(), admitted };
         return Start { base: low, map, lost: 0, commit_first: true };
     }
     let done = completed.iter().map(|run| run.end.min(low).saturating_sub(run.start).max(0)).sum::<i64>();
     let base = completed.iter().find(|run| run.contains(&low)).map_or(low, |run| run.end);
     let completed = completed.iter().filter(|run| run.start > base).collect();
     let lost = u64::try_from(low - offset - done).unwrap_or(0);
-    Start { base, map: Map { completed, admitted }, lost, commit_first: true }
+    Start { base, map: OffsetMap { completed, admitted }, lost, commit_first: true }
 }
 
 /// Returns the group's committed offsets. With `read_committed`, the broker answers after pending transactions have
@@ -176,7 +176,7 @@ fn by_partition(
 
 #[cfg(test)]
 mod tests {
-    use watermaster_core::map::{MapBudget, MemorySlice, encode};
+    use watermaster_core::offset_map::{AdmissionSlice, MapBudget, encode};
     use watermaster_core::tracker::Tracker;
 
     use super::*;
@@ -191,7 +191,7 @@ mod tests {
         on_foreign_offset: OnForeignOffset::Replay,
         on_data_loss: OnDataLoss::Continue,
     };
-    const RECENT: MemorySlice = MemorySlice { end_ms: 1_700_000_000_000, admitted: 7 };
+    const RECENT: AdmissionSlice = AdmissionSlice { end_ms: 1_700_000_000_000, admitted: 7 };
 
     /// A commit by Watermaster at 100, with 103 to 105 and 110 to 119 completed.
     fn ours() -> Committed {

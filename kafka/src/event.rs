@@ -1,6 +1,6 @@
 //! Events that a consumer reports to the engine.
 
-use watermaster_core::map::{DecodeError, Map};
+use watermaster_core::offset_map::{DecodeError, OffsetMap};
 
 use crate::consumer_error::{FatalConsumerError, Outage, Reported};
 use crate::record::{Record, SourceIndex};
@@ -39,7 +39,7 @@ pub struct Assignment {
     /// The first offset that is read.
     pub base: i64,
     /// Offsets completed beyond `base`, and recent admissions.
-    pub map: Map,
+    pub map: OffsetMap,
     /// The first offset that exists.
     pub low: i64,
     /// The offset after the last (stable) record.

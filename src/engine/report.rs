@@ -172,7 +172,7 @@ impl Engine<'_> {
         let (window_admitted, window_admitted_max) = self.throttle.window_admitted(now);
         let throttle = &self.throttle;
         let policy = throttle.policy();
-        let (unregistered, unregistered_shadow) = throttle.of_nobody();
+        let (unregistered, unregistered_shadow) = throttle.of_no_client();
         let clients = self.report.clients.build(throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();

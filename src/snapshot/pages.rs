@@ -11,7 +11,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use watermaster_core::registry::{Forgotten, PAGE};
+use watermaster_core::scheduler::{Forgotten, PAGE};
 use watermaster_core::throttle::Throttle;
 
 use super::ClientSnapshot;

@@ -2,7 +2,7 @@
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
-use watermaster_core::map::{MapBudget, encode};
+use watermaster_core::offset_map::{MapBudget, encode};
 use watermaster_core::tracker::Tracker;
 
 use crate::exactly_once::{END, config, follow, rounds};

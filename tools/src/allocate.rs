@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
-use watermaster_core::allocator::{Allocator, Claim, Credit, MAX_CLAIMS, Terms, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Credit, MAX_CLAIMS, NamedClaim, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
@@ -198,12 +198,12 @@ impl Row {
     }
 }
 
-fn terms(args: &AllocateArgs) -> Terms {
+fn params(args: &AllocateArgs) -> AllocationParams {
     let lending = match args.lending {
         LendingArg::Proportional => Lending::Proportional,
         LendingArg::MaxMin => Lending::MaxMin,
     };
-    Terms { capacity: args.capacity, reservation: args.reservation, lending }
+    AllocationParams { capacity: args.capacity, reservation: args.reservation, lending }
 }
 
 fn reservation(args: &AllocateArgs) -> f64 {
@@ -214,10 +214,10 @@ fn allocated(args: &AllocateArgs, clients: BTreeMap<String, (u64, Weight)>) -> V
     let mut claims = Vec::with_capacity(clients.len());
     for (name, (wants, weight)) in &clients {
         let (weight, wants) = (weight.thousandths(), Wants::Records(*wants));
-        claims.push(Claim { name, weight, wants, credit: Credit::default() });
+        claims.push(NamedClaim { name, weight, wants, credit: Credit::default() });
     }
     let mut grants = Vec::new();
-    Allocator::new().allocate(&terms(args), &claims, &mut grants);
+    Allocator::new().allocate(&params(args), &claims, &mut grants);
     let mut rows = Vec::with_capacity(clients.len());
     for ((name, (wants, weight)), grant) in clients.iter().zip(&grants) {
         let default_share = grant.default_share.as_f64();

@@ -1,7 +1,7 @@
 //! `count CASE CLIENTS OPERATIONS`: does what is measured, so often, and prints what one took.
 //!
-//! `scripts/instructions` runs it under callgrind; by itself it draws the curves of `docs/performance.md`. A binary and not a
-//! bench, so that it builds without the tools of benches and tests.
+//! `scripts/instructions` runs it under callgrind; by itself it draws the curves of `docs/performance.md`. A binary
+//! and not a bench, so that it builds without the tools of benches and tests.
 
 #[path = "mod.rs"]
 mod workload;

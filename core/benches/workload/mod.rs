@@ -1,16 +1,17 @@
 //! What the core is measured on: services whose clients are all known, and the three things that cost time in them.
 //!
-//! Only what stands inside [`measured`] is timed, and only that is counted by `scripts/instructions`: not the making of ids,
-//! nor what comes between two batches. Ids lie in the cache when they are looked at, as those of a record that was just read.
+//! Only what stands inside [`measured`] is timed, and only that is counted by `scripts/instructions`: not the making
+//! of ids, nor what comes between two batches. Ids lie in the cache when they are looked at, as those of a record that
+//! was just read.
 
 use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use watermaster_core::map::{Map, MapBudget};
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
+use watermaster_core::offset_map::OffsetMap;
+use watermaster_core::policy::{Lending, Mode, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
-use watermaster_core::units::{Ratio, Time, Weight};
+use watermaster_core::units::{Ratio, Time};
 
 pub const CYCLE: Duration = Duration::from_secs(10);
 /// Decisions between two looks at what else is due.
@@ -83,7 +84,7 @@ impl Service {
     pub fn with(case: Case, policy: Policy, clients: usize) -> Service {
         let now = Time::from_nanos(1_700_000_000_000_000_000);
         let mut throttle = Throttle::new(policy, now);
-        throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
         let ids = vec![String::new(); BATCH];
         let mut service = Service { case, throttle, clients, ids, random: 1, now, offset: 0 };
         for client in 0..clients {
@@ -202,25 +203,13 @@ impl Service {
 /// Shape mode without a burst: a bucket one record deep.
 pub fn policy(mode: Mode, capacity: u64, clients: usize) -> Policy {
     Policy {
-        capacity,
-        cycle: CYCLE,
-        reservation: Ratio::from_millionths(100_000).expect("a tenth is a ratio"),
-        lending: Lending::Proportional,
         mode,
-        enforce: true,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
         max_clients: clients,
-        unlisted_weight: Weight::ONE,
         client_idle_timeout: CYCLE * 1_000_000,
-        clients: Vec::new(),
-        queue_capacity: 10_000,
-        queue_bytes: 256 << 20,
         max_delay: CYCLE * 60,
-        overflow: Overflow::DeadLetter,
         burst: Ratio::ZERO,
         commit_interval: Duration::from_nanos(1),
-        map_budget: MapBudget::default(),
+        ..Policy::new(capacity, CYCLE)
     }
 }
 

@@ -12,12 +12,12 @@ impl Fixed {
     /// No records.
     pub const ZERO: Fixed = Fixed(0);
 
-    /// So many units of 2⁻⁶⁴ records.
+    /// A number from units of 2⁻⁶⁴ records.
     pub const fn from_bits(bits: u128) -> Fixed {
         Fixed(bits)
     }
 
-    /// So many whole records.
+    /// A number of whole records.
     pub const fn from_records(records: u64) -> Fixed {
         Fixed((records as u128) << 64)
     }
@@ -37,7 +37,7 @@ impl Fixed {
         if self.fraction() == 0 { self.floor() } else { self.floor().saturating_add(1) }
     }
 
-    /// What is above the whole records, in units of 2⁻⁶⁴ records.
+    /// The part above the whole records, in units of 2⁻⁶⁴ records.
     pub const fn fraction(self) -> u64 {
         self.0 as u64
     }
@@ -62,20 +62,20 @@ impl fmt::Debug for Fixed {
     }
 }
 
-/// What past allocations owe a client (or, below zero, gave it too much), in units of 2⁻⁶⁴ records.
+/// The records that past allocations owe a client (or, below zero, gave it too much), in units of 2⁻⁶⁴ records.
 ///
-/// It decides who gets a left-over record and nothing else.
+/// Credits decide which clients get the left-over records and nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Credit(i128);
 
 impl Credit {
-    /// Nobody owes anybody.
+    /// No credit.
     pub const ZERO: Credit = Credit(0);
 
     /// The most that is owed either way, 2⁶² records: far beyond what allocations lead to, and with room above it.
     const LIMIT: i128 = 1 << 126;
 
-    /// So many units of 2⁻⁶⁴ records, at most 2¹²⁶ of them either way.
+    /// A credit from units of 2⁻⁶⁴ records, at most 2¹²⁶ of them either way.
     pub const fn from_bits(bits: i128) -> Credit {
         if bits > Self::LIMIT {
             Credit(Self::LIMIT)
@@ -103,7 +103,8 @@ impl Credit {
         Credit::from_bits(self.0 + owed)
     }
 
-    /// What orders the left-over records: the fraction of a grant that rounding took away, plus this credit.
+    /// The order in which left-over records are given: the fraction of a grant that rounding took away, plus this
+    /// credit.
     pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
         self.0 + i128::from(exact.fraction())
     }

@@ -1,11 +1,11 @@
-//! Whole records: what rounding down left over goes to the largest fraction + credit, at most one record each.
+//! Whole records: those left over by rounding down go to the largest fraction + credit, at most one to each claim.
 
 use std::cmp::Ordering;
 
 use super::unrounded::Remainders;
-use super::{Ask, Grant};
+use super::{Claim, Grant};
 
-/// Somebody who may get a left-over record.
+/// A claim that may get a left-over record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
     /// Fraction + credit, in 2⁻⁶⁴ records. Credits are whole numbers of those, so that nothing but the grant's own
@@ -19,7 +19,7 @@ pub(super) struct Candidate {
 /// Hands out the records that rounding down left over, and settles the credits.
 pub(super) fn hand_out<'n>(
     capacity: u64,
-    asks: &[Ask],
+    asks: &[Claim],
     name_of: impl Fn(usize) -> &'n str,
     remainders: &Remainders,
     candidates: &mut Vec<Candidate>,
@@ -44,8 +44,8 @@ pub(super) fn hand_out<'n>(
     }
 }
 
-/// Moves those that come first to the front, so many of them. Names are looked at only among those that tie for the last
-/// place: they are many where claims are alike, and each lies elsewhere in memory.
+/// Moves the first `count` candidates to the front. Names are compared only among those that tie for the last place:
+/// with many claims that are alike, each look at a name waits for memory.
 fn move_first<'n>(
     candidates: &mut [Candidate],
     count: usize,
@@ -69,7 +69,7 @@ fn move_first<'n>(
     }
 }
 
-/// Moves those for whom it holds to the front, and says how many they are.
+/// Moves the candidates for which `holds` is true to the front, and returns their number.
 fn partition(candidates: &mut [Candidate], holds: impl Fn(&Candidate) -> bool) -> usize {
     let mut held = 0;
     for index in 0..candidates.len() {

@@ -1,7 +1,7 @@
-//! What is lent and who borrows it.
+//! Lending: clients that want less than their default share lend to those that want more.
 //!
 //! Once the surplus and the deficit of all are known, one ratio is enough to compute every client's grant:
-//! grant = kept + portion × ratio, where [`Split::of`] says what a client keeps and what its portion is.
+//! grant = kept + portion × ratio, where [`Split::of`] tells the part that a client keeps and its portion.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use ruint::Uint;
 
 use super::parts::Parts;
 use super::shares::Shares;
-use super::{Ask, Wants};
+use super::{Claim, Wants};
 use crate::policy::Lending;
 
 /// The outcome of lending, the same for all clients.
@@ -21,19 +21,19 @@ pub(super) struct Split<P> {
     pub(super) denominator: P,
 }
 
-/// What the ratio applies to.
+/// The rule that tells the portions that the ratio applies to.
 #[derive(Debug, Clone, Copy)]
 enum Rule {
-    /// There is enough: who wants more gets it, and lenders get back their gap × ratio.
+    /// There is enough: borrowers get all they want, and lenders get back their gap × ratio.
     WantsMet,
-    /// There is too little: who wants more gets its default share and what it wants beyond that × ratio.
+    /// There is too little: a borrower gets its default share and its wants beyond that × ratio.
     InProportion,
-    /// There is too little: who wants more gets its default share and weight × ratio, but never more than it wants.
+    /// There is too little: a borrower gets its default share and weight × ratio, but never more than it wants.
     /// `met` is the claim with the most wants per weight that is met in full.
     Level { met: Option<Borrower> },
 }
 
-/// Somebody who wants more than its default share, its weight in lowest terms.
+/// A client that wants more than its default share, with its weight in lowest terms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Borrower {
     wants: u64,
@@ -42,7 +42,7 @@ pub(super) struct Borrower {
 
 impl<P: Parts> Split<P> {
     /// Decides the ratio; `borrowers` is a buffer.
-    pub(super) fn new(lending: Lending, shares: &Shares<P>, asks: &[Ask], borrowers: &mut Vec<Borrower>) -> Split<P> {
+    pub(super) fn new(lending: Lending, shares: &Shares<P>, asks: &[Claim], borrowers: &mut Vec<Borrower>) -> Split<P> {
         let (surplus, deficit) = totals(shares, asks);
         if deficit <= surplus {
             return Split::reduced(Rule::WantsMet, surplus - deficit, surplus);
@@ -56,8 +56,8 @@ impl<P: Parts> Split<P> {
         }
     }
 
-    /// What a client keeps for sure, and its portion of what the ratio applies to.
-    pub(super) fn of(&self, shares: &Shares<P>, ask: &Ask) -> (P, P) {
+    /// The part that a client keeps in any case, and its portion that the ratio applies to.
+    pub(super) fn of(&self, shares: &Shares<P>, ask: &Claim) -> (P, P) {
         let standing = shares.standing(ask);
         let lends = standing.floor < standing.default;
         let borrows = standing.floor > standing.default;
@@ -83,7 +83,7 @@ impl<P: Parts> Split<P> {
 }
 
 /// The sum of the positive gaps, and of the negative ones.
-fn totals<P: Parts>(shares: &Shares<P>, asks: &[Ask]) -> (P, P) {
+fn totals<P: Parts>(shares: &Shares<P>, asks: &[Claim]) -> (P, P) {
     let (mut surplus, mut deficit) = (P::ZERO, P::ZERO);
     for ask in asks {
         let standing = shares.standing(ask);
@@ -96,7 +96,7 @@ fn totals<P: Parts>(shares: &Shares<P>, asks: &[Ask]) -> (P, P) {
     (surplus, deficit)
 }
 
-fn collect_borrowers<P: Parts>(shares: &Shares<P>, asks: &[Ask], borrowers: &mut Vec<Borrower>) {
+fn collect_borrowers<P: Parts>(shares: &Shares<P>, asks: &[Claim], borrowers: &mut Vec<Borrower>) {
     borrowers.clear();
     for ask in asks {
         let standing = shares.standing(ask);
@@ -108,10 +108,10 @@ fn collect_borrowers<P: Parts>(shares: &Shares<P>, asks: &[Ask], borrowers: &mut
     }
 }
 
-/// Raises everybody's loan together, in proportion to weight, until the surplus is gone.
+/// Raises all loans together, in proportion to weight, until the surplus is gone.
 ///
-/// Who wants less per weight is met first, so that it is enough to find the last one that is met: a binary search
-/// that partitions what it halves, O(N) in all.
+/// Borrowers that want less per weight are met first, so it is enough to find the last one that is met: a binary search
+/// that partitions the borrowers as it halves them, O(N) in all.
 fn fill_progressively<P: Parts>(shares: &Shares<P>, borrowers: &mut [Borrower], surplus: P) -> Split<P> {
     let mut left = surplus;
     let mut weight: u128 = borrowers.iter().map(|borrower| u128::from(borrower.weight)).sum();
@@ -133,11 +133,11 @@ fn fill_progressively<P: Parts>(shares: &Shares<P>, borrowers: &mut [Borrower], 
             undecided = &mut lower[..middle];
         }
     }
-    // Not everybody is met, for the deficit is larger than the surplus: some weight is left.
+    // Some borrower is not met, as the deficit is larger than the surplus: its weight is left.
     Split::reduced(Rule::Level { met }, left, P::of(weight))
 }
 
-/// Whether `left` is enough to lend as much per weight to all others (of `weight` together) as meets `last`.
+/// Returns whether `left` is enough to lend as much per weight to all others (of `weight` together) as meets `last`.
 fn is_affordable<P: Parts>(shares: &Shares<P>, last: Borrower, weight: u128, left: P) -> bool {
     // 2^154 parts × 2^70, and 2^130 × 2^50.
     type Product = Uint<256, 4>;
@@ -145,8 +145,8 @@ fn is_affordable<P: Parts>(shares: &Shares<P>, last: Borrower, weight: u128, lef
     Product::from(over.widened()) * Product::from(weight) <= Product::from(left.widened()) * Product::from(last.weight)
 }
 
-/// Whether a claim above its default share is met in full, when `met` is the last one that is.
-fn is_met<P: Parts>(shares: &Shares<P>, ask: &Ask, met: Option<Borrower>) -> bool {
+/// Returns whether a claim above its default share is met in full, when `met` is the last one that is.
+fn is_met<P: Parts>(shares: &Shares<P>, ask: &Claim, met: Option<Borrower>) -> bool {
     match (ask.wants, met) {
         (Wants::Records(wants), Some(met)) => {
             Borrower { wants, weight: shares.weight(ask) }.by_level(&met) != Ordering::Greater

@@ -1,4 +1,5 @@
-//! The integers of an allocation: 128 bits where everything fits, which is every day; 192 where weights, wants or capacity are extreme.
+//! The integers of an allocation: 128 bits where all numbers fit, as they do with everyday settings; 192 bits where
+//! weights, wants or the capacity are extreme.
 
 use std::fmt::Debug;
 use std::iter::Sum;
@@ -6,7 +7,8 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
 
 use ruint::Uint;
 
-/// 192 bits: the largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record = 2¹⁷⁴.
+/// 192 bits: the largest number of parts is the sum of all wants, 2²⁰ claims × 2⁶⁴ records × 2⁹⁰ parts per record =
+/// 2¹⁷⁴.
 pub(super) type Wide = Uint<192, 3>;
 
 /// A number of parts.
@@ -73,7 +75,8 @@ pub(super) fn gcd(mut a: u128, mut b: u128) -> u128 {
     a
 }
 
-/// Divides by the same number again and again: Möller and Granlund, *Improved division by invariant integers* (2011), algorithm 5.
+/// A divisor that is prepared for many divisions: Möller and Granlund, *Improved division by invariant integers*
+/// (2011), algorithm 5.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Divisor {
     /// The number with its highest bit moved up to bit 127.
@@ -94,13 +97,13 @@ impl Divisor {
         Divisor { shifted, shift, reciprocal: reciprocal.as_limbs()[0] }
     }
 
-    /// How many limbs make what is left: its most significant ones.
+    /// The number of limbs of the remainder, most significant first.
     pub(super) fn limbs(&self) -> usize {
         if self.shift < 64 { 2 } else { 1 }
     }
 
-    /// The quotient, in units of 2⁻⁶⁴ and rounded down to them, and what is left: comparable with that of another number
-    /// divided by the same. The quotient's whole part must be below 2⁶⁴.
+    /// The quotient, in units of 2⁻⁶⁴ and rounded down to them, and what is left: comparable with that of another
+    /// number divided by the same. The quotient's whole part must be below 2⁶⁴.
     pub(super) fn divide(&self, number: u128) -> (u128, u128) {
         // Shifted, the number is less than 2⁶⁴ times the divisor: three limbs.
         let (high, low) = if self.shift < 64 {

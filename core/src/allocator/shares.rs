@@ -5,10 +5,10 @@
 //! everyday numbers small.
 
 use super::parts::{Parts, Wide, gcd};
-use super::{Ask, Terms, Wants};
+use super::{AllocationParams, Claim, Wants};
 use crate::units::Ratio;
 
-/// How many parts make what.
+/// The numbers of parts in a record and in a default share.
 #[derive(Debug)]
 pub(super) struct Shares<P> {
     /// The greatest common divisor of the weights.
@@ -21,16 +21,16 @@ pub(super) struct Shares<P> {
     reserved_per_weight: P,
 }
 
-/// Where a client stands before anything is lent.
+/// The position of a client before anything is lent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Standing<P> {
-    /// Its default share.
+    /// The default share.
     pub(super) default: P,
-    /// What it keeps whatever others want: the larger of its wants and its reservation.
+    /// The part that the client keeps in any case: the larger of its wants and its reservation.
     pub(super) floor: P,
 }
 
-/// What all claims come to together.
+/// Sums over all claims.
 #[derive(Debug)]
 pub(super) struct Sums {
     /// The greatest common divisor of the weights.
@@ -40,7 +40,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    pub(super) fn new(asks: &[Ask]) -> Sums {
+    pub(super) fn new(asks: &[Claim]) -> Sums {
         let mut sums = Sums { weight_unit: 0, weight: 0, wants: 0 };
         for ask in asks {
             sums.weight += u128::from(ask.weight);
@@ -57,7 +57,7 @@ impl Sums {
 }
 
 impl Shares<Wide> {
-    pub(super) fn new(terms: &Terms, sums: &Sums) -> Shares<Wide> {
+    pub(super) fn new(terms: &AllocationParams, sums: &Sums) -> Shares<Wide> {
         let total = sums.weight / u128::from(sums.weight_unit);
         let common = gcd(total, u128::from(terms.capacity));
         let capacity = Wide::from(u128::from(terms.capacity) / common);
@@ -70,14 +70,14 @@ impl Shares<Wide> {
         }
     }
 
-    /// The same in 128 bits, if no number of this allocation needs more.
-    pub(super) fn narrow(&self, terms: &Terms, sums: &Sums) -> Option<Shares<u128>> {
+    /// Converts the shares to 128 bits, if no number of this allocation needs more.
+    pub(super) fn narrow(&self, terms: &AllocationParams, sums: &Sums) -> Option<Shares<u128>> {
         let capacity = 64 - terms.capacity.leading_zeros() as usize;
         let per_record = self.per_record.bit_len();
         // Parts: all wants together, or all shares. The ratio that lending leaves is made of those, or of weights.
         let parts = per_record + capacity.max(128 - sums.wants.leading_zeros() as usize) + 1;
         let ratio = parts.max(128 - sums.weight.leading_zeros() as usize);
-        // What is divided in the end: no grant exceeds the capacity.
+        // The numbers that are divided in the end: no grant exceeds the capacity.
         (capacity + per_record + ratio <= 128).then(|| Shares {
             weight_unit: self.weight_unit,
             per_record: self.per_record.to(),
@@ -89,12 +89,12 @@ impl Shares<Wide> {
 
 impl<P: Parts> Shares<P> {
     /// A claim's weight in lowest terms.
-    pub(super) fn weight(&self, ask: &Ask) -> u64 {
+    pub(super) fn weight(&self, ask: &Claim) -> u64 {
         // Equal weights are one unit each.
         if ask.weight == self.weight_unit { 1 } else { ask.weight / self.weight_unit }
     }
 
-    pub(super) fn standing(&self, ask: &Ask) -> Standing<P> {
+    pub(super) fn standing(&self, ask: &Claim) -> Standing<P> {
         let weight = P::of(u128::from(self.weight(ask)));
         let default = self.default_per_weight * weight;
         let floor = match ask.wants {
@@ -106,7 +106,7 @@ impl<P: Parts> Shares<P> {
         Standing { default, floor }
     }
 
-    /// How much more than its default share a client of this (lowest) weight wants, when it does.
+    /// The wants of a borrower with this (lowest) weight beyond its default share.
     pub(super) fn over(&self, wants: u64, weight: u64) -> P {
         self.per_record * P::of(u128::from(wants)) - self.default_per_weight * P::of(u128::from(weight))
     }

@@ -7,9 +7,9 @@ use ruint::Uint;
 use super::lending::Split;
 use super::parts::{Divisor, Wide};
 use super::shares::Shares;
-use super::{Ask, Fixed, Grant, default_share};
+use super::{Claim, Fixed, Grant, default_share};
 
-/// What each exact grant has below its last bit of 2⁻⁶⁴ records, over a denominator that all share.
+/// The part of each exact grant below its last bit of 2⁻⁶⁴ records, over a common denominator.
 #[derive(Debug, Default)]
 pub(super) struct Remainders {
     /// The most significant limb of each.
@@ -21,7 +21,13 @@ pub(super) struct Remainders {
 
 impl Remainders {
     /// Computes each client's exact grant; its records are those rounded down, its credit is still the old one.
-    pub(super) fn grant(&mut self, shares: &Shares<u128>, split: &Split<u128>, asks: &[Ask], grants: &mut Vec<Grant>) {
+    pub(super) fn grant(
+        &mut self,
+        shares: &Shares<u128>,
+        split: &Split<u128>,
+        asks: &[Claim],
+        grants: &mut Vec<Grant>,
+    ) {
         let denominator = Divisor::new(shares.per_record * split.denominator);
         self.clear(denominator.limbs());
         for ask in asks {
@@ -35,13 +41,13 @@ impl Remainders {
         }
     }
 
-    /// The same for numbers of any size.
+    /// Computes the grants with numbers of any size.
     pub(super) fn grant_wide(
         &mut self,
         capacity: u64,
         shares: &Shares<Wide>,
         split: &Split<Wide>,
-        asks: &[Ask],
+        asks: &[Claim],
         grants: &mut Vec<Grant>,
     ) {
         // No grant exceeds the capacity, which bounds every number below: 40 + 90 + 174 + 64 = 368 bits at most.
@@ -57,7 +63,7 @@ impl Remainders {
         &mut self,
         shares: &Shares<Wide>,
         split: &Split<Wide>,
-        asks: &[Ask],
+        asks: &[Claim],
         grants: &mut Vec<Grant>,
     ) {
         self.clear(LIMBS);
@@ -81,12 +87,12 @@ impl Remainders {
         self.width = limbs - 1;
     }
 
-    /// The most significant limb of what a claim has below its last bit.
+    /// The most significant limb of a claim's remainder.
     pub(super) fn top(&self, claim: usize) -> u64 {
         self.top[claim]
     }
 
-    /// Compares what two claims have below their last bit, whose most significant limbs are equal.
+    /// Compares the remainders of two claims with equal most significant limbs.
     pub(super) fn cmp_below_top(&self, one: usize, other: usize) -> Ordering {
         if self.width == 0 {
             return Ordering::Equal;
@@ -96,12 +102,12 @@ impl Remainders {
     }
 }
 
-fn unsettled(exact: Fixed, ask: &Ask) -> Grant {
+fn unsettled(exact: Fixed, ask: &Claim) -> Grant {
     Grant { records: exact.floor(), exact, default_share: Fixed::ZERO, credit: ask.credit }
 }
 
-/// Completes the grants with what each would get if everybody wanted enough.
-pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, asks: &[Ask], grants: &mut [Grant]) {
+/// Completes the grants with the default shares.
+pub(super) fn fill_default_shares(capacity: u64, total_weight: u128, asks: &[Claim], grants: &mut [Grant]) {
     // Weights repeat, divisions are slow.
     let (mut weight, mut share) = (0, Fixed::ZERO);
     for (ask, grant) in asks.iter().zip(grants) {

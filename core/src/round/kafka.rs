@@ -1,6 +1,6 @@
 //! What a round asks of Kafka. Each call takes a bounded time; a machine in simulated time answers as well as brokers do.
 
-use crate::map::DecodeError;
+use crate::offset_map::DecodeError;
 
 use super::Output;
 

@@ -2,16 +2,17 @@
 
 use hashbrown::HashMap;
 
-/// For offsets that holes follow, how many do. There are no more entries than records that wait (and gaps that a map left).
+/// For offsets that holes follow, how many do. There are no more entries than records that wait (and gaps that a map
+/// left).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Holes {
     after: HashMap<u64, u64>,
-    /// The offset that got its entry last: the log may go on to skip.
+    /// The offset that got its entry last: the log may skip more offsets after it.
     last: u64,
 }
 
 impl Holes {
-    /// Whether there are none.
+    /// Returns whether there is no hole.
     pub fn is_empty(&self) -> bool {
         self.after.is_empty()
     }
@@ -27,7 +28,7 @@ impl Holes {
         }
     }
 
-    /// How many holes follow `offset`.
+    /// The number of holes after `offset`.
     pub fn after(&self, offset: u64) -> u64 {
         if self.after.is_empty() {
             return 0;
@@ -35,7 +36,7 @@ impl Holes {
         self.after.get(&offset).copied().unwrap_or(0)
     }
 
-    /// How many holes follow `offset`; they are forgotten.
+    /// Removes the holes after `offset`, and returns their number.
     pub fn take(&mut self, offset: u64) -> u64 {
         if self.after.is_empty() {
             return 0;

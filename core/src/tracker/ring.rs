@@ -3,10 +3,10 @@
 const WORD: u64 = u64::BITS as u64;
 /// Words that a ring starts with once it holds anything: 64 bytes.
 const FIRST_WORDS: usize = 8;
-/// A ring that has grown beyond so many words is let go when its owner needs it no more: 32 KiB.
+/// A ring larger than this (32 KiB) is freed once no bit is set.
 const KEPT_WORDS: usize = 4096;
 
-/// All bits are unset until they are set; those below [`forget_below`](BitRing::forget_below) mean nothing.
+/// Bits by offset, unset at first. Bits below [`forget_below`](BitRing::forget_below) have no meaning.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BitRing {
     /// Empty, or a power of two of words; the word of offsets `64 w ..` is at `w` modulo the length.
@@ -16,7 +16,7 @@ pub(super) struct BitRing {
 }
 
 impl BitRing {
-    /// Whether the bit of `offset` is set; offsets that were never set are not.
+    /// Returns whether the bit of `offset` is set.
     pub fn get(&self, offset: u64) -> bool {
         self.word(offset / WORD) >> (offset % WORD) & 1 == 1
     }
@@ -46,7 +46,7 @@ impl BitRing {
         self.next(from, limit, 0)
     }
 
-    /// What lies below `offset` is not asked for again; its words are free for what lies ahead.
+    /// Forgets the bits below `offset`; their words are free for those ahead.
     pub fn forget_below(&mut self, offset: u64) {
         let first = offset / WORD;
         if first <= self.first {
@@ -60,7 +60,7 @@ impl BitRing {
         self.first = first;
     }
 
-    /// Nothing at or beyond `offset` is set, and nothing below is asked for again: lets a large ring go.
+    /// Forgets all bits, none of which is set at or beyond `offset`, and frees a large ring.
     pub fn rest_at(&mut self, offset: u64) {
         if self.words.len() > KEPT_WORDS {
             self.words = Vec::new();

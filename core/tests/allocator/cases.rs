@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
-use watermaster_core::allocator::{Allocator, Claim, Credit, Grant, MAX_WEIGHT, Terms, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MAX_WEIGHT, NamedClaim, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
@@ -21,16 +21,16 @@ pub struct Client {
 /// One allocation's input.
 #[derive(Debug, Clone)]
 pub struct Case {
-    pub terms: Terms,
+    pub terms: AllocationParams,
     pub clients: Vec<Client>,
 }
 
 impl Case {
     pub fn grants(&self) -> Vec<Grant> {
-        let claims: Vec<Claim<'_>> = self
+        let claims: Vec<NamedClaim<'_>> = self
             .clients
             .iter()
-            .map(|client| Claim {
+            .map(|client| NamedClaim {
                 name: &client.name,
                 weight: client.weight,
                 wants: client.wants,
@@ -56,7 +56,7 @@ pub fn any_case() -> impl Strategy<Value = Case> {
     (any_kinds(), any_size(), any_capacity(), any_reservation(), lending).prop_map(
         |(kinds, size, capacity, reservation, lending)| {
             let count = size.clients(kinds.len());
-            let terms = Terms { capacity: capacity.records(count), reservation, lending };
+            let terms = AllocationParams { capacity: capacity.records(count), reservation, lending };
             Case { terms, clients: clients(&kinds, count, terms.capacity) }
         },
     )

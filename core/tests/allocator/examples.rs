@@ -1,6 +1,6 @@
 //! Known allocations.
 
-use watermaster_core::allocator::{Allocator, Claim, Credit, MAX_WEIGHT, Terms, Wants, default_share};
+use watermaster_core::allocator::{AllocationParams, Allocator, Credit, MAX_WEIGHT, NamedClaim, Wants, default_share};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
@@ -16,7 +16,7 @@ fn case(capacity: u64, reservation: u32, lending: Lending, clients: &[(u64, Want
         credit: Credit::ZERO,
     });
     let reservation = Ratio::from_millionths(reservation).unwrap();
-    Case { terms: Terms { capacity, reservation, lending }, clients: clients.collect() }
+    Case { terms: AllocationParams { capacity, reservation, lending }, clients: clients.collect() }
 }
 
 fn records(case: &Case) -> Vec<u64> {
@@ -96,10 +96,10 @@ fn no_claims_get_nothing_and_one_gets_everything() {
 fn buffers_of_another_allocation_leave_no_trace() {
     let (mut allocator, mut grants) = (Allocator::new(), Vec::new());
     for case in [many_clients(300, Lending::MaxMin), case(40, 100_000, Lending::MaxMin, &equals(&[3, 15, 50, 10]))] {
-        let claims: Vec<Claim<'_>> = case
+        let claims: Vec<NamedClaim<'_>> = case
             .clients
             .iter()
-            .map(|client| Claim {
+            .map(|client| NamedClaim {
                 name: &client.name,
                 weight: client.weight,
                 wants: client.wants,
@@ -127,7 +127,8 @@ fn the_ends_of_the_ranges_fit() {
     for lending in [Lending::Proportional, Lending::MaxMin] {
         for lenders in [0, 1, 500] {
             let mut case = many_clients(1_000, lending);
-            case.terms = Terms { capacity: MAX_CAPACITY, reservation: Ratio::from_millionths(1).unwrap(), lending };
+            case.terms =
+                AllocationParams { capacity: MAX_CAPACITY, reservation: Ratio::from_millionths(1).unwrap(), lending };
             for (index, client) in case.clients.iter_mut().enumerate() {
                 client.weight = MAX_WEIGHT - (index as u64 % 2);
                 client.wants = Wants::Records(if index < lenders { 0 } else { u64::MAX - (index as u64 % 3) });
@@ -149,6 +150,6 @@ fn many_clients(count: u64, lending: Lending) -> Case {
         }
     };
     let reservation = Ratio::from_millionths(123_456).unwrap();
-    let terms = Terms { capacity: 1_500 * count, reservation, lending };
+    let terms = AllocationParams { capacity: 1_500 * count, reservation, lending };
     Case { terms, clients: (0..count).map(client).collect() }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use watermaster_core::allocator::{Credit, Fixed, Grant, Terms, Wants, default_share};
+use watermaster_core::allocator::{AllocationParams, Credit, Fixed, Grant, Wants, default_share};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::Ratio;
 
@@ -129,7 +129,7 @@ fn ten_equals_take_turns_for_four_records() {
 /// What each of `clients` equals got in all, over so many cycles with their credits carried along.
 fn granted_to_equals(clients: u64, capacity: u64, wants: u64, cycles: u64) -> Vec<u64> {
     let reservation = Ratio::from_millionths(100_000).unwrap();
-    let terms = Terms { capacity, reservation, lending: Lending::Proportional };
+    let terms = AllocationParams { capacity, reservation, lending: Lending::Proportional };
     let client =
         |index| Client { name: format!("c{index}"), weight: 1_000, wants: Wants::Records(wants), credit: Credit::ZERO };
     let mut case = Case { terms, clients: (0..clients).map(client).collect() };

@@ -7,7 +7,7 @@ use num_bigint::BigInt;
 use num_rational::Ratio as Fraction;
 use num_traits::{One, Signed, ToPrimitive, Zero};
 use proptest::prelude::*;
-use watermaster_core::allocator::{Credit, Fixed, Grant, Terms, Wants};
+use watermaster_core::allocator::{AllocationParams, Credit, Fixed, Grant, Wants};
 use watermaster_core::policy::Lending;
 
 use crate::cases::{Case, Client, any_case, config};
@@ -38,7 +38,7 @@ impl Class {
 }
 
 /// Grants by the formulas, in the order of the clients.
-fn allocate(terms: &Terms, clients: &[Client]) -> Vec<Due> {
+fn allocate(terms: &AllocationParams, clients: &[Client]) -> Vec<Due> {
     let index_of = class_indices(clients);
     let class_of: Vec<usize> = clients.iter().map(|client| index_of[&key(client)]).collect();
     let mut classes = classes(terms, clients, &index_of);
@@ -72,7 +72,7 @@ fn class_indices(clients: &[Client]) -> BTreeMap<(u64, Option<u64>), usize> {
     indices
 }
 
-fn classes(terms: &Terms, clients: &[Client], index_of: &BTreeMap<(u64, Option<u64>), usize>) -> Vec<Class> {
+fn classes(terms: &AllocationParams, clients: &[Client], index_of: &BTreeMap<(u64, Option<u64>), usize>) -> Vec<Class> {
     let total = clients.iter().map(|client| u128::from(client.weight)).sum::<u128>();
     let reservation = exact(terms.reservation.millionths()) / exact(1_000_000);
     index_of
@@ -136,7 +136,13 @@ fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
     classes.iter().map(|class| over(class).min(&level * &class.weight)).collect()
 }
 
-fn hand_out_left_overs(terms: &Terms, clients: &[Client], class_of: &[usize], exact: &[Exact], dues: &mut [Due]) {
+fn hand_out_left_overs(
+    terms: &AllocationParams,
+    clients: &[Client],
+    class_of: &[usize],
+    exact: &[Exact],
+    dues: &mut [Due],
+) {
     let left = terms.capacity - dues.iter().map(|due| due.records).sum::<u64>();
     // Rationals compare slowly, and a class of clients with one credit has one claim: rank those first.
     let kind = |index: usize| (class_of[index], clients[index].credit.to_bits());

@@ -2,7 +2,7 @@
 //!
 //! Offsets stay below 128, so what is known of a partition is a few 128-bit sets.
 
-use watermaster_core::map;
+use watermaster_core::offset_map;
 use watermaster_core::round::{Commit, Round};
 use watermaster_core::throttle::Throttle;
 
@@ -104,7 +104,7 @@ impl Checker {
     pub fn offset(&mut self, commit: &Commit) {
         let Commit { partition, offset, metadata } = commit;
         self.changed |= 1 << partition;
-        match map::decode(*offset, metadata.as_bytes()) {
+        match offset_map::decode(*offset, metadata.as_bytes()) {
             Ok(map) => {
                 let below = if *offset >= OFFSETS { Offsets::MAX } else { (1 << *offset) - 1 };
                 let runs = map.completed.iter().flatten().filter(|at| *at < OFFSETS);

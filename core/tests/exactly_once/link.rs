@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use watermaster_core::map;
+use watermaster_core::offset_map;
 use watermaster_core::round::{
     Commit, Committed, ErrorClass, ErrorKind, Failure, Form, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
@@ -32,7 +32,7 @@ impl fmt::Debug for Offsets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "member {} in generation {}:", self.member, self.generation)?;
         for Commit { partition, offset, metadata } in &self.commits {
-            let map = map::decode(*offset, metadata.as_bytes()).map(|map| map.completed);
+            let map = offset_map::decode(*offset, metadata.as_bytes()).map(|map| map.completed);
             write!(f, " {partition} at {offset} {map:?}")?;
         }
         Ok(())

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use watermaster_core::map;
+use watermaster_core::offset_map;
+use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_core::round::Commit;
-use watermaster_core::tracker::{OffsetRuns, Tracker};
+use watermaster_core::tracker::Tracker;
 
 use super::client::Cluster;
 use super::run::{self, Broken};
@@ -44,7 +45,7 @@ pub enum Plant {
 pub fn commits(cluster: &Cluster, commits: &[Commit]) -> Vec<Commit> {
     let again = |commit: &Commit, by: i64, runs: &OffsetRuns| {
         let tracker = Tracker::restore(commit.offset + by, runs);
-        let metadata = map::encode(map::MapBudget::default(), &tracker, 1, &[]).expect("a small map");
+        let metadata = offset_map::encode(offset_map::MapBudget::default(), &tracker, 1, &[]).expect("a small map");
         Commit { partition: commit.partition, offset: tracker.base(), metadata }
     };
     let mut commits = commits.to_vec();
@@ -53,7 +54,7 @@ pub fn commits(cluster: &Cluster, commits: &[Commit]) -> Vec<Commit> {
             *commit = again(commit, 0, &OffsetRuns::default());
         }
         if cluster.has(Plant::OffsetOffByOne) {
-            let map = map::decode(commit.offset, commit.metadata.as_bytes()).expect("the core's own map");
+            let map = offset_map::decode(commit.offset, commit.metadata.as_bytes()).expect("the core's own map");
             *commit = again(commit, 1, &map.completed);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::round::Rules;
 use watermaster_core::units::{Ratio, Time};

@@ -1,6 +1,6 @@
 //! An instance in its group: partitions come and go.
 
-use watermaster_core::map::{self, Map};
+use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::round::{Kafka, Stop};
 
 use super::client::{Cluster, Op};
@@ -53,8 +53,8 @@ impl Instance {
             let partition = committed.partition;
             let source = &mut cluster.broker.sources[partition as usize];
             let (base, map) = match committed.offset {
-                None => (source.start, Map::default()),
-                Some((offset, metadata)) => (offset, map::decode(offset, &metadata).unwrap_or_default()),
+                None => (source.start, OffsetMap::default()),
+                Some((offset, metadata)) => (offset, offset_map::decode(offset, &metadata).unwrap_or_default()),
             };
             let end = source.end(cluster.now);
             note(&self.client.name, || format!("starts {partition} at {base}, {:?}", map.completed));

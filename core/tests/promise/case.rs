@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_oneof};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Weight};
 

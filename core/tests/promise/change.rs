@@ -1,12 +1,12 @@
-//! Policies that change while records flow: nothing is lost, decided twice or overtaken, and no window holds more than the
-//! largest capacity in force in it.
+//! Policies that change while records flow: nothing is lost, decided twice or overtaken, and no window holds more than
+//! the largest capacity in force in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::Policy;
 use watermaster_core::units::Time;
 

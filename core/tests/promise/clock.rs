@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, prop_oneof};
-use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::Policy;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
@@ -54,7 +54,7 @@ fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Call>)> {
 fn no_clock_admits_twice((policy, calls): (Policy, Vec<Call>)) {
     let (capacity, cycle) = (policy.capacity, policy.cycle);
     let mut throttle = Throttle::new(policy, START);
-    throttle.handle_assigned(START, 0, 0, &Map::default(), 0);
+    throttle.handle_assigned(START, 0, 0, &OffsetMap::default(), 0);
     let (mut now, mut latest, mut offset, mut partitions) = (START, START, 0, 1);
     let mut admitted: Vec<Time> = Vec::new();
     for Call { thousandths, what } in calls {
@@ -76,7 +76,7 @@ fn no_clock_admits_twice((policy, calls): (Policy, Vec<Call>)) {
                 }
             }
             What::Assign => {
-                throttle.handle_assigned(now, partitions, 0, &Map::default(), 0);
+                throttle.handle_assigned(now, partitions, 0, &OffsetMap::default(), 0);
                 partitions += 1;
             }
             What::Timeout => throttle.handle_timeout(now),

@@ -36,8 +36,8 @@ fn recalls(class: Class) -> impl Strategy<Value = Recall> {
 }
 
 /// A lender (client 0) that was not served for three cycles in which others waited is recalled: between its record's
-/// arrival and its admission, each competitor is admitted at most once. (Three cycles, and a share of at least a record if
-/// it was ever served: then the virtual time has passed what it was served, and its record's turn is now.)
+/// arrival and its admission, each competitor is admitted at most once. (Three cycles, and a share of at least a
+/// record if it was ever served: then the virtual time has passed what it was served, and its record's turn is now.)
 fn lender_goes_first(case: Recall) {
     let Recall { policy, competitors, early, idle, batch } = case;
     let capacity = policy.capacity;
@@ -78,8 +78,8 @@ fn a_recalled_lender_waits_at_most_one_record_of_each_competitor() {
     check("recall", recalls, lender_goes_first);
 }
 
-/// While all clients wait, grants are default shares, and any two get records in proportion to those: never further apart
-/// than one record of each (start-time fair queueing's bound).
+/// While all clients wait, grants are default shares, and any two get records in proportion to those: never further
+/// apart than one record of each (start-time fair queueing's bound).
 fn shares_are_fair((policy, batch): (Policy, usize)) {
     const CYCLES: f64 = 2.0;
     let clients = policy.clients.len();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::units::Time;
 use watermaster_core::window::slice_width;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::units::{Ratio, Time, Weight};
 use watermaster_core::window::slice_width;
@@ -157,9 +157,9 @@ impl World {
 }
 
 /// Each record of a configured client that sends no more than its share is admitted within a cycle. A client that sends
-/// all of its share at one moment, after it lent it, waits a little longer for the last record: the window counts up to a
-/// slice too much, its share comes back with an early allocation (one in a hundredth of a cycle), and each other client
-/// in the queue has one record that is served before.
+/// all of its share at one moment, after it lent it, waits a little longer for the last record: the window counts up
+/// to a slice too much, its share comes back with an early allocation (one in a hundredth of a cycle), and each other
+/// client in the queue has one record that is served before.
 fn the_modest_are_served(case: Case) {
     let Case { policy, script, at_once } = case;
     let (cycle, capacity, clients) = (policy.cycle, policy.capacity, policy.clients.len());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Lending, Mode, Policy};
 use watermaster_core::reason::Reason;
 use watermaster_core::units::{Ratio, Time};
@@ -61,8 +61,8 @@ impl Sent {
     }
 }
 
-/// Client 0 sends no more than its default share in any window of a cycle: no record of it is `over_allocation`, and one
-/// that is refused all the same finds the service's window full.
+/// Client 0 sends no more than its default share in any window of a cycle: no record of it is `over_allocation`, and
+/// one that is refused all the same finds the service's window full.
 fn within_its_share_is_never_over_allocation(case: Case) {
     let Case { policy, script } = case;
     let (cycle, capacity) = (policy.cycle, policy.capacity);

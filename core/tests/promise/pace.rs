@@ -2,7 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::Strategy;
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 
 use crate::case::{Class, policies};
@@ -38,9 +38,9 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
     })
 }
 
-/// From T0 to T0 + n cycles somebody waits throughout: then at least 98 % of n · capacity were admitted between T0 − cycle
-/// and the end, but for the one record that is not due yet. (What was admitted in the cycle before T0 counts because it is
-/// what still fills the window at T0.)
+/// From T0 to T0 + n cycles somebody waits throughout: then at least 98 % of n · capacity were admitted between T0 −
+/// cycle and the end, but for the one record that is not due yet. (What was admitted in the cycle before T0 counts
+/// because it is what still fills the window at T0.)
 fn keeps_busy(case: Case) {
     let Case { policy, before, cycles, who, stops } = case;
     let (capacity, cycle) = (policy.capacity, policy.cycle);

@@ -1,7 +1,7 @@
 //! Passthrough admits everything at once, and counts what an enforcing twin does.
 
 use proptest::prelude::Strategy;
-use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
@@ -52,8 +52,8 @@ impl Twins {
         };
         for partition in 0..2 {
             // What waits at first catches up.
-            twins.enforcing.handle_assigned(START, partition, 0, &Map::default(), 20);
-            twins.shadow.handle_assigned(START, partition, 0, &Map::default(), 20);
+            twins.enforcing.handle_assigned(START, partition, 0, &OffsetMap::default(), 20);
+            twins.shadow.handle_assigned(START, partition, 0, &OffsetMap::default(), 20);
         }
         twins
     }

@@ -1,13 +1,14 @@
-//! Rounds of a bounded size, whatever a reload asks for: a commit records exactly the records that are in rounds so far.
+//! Rounds of a bounded size, whatever a reload asks for: a commit records exactly the records that are in rounds so
+//! far.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::backlog::Slot;
-use watermaster_core::map;
-use watermaster_core::map::{Map, MapBudget};
+use watermaster_core::offset_map;
+use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::{Mode, Overflow, Policy};
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -133,7 +134,7 @@ impl Owner {
         self.act();
         for partition in 0..PARTITIONS {
             let (base, text) = self.throttle.commit_of(self.now, partition).expect("the map fits in its budget");
-            let map = map::decode(base, text.as_bytes()).expect("our own map");
+            let map = offset_map::decode(base, text.as_bytes()).expect("our own map");
             let recorded = |offset: i64| offset < base || map.completed.contains(offset);
             for offset in 0..self.ends[partition as usize] {
                 let sent = self.completed[partition as usize].contains(&offset);
@@ -152,7 +153,7 @@ impl Owner {
         let mine: Vec<Slot> = self.held.iter().filter(|(_, (of, _))| *of == partition).map(|(slot, _)| *slot).collect();
         assert_eq!(freed, mine, "the slots of its delayed records are free, each once");
         self.held.retain(|_, (of, _)| *of != partition);
-        let map = map::decode(base, text.as_bytes()).expect("our own map");
+        let map = offset_map::decode(base, text.as_bytes()).expect("our own map");
         self.paused[partition as usize] = false;
         self.throttle.handle_assigned(self.now, partition, base, &map, 0);
         let undecided: Vec<i64> = (base..self.ends[partition as usize])
@@ -177,7 +178,7 @@ fn run(case: Case) {
     let Case { policy, full, script } = case;
     let mut throttle = Throttle::new(policy, START);
     for partition in 0..PARTITIONS {
-        throttle.handle_assigned(START, partition, 0, &Map::default(), 30);
+        throttle.handle_assigned(START, partition, 0, &OffsetMap::default(), 30);
     }
     let places = PARTITIONS as usize;
     let mut owner = Owner {
@@ -217,7 +218,7 @@ fn run(case: Case) {
     let (_, bytes) = owner.throttle.backlog();
     if policy.enforce && policy.mode == Mode::Shape && policy.overflow == Overflow::DeadLetter {
         assert!(bytes <= policy.queue_bytes, "{bytes} of {}", policy.queue_bytes);
-        let longest = owner.throttle.clients().map(|client| client.lane.records.len()).max().unwrap_or(0);
+        let longest = owner.throttle.clients().map(|client| client.backlog().0).max().unwrap_or(0);
         assert!(longest <= policy.queue_capacity, "{longest} of {}", policy.queue_capacity);
     }
 }

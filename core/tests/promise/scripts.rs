@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::option;
 use proptest::prelude::{Strategy, any};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Limit, Policy};
 
 use crate::case::{Class, Step, own_limits, policies, scripts};

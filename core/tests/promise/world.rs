@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use watermaster_core::backlog::Slot;
-use watermaster_core::map::{self, Map};
+use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{CatchUp, Mode, Overflow, Policy, Window};
 use watermaster_core::reason::Reason;
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, PartitionView, Rejection, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 use watermaster_core::window::slice_width;
@@ -123,7 +123,7 @@ impl World {
             policy,
         };
         for partition in 0..partitions {
-            world.assign(partition, 0, &Map::default());
+            world.assign(partition, 0, &OffsetMap::default());
         }
         world
     }
@@ -377,7 +377,7 @@ impl World {
 
     // ## Partitions and restarts
 
-    fn assign(&mut self, partition: usize, base: i64, map: &Map) {
+    fn assign(&mut self, partition: usize, base: i64, map: &OffsetMap) {
         let log = &mut self.logs[partition];
         (log.assigned, log.paused, log.position) = (true, false, base as usize);
         log.seen = log.seen.max(log.position);
@@ -388,10 +388,10 @@ impl World {
     }
 
     /// The commit of a partition, which says exactly what is completed.
-    fn commit(&mut self, partition: usize) -> (i64, Map) {
+    fn commit(&mut self, partition: usize) -> (i64, OffsetMap) {
         let (base, text) = self.throttle.commit_of(self.now, partition as u32).expect("the map fits in its budget");
         self.throttle.handle_committed(partition as u32);
-        let map = map::decode(base, text.as_bytes()).expect("our own map");
+        let map = offset_map::decode(base, text.as_bytes()).expect("our own map");
         let log = &self.logs[partition];
         let mut recorded = vec![false; log.records.len()];
         recorded[..base as usize].fill(true);
@@ -407,7 +407,7 @@ impl World {
     }
 
     fn restart(&mut self, later: Time) {
-        let commits: Vec<(i64, Map)> = (0..self.logs.len()).map(|partition| self.commit(partition)).collect();
+        let commits: Vec<(i64, OffsetMap)> = (0..self.logs.len()).map(|partition| self.commit(partition)).collect();
         self.now = later;
         self.throttle = Throttle::new(self.policy.clone(), later);
         self.cycle_start = later;
@@ -468,7 +468,7 @@ impl World {
         }
         for (model, name) in self.models.iter_mut().zip(&self.names) {
             // Rejected records that wait for room in the map are held, but nobody wants them admitted.
-            let waiting = self.throttle.client(name).map_or(0, |known| known.lane.records.len());
+            let waiting = self.throttle.client(name).map_or(0, |known| known.backlog().0);
             (model.waiting, model.arrivals) = (waiting, 0);
         }
         self.throttle.handle_timeout(self.now);
@@ -542,7 +542,7 @@ impl World {
     /// A client below its grant, or below its default share, is not over its allowance.
     fn is_over_its_allowance(&mut self, who: Who) {
         let Who::Client(client) = who else { return };
-        let waiting = self.throttle.client(&self.names[client]).unwrap().lane.records.len();
+        let waiting = self.throttle.client(&self.names[client]).unwrap().backlog().0;
         let slack = slice_width(self.policy.cycle);
         let used = match self.policy.window {
             Window::Sliding => self.used(client, slack),
@@ -588,7 +588,7 @@ impl World {
             }
             if let Some(known) = self.throttle.client(&self.names[client]) {
                 assert_eq!(known.wants(), model.waiting + model.arrivals, "wants of {}", self.names[client]);
-                let waiting = known.lane.records.len();
+                let waiting = known.backlog().0;
                 assert!(waiting == model.held || self.pauses() && waiting < model.held, "{waiting} of {}", model.held);
             }
         }

@@ -4,35 +4,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use watermaster_core::backlog::Slot;
-use watermaster_core::map::{self, Map, MapBudget};
-use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
+use watermaster_core::offset_map::{self, OffsetMap};
+use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 use watermaster_core::reason::Reason;
+use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
-use watermaster_core::units::{Ratio, Time, Weight};
+use watermaster_core::units::{Time, Weight};
 
 /// A policy with room for everything, to be changed where a test cares.
 pub fn policy(capacity: u64, cycle: Duration) -> Policy {
     Policy {
-        capacity,
-        cycle,
-        reservation: Ratio::from_millionths(100_000).unwrap(),
-        lending: Lending::Proportional,
-        mode: Mode::Shape,
-        enforce: true,
-        window: Window::Sliding,
-        catch_up: CatchUp::Delay,
         max_clients: 100_000,
-        unlisted_weight: Weight::ONE,
         client_idle_timeout: cycle * 100,
-        clients: Vec::new(),
         queue_capacity: 1_000_000,
         queue_bytes: 1 << 40,
         max_delay: cycle * 1_000_000,
-        overflow: Overflow::DeadLetter,
-        burst: Ratio::from_millionths(10_000).unwrap(),
         commit_interval: cycle / 100,
-        map_budget: MapBudget::default(),
+        ..Policy::new(capacity, cycle)
     }
 }
 
@@ -89,7 +77,7 @@ impl Sim {
             turns: 0,
         };
         for partition in 0..partitions {
-            sim.throttle.handle_assigned(START, partition, 0, &Map::default(), 0);
+            sim.throttle.handle_assigned(START, partition, 0, &OffsetMap::default(), 0);
         }
         sim
     }
@@ -181,7 +169,7 @@ impl Sim {
         self.throttle = Throttle::new(policy, self.now);
         self.held.clear();
         for (partition, (base, text)) in (0u32..).zip(&commits) {
-            let map = map::decode(*base, text.as_bytes()).expect("our own map");
+            let map = offset_map::decode(*base, text.as_bytes()).expect("our own map");
             self.paused[partition as usize] = false;
             self.throttle.handle_assigned(self.now, partition, *base, &map, self.ends[partition as usize]);
         }

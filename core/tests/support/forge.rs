@@ -1,5 +1,5 @@
-//! Maps from an enemy: any contents, with a checksum that holds. Written after `docs/offset-map.md`, without the crate's
-//! own code, so that it does not share its mistakes.
+//! Maps from an enemy: any contents, with a checksum that holds. Written after `docs/offset-map.md`, without the
+//! crate's own code, so that it does not share its mistakes.
 
 const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 

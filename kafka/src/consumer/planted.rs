@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use watermaster_core::map::{self, MapBudget};
-use watermaster_core::tracker::{OffsetRuns, Tracker};
+use watermaster_core::offset_map::{self, MapBudget};
+use watermaster_core::offset_runs::OffsetRuns;
+use watermaster_core::tracker::Tracker;
 use watermaster_settings as settings;
 
 use super::commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
@@ -79,7 +80,7 @@ fn damaged(commits: &[PartitionCommit]) -> Vec<PartitionCommit> {
 /// Commits another map or offset; `None` if the map can't be decoded.
 fn damage(commit: &PartitionCommit) -> Option<PartitionCommit> {
     let mut base = commit.offset;
-    let mut map = map::decode(base, commit.metadata.as_bytes()).ok()?;
+    let mut map = offset_map::decode(base, commit.metadata.as_bytes()).ok()?;
     if planted(Fault::EmptyMap) {
         map.completed = OffsetRuns::new();
     } else if !map.completed.is_empty() {
@@ -89,6 +90,6 @@ fn damage(commit: &PartitionCommit) -> Option<PartitionCommit> {
     }
     let tracker = Tracker::restore(base, &map.completed);
     // One slice a second: the oracle does not look at the width of slices.
-    let metadata = map::encode(MapBudget::default(), &tracker, 1_000, &map.admitted).unwrap_or_default();
+    let metadata = offset_map::encode(MapBudget::default(), &tracker, 1_000, &map.admitted).unwrap_or_default();
     Some(PartitionCommit { offset: tracker.base(), metadata, ..commit.clone() })
 }

@@ -1,6 +1,6 @@
 //! Parses the values of the configuration's own keys.
 
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
 use watermaster_core::units::{Ratio, Weight};
 

@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use watermaster_core::map::Map;
+use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::registry::{Counts, PAGE};
+use watermaster_core::scheduler::{Counts, PAGE};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::units::Time;
 
@@ -42,7 +42,7 @@ impl Service {
         let demo = crate::fixture::service(Mode::Reject, true).policy;
         let policy = Policy { cycle: CYCLE, client_idle_timeout: 2 * CYCLE, max_clients: 2_000, ..demo };
         let mut throttle = Throttle::new(policy, now);
-        throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
         Service { throttle, now, offset: 0 }
     }
 
@@ -73,7 +73,7 @@ impl Service {
 
     fn page(&self, number: usize) -> Page {
         let (clients, forgotten) = self.throttle.page(number);
-        let client = |client: &watermaster_core::registry::Client| ClientSnapshot {
+        let client = |client: &watermaster_core::scheduler::Client| ClientSnapshot {
             name: client.name.clone(),
             counts: client.counts,
             wants: client.since_cycle.unwrap_or(0),
@@ -115,7 +115,7 @@ proptest! {
             let throttle = &service.throttle;
             let clients = builder.build_some(
                 throttle.known(), throttle.pages(), [always, always + others], |number| service.page(number));
-            let shown = sum(&clients, &throttle.of_nobody().0);
+            let shown = sum(&clients, &throttle.of_no_client().0);
             let truth = service.decided();
             for index in 0..3 {
                 prop_assert!(before[index] <= shown[index], "{before:?} {shown:?}");
@@ -175,7 +175,7 @@ fn flooding(enforce: bool) -> ClientSnapshot {
     let policy = crate::fixture::service(Mode::Shape, enforce).policy;
     let sent = i64::try_from(policy.capacity * 5).unwrap();
     let mut throttle = Throttle::new(policy, now);
-    throttle.handle_assigned(now, 0, 0, &Map::default(), sent);
+    throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), sent);
     for offset in 0..sent {
         let sender = Sender::Client("home-loan");
         throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });

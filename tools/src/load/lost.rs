@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use watermaster_core::map;
+use watermaster_core::offset_map;
 use watermaster_core::tracker::Tracker;
 use watermaster_kafka::KafkaError;
 use watermaster_kafka::load::{RecordPosition, committed};
@@ -28,7 +28,7 @@ pub enum CompletedError {
     #[error("the completed records of {group} could not be read: {source}")]
     Unread { group: String, source: KafkaError },
     #[error("{group} has an offset that watermaster did not commit: {source}")]
-    Foreign { group: String, source: map::DecodeError },
+    Foreign { group: String, source: offset_map::DecodeError },
 }
 
 /// Counts as lost the waiting records that the group of the service has completed.
@@ -47,10 +47,10 @@ pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(
 }
 
 /// Counts as lost the waiting records that the offset or the map of their partition records as completed.
-fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), map::DecodeError> {
+fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), offset_map::DecodeError> {
     let mut completed = HashMap::new();
     for (partition, offset, metadata) in committed {
-        let map = map::decode(offset, &metadata)?;
+        let map = offset_map::decode(offset, &metadata)?;
         completed.insert(partition, Tracker::restore(offset, &map.completed));
     }
     let waiting: Vec<_> = account.waiting().collect();
@@ -69,7 +69,7 @@ fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> 
 
 #[cfg(test)]
 mod tests {
-    use watermaster_core::map::MapBudget;
+    use watermaster_core::offset_map::MapBudget;
 
     use super::super::account::{Attempt, Event, Sent};
     use super::super::plan::tests::plan;
@@ -94,7 +94,7 @@ mod tests {
         let mut tracker = Tracker::new(10);
         (10..=12).for_each(|offset| _ = tracker.observe(offset));
         tracker.complete(12);
-        let text = map::encode(MapBudget::default(), &tracker, 1_000, &[]).unwrap();
+        let text = offset_map::encode(MapBudget::default(), &tracker, 1_000, &[]).unwrap();
         (tracker.base(), text.into_bytes())
     }
 

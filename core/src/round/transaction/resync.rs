@@ -6,7 +6,7 @@ use super::super::Round;
 use super::super::kafka::{Committed, Foreign, Kafka};
 use super::super::outcome::{Note, Step, Stop};
 use super::{Desk, State, Transactions};
-use crate::map::{self, Map};
+use crate::offset_map::{self, OffsetMap};
 use crate::throttle::Throttle;
 
 impl<O> Transactions<O> {
@@ -50,12 +50,12 @@ impl<O> Transactions<O> {
         throttle: &Throttle,
         committed: Vec<Committed>,
     ) -> Result<(), Stop> {
-        let mut recorded: BTreeMap<u32, (i64, Map)> = BTreeMap::new();
+        let mut recorded: BTreeMap<u32, (i64, OffsetMap)> = BTreeMap::new();
         for Committed { partition, offset } in committed {
             let Some((offset, metadata)) = offset else { continue };
-            let map = match map::decode(offset, &metadata) {
+            let map = match offset_map::decode(offset, &metadata) {
                 Ok(map) => map,
-                Err(_) if self.rules.replay_foreign => Map::default(),
+                Err(_) if self.rules.replay_foreign => OffsetMap::default(),
                 Err(why) => return Err(Stop::Foreign(Foreign { partition, offset, why })),
             };
             let known = throttle.partition(partition).map(|view| view.base);
@@ -66,8 +66,9 @@ impl<O> Transactions<O> {
         }
         let before = round.len();
         round.retain(|partition, offset| {
-            let done =
-                |(base, map): &(i64, Map)| offset < *base || map.completed.iter().any(|run| run.contains(&offset));
+            let done = |(base, map): &(i64, OffsetMap)| {
+                offset < *base || map.completed.iter().any(|run| run.contains(&offset))
+            };
             !recorded.get(&partition).is_some_and(done)
         });
         self.notes.push(Note::Compared { done: before - round.len(), left: round.len() });

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::MAX_SPAN;
 use super::bits::{BitReader, BitWriter, Malformed};
-use super::shape::{Kind, PARAMETER_BITS, SetShape};
-use crate::tracker::OffsetRuns;
+use crate::offset_runs::shape::{Kind, PARAMETER_BITS, SetShape};
+use crate::offset_runs::{MAX_SPAN, OffsetRuns};
 
 /// Writes completed runs beyond `base`, which must be of this shape.
 pub(super) fn write(bits: &mut BitWriter, base: i64, shape: SetShape, runs: impl Iterator<Item = Range<i64>>) {
@@ -49,7 +48,7 @@ fn write_pair(bits: &mut BitWriter, kind: Kind, waiting: u64, completed: u64) {
     }
 }
 
-/// Reads what [`write`] wrote. Takes memory in proportion to the bits, whatever they claim.
+/// Reads a set that [`write`] wrote. Takes memory in proportion to the bits, even if they claim more.
 pub(super) fn read(bits: &mut BitReader<'_>, base: i64) -> Result<OffsetRuns, Malformed> {
     let mut set = Collector { base, span: 0, runs: OffsetRuns::new() };
     let kind = bits.take(2)?;
@@ -85,7 +84,7 @@ fn take_parameter(bits: &mut BitReader<'_>) -> Result<u32, Malformed> {
     bits.take(PARAMETER_BITS).map(|parameter| parameter as u32)
 }
 
-/// Offsets as they are read, from `base` on. That one is never completed: else a later one would be committed.
+/// The offsets read so far, from `base` on. The base is never completed: otherwise a later offset would be committed.
 struct Collector {
     base: i64,
     span: u64,

@@ -2,7 +2,7 @@
 
 use super::MapBudget;
 
-/// How a map's bits are written as text.
+/// The characters in which a map's bits are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alphabet {
     /// 15 bits in one character of three bytes.
@@ -11,15 +11,16 @@ pub(super) enum Alphabet {
     Narrow,
 }
 
-/// Where wide symbols lie: first code point, how many. All are in the basic plane, so each is one UTF-16 unit, and none is a
-/// surrogate, a control or composed of others, so no Unicode normalisation changes them: ideographs (extension A, unified),
-/// then private use, which Unicode promises never to decompose. (Hangul syllables decompose, compatibility ideographs change.)
+/// The ranges of wide symbols: first code point and length. All are in the basic plane, so each is one UTF-16 unit,
+/// and none is a surrogate, a control or composed of others, so no Unicode normalisation changes them: ideographs
+/// (extension A, unified), then private use, which Unicode promises never to decompose. (Hangul syllables decompose,
+/// compatibility ideographs change.)
 const WIDE: [(u16, u16); 3] = [(0x3400, 6_592), (0x4E00, 20_992), (0xE000, 5_184)];
 /// Base 64 as in URLs.
 const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 impl Alphabet {
-    /// The alphabet that gets most into a budget.
+    /// The alphabet that fits most bits into a budget.
     pub fn of(budget: MapBudget) -> Alphabet {
         match budget {
             MapBudget::Chars(_) => Alphabet::Wide,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
-use watermaster_core::map::MapBudget;
+use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::Policy;
 use watermaster_core::reason::Reason;
 use watermaster_core::throttle::Throttle;
@@ -21,8 +21,9 @@ fn turned_away(throttle: &Throttle) -> u64 {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
-    /// Whoever completes in the middle of what waits makes a map larger. Once, all that a partition held was turned away
-    /// for one record, because those furthest above their share stood in the middle too: 248 000 of 262 000, in a minute.
+    /// Whoever completes in the middle of what waits makes a map larger. Once, all that a partition held was turned
+    /// away for one record, because those furthest above their share stood in the middle too: 248 000 of 262 000, in a
+    /// minute.
     #[test]
     fn no_more_than_a_part_of_what_waits_is_turned_away_for_a_record(
         clients in 1..80_usize,

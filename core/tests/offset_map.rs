@@ -4,10 +4,11 @@ mod support;
 
 use proptest::prelude::*;
 use support::forge::{self, Alphabet, bits_of};
-use watermaster_core::map::{
-    DecodeError, MAX_SLICES, MAX_SPAN, Map, MapBudget, MemorySlice, Unreadable, decode, encode, overhead_bits,
+use watermaster_core::offset_map::{
+    AdmissionSlice, DecodeError, MAX_SLICES, MAX_SPAN, MapBudget, OffsetMap, Unreadable, decode, encode, overhead_bits,
 };
-use watermaster_core::tracker::{OffsetRuns, Tracker};
+use watermaster_core::offset_runs::OffsetRuns;
+use watermaster_core::tracker::Tracker;
 
 const SLICE_MS: u32 = 50;
 
@@ -42,14 +43,14 @@ fn restored(base: i64, lengths: &[(u64, u64)]) -> Tracker {
 }
 
 /// Slices of [`SLICE_MS`] on a grid, ascending.
-fn memories() -> impl Strategy<Value = Vec<MemorySlice>> {
+fn memories() -> impl Strategy<Value = Vec<AdmissionSlice>> {
     let count = prop_oneof![3 => Just(0u64), 3 => 1..10u64, 1 => 0..1u64 << 40];
     let newest = 1_700_000_000_000..1_800_000_000_000i64;
     let slices = prop_oneof![20 => 0..12usize, 1 => 0..=MAX_SLICES];
     let counts = slices.prop_flat_map(move |slices| prop::collection::vec(count.clone(), slices));
     (newest, counts).prop_map(|(newest, counts)| {
-        let slice = |(age, admitted)| MemorySlice { end_ms: newest - age as i64 * i64::from(SLICE_MS), admitted };
-        let mut slices: Vec<MemorySlice> = counts.into_iter().enumerate().map(slice).collect();
+        let slice = |(age, admitted)| AdmissionSlice { end_ms: newest - age as i64 * i64::from(SLICE_MS), admitted };
+        let mut slices: Vec<AdmissionSlice> = counts.into_iter().enumerate().map(slice).collect();
         slices.retain(|slice| slice.admitted > 0);
         slices.reverse();
         slices
@@ -61,7 +62,7 @@ fn budgets() -> impl Strategy<Value = MapBudget> {
 }
 
 /// Slices between oldest and newest, both included, and what they add up to.
-fn extent(slices: &[MemorySlice]) -> (usize, u64) {
+fn extent(slices: &[AdmissionSlice]) -> (usize, u64) {
     let (Some(oldest), Some(newest)) = (slices.first(), slices.last()) else {
         return (0, 0);
     };
@@ -82,7 +83,7 @@ fn room(budget: MapBudget) -> usize {
     }
 }
 
-fn needed_bits(tracker: &Tracker, slices: &[MemorySlice]) -> u64 {
+fn needed_bits(tracker: &Tracker, slices: &[AdmissionSlice]) -> u64 {
     encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices).expect_err("nothing fits in nothing").needed_bits
 }
 
@@ -96,8 +97,8 @@ proptest! {
 
     #[test]
     fn reads_what_it_wrote(tracker in sets(), slices in memories(), budget in budgets()) {
-        let map = Map { completed: tracker.runs().collect(), admitted: slices.clone() };
-        let newest = MemorySlice {
+        let map = OffsetMap { completed: tracker.runs().collect(), admitted: slices.clone() };
+        let newest = AdmissionSlice {
             end_ms: slices.last().map_or(0, |slice| slice.end_ms),
             admitted: slices.iter().map(|slice| slice.admitted).sum(),
         };
@@ -108,7 +109,7 @@ proptest! {
                 let roomy = encode(MapBudget::Bytes(usize::MAX), &tracker, SLICE_MS, &slices);
                 if read.as_ref() != Ok(&map) {
                     // Only where the whole does not fit.
-                    prop_assert_eq!(read, Ok(Map { admitted: vec![newest], ..map }));
+                    prop_assert_eq!(read, Ok(OffsetMap { admitted: vec![newest], ..map }));
                     prop_assert!(roomy.is_err() || roomy.unwrap().len() as u64 * 6 > budget.payload_bits());
                 }
             }
@@ -150,12 +151,12 @@ proptest! {
         slices in prop::collection::vec((0..40_000i64, 0..100u64), 0..20),
         slice_ms in 0..500u32,
     ) {
-        let slices: Vec<MemorySlice> =
-            slices.into_iter().map(|(end_ms, admitted)| MemorySlice { end_ms, admitted }).collect();
+        let slices: Vec<AdmissionSlice> =
+            slices.into_iter().map(|(end_ms, admitted)| AdmissionSlice { end_ms, admitted }).collect();
         let text = encode(MapBudget::default(), &Tracker::new(3), slice_ms, &slices).unwrap();
         let read = decode(3, text.as_bytes()).unwrap().admitted;
         prop_assert!(read.windows(2).all(|pair| pair[0].end_ms < pair[1].end_ms));
-        let since = |slices: &[MemorySlice], from: i64| -> u64 {
+        let since = |slices: &[AdmissionSlice], from: i64| -> u64 {
             slices.iter().filter(|slice| slice.end_ms >= from).map(|slice| slice.admitted).sum()
         };
         for slice in &slices {
@@ -293,7 +294,7 @@ fn metadata_of_others_is_foreign() {
 fn a_map_of_another_version_or_cut_short_is_unreadable() {
     let tracker = restored(9, &[(1, 2), (3, 4)]);
     for budget in [MapBudget::Chars(100), MapBudget::Bytes(100)] {
-        let text = encode(budget, &tracker, SLICE_MS, &[MemorySlice { end_ms: 5, admitted: 6 }]).unwrap();
+        let text = encode(budget, &tracker, SLICE_MS, &[AdmissionSlice { end_ms: 5, admitted: 6 }]).unwrap();
         let next = text.replacen("wm1", "wm2", 1);
         assert_eq!(
             decode(9, next.as_bytes()).unwrap_err().to_string(),
@@ -371,15 +372,15 @@ fn a_set_that_outgrows_its_budget_is_refused_never_shortened() {
 /// As after a restart with a larger capacity, for which the room beside the set was not kept.
 #[test]
 fn what_was_admitted_lately_gives_way_to_the_set() {
-    let slices: Vec<MemorySlice> =
-        (0..200).map(|at| MemorySlice { end_ms: 1_000_000 + at * 50, admitted: 5000 + at as u64 }).collect();
+    let slices: Vec<AdmissionSlice> =
+        (0..200).map(|at| AdmissionSlice { end_ms: 1_000_000 + at * 50, admitted: 5000 + at as u64 }).collect();
     let total: u64 = slices.iter().map(|slice| slice.admitted).sum();
     let tracker = restored(0, &vec![(1, 1); 30_500]);
     let budget = MapBudget::Chars(4096);
     let text = encode(budget, &tracker, SLICE_MS, &slices).unwrap();
     let map = decode(0, text.as_bytes()).unwrap();
     assert!(map.completed.iter().eq(tracker.runs()));
-    assert_eq!(map.admitted, [MemorySlice { end_ms: 1_009_950, admitted: total }]);
+    assert_eq!(map.admitted, [AdmissionSlice { end_ms: 1_009_950, admitted: total }]);
     // Beside a smaller set it is all there.
     let text = encode(budget, &restored(0, &vec![(1, 1); 29_000]), SLICE_MS, &slices).unwrap();
     assert_eq!(decode(0, text.as_bytes()).unwrap().admitted, slices);
@@ -403,7 +404,7 @@ fn an_empty_map_is_not_empty() {
         let text = encode(budget, &Tracker::new(7), SLICE_MS, &[]).unwrap();
         assert!(text.starts_with("wm1"));
         assert_eq!(size(budget, &text), length);
-        assert_eq!(decode(7, text.as_bytes()), Ok(Map::default()));
+        assert_eq!(decode(7, text.as_bytes()), Ok(OffsetMap::default()));
     }
 }
 

@@ -1,4 +1,4 @@
-//! A client's own absolute limit: governor on a clock that is handed to it.
+//! A client's own absolute limit: governor on a clock that its owner sets.
 
 use std::cell::Cell;
 use std::ops::Add;
@@ -23,7 +23,7 @@ pub struct OwnLimit {
     period: u64,
     depth: u64,
     burst: u64,
-    /// When the bucket will be full again: governor has no way to look at its own without taking a token.
+    /// The time at which the bucket will be full again: governor does not show its own without taking a token.
     full_at: Cell<u64>,
 }
 
@@ -47,7 +47,10 @@ impl OwnLimit {
         }
     }
 
-    /// Takes a token, or says when one will be there and takes nothing.
+    /// Takes a token.
+    ///
+    /// # Errors
+    /// There is none; the error is the time at which there will be one.
     pub fn take(&self, now: Time) -> Result<(), Time> {
         self.clock.0.set(Moment(now.as_nanos()));
         self.limiter.check().map_err(|until| Time::from_nanos(until.earliest_possible().0))?;
@@ -55,12 +58,12 @@ impl OwnLimit {
         Ok(())
     }
 
-    /// When a token is or was there; takes nothing.
+    /// The time from which on a token is there; takes nothing.
     pub fn open_at(&self) -> Time {
         Time::from_nanos(self.full_at.get().saturating_sub(self.depth))
     }
 
-    /// The most records that go in any window (t − `time`, t]: a full bucket, and what flows in meanwhile.
+    /// The most records that go in any window (t − `time`, t]: a full bucket, and the tokens added meanwhile.
     pub fn most_in(&self, time: Duration) -> u64 {
         self.burst.saturating_add(nanos(time) / self.period)
     }
@@ -108,8 +111,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Somebody who takes a token whenever there is one gets as many in a window as is said, or one less: the window is
-        /// open at its start.
+        /// Somebody who takes a token whenever there is one gets as many in a window as is said, or one less: the
+        /// window is open at its start.
         #[test]
         fn the_most_in_a_window_is_what_a_greedy_client_gets(
             rate in 1..200_u32,

@@ -1,15 +1,15 @@
-//! How many bits a completed set takes, from three counts alone.
+//! The number of bits that a completed set takes, from three counts alone.
 
 use super::MAX_SPAN;
 
 /// Bits before the set itself, at most: its kind, its count, two Rice parameters.
-pub(super) const HEADER_BITS: u64 = 2 + NUMBER_WIDTH_BITS as u64 + 25 + 2 * PARAMETER_BITS as u64;
+pub(crate) const HEADER_BITS: u64 = 2 + NUMBER_WIDTH_BITS as u64 + 25 + 2 * PARAMETER_BITS as u64;
 /// Bits of the width of a number.
-pub(super) const NUMBER_WIDTH_BITS: u32 = 6;
+pub(crate) const NUMBER_WIDTH_BITS: u32 = 6;
 /// Bits of a Rice parameter of the set; the sums are at most 2²⁴, so it is at most 24.
-pub(super) const PARAMETER_BITS: u32 = 5;
+pub(crate) const PARAMETER_BITS: u32 = 5;
 
-/// What is known of a set in O(1). It begins with an offset that waits and ends with one that is completed.
+/// The counts of a set, known in O(1). A set begins with an offset that waits and ends with one that is completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SetShape {
     /// Runs of waiting offsets, each followed by a run of completed ones.
@@ -18,11 +18,11 @@ pub(crate) struct SetShape {
     pub completed: u64,
 }
 
-/// How a set is written.
+/// The ways to write a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The lengths of the runs, less one: waiting, completed, waiting, … Never more than a bit for each offset, since that
-    /// is what the parameters 0 and 0 come to.
+pub(crate) enum Kind {
+    /// The lengths of the runs, less one: waiting, completed, waiting, … With parameters 0 and 0 that is a bit for each
+    /// offset, so the best parameters never take more.
     Runs { waiting: u32, completed: u32 },
     /// For each waiting offset, the completed ones between it and the next.
     AfterWaiting { parameter: u32 },
@@ -32,7 +32,7 @@ pub(super) enum Kind {
 
 impl SetShape {
     /// The cheapest kind and the most bits that the set can take in it, without its header.
-    pub(super) fn cheapest(self) -> (Kind, u64) {
+    pub(crate) fn cheapest(self) -> (Kind, u64) {
         let SetShape { pairs, waiting, completed } = self;
         let (long_waiting, waiting_bits) = rice(pairs, waiting - pairs);
         let (long_completed, completed_bits) = rice(pairs, completed - pairs);
@@ -54,8 +54,8 @@ impl SetShape {
 
     /// The most bits that any set of this shape takes, header included; `u64::MAX` if it reaches beyond [`MAX_SPAN`].
     ///
-    /// Each kind costs no more when a prefix of the set goes away (no count grows, nor does what the counts leave over),
-    /// so completing the base never makes this larger.
+    /// Each kind costs no more when a prefix of the set goes away (no count grows, nor does what the counts leave
+    /// over), so completing the base never makes this larger.
     pub fn bits_bound(self) -> u64 {
         if self.waiting + self.completed > MAX_SPAN {
             return u64::MAX;
@@ -66,9 +66,10 @@ impl SetShape {
 
 /// The best Rice parameter for `count` values that add up to `sum`, and the most bits that they can take with it.
 ///
-/// A value v takes `(v >> k) + 1 + k` bits, so all take at most `(sum >> k) + count (k + 1)`. From k to k + 1 that grows by
-/// `count − ⌈(sum >> k) / 2⌉`, which only rises with k: the first k at which it is not negative is the best of all.
-pub(super) fn rice(count: u64, sum: u64) -> (u32, u64) {
+/// A value v takes `(v >> k) + 1 + k` bits, so all take at most `(sum >> k) + count (k + 1)`. From k to k + 1 that
+/// grows by `count − ⌈(sum >> k) / 2⌉`, which only rises with k: the first k at which it is not negative is the best
+/// of all.
+pub(crate) fn rice(count: u64, sum: u64) -> (u32, u64) {
     let limit = 2 * count;
     if sum <= limit {
         return (0, sum + count);

@@ -29,8 +29,8 @@ impl LeakyBucket {
         LeakyBucket { capacity, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
     }
 
-    /// Another rate and depth from now on. The debt stays, in records, up to the new depth: a debt of a larger capacity
-    /// would stop the service for as many cycles, and the count over the window keeps the promise by itself.
+    /// Changes the rate and the depth. The debt stays, in records, up to the new depth: the debt of a much larger
+    /// capacity would stop the service for several cycles, and the window keeps the promise by itself.
     pub fn change(&mut self, now: Time, capacity: u64, cycle: Duration, burst: Ratio, commit_interval: Duration) {
         self.leak(now);
         let other = LeakyBucket::new(capacity, cycle, burst, commit_interval);
@@ -39,19 +39,19 @@ impl LeakyBucket {
         *self = LeakyBucket { debt: debt.min(other.depth), at: self.at, ..other };
     }
 
-    /// Whether one more record fits now.
+    /// Returns whether one more record fits now.
     pub fn has_room(&mut self, now: Time) -> bool {
         self.leak(now);
         self.debt + self.record <= self.depth
     }
 
-    /// Fills in one record, whether it fits or not.
+    /// Adds one record to the debt, whether it fits or not.
     pub fn charge(&mut self, now: Time) {
         self.leak(now);
         self.debt += self.record;
     }
 
-    /// When one more record will fit.
+    /// The time at which one more record will fit.
     pub fn next_room(&mut self, now: Time) -> Time {
         self.leak(now);
         let excess = (self.debt + self.record).saturating_sub(self.depth);

@@ -3,8 +3,9 @@
 mod support;
 
 use support::random::Random;
-use watermaster_core::map::{MapBudget, encode};
-use watermaster_core::tracker::{OffsetRuns, Tracker};
+use watermaster_core::offset_map::{MapBudget, encode};
+use watermaster_core::offset_runs::OffsetRuns;
+use watermaster_core::tracker::Tracker;
 
 const OFFSETS: u64 = 200_000;
 /// Mean length of a burst of waiting records.

@@ -1,6 +1,6 @@
 //! Reading and writing bits, most significant first, with Rice codes.
 
-use super::shape::NUMBER_WIDTH_BITS;
+use crate::offset_runs::shape::NUMBER_WIDTH_BITS;
 
 /// Bits, packed into words; the last word is padded with zeros.
 #[derive(Debug, Default)]
@@ -10,7 +10,7 @@ pub(super) struct BitWriter {
 }
 
 impl BitWriter {
-    /// How many bits were written.
+    /// The number of bits written.
     pub fn bits(&self) -> u64 {
         self.bits
     }
@@ -58,17 +58,17 @@ impl BitWriter {
         self.push(0, (self.bits.next_multiple_of(width) - self.bits) as u32);
     }
 
-    /// What was written, to be read from the start.
+    /// A reader of the bits written, from the start.
     pub fn reader(&self) -> BitReader<'_> {
         BitReader { words: &self.words, position: 0, bits: self.bits }
     }
 }
 
-/// What is wrong with bits that could not be read.
+/// The bits could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed;
 
-/// Reads what a [`BitWriter`] wrote, or what an enemy did.
+/// Reads bits that a [`BitWriter`] wrote, or an attacker.
 #[derive(Debug)]
 pub(super) struct BitReader<'a> {
     words: &'a [u64],
@@ -77,7 +77,7 @@ pub(super) struct BitReader<'a> {
 }
 
 impl BitReader<'_> {
-    /// How many bits are left.
+    /// The number of bits left.
     pub fn left(&self) -> u64 {
         self.bits - self.position
     }
@@ -92,13 +92,13 @@ impl BitReader<'_> {
         Ok(value)
     }
 
-    /// What [`BitWriter::push_number`] wrote.
+    /// Reads a number that [`BitWriter::push_number`] wrote.
     pub fn take_number(&mut self) -> Result<u64, Malformed> {
         let width = self.take(NUMBER_WIDTH_BITS)?;
         self.take(width as u32)
     }
 
-    /// What [`BitWriter::push_rice`] wrote.
+    /// Reads a value that [`BitWriter::push_rice`] wrote.
     pub fn take_rice(&mut self, parameter: u32) -> Result<u64, Malformed> {
         let mut high = 0;
         loop {

@@ -1,28 +1,27 @@
-//! The text that travels in a commit's metadata: what was admitted lately, and what is completed beyond the offset.
+//! The text that travels in a commit's metadata: recent admissions, and the offsets completed beyond the committed one.
 //!
-//! `docs/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a record:
-//! while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses nothing.
+//! `docs/offset-map.md` specifies the format. The owner of a partition keeps it small enough *before* it sends a
+//! record: while `tracker.bits_bound_after(offset) + overhead_bits(..) <= budget.payload_bits()`, [`encode`] refuses
+//! nothing.
 
 mod bits;
-mod memory;
+mod recent_admissions;
 mod set;
-mod shape;
 mod text;
 
 use crc32fast::Hasher;
 use thiserror::Error;
 
-use crate::tracker::{OffsetRuns, Tracker};
+pub use crate::offset_runs::MAX_SPAN;
+use crate::offset_runs::OffsetRuns;
+use crate::tracker::Tracker;
 use bits::{BitWriter, Malformed};
-pub(crate) use shape::SetShape;
 use text::Alphabet;
 
-/// How far beyond the committable offset a map reaches, in offsets; also bounds the bits of a tracker (4 MiB).
-pub const MAX_SPAN: u64 = 1 << 24;
-/// Slices of time that a map remembers, at most; older ones count in the oldest.
+/// The most slices of time in a map; older admissions count in the oldest slice.
 pub const MAX_SLICES: usize = 256;
 
-/// What every map begins with; the version and the alphabet's mark follow.
+/// The start of every map; the version and the alphabet's mark follow.
 const MAGIC: &[u8] = b"wm";
 const VERSION: char = '1';
 /// Magic, version and mark.
@@ -47,7 +46,8 @@ impl Default for MapBudget {
 }
 
 impl MapBudget {
-    /// The bits that fit beside the prefix and the checksum. No more than Kafka's protocol carries in one string (32 767 bytes).
+    /// The bits that fit beside the prefix and the checksum: no more than Kafka's protocol carries in one string (32
+    /// 767 bytes).
     pub fn payload_bits(&self) -> u64 {
         let alphabet = Alphabet::of(*self);
         let room = match *self {
@@ -59,51 +59,51 @@ impl MapBudget {
     }
 }
 
-/// What was admitted from a partition in a slice of time.
+/// The admissions from a partition in a slice of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct MemorySlice {
+pub struct AdmissionSlice {
     /// The end of the slice (exclusive) by wall clock, in milliseconds since the epoch.
     pub end_ms: i64,
     /// Records admitted in it.
     pub admitted: u64,
 }
 
-/// What a commit's metadata says.
+/// The contents of a commit's metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Map {
-    /// Completed beyond the committed offset; that offset itself never is.
+pub struct OffsetMap {
+    /// Offsets completed beyond the committed one, which itself never is.
     pub completed: OffsetRuns,
-    /// What was admitted lately, ascending, without empty slices.
-    pub admitted: Vec<MemorySlice>,
+    /// Recent admissions, ascending, without empty slices.
+    pub admitted: Vec<AdmissionSlice>,
 }
 
-/// A map that does not fit; whoever asks [`Tracker::bits_bound_after`] first never meets it.
+/// A map does not fit. Asking [`Tracker::bits_bound_after`] before completing a record avoids this error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the offset map takes {needed_bits} bits, of which {budget_bits} fit in the commit metadata")]
 pub struct TooLarge {
-    /// What the map takes.
+    /// The size of the map.
     pub needed_bits: u64,
-    /// What its budget holds, [`MapBudget::payload_bits`].
+    /// The size of its budget, [`MapBudget::payload_bits`].
     pub budget_bits: u64,
 }
 
-/// Metadata that says nothing about what is completed.
+/// Metadata without usable information on completed offsets.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// Not ours: somebody else committed this offset.
+    /// Metadata of another program, which committed this offset.
     #[error("{}", describe_foreign(.start, *.bytes))]
     Foreign {
         /// The length of the metadata; 0 if there was none.
         bytes: usize,
-        /// How it begins, made printable.
+        /// The beginning of the metadata, made printable.
         start: String,
     },
-    /// Ours, but of no use.
+    /// A map that cannot be read.
     #[error("the commit metadata is an offset map of ours that cannot be read: {0}")]
     Unreadable(Unreadable),
 }
 
-/// Why a map of ours cannot be read.
+/// The reason for which a map cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Unreadable {
     /// Written by another version of this program.
@@ -120,29 +120,29 @@ pub enum Unreadable {
     Malformed,
 }
 
-/// The most bits that anything but the completed set takes.
+/// The most bits that a map takes beside the completed set.
 ///
-/// `slices` is how many slices lie between the oldest and the newest that will be written, both included (more than
-/// [`MAX_SLICES`] count as so many); `admitted` what they add up to. Larger arguments never give less.
+/// `slices` is the number of slices from the oldest to the newest that will be written (more than [`MAX_SLICES`] count
+/// as that many); `admitted` is their sum. Larger arguments never give less.
 pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
-    memory::bits_bound(slices, admitted)
+    recent_admissions::bits_bound(slices, admitted)
 }
 
 /// The metadata to commit with `tracker.base()`: never empty.
 ///
-/// `slice_ms` is the width of the slices of `admitted`, which may come in any order. Their ends are written in steps of it
-/// back from the newest; one between two steps counts in the later. Where that does not fit, all count in the newest: a set
-/// that was checked with less to remember beside it, before a restart with a larger capacity, fits still.
+/// `slice_ms` is the width of the slices of `admitted`, which may come in any order. Their ends are written in steps of
+/// this width back from the newest; an end between two steps counts at the later. If that does not fit, all admissions
+/// count in the newest slice: so a set still fits that was checked before a restart with a larger capacity.
 pub fn encode(
     budget: MapBudget,
     tracker: &Tracker,
     slice_ms: u32,
-    admitted: &[MemorySlice],
+    admitted: &[AdmissionSlice],
 ) -> Result<String, TooLarge> {
     let budget_bits = budget.payload_bits();
     let mut bits = write_bits(tracker, slice_ms, admitted);
     if bits.bits() > budget_bits {
-        bits = write_bits(tracker, slice_ms, memory::in_one(admitted).as_slice());
+        bits = write_bits(tracker, slice_ms, recent_admissions::in_one(admitted).as_slice());
     }
     let needed_bits = bits.bits();
     if needed_bits > budget_bits {
@@ -151,9 +151,9 @@ pub fn encode(
     Ok(write_text(Alphabet::of(budget), tracker.base(), bits))
 }
 
-fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[MemorySlice]) -> BitWriter {
+fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice]) -> BitWriter {
     let mut bits = BitWriter::default();
-    memory::write(&mut bits, slice_ms, admitted);
+    recent_admissions::write(&mut bits, slice_ms, admitted);
     set::write(&mut bits, tracker.base(), tracker.shape(), tracker.runs());
     bits
 }
@@ -190,8 +190,9 @@ fn checksum(alphabet: Alphabet, base: i64, body: &str) -> u32 {
     hasher.finalize()
 }
 
-/// What the metadata of a commit of `offset` says. Takes memory in proportion to its length, whatever it claims.
-pub fn decode(offset: i64, metadata: &[u8]) -> Result<Map, DecodeError> {
+/// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim
+/// more.
+pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
     let [version, rest @ ..] = metadata.strip_prefix(MAGIC).unwrap_or_default() else {
         return Err(foreign(metadata));
     };
@@ -201,7 +202,7 @@ pub fn decode(offset: i64, metadata: &[u8]) -> Result<Map, DecodeError> {
     read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)
 }
 
-fn read_text(base: i64, version: char, rest: &[u8]) -> Result<Map, Unreadable> {
+fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreadable> {
     if version != VERSION {
         return Err(Unreadable::Version { found: version });
     }
@@ -225,15 +226,15 @@ fn text_to_symbols(alphabet: Alphabet, text: &str) -> Option<BitWriter> {
     Some(bits)
 }
 
-fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<Map, Malformed> {
+fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {
     let mut reader = body.reader();
-    let admitted = memory::read(&mut reader)?;
+    let admitted = recent_admissions::read(&mut reader)?;
     let completed = set::read(&mut reader, base)?;
     let padding = reader.left();
     if padding >= u64::from(alphabet.symbol_bits()) || reader.take(padding as u32)? != 0 {
         return Err(Malformed);
     }
-    Ok(Map { completed, admitted })
+    Ok(OffsetMap { completed, admitted })
 }
 
 fn foreign(metadata: &[u8]) -> DecodeError {

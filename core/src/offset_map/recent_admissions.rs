@@ -1,25 +1,25 @@
-//! What was admitted lately, as bits: how many in each slice of time, back from the newest.
+//! Recent admissions as bits: the count of each slice of time, back from the newest.
 
 use super::bits::{BitReader, BitWriter, Malformed};
-use super::shape::{NUMBER_WIDTH_BITS, rice};
-use super::{MAX_SLICES, MemorySlice};
+use super::{AdmissionSlice, MAX_SLICES};
+use crate::offset_runs::shape::{NUMBER_WIDTH_BITS, rice};
 
 /// Bits of the number of slices.
 const SLICES_BITS: u32 = 9;
-/// Bits of a Rice parameter of the memory; counts go up to 2⁶³.
+/// Bits of a Rice parameter; counts go up to 2⁶³.
 const PARAMETER_BITS: u32 = 6;
 
-/// The most bits that so many slices in a row take when what they counted adds up to `admitted`.
+/// The most bits that this many slices in a row take when their counts add up to `admitted`.
 pub(super) fn bits_bound(slices: usize, admitted: u64) -> u64 {
     let fixed = SLICES_BITS + 2 * NUMBER_WIDTH_BITS + u32::BITS + 63 + PARAMETER_BITS;
     u64::from(fixed) + rice(slices.clamp(1, MAX_SLICES) as u64, admitted.min(MAX_ADMITTED)).1
 }
 
-/// More in all is written as so many: 2⁶².
+/// A larger sum is written as this one.
 const MAX_ADMITTED: u64 = 1 << 62;
 
 /// Writes slices of `slice_ms` each.
-pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice]) {
+pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[AdmissionSlice]) {
     let slice_ms = slice_ms.max(1);
     let counted = || slices.iter().filter(|slice| slice.admitted > 0);
     let Some(newest) = counted().map(|slice| slice.end_ms.max(0)).max() else {
@@ -36,15 +36,16 @@ pub(super) fn write(bits: &mut BitWriter, slice_ms: u32, slices: &[MemorySlice])
     }
 }
 
-/// All of them as the newest: remembered longer, never shorter.
-pub(super) fn in_one(slices: &[MemorySlice]) -> Option<MemorySlice> {
+/// Merges all slices into the newest: its admissions count longer, never shorter.
+pub(super) fn in_one(slices: &[AdmissionSlice]) -> Option<AdmissionSlice> {
     let end_ms = slices.iter().filter(|slice| slice.admitted > 0).map(|slice| slice.end_ms).max()?;
     let admitted = slices.iter().fold(0, |sum: u64, slice| sum.saturating_add(slice.admitted));
-    Some(MemorySlice { end_ms, admitted })
+    Some(AdmissionSlice { end_ms, admitted })
 }
 
-/// The counts, newest first. One between two steps counts in the later, one too old in the oldest: it is remembered longer, not shorter.
-fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a MemorySlice>) -> Vec<u64> {
+/// The counts, newest first. An end between two steps counts at the later one, a slice that is too old in the oldest:
+/// its admissions count longer, not shorter.
+fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a AdmissionSlice>) -> Vec<u64> {
     let mut counts: Vec<u64> = Vec::new();
     let mut room = MAX_ADMITTED;
     for slice in slices {
@@ -60,8 +61,8 @@ fn by_age<'a>(newest: i64, slice_ms: u32, slices: impl Iterator<Item = &'a Memor
     counts
 }
 
-/// Reads what [`write`] wrote, oldest first.
-pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<MemorySlice>, Malformed> {
+/// Reads slices that [`write`] wrote, oldest first.
+pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<AdmissionSlice>, Malformed> {
     let count = bits.take(SLICES_BITS)?;
     if count == 0 {
         return Ok(Vec::new());
@@ -74,7 +75,7 @@ pub(super) fn read(bits: &mut BitReader<'_>) -> Result<Vec<MemorySlice>, Malform
         let admitted = bits.take_rice(parameter)?;
         let end_ms = width.checked_mul(age).and_then(|back| newest.checked_sub(back)).ok_or(Malformed)?;
         if admitted > 0 {
-            slices.push(MemorySlice { end_ms, admitted });
+            slices.push(AdmissionSlice { end_ms, admitted });
         }
     }
     slices.reverse();

@@ -1,0 +1,357 @@
+//! The order and the pace of records: the clients of a service, their backlogs and grants, and the gates on the
+//! service.
+//!
+//! The scheduler knows no partitions and no offsets: a delayed record is a [`Slot`] in its client's queue. Nor does it
+//! know whether its decisions are carried out; in shadow mode they are not, and the [`throttle`](crate::throttle)
+//! counts them apart.
+//!
+//! - `decision`: the decision on a record that was read
+//! - `registry`, `client`: the known clients, their weights, grants and counts
+//! - `backlog`, `fair`: the delayed records, and the order in which clients are served
+//! - `gates` (with `bucket`), `limit`: the gates on the service, and a client's own limit
+//! - `cycles`: cycles and allocations
+//! - `bounds`: the choice of the record to evict if the backlogs are too large
+//! - `names`, `pages`, `excess`: only for more than some 1 000 clients
+
+mod backlog;
+mod bounds;
+mod bucket;
+mod client;
+mod cycles;
+mod decision;
+mod excess;
+mod fair;
+mod gates;
+mod limit;
+mod names;
+mod pages;
+mod registry;
+
+use std::time::Duration;
+
+use crate::policy::{Mode, Policy};
+use crate::slot::Slot;
+use crate::units::Time;
+use crate::window::SlidingCount;
+use backlog::Backlog;
+pub use backlog::QueuedRecord;
+pub use bounds::Eviction;
+use bounds::{Backlogs, Bounds};
+pub use client::{Client, Counts, Used};
+pub use cycles::Cause;
+use cycles::Cycles;
+pub use decision::Decision;
+use gates::Gates;
+pub use limit::OwnLimit;
+pub use pages::{Forgotten, PAGE};
+pub use registry::{Full, Registry};
+
+/// The clients of a service and their delayed records.
+#[derive(Debug)]
+pub struct Scheduler {
+    policy: Policy,
+    clients: Registry,
+    backlog: Backlog,
+    gates: Gates,
+    cycles: Cycles,
+    bounds: Bounds,
+}
+
+/// A delayed record that left its queue to be sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Served {
+    pub record: QueuedRecord,
+    /// The number of records in the window with this one.
+    pub in_window: u64,
+}
+
+impl Scheduler {
+    /// A scheduler of the configured clients.
+    pub fn new(policy: Policy, now: Time) -> Scheduler {
+        let mut scheduler = Scheduler {
+            clients: Registry::new(&policy, now),
+            backlog: Backlog::default(),
+            gates: Gates::new(&policy),
+            cycles: Cycles::new(now, policy.cycle),
+            bounds: Bounds::default(),
+            policy,
+        };
+        scheduler.allocate(Cause::Cycle);
+        scheduler
+    }
+
+    /// Changes to another policy, and allocates by it. A cycle of another length begins now.
+    /// [`find_surplus`](Scheduler::find_surplus) follows, once no record remains that does not count under it.
+    pub fn change(&mut self, now: Time, policy: Policy) {
+        let old = std::mem::replace(&mut self.policy, policy);
+        self.clients.change(&old, &self.policy, now, self.cycles.number);
+        if old.cycle != self.policy.cycle {
+            self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
+        }
+        self.gates.change(now, &old, &self.policy);
+        self.allocate(Cause::Reload);
+        self.clients.requeue_all(&mut self.backlog);
+    }
+
+    /// Determines the records that exceed the bounds of a new policy.
+    pub fn find_surplus(&mut self, now: Time) {
+        let (backlogs, bounds) = self.backlogs();
+        bounds.find_surplus(now, backlogs);
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    // ## Cycles
+
+    /// Ends every cycle that is over.
+    #[inline]
+    pub fn advance_cycle(&mut self, now: Time) {
+        if now >= self.cycles.end {
+            self.end_cycles(now);
+        }
+    }
+
+    #[cold]
+    fn end_cycles(&mut self, now: Time) {
+        self.cycles.end_cycles(now, &self.policy, &mut self.clients, &mut self.backlog);
+        self.bounds.excess.discard();
+    }
+
+    /// Runs an early allocation, if one is due.
+    pub fn allocate_if_due(&mut self, now: Time) {
+        if let Some(cause) = self.cycles.take_request(now) {
+            self.allocate(cause);
+        }
+    }
+
+    fn allocate(&mut self, cause: Cause) {
+        self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog, cause);
+        self.bounds.excess.discard();
+    }
+
+    fn request_allocation(&mut self, now: Time, cause: Cause) {
+        self.cycles.request(now, cause, self.policy.cycle, self.clients.len());
+    }
+
+    // ## A record that was read
+
+    /// The index of the client with this name, which is registered if it is new.
+    ///
+    /// # Errors
+    /// The registry is full.
+    #[inline]
+    pub fn client_of(&mut self, now: Time, name: &str) -> Result<u32, Full> {
+        match self.clients.find(name) {
+            Some(client) => Ok(client),
+            None => self.register(now, name),
+        }
+    }
+
+    #[cold]
+    fn register(&mut self, now: Time, name: &str) -> Result<u32, Full> {
+        let client = self.clients.register(name, self.cycles.number, &self.policy, &mut self.backlog, now)?;
+        self.request_allocation(now, Cause::NewClient);
+        Ok(client)
+    }
+
+    /// Notes that a record of a client was read, as a want if it is the first time.
+    #[inline]
+    pub fn note_arrival(&mut self, now: Time, client: u32, first_time: bool) {
+        let client = self.clients.get_mut(client);
+        client.last_seen = now;
+        if first_time {
+            client.arrivals += 1;
+            if client.recalls() {
+                self.request_allocation(now, Cause::Recall);
+            }
+        }
+    }
+
+    // ## Delayed records
+
+    /// Delays a record. Returns whether excess records are evicted; if not, partitions have to be paused at the bounds.
+    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord) -> bool {
+        let client = self.clients.get_mut(record.client);
+        self.backlog.push(slot, record, &mut client.queue);
+        let evicts = self.policy.evicts();
+        if evicts {
+            let (backlogs, bounds) = self.backlogs();
+            bounds.note_growth(record.client, backlogs);
+        }
+        evicts
+    }
+
+    /// Parks a client: none of its records goes before `until`.
+    #[cold]
+    pub fn park(&mut self, client: u32, until: Time) {
+        self.backlog.park(client, &mut self.clients.get_mut(client).queue, until);
+    }
+
+    /// The oldest delayed record.
+    #[inline]
+    pub fn oldest(&self) -> Option<Slot> {
+        self.backlog.oldest()
+    }
+
+    /// All delayed records, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.backlog.iter()
+    }
+
+    /// A delayed record.
+    pub fn record(&self, slot: Slot) -> &QueuedRecord {
+        self.backlog.get(slot)
+    }
+
+    /// The oldest delayed record, if it has waited for `max_delay`.
+    #[inline]
+    pub fn expired(&self, now: Time) -> Option<Slot> {
+        self.oldest().filter(|&slot| self.record(slot).since + self.policy.max_delay <= now)
+    }
+
+    /// The client that is served next, and its first record; `None` if no record may go now.
+    #[inline]
+    pub fn next_turn(&mut self, now: Time) -> Option<(u32, Slot)> {
+        while let Some(client) = self.backlog.next_parked(now) {
+            if self.clients.lookup(client).is_some() {
+                self.backlog.unpark(now, client, &mut self.clients.get_mut(client).queue);
+            }
+        }
+        let client = self.next_client()?;
+        if !self.gates.are_open(now) {
+            return None;
+        }
+        let head = self.clients.get(client).queue.records.head();
+        Some((client, head.expect("a client with a tag has a first record")))
+    }
+
+    /// Sends a record in the turn of a client; usually one of its own. Returns `None` if the own limit of the record's
+    /// client refuses it: then the client that has its turn is parked.
+    #[inline]
+    pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Option<Served> {
+        let client = self.record(slot).client;
+        if let Err(until) = self.take_own_limit(now, client) {
+            self.park(turn, until);
+            return None;
+        }
+        let client = self.clients.get_mut(client);
+        let record = self.backlog.serve(slot, &mut client.queue);
+        self.gates.bucket.charge(now);
+        // Shape mode counts no use: not even looking spares a decision a cache line.
+        if self.policy.mode == Mode::Reject {
+            client.used.charge(now, self.cycles.number);
+        }
+        Some(Served { record, in_window: self.gates.window.add_counted(now, 1) })
+    }
+
+    /// Sends a record without asking or charging the gates.
+    pub fn serve_unchecked(&mut self, slot: Slot) -> QueuedRecord {
+        let client = self.clients.get_mut(self.backlog.get(slot).client);
+        self.backlog.serve(slot, &mut client.queue)
+    }
+
+    /// Removes a record that is not sent.
+    pub fn remove(&mut self, slot: Slot) -> QueuedRecord {
+        let client = self.clients.get_mut(self.backlog.get(slot).client);
+        self.backlog.remove(slot, &mut client.queue)
+    }
+
+    #[inline]
+    fn next_client(&mut self) -> Option<u32> {
+        let clients = &self.clients;
+        self.backlog.next_client(|client| clients.lookup(client).and_then(|client| client.queue.eligible_tag()))
+    }
+
+    /// The time at which something happens without a call.
+    pub fn next_timeout(&mut self, now: Time) -> Time {
+        if self.bounds.are_exceeded(&self.policy, self.backlog.bytes()) {
+            return now;
+        }
+        let mut next = self.cycles.next_allocation();
+        if let Some(oldest) = self.oldest() {
+            next = next.min(self.record(oldest).since + self.policy.max_delay);
+        }
+        if let Some(until) = self.backlog.parked_until() {
+            next = next.min(until);
+        }
+        if self.next_client().is_some() {
+            next = next.min(self.gates.open_at(now));
+        }
+        if let Some(due) = self.bounds.surplus_due() {
+            next = next.min(due);
+        }
+        next.max(now)
+    }
+
+    // ## Bounds
+
+    /// The next eviction that is due; [`note_evicted`](Scheduler::note_evicted) follows.
+    #[inline]
+    pub fn next_eviction(&mut self, now: Time) -> Option<Eviction> {
+        if !self.bounds.are_exceeded(&self.policy, self.backlog.bytes()) && self.bounds.surplus_due().is_none() {
+            return None;
+        }
+        let (backlogs, bounds) = self.backlogs();
+        bounds.next_eviction(now, backlogs)
+    }
+
+    /// Notes that an eviction was carried out.
+    pub fn note_evicted(&mut self, eviction: Eviction) {
+        let (backlogs, bounds) = self.backlogs();
+        bounds.note_evicted(eviction, backlogs);
+    }
+
+    fn backlogs(&mut self) -> (Backlogs<'_>, &mut Bounds) {
+        let backlogs = Backlogs { policy: &self.policy, clients: &self.clients, bytes: self.backlog.bytes() };
+        (backlogs, &mut self.bounds)
+    }
+
+    /// The name of the client furthest above its share of `queue_bytes`.
+    #[cfg(test)]
+    pub(crate) fn furthest_above_share(&mut self) -> Option<&str> {
+        let (backlogs, bounds) = self.backlogs();
+        let client = bounds.excess.furthest_above_share(backlogs)?;
+        self.clients.lookup(client).map(|client| &*client.name)
+    }
+
+    /// The number of delayed records and their bytes.
+    pub fn backlog(&self) -> (u64, u64) {
+        (self.backlog.len(), self.backlog.bytes())
+    }
+
+    // ## Views
+
+    /// The count of admissions over the last cycle.
+    pub fn window(&mut self) -> &mut SlidingCount {
+        &mut self.gates.window
+    }
+
+    /// The known clients.
+    pub fn clients(&self) -> &Registry {
+        &self.clients
+    }
+
+    /// A client in use.
+    #[inline]
+    pub fn client_mut(&mut self, client: u32) -> &mut Client {
+        self.clients.get_mut(client)
+    }
+
+    /// The number of the running cycle, from 0.
+    pub fn cycle(&self) -> u64 {
+        self.cycles.number
+    }
+
+    /// Allocations so far, by [`Cause`].
+    pub fn allocations(&self) -> [u64; Cause::NAMES.len()] {
+        self.cycles.allocations
+    }
+
+    /// The time for which the oldest delayed record has waited.
+    pub fn oldest_wait(&self, now: Time) -> Duration {
+        self.oldest().map_or(Duration::ZERO, |slot| now.since(self.record(slot).since))
+    }
+}

@@ -1,0 +1,288 @@
+//! One client: its counts, its grant, and what it used of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backlog::Backlog;
+use super::fair::ClientQueue;
+use super::limit::OwnLimit;
+use crate::allocator::{Credit, Fixed, Grant, Wants};
+use crate::delays::DelayHistogram;
+use crate::policy::{Mode, Policy, Window};
+use crate::reason::ReasonCounts;
+use crate::units::{Time, Weight};
+use crate::window::{SLICES, SlidingCount};
+
+/// Decisions on a client's records since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Counts {
+    pub admitted: u64,
+    /// Records that waited in a backlog, however they left it.
+    pub delayed: u64,
+    pub rejected: ReasonCounts,
+}
+
+impl Counts {
+    /// Adds another set of counts.
+    pub fn merge(&mut self, other: &Counts) {
+        self.admitted += other.admitted;
+        self.delayed += other.delayed;
+        self.rejected.merge(&other.rejected);
+    }
+}
+
+/// One known client.
+///
+/// The order of the fields is their order in memory: a decision in shape mode touches only the first three cache lines.
+/// With very many clients a decision waits for memory more than for anything else.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Client {
+    pub name: Arc<str>,
+    /// First-time arrivals in this cycle.
+    pub arrivals: u64,
+    /// Records that were delayed when this cycle began.
+    pub waiting: u64,
+    /// Wants beyond this number recall the share that the client lent; `u64::MAX` if it lent nothing.
+    recalled_above: u64,
+    pub last_seen: Time,
+    pub limit: Option<Box<OwnLimit>>,
+    pub delays: Option<Box<DelayHistogram>>,
+    pub(super) queue: ClientQueue,
+    /// Decisions that were carried out.
+    pub counts: Counts,
+    /// Recent admissions (reject mode).
+    pub used: Used,
+    pub grant: Grant,
+    /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
+    pub credit: Credit,
+    /// Wants of the last full cycle.
+    pub last_wants: u64,
+    /// The cycle in which the client came; `None` if it was known from the start.
+    pub since_cycle: Option<u64>,
+    pub(super) weight: Weight,
+    pub configured: bool,
+    /// Decisions in shadow mode, which were not carried out.
+    pub shadow: Counts,
+}
+
+/// The weight of a client that is not configured: the true one depends on the number of such clients.
+pub(super) const UNLISTED: u64 = 0;
+
+/// Clients with a larger index get no histogram of delays (1 448 bytes each): a bound on memory, not on service.
+const MAX_DELAY_HISTOGRAMS: u32 = 1_000;
+
+impl Client {
+    /// An unlisted client without a grant.
+    pub(super) fn new(
+        index: u32,
+        name: &str,
+        queue: ClientQueue,
+        since_cycle: Option<u64>,
+        policy: &Policy,
+        now: Time,
+    ) -> Client {
+        Client {
+            name: Arc::from(name),
+            arrivals: 0,
+            waiting: 0,
+            recalled_above: u64::MAX,
+            last_seen: now,
+            limit: None,
+            delays: (index < MAX_DELAY_HISTOGRAMS).then(Box::default),
+            queue,
+            counts: Counts::default(),
+            used: Used::new(policy),
+            grant: Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::default() },
+            credit: Credit::default(),
+            last_wants: 0,
+            since_cycle,
+            weight: Weight::ONE,
+            configured: false,
+            shadow: Counts::default(),
+        }
+    }
+
+    /// The weight in thousandths if the client is configured, else [`UNLISTED`].
+    pub(super) fn own_weight(&self) -> u64 {
+        if self.configured { self.weight.thousandths() } else { UNLISTED }
+    }
+
+    /// The records that the client wants to send in this cycle, so far.
+    pub fn wants(&self) -> u64 {
+        self.waiting.saturating_add(self.arrivals)
+    }
+
+    /// The number of delayed records and their bytes.
+    pub fn backlog(&self) -> (u64, u64) {
+        (self.queue.records.len(), self.queue.bytes)
+    }
+
+    /// Returns whether the client may be forgotten once it was idle for long enough.
+    pub(super) fn may_be_forgotten(&self) -> bool {
+        self.queue.records.is_empty() && !self.configured
+    }
+
+    /// Returns whether the client lent part of its share and now wants more than it was granted.
+    pub(super) fn recalls(&self) -> bool {
+        self.wants() > self.recalled_above
+    }
+
+    /// The number of records that the client may send in reject mode, in the window in which its use is counted: its
+    /// grant, and never less than its default share. A lender gets its share back at once, without waiting for the
+    /// allocation that its recall causes; if borrowers have used it meanwhile, the service's window refuses the record.
+    pub fn allowance(&self) -> u64 {
+        self.grant.records.max(self.grant.default_share.floor())
+    }
+
+    /// Returns whether the client has used its grant and, without any doubt, its default share (reject mode). Delayed
+    /// records count as used: they go first, and a flood behind them would otherwise never be rejected.
+    #[inline]
+    pub(super) fn has_used_its_allowance(&mut self, now: Time, cycle: u64) -> bool {
+        let waiting = self.queue.records.len();
+        self.used.count(now, cycle) + waiting >= self.grant.records
+            && self.used.count_at_least(now, cycle) + waiting >= self.grant.default_share.floor()
+    }
+
+    /// Counts an admission that was carried out.
+    #[inline]
+    pub fn count_admitted(&mut self, waited: Duration) {
+        self.counts.admitted += 1;
+        if let Some(delays) = &mut self.delays {
+            if waited.is_zero() { delays.record_none() } else { delays.record(waited) }
+        }
+    }
+
+    /// Ends a cycle.
+    pub(super) fn end_cycle(&mut self) {
+        self.last_wants = self.wants();
+        self.arrivals = 0;
+        self.waiting = self.queue.records.len();
+    }
+
+    /// The wants that an allocation counts: the last full cycle's if it is the regular one of a cycle's end, else the
+    /// larger of those and this cycle's so far. A client that was not there for a full cycle claims its default share.
+    pub(super) fn claimed(&self, cycle: u64, at_cycle_end: bool) -> Wants {
+        let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
+        match (newcomer, at_cycle_end) {
+            (true, _) => Wants::DefaultShare,
+            (false, true) => Wants::Records(self.last_wants),
+            (false, false) => Wants::Records(self.last_wants.max(self.wants())),
+        }
+    }
+
+    /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,
+    /// unrounded.
+    pub(super) fn take_grant(&mut self, grant: Grant, backlog: &Backlog) {
+        let weight = |grant: &Grant| grant.exact.max(grant.default_share);
+        // Only a borrower's weight changes from cycle to cycle.
+        if weight(&grant) != weight(&self.grant) {
+            backlog.set_weight(&mut self.queue, weight(&grant));
+        }
+        self.set_grant(grant);
+    }
+
+    pub(super) fn set_grant(&mut self, grant: Grant) {
+        let lends = grant.exact < grant.default_share;
+        self.recalled_above = if lends { grant.records } else { u64::MAX };
+        self.grant = grant;
+    }
+}
+
+/// Recent admissions of a client, in the window that counts (reject mode).
+#[derive(Debug)]
+pub enum Used {
+    /// Shape mode counts none.
+    Uncounted,
+    Sliding(Box<SlidingCount>),
+    Fixed {
+        cycle: u64,
+        admitted: u64,
+    },
+}
+
+/// Up to this many records of a client in a window are counted by their exact times (32 KiB for a client that sends as
+/// many).
+const EXACT_USE: usize = 2_048;
+
+impl Used {
+    fn new(policy: &Policy) -> Used {
+        match (policy.mode, policy.window) {
+            (Mode::Shape, _) => Used::Uncounted,
+            (Mode::Reject, Window::Sliding) => {
+                // Exact times say little if a single slice may hold more records than they are kept for.
+                let exact = if policy.capacity / SLICES <= EXACT_USE as u64 { EXACT_USE } else { 0 };
+                Used::Sliding(Box::new(SlidingCount::exact_up_to(exact, policy.cycle)))
+            }
+            (Mode::Reject, Window::Fixed) => Used::Fixed { cycle: 0, admitted: 0 },
+        }
+    }
+
+    /// Changes to the window of another policy. Admissions without known times count from now on.
+    pub(super) fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
+        let recent = self.count(now, cycle);
+        *self = match (Used::new(policy), &mut *self) {
+            (Used::Sliding(_), Used::Sliding(window)) => Used::Sliding(Box::new(window.over(now, policy.cycle))),
+            (Used::Sliding(mut window), _) => {
+                window.add(now, recent);
+                Used::Sliding(window)
+            }
+            (Used::Fixed { .. }, _) => Used::Fixed { cycle, admitted: recent },
+            (Used::Uncounted, _) => Used::Uncounted,
+        };
+    }
+
+    /// The records that count against the grant now.
+    #[inline]
+    pub fn count(&mut self, now: Time, cycle: u64) -> u64 {
+        match self {
+            Used::Uncounted => 0,
+            Used::Sliding(window) => window.count(now),
+            Used::Fixed { cycle: counted, admitted } => {
+                if *counted == cycle {
+                    *admitted
+                } else {
+                    0
+                }
+            }
+        }
+    }
+
+    /// The part of [`count`](Used::count) that is certain: a window of slices may count up to half a percent too much.
+    #[cold]
+    fn count_at_least(&mut self, now: Time, cycle: u64) -> u64 {
+        match self {
+            Used::Sliding(window) => window.count_at_least(now),
+            Used::Uncounted | Used::Fixed { .. } => self.count(now, cycle),
+        }
+    }
+
+    /// Counts an admission.
+    #[inline]
+    pub(super) fn charge(&mut self, now: Time, in_cycle: u64) {
+        match self {
+            Used::Uncounted => {}
+            Used::Sliding(window) => {
+                window.add(now, 1);
+            }
+            Used::Fixed { cycle, admitted } => {
+                if *cycle != in_cycle {
+                    (*cycle, *admitted) = (in_cycle, 0);
+                }
+                *admitted += 1;
+            }
+        }
+    }
+
+    /// The time from which on less than `limit` counts if nothing is added.
+    pub(super) fn below_at(&mut self, now: Time, limit: u64, cycle_end: Time) -> Time {
+        match self {
+            // Only another grant helps.
+            _ if limit == 0 => cycle_end,
+            Used::Sliding(window) => window.below_at(now, limit),
+            Used::Fixed { .. } => cycle_end,
+            Used::Uncounted => now,
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Cycles, and the allocations at their ends and within them.
+
+use std::time::Duration;
+
+use super::backlog::Backlog;
+use super::client::Client;
+use super::registry::Registry;
+use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
+use crate::policy::Policy;
+use crate::units::{Time, nanos};
+
+/// The reason for which the allocator ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Cycle,
+    NewClient,
+    Recall,
+    /// Another policy.
+    Reload,
+}
+
+impl Cause {
+    /// The names of all causes, in the order of the enum.
+    pub const NAMES: [&'static str; 4] = ["cycle", "new_client", "recall", "reload"];
+}
+
+/// The running cycle, and the allocations so far.
+#[derive(Debug)]
+pub(super) struct Cycles {
+    pub(super) number: u64,
+    start: Time,
+    /// The start of the next cycle.
+    pub(super) end: Time,
+    early: EarlyAllocation,
+    pub(super) allocations: [u64; Cause::NAMES.len()],
+    allocator: Allocator,
+    claims: Claims,
+    /// A buffer.
+    grants: Vec<Grant>,
+}
+
+/// An allocation before the end of the cycle.
+#[derive(Debug, Default)]
+struct EarlyAllocation {
+    due: Option<(Time, Cause)>,
+    last: Option<Time>,
+}
+
+/// The claims of all clients, and the clients' indices in the same order; buffers between allocations.
+#[derive(Debug, Default)]
+struct Claims {
+    clients: Vec<u32>,
+    claims: Vec<Claim>,
+}
+
+impl Cycles {
+    pub(super) fn new(now: Time, cycle: Duration) -> Cycles {
+        Cycles {
+            number: 0,
+            start: now,
+            end: now + cycle,
+            early: EarlyAllocation::default(),
+            allocations: [0; Cause::NAMES.len()],
+            allocator: Allocator::new(),
+            claims: Claims::default(),
+            grants: Vec::new(),
+        }
+    }
+
+    /// Ends every cycle that is over, and allocates for the running one: the grants of cycles that passed meanwhile
+    /// could not have been used.
+    pub(super) fn end_cycles(&mut self, now: Time, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog) {
+        let cycle = nanos(policy.cycle);
+        let ended = nanos(now.since(self.start)) / cycle;
+        self.number += ended;
+        self.start = self.start + Duration::from_nanos(ended * cycle);
+        self.end = self.start + policy.cycle;
+        self.early.due = None;
+        self.claims.clear();
+        // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk
+        // ends the others' cycle and collects their claims: with very many clients each walk waits for memory.
+        let (claims, number) = (&mut self.claims, self.number);
+        clients.forget_idle(now - policy.client_idle_timeout, |index, client| {
+            for _ in 0..ended.min(2) {
+                client.end_cycle();
+            }
+            client.credit = client.grant.credit;
+            claims.push(index, client, number, Cause::Cycle);
+        });
+        self.allocate_claims(policy, clients, backlog, Cause::Cycle);
+    }
+
+    /// Begins a cycle of another length than `old`. Recent wants are scaled to it.
+    pub(super) fn begin_cycle(&mut self, now: Time, old: Duration, cycle: Duration, clients: &mut Registry) {
+        let (old, new) = (u128::from(nanos(old)), u128::from(nanos(cycle)));
+        for client in clients.iter_mut() {
+            let wants = u128::from(client.last_wants.max(client.wants()));
+            client.end_cycle();
+            client.last_wants = u64::try_from((wants * new).div_ceil(old)).unwrap_or(u64::MAX);
+        }
+        self.number += 1;
+        (self.start, self.end) = (now, now + cycle);
+        self.early.due = None;
+    }
+
+    /// Requests an allocation within the cycle. There is at most one per max(cycle / 100, clients × 2 µs), so that a
+    /// flood of fresh ids or recalls does not become a flood of allocations.
+    #[cold]
+    pub(super) fn request(&mut self, now: Time, cause: Cause, cycle: Duration, clients: usize) {
+        if self.early.due.is_none() {
+            let apart = (cycle / 100).max(Duration::from_micros(2 * clients as u64));
+            let due = self.early.last.map_or(now, |last| now.max(last + apart));
+            self.early.due = Some((due, cause));
+        }
+    }
+
+    /// Takes the request for an early allocation, if it is due.
+    pub(super) fn take_request(&mut self, now: Time) -> Option<Cause> {
+        let (_, cause) = self.early.due.take_if(|(due, _)| *due <= now)?;
+        self.early.last = Some(now);
+        Some(cause)
+    }
+
+    /// The time of the next allocation.
+    pub(super) fn next_allocation(&self) -> Time {
+        self.early.due.map_or(self.end, |(due, _)| due.min(self.end))
+    }
+
+    /// Runs the allocator within a cycle.
+    pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog, cause: Cause) {
+        self.claims.clear();
+        for (index, client) in clients.iter() {
+            self.claims.push(index, client, self.number, cause);
+        }
+        self.allocate_claims(policy, clients, backlog, cause);
+    }
+
+    fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog, cause: Cause) {
+        let params =
+            AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
+        let Claims { clients: claimants, claims } = &mut self.claims;
+        // Relative weights depend on the number of clients, which is known only now.
+        claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
+        let name_of = |claim: usize| &*clients.get(claimants[claim]).name;
+        self.allocator.allocate_claims(&params, claims, name_of, &mut self.grants);
+        clients.take_grants(&self.grants, backlog);
+        self.allocations[cause as usize] += 1;
+    }
+}
+
+impl Claims {
+    fn clear(&mut self) {
+        self.clients.clear();
+        self.claims.clear();
+    }
+
+    /// Adds the claim of a client, with its own weight.
+    fn push(&mut self, index: u32, client: &Client, cycle: u64, cause: Cause) {
+        self.clients.push(index);
+        self.claims.push(Claim {
+            weight: client.own_weight(),
+            wants: client.claimed(cycle, cause == Cause::Cycle),
+            credit: client.credit,
+        });
+    }
+}

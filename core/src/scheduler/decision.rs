@@ -1,0 +1,102 @@
+//! The decision on a record that was just read.
+
+use super::{OwnLimit, Scheduler};
+use crate::policy::{CatchUp, Mode};
+use crate::reason::{Reason, Rejection};
+use crate::units::Time;
+
+/// The scheduler's answer; in shadow mode it is only counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// The record goes now. It was charged; the window holds `in_window` records with it.
+    Admit {
+        client: u32,
+        in_window: u64,
+    },
+    /// The record waits in its client's queue.
+    Delay {
+        client: u32,
+    },
+    /// The record is the first one in its client's queue, and waits because of the client's own limit.
+    Park {
+        client: u32,
+        until: Time,
+    },
+    Reject(Rejection),
+}
+
+impl Scheduler {
+    /// Decides on a record. A record that is catching up may wait in reject mode, too. A record goes now only if `fits`
+    /// says that its completion fits in the offset map.
+    #[inline]
+    pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl FnOnce() -> bool) -> Decision {
+        match self.policy.mode {
+            Mode::Shape => self.shape(now, client, fits),
+            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => Decision::Delay { client },
+            Mode::Reject => self.admit_or_reject(now, client, fits),
+        }
+    }
+
+    /// Shape mode: the record goes now if no record waits that may go and all gates are open.
+    #[inline]
+    fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
+        let alone = self.clients.get(index).queue.records.is_empty()
+            && (self.backlog.has_no_ready_client() || self.next_client().is_none());
+        if !alone || !self.gates.are_open(now) || !fits() {
+            return Decision::Delay { client: index };
+        }
+        if let Err(until) = self.take_own_limit(now, index) {
+            return Decision::Park { client: index, until };
+        }
+        self.backlog.serve_at_once(&mut self.clients.get_mut(index).queue);
+        self.gates.bucket.charge(now);
+        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
+    }
+
+    /// Reject mode: the record goes now if it is within its client's grant, or is rejected.
+    #[inline]
+    fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
+        let cycle = self.cycles.number;
+        let client = self.clients.get_mut(index);
+        if client.has_used_its_allowance(now, cycle) {
+            return self.reject(now, index, Reason::OverAllocation);
+        }
+        if !client.queue.records.is_empty() || !fits() {
+            return Decision::Delay { client: index };
+        }
+        if !self.gates.window_is_open(now) {
+            return self.reject(now, index, Reason::CapacityInUse);
+        }
+        if self.take_own_limit(now, index).is_err() {
+            return self.reject(now, index, Reason::ClientLimit);
+        }
+        self.clients.get_mut(index).used.charge(now, cycle);
+        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
+    }
+
+    #[inline(never)]
+    fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
+        let retry_after = self.open_for(now, client).since(now);
+        Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
+    }
+
+    /// The time at which the client's grant, the service's window and the client's own limit all have room for its next
+    /// record, if no record is admitted and no grant changes until then.
+    fn open_for(&mut self, now: Time, index: u32) -> Time {
+        let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
+        let client = self.clients.get_mut(index);
+        let allowance = client.allowance();
+        let within = !client.has_used_its_allowance(now, cycle);
+        let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
+        let limit = client.limit.as_deref().map_or(now, OwnLimit::open_at);
+        granted.max(limit).max(self.gates.window_open_at(now))
+    }
+
+    #[inline]
+    pub(super) fn take_own_limit(&mut self, now: Time, client: u32) -> Result<(), Time> {
+        match &self.clients.get(client).limit {
+            None => Ok(()),
+            Some(limit) => limit.take(now),
+        }
+    }
+}

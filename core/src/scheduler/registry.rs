@@ -1,0 +1,363 @@
+//! The clients of a service and their weights.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use super::backlog::Backlog;
+use super::client::{Client, UNLISTED};
+use super::fair::{ClientQueue, Group};
+use super::limit::OwnLimit;
+use super::names::Names;
+use super::pages::{Forgotten, PAGE, Pages};
+use crate::allocator::{self, Credit, Fixed, Grant};
+use crate::policy::{ClientPolicy, Policy};
+use crate::units::{Time, Weight};
+
+/// All known clients, by name and by index. A client keeps its index while it is known.
+#[derive(Debug)]
+pub struct Registry {
+    slots: Vec<Option<Client>>,
+    free: Vec<u32>,
+    names: Names,
+    weights: Weights,
+    max_clients: usize,
+    idle: IdleClients,
+    forgotten: Pages,
+}
+
+/// The weights of configured (listed) and of all other clients.
+#[derive(Debug)]
+struct Weights {
+    /// The sum over the configured clients, in thousandths.
+    listed: u64,
+    listed_clients: u64,
+    /// The most that all unlisted clients weigh together, once any client is configured.
+    unlisted: Weight,
+    /// The sum of the unlisted clients' grants, if any client is configured.
+    unlisted_granted: Fixed,
+}
+
+/// Unlisted clients that may be forgotten for a newcomer.
+#[derive(Debug)]
+struct IdleClients {
+    /// By the time at which they were last seen: the one idle longest is last.
+    candidates: Vec<(Time, u32)>,
+    next_search: Time,
+}
+
+/// The registry has no place for another client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+impl Registry {
+    /// A registry of the configured clients of a policy.
+    pub(super) fn new(policy: &Policy, now: Time) -> Registry {
+        let mut registry = Registry {
+            slots: Vec::new(),
+            free: Vec::new(),
+            names: Names::default(),
+            weights: Weights::new(policy, Fixed::ZERO),
+            max_clients: policy.max_clients,
+            idle: IdleClients { candidates: Vec::new(), next_search: now },
+            forgotten: Pages::default(),
+        };
+        registry.configure(policy, now, None, HashMap::new());
+        registry
+    }
+
+    /// Changes to the configured clients of another policy. A client that is not configured any more stays with its
+    /// counts and its backlog, as an unlisted one. An unchanged limit keeps its state.
+    pub(super) fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
+        let mut limits: HashMap<Arc<str>, Box<OwnLimit>> = HashMap::new();
+        for client in self.iter_mut() {
+            limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
+            (client.configured, client.weight) = (false, Weight::ONE);
+            client.used.change(policy, now, cycle);
+        }
+        let before: HashMap<&str, &ClientPolicy> = old.clients.iter().map(|client| (&*client.name, client)).collect();
+        for wanted in &policy.clients {
+            if before.get(&*wanted.name).is_none_or(|before| before.limit != wanted.limit) {
+                limits.remove(&*wanted.name);
+            }
+        }
+        self.configure(policy, now, Some(cycle), limits);
+    }
+
+    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers;
+    /// `limits` are kept, all others start full.
+    fn configure(
+        &mut self,
+        policy: &Policy,
+        now: Time,
+        since_cycle: Option<u64>,
+        mut limits: HashMap<Arc<str>, Box<OwnLimit>>,
+    ) {
+        self.weights = Weights::new(policy, self.weights.unlisted_granted);
+        self.max_clients = policy.max_clients;
+        // This reserves address space, not memory: 100 000 clients that moved to a larger vector took 26 ms within one
+        // decision. If it fails, they move when they have to.
+        let _ = self.slots.try_reserve_exact(self.most().saturating_sub(self.slots.len()));
+        for wanted in &policy.clients {
+            let begun = || wanted.limit.as_ref().map(|limit| Box::new(OwnLimit::new(limit, now)));
+            let limit = limits.remove(&*wanted.name).or_else(begun);
+            let index = match self.find(&wanted.name) {
+                Some(index) => index,
+                None => self.insert(&wanted.name, Group::Main, since_cycle, policy, now),
+            };
+            let client = self.get_mut(index);
+            (client.configured, client.weight, client.limit) = (true, wanted.weight, limit);
+        }
+    }
+
+    /// Returns whether no client is known.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of known clients.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// The index of the client with this name.
+    pub fn find(&self, name: &str) -> Option<u32> {
+        self.names.find(name, |index| *self.get(index).name == *name)
+    }
+
+    /// A known client.
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> &Client {
+        self.slots[index as usize].as_ref().expect("an index in use names a known client")
+    }
+
+    /// A known client.
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Client {
+        self.slots[index as usize].as_mut().expect("an index in use names a known client")
+    }
+
+    /// A client, unless it was forgotten.
+    pub fn lookup(&self, index: u32) -> Option<&Client> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    /// The name of a client, unless it was forgotten.
+    pub fn name_of(&self, index: u32) -> Option<Arc<str>> {
+        self.lookup(index).map(|client| Arc::clone(&client.name))
+    }
+
+    /// All clients with their indices, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Client)> {
+        (0u32..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
+    }
+
+    /// All clients, in the order of [`iter`](Registry::iter).
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Client> {
+        self.slots.iter_mut().filter_map(Option::as_mut)
+    }
+
+    /// The number of pages.
+    pub fn pages(&self) -> usize {
+        self.slots.len().div_ceil(PAGE)
+    }
+
+    /// The clients of a page, and the counts of clients that were forgotten out of it: their sum never falls.
+    ///
+    /// # Panics
+    /// If there is no such page.
+    pub fn page(&self, page: usize) -> (impl Iterator<Item = &Client>, Forgotten) {
+        let slots = &self.slots[page * PAGE..self.slots.len().min((page + 1) * PAGE)];
+        (slots.iter().flatten(), self.forgotten.get(page))
+    }
+
+    /// The counts of all forgotten clients.
+    pub fn forgotten(&self) -> Forgotten {
+        self.forgotten.sum()
+    }
+
+    fn most(&self) -> usize {
+        self.max_clients.max(self.weights.listed_clients as usize)
+    }
+
+    /// Adds a newcomer, which gets its default share at once. If the registry is full, the unlisted client that has
+    /// been idle longest makes room.
+    ///
+    /// # Errors
+    /// The registry is full of configured clients and of those that were active in the last two cycles.
+    pub(super) fn register(
+        &mut self,
+        name: &str,
+        cycle: u64,
+        policy: &Policy,
+        backlog: &mut Backlog,
+        now: Time,
+    ) -> Result<u32, Full> {
+        if self.len() >= self.most() && !self.forget_for_newcomer(now, policy.cycle) {
+            return Err(Full);
+        }
+        let index = self.insert(name, self.group(false), Some(cycle), policy, now);
+        let share = allocator::default_share(policy.capacity, self.relative_weight(UNLISTED), self.total_weight());
+        let client = self.get_mut(index);
+        let (records, credit) = (share.floor(), Credit::default());
+        backlog.set_weight(&mut client.queue, share);
+        client.set_grant(Grant { records, exact: share, default_share: share, credit });
+        self.weights.unlisted_granted = self.weights.unlisted_granted + share;
+        self.weigh_group(share, backlog);
+        Ok(index)
+    }
+
+    /// Forgets the unlisted clients without a backlog that were not seen since `before`. All others are passed to
+    /// `kept`: a second walk over 100 000 clients would take milliseconds.
+    pub(super) fn forget_idle(&mut self, before: Time, mut kept: impl FnMut(u32, &mut Client)) {
+        for index in 0..self.slots.len() {
+            let idle = |client: &mut Client| {
+                let idle = client.last_seen <= before && client.may_be_forgotten();
+                if !idle {
+                    kept(index as u32, client);
+                }
+                idle
+            };
+            if let Some(client) = self.slots[index].take_if(idle) {
+                self.vacate(index, &client);
+            }
+        }
+    }
+
+    /// Frees the slot of a client that was taken out of it.
+    fn vacate(&mut self, index: usize, client: &Client) {
+        self.names.remove(&client.name, index as u32);
+        self.free.push(index as u32);
+        self.forgotten.add(index, client);
+    }
+
+    /// Forgets the unlisted client that has been idle longest, if one has been idle for two cycles.
+    ///
+    /// A search over very many clients takes long, so candidates are kept from one search to the next, and searches
+    /// that find none are as far apart as early allocations. Clients that became idle since were seen later than every
+    /// candidate.
+    fn forget_for_newcomer(&mut self, now: Time, cycle: Duration) -> bool {
+        loop {
+            while let Some((seen, index)) = self.idle.candidates.pop() {
+                let still_idle = |client: &mut Client| client.last_seen == seen && client.may_be_forgotten();
+                if let Some(client) = self.slots[index as usize].take_if(still_idle) {
+                    self.vacate(index as usize, &client);
+                    return true;
+                }
+            }
+            if now < self.idle.next_search {
+                return false;
+            }
+            self.idle.next_search = now + (cycle / 100).max(Duration::from_micros(2 * self.len() as u64));
+            self.find_idle(now - cycle * 2);
+            if self.idle.candidates.is_empty() {
+                return false;
+            }
+        }
+    }
+
+    /// Finds the clients idle longest that were not seen since `before`.
+    fn find_idle(&mut self, before: Time) {
+        let mut idle = std::mem::take(&mut self.idle.candidates);
+        let candidates = self.iter().filter(|(_, client)| client.last_seen <= before && client.may_be_forgotten());
+        idle.extend(candidates.map(|(index, client)| (client.last_seen, index)));
+        let most = self.len() / 16 + 1;
+        if idle.len() > most {
+            idle.select_nth_unstable(most);
+            idle.truncate(most);
+        }
+        idle.sort_unstable_by(|one, other| other.cmp(one));
+        self.idle.candidates = idle;
+    }
+
+    /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight):
+    /// thousandths × the number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each,
+    /// stays a whole number.
+    pub(super) fn relative_weight(&self, own: u64) -> u64 {
+        let unlisted = self.unlisted().max(1);
+        match (own, self.weights.listed_clients) {
+            (UNLISTED, 0) => Weight::ONE.thousandths() * unlisted,
+            (UNLISTED, _) => self.weights.unlisted.thousandths().min(Weight::ONE.thousandths() * unlisted),
+            (own, _) => own * unlisted,
+        }
+    }
+
+    fn group(&self, configured: bool) -> Group {
+        if configured || self.weights.listed_clients == 0 { Group::Main } else { Group::Unlisted }
+    }
+
+    /// Puts every client in the queue that it belongs to now, with virtual times on the scale of its new weight: those
+    /// of a time when all weights were smaller would starve the clients that were served then. Clients that are parked
+    /// for their own limit may try again.
+    pub(super) fn requeue_all(&mut self, backlog: &mut Backlog) {
+        backlog.clear_queues();
+        for index in 0..self.slots.len() {
+            let Some(configured) = self.slots[index].as_ref().map(|client| client.configured) else { continue };
+            let group = self.group(configured);
+            backlog.requeue(index as u32, &mut self.get_mut(index as u32).queue, group);
+        }
+    }
+
+    /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter).
+    pub(super) fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
+        for (client, &grant) in self.iter_mut().zip(grants) {
+            client.take_grant(grant, backlog);
+        }
+        if self.weights.listed_clients == 0 {
+            return;
+        }
+        let (mut granted, mut share) = (Fixed::ZERO, Fixed::ZERO);
+        for (_, grant) in self.iter_mut().zip(grants).filter(|(client, _)| !client.configured) {
+            granted = granted + grant.exact;
+            share = grant.default_share;
+        }
+        self.weights.unlisted_granted = granted;
+        self.weigh_group(share, backlog);
+    }
+
+    /// The weight of all unlisted clients together is the larger of what they are granted and of their default shares,
+    /// as that of a single client is. All of them have the same default share.
+    fn weigh_group(&self, share: Fixed, backlog: &mut Backlog) {
+        if self.weights.listed_clients > 0 {
+            let shares = Fixed::from_bits(share.to_bits() * u128::from(self.unlisted()));
+            backlog.set_group_weight(self.weights.unlisted_granted.max(shares));
+        }
+    }
+
+    /// The sum of all weights.
+    pub(super) fn total_weight(&self) -> u128 {
+        let unlisted = self.unlisted();
+        u128::from(self.weights.listed) * u128::from(unlisted.max(1))
+            + u128::from(unlisted) * u128::from(self.relative_weight(UNLISTED))
+    }
+
+    fn unlisted(&self) -> u64 {
+        self.len() as u64 - self.weights.listed_clients
+    }
+
+    fn insert(&mut self, name: &str, group: Group, since_cycle: Option<u64>, policy: &Policy, now: Time) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2³² clients")
+        });
+        let queue = match since_cycle {
+            Some(_) => ClientQueue::of_newcomer(group),
+            None => ClientQueue::default(),
+        };
+        self.slots[index as usize] = Some(Client::new(index, name, queue, since_cycle, policy, now));
+        self.names.insert(name, index);
+        index
+    }
+}
+
+impl Weights {
+    fn new(policy: &Policy, unlisted_granted: Fixed) -> Weights {
+        Weights {
+            listed: policy.clients.iter().map(|client| client.weight.thousandths()).sum(),
+            listed_clients: policy.clients.len() as u64,
+            unlisted: policy.unlisted_weight,
+            unlisted_granted,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Actions: delayed records that are sent or rejected, and partitions that are paused.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Action, PauseReason, Rejection, Slot, Throttle};
+use crate::ledger::{Location, PendingRejection, Reading};
+use crate::policy::Overflow;
+use crate::reason::Reason;
+use crate::scheduler::{QueuedRecord, Served};
+use crate::units::Time;
+
+/// A step of [`Throttle::poll_action`].
+enum Step {
+    Act(Action),
+    /// A record of shadow mode left its queue.
+    Silent,
+}
+
+impl Throttle {
+    /// The next thing to do, or `None` until something happens or [`poll_timeout`](Throttle::poll_timeout) passes.
+    ///
+    /// A record completes with the action that names it, not before. So an owner with a full round may stop asking,
+    /// and records in excess of a bound are evicted over as many rounds as it takes.
+    pub fn poll_action(&mut self, now: Time) -> Option<Action> {
+        let now = self.not_before(now);
+        loop {
+            match self.ledger.next_reading() {
+                Some(Reading::Pause(partition)) => return Some(Action::Pause { partition }),
+                Some(Reading::Resume(partition)) => return Some(Action::Resume { partition }),
+                None => {}
+            }
+            match self.next_step(now) {
+                Some(Step::Act(action)) => return Some(action),
+                Some(Step::Silent) => continue,
+                None => {}
+            }
+            self.resume_partitions();
+            if !self.ledger.has_next_reading() {
+                return None;
+            }
+        }
+    }
+
+    #[inline]
+    fn next_step(&mut self, now: Time) -> Option<Step> {
+        if self.ledger.has_pending_rejections()
+            && let Some(step) = self.settle_rejection()
+        {
+            return Some(step);
+        }
+        if self.shadow.is_some()
+            && let Some(step) = self.release_oldest(now)
+        {
+            return Some(step);
+        }
+        if let Some(oldest) = self.scheduler.expired(now) {
+            return Some(self.reject_delayed(oldest, Reason::Expired));
+        }
+        if let Some(step) = self.send_next(now) {
+            return Some(step);
+        }
+        self.evict_next(now)
+    }
+
+    /// The time at which something happens without a call. To be called after [`poll_action`](Throttle::poll_action)
+    /// returned `None`.
+    pub fn poll_timeout(&mut self, now: Time) -> Time {
+        let now = self.not_before(now);
+        let makes_room = || self.scheduler.policy().overflow() == Overflow::DeadLetter;
+        if self.ledger.has_next_reading() || self.ledger.has_pending_rejections() && makes_room() {
+            return now;
+        }
+        self.scheduler.next_timeout(now)
+    }
+
+    #[inline]
+    fn send_next(&mut self, now: Time) -> Option<Step> {
+        while let Some((turn, head)) = self.scheduler.next_turn(now) {
+            let slot = match self.select_record(head) {
+                Ok(slot) => slot,
+                Err(evicted) => return Some(evicted),
+            };
+            if let Some(served) = self.scheduler.serve(now, turn, slot) {
+                return Some(self.send(now, slot, served));
+            }
+        }
+        None
+    }
+
+    /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, then under
+    /// `dead_letter` the partition's oldest record is evicted instead, an error, until it fits; under `pause` the
+    /// oldest record is sent in its place. Only completing the oldest record never makes the map larger.
+    #[inline]
+    fn select_record(&mut self, slot: Slot) -> Result<Slot, Step> {
+        let Some(Location { partition, offset }) = self.ledger.location(slot) else { return Ok(slot) };
+        if self.ledger.has_room(partition, offset) {
+            return Ok(slot);
+        }
+        match self.scheduler.policy().overflow() {
+            Overflow::Pause => Ok(self.ledger.oldest(partition).unwrap_or(slot)),
+            Overflow::DeadLetter => self.reject_oldest_of(partition).map_or(Ok(slot), Err),
+        }
+    }
+
+    #[inline]
+    fn send(&mut self, now: Time, slot: Slot, Served { record, in_window }: Served) -> Step {
+        let waited = now.since(record.since);
+        self.slots.release(slot);
+        let Some(location) = self.ledger.release(slot) else {
+            self.scheduler.client_mut(record.client).shadow.admitted += 1;
+            return Step::Silent;
+        };
+        self.scheduler.client_mut(record.client).count_admitted(waited);
+        self.count_sent(now, location.partition, waited, in_window);
+        self.complete_admitted(slot, location, record, waited)
+    }
+
+    /// Shadow mode: sends the records that were delayed before it, in the order in which they were read. (The oldest
+    /// record of all is the oldest one of its partition, so it fits in the offset map.)
+    #[inline(never)]
+    fn release_oldest(&mut self, now: Time) -> Option<Step> {
+        let slot = self.scheduler.oldest()?;
+        let location = self.ledger.release(slot)?;
+        let record = self.scheduler.serve_unchecked(slot);
+        let waited = now.since(record.since);
+        self.slots.release(slot);
+        self.count_sent_in_shadow(now, Some(record.client), location.partition, waited);
+        Some(self.complete_admitted(slot, location, record, waited))
+    }
+
+    #[inline]
+    fn complete_admitted(&mut self, slot: Slot, at: Location, record: QueuedRecord, waited: Duration) -> Step {
+        let Location { partition, offset } = at;
+        self.ledger.complete(partition, offset);
+        let QueuedRecord { client, bytes, .. } = record;
+        Step::Act(Action::Admit { slot, partition, offset, bytes, client, waited })
+    }
+
+    /// Completes a pending rejection that fits in the offset map. Under `dead_letter`, room is made for one.
+    #[inline(never)]
+    fn settle_rejection(&mut self) -> Option<Step> {
+        if let Some((location, pending)) = self.ledger.take_rejection() {
+            let PendingRejection { slot, bytes, rejection, name } = pending;
+            return Some(self.complete_rejected(slot, location, bytes, rejection, name));
+        }
+        match self.scheduler.policy().overflow() {
+            Overflow::Pause => None,
+            Overflow::DeadLetter => self.ledger.next_rejecting().and_then(|number| self.reject_oldest_of(number)),
+        }
+    }
+
+    /// Evicts the oldest record of the client that is furthest above a bound or, if that does not fit in the offset
+    /// map, the oldest record of its partition.
+    #[inline]
+    fn evict_next(&mut self, now: Time) -> Option<Step> {
+        let eviction = self.scheduler.next_eviction(now)?;
+        let location = self.ledger.location(eviction.slot);
+        let step = match location.filter(|at| !self.ledger.has_room(at.partition, at.offset)) {
+            None => self.reject_delayed(eviction.slot, Reason::QueueFull),
+            // A pending rejection at the head is completed by the next step.
+            Some(full) => self.reject_oldest_of(full.partition).unwrap_or(Step::Silent),
+        };
+        self.scheduler.note_evicted(eviction);
+        Some(step)
+    }
+
+    /// Evicts the record that holds a partition's committable offset back: its completion always fits in the offset
+    /// map, and makes room in it. Returns `None` for a pending rejection, which completes by itself.
+    fn reject_oldest_of(&mut self, partition: u32) -> Option<Step> {
+        let oldest = self.ledger.oldest(partition)?;
+        let pending = self.ledger.is_pending_rejection(oldest);
+        (!pending).then(|| self.reject_delayed(oldest, Reason::QueueFull))
+    }
+
+    #[inline(never)]
+    fn reject_delayed(&mut self, slot: Slot, reason: Reason) -> Step {
+        let record = self.scheduler.remove(slot);
+        self.slots.release(slot);
+        let client = self.scheduler.client_mut(record.client);
+        let Some(location) = self.ledger.release(slot) else {
+            client.shadow.rejected.add(reason);
+            return Step::Silent;
+        };
+        client.counts.rejected.add(reason);
+        let name = Some(Arc::clone(&client.name));
+        let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(record.client) };
+        self.complete_rejected(slot, location, record.bytes, rejection, name)
+    }
+
+    fn complete_rejected(
+        &mut self,
+        slot: Slot,
+        at: Location,
+        bytes: u32,
+        rejection: Rejection,
+        name: Option<Arc<str>>,
+    ) -> Step {
+        let Location { partition, offset } = at;
+        self.ledger.complete(partition, offset);
+        Step::Act(Action::Reject { slot, partition, offset, bytes, rejection, name })
+    }
+
+    // ## Pauses
+
+    /// Under `pause`: pauses partitions at a bound of the backlogs, or of the offset map.
+    pub(super) fn pause_at_bounds(&mut self, client: u32, partition: u32) {
+        let policy = self.scheduler.policy();
+        let length = self.scheduler.clients().lookup(client).map_or(0, |client| client.backlog().0);
+        if length >= policy.queue_capacity {
+            self.ledger.pause(partition, PauseReason::Queue { client });
+        }
+        if self.held().1 >= policy.queue_bytes {
+            self.ledger.pause_all(PauseReason::Bytes);
+        }
+        self.ledger.pause_if_map_is_nearly_full(partition);
+    }
+
+    fn resume_partitions(&mut self) {
+        let (_, bytes) = self.held();
+        let (scheduler, policy) = (&self.scheduler, self.scheduler.policy());
+        self.ledger.resume(|reason| match reason {
+            PauseReason::Queue { client } => {
+                scheduler.clients().lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2)
+            }
+            PauseReason::Bytes => bytes <= policy.queue_bytes / 2,
+            PauseReason::Map => false,
+        });
+    }
+
+    /// The number of records that wait, pending rejections included, and their bytes.
+    pub(super) fn held(&self) -> (u64, u64) {
+        let (delayed, rejected) = (self.scheduler.backlog(), self.ledger.pending_rejections());
+        (delayed.0 + rejected.0, delayed.1 + rejected.1)
+    }
+}

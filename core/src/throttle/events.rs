@@ -1,0 +1,154 @@
+//! Events other than records: time, policies, partitions and commits.
+
+use super::{Slot, Throttle};
+use crate::offset_map::{OffsetMap, TooLarge};
+use crate::policy::Policy;
+use crate::reason::Reason;
+use crate::units::Time;
+
+impl Throttle {
+    /// Notes that time passed: a cycle may have ended, an early allocation may be due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        self.scheduler.allocate_if_due(now);
+    }
+
+    /// Notes that the wall clock shows `wall_ms`, milliseconds since the Unix epoch. To be called before a partition is
+    /// assigned and before a commit.
+    ///
+    /// Recent admissions travel between owners by the wall clock: its time at the commit less their age by the owner's
+    /// own clock. So a wall clock that was wrong when the process started, or a process that was suspended, does not
+    /// make them look older than they are. Only a step of the wall clock between a commit and the takeover does.
+    pub fn handle_wall_clock(&mut self, now: Time, wall_ms: i64) {
+        self.ledger.set_wall_clock(now, wall_ms);
+    }
+
+    /// Changes to another policy, which is allocated by at once ([`Cause::Reload`]); another cycle length begins a
+    /// cycle.
+    ///
+    /// Records that were admitted still count: after a change no window, as long as the shortest cycle in force in it,
+    /// holds more than the largest capacity in force in it (a longer cycle remembers no more than the shorter one did).
+    /// Delayed records keep their place: from shape into reject mode they go as records that are catching up do, into
+    /// shadow mode they go at once, in order, with the next [`poll_action`](Throttle::poll_action). Records that
+    /// exceed a lowered bound of the backlogs are evicted by [`poll_action`](Throttle::poll_action), too.
+    ///
+    /// `commit_interval` and `map_budget` must be the same, as offset maps that were written must still fit.
+    pub fn handle_policy(&mut self, now: Time, policy: Policy) {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        let (enforce, cycle) = (policy.enforce, policy.cycle);
+        self.ledger.change(now, &policy);
+        if cycle != self.scheduler.policy().cycle
+            && let Some(window) = &mut self.shadow
+        {
+            *window = window.over(now, cycle);
+        }
+        self.scheduler.change(now, policy);
+        if !enforce && self.shadow.is_none() {
+            self.shadow = Some(self.scheduler.window().clone());
+        } else if enforce && let Some(window) = self.shadow.take() {
+            self.drop_shadow_records();
+            *self.scheduler.window() = window;
+        }
+        self.scheduler.find_surplus(now);
+    }
+
+    /// Removes the delayed records of shadow mode, which were all admitted long ago.
+    fn drop_shadow_records(&mut self) {
+        let shadow: Vec<Slot> = self.scheduler.iter().filter(|&slot| self.ledger.location(slot).is_none()).collect();
+        for slot in shadow {
+            self.scheduler.remove(slot);
+            self.slots.release(slot);
+        }
+    }
+
+    /// Notes that a partition was assigned, with the offset map of its last commit. `high` is its high watermark now.
+    pub fn handle_assigned(&mut self, now: Time, partition: u32, base: i64, map: &OffsetMap, high: i64) {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        let (scheduler, shadow) = (&mut self.scheduler, &mut self.shadow);
+        self.ledger.assign(now, partition, base, map, high, |when, admitted| {
+            scheduler.window().add_at(now, when, admitted);
+            if let Some(window) = shadow {
+                window.add_at(now, when, admitted);
+            }
+        });
+    }
+
+    /// Notes that a partition was revoked: its delayed records are dropped, as its next owner reads them again. Returns
+    /// their slots, which are free now. Admissions still count.
+    pub fn handle_revoked(&mut self, partition: u32) -> Vec<Slot> {
+        let (slots, rejections) = self.ledger.revoke(partition);
+        for &slot in &slots {
+            if !rejections.iter().any(|rejection| rejection.slot == slot) {
+                self.scheduler.remove(slot);
+            }
+            self.slots.release(slot);
+        }
+        slots
+    }
+
+    /// Notes that a partition was not fetched for longer than a cycle: its records up to `high` are catching up.
+    pub fn handle_fetch_gap(&mut self, partition: u32, high: i64) {
+        self.ledger.note_fetch_gap(partition, high);
+    }
+
+    /// Notes that the log of a partition was read up to (excluding) this offset: skipped offsets are holes.
+    pub fn handle_end(&mut self, partition: u32, offset: i64) {
+        self.ledger.observe_end(partition, offset);
+    }
+
+    /// Notes that an admitted record turned out to be undeliverable, before its round was committed.
+    pub fn handle_undeliverable(&mut self, client: Option<&str>) {
+        let counts = self.counts(client.and_then(|name| self.scheduler.clients().find(name)));
+        counts.admitted = counts.admitted.saturating_sub(1);
+        counts.rejected.add(Reason::Undeliverable);
+    }
+
+    /// Notes that a decision was not carried out, because its partition was revoked before its round was committed: the
+    /// next owner decides and counts again. Its charges stay.
+    pub fn handle_undone(&mut self, client: Option<&str>, rejected: Option<Reason>) {
+        let counts = self.counts(client.and_then(|name| self.scheduler.clients().find(name)));
+        match rejected {
+            Some(reason) => counts.rejected.remove(reason),
+            None => counts.admitted = counts.admitted.saturating_sub(1),
+        }
+    }
+
+    // ## Commits
+
+    /// Partitions in which a record completed since their last commit.
+    pub fn touched(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ledger.touched()
+    }
+
+    /// Makes a partition one to commit, even if no record completed in it.
+    pub fn touch(&mut self, partition: u32) {
+        self.ledger.set_touched(partition, true);
+    }
+
+    /// The committable offset and its offset map. All records that were decided on count as completed, so the round
+    /// that commits this must hold all outputs of decisions that were not committed before.
+    ///
+    /// # Errors
+    /// The map does not fit in its budget: a defect, as no record completes that does not fit.
+    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), TooLarge> {
+        self.commit_without(now, partition, &[])
+    }
+
+    /// The committable offset and its offset map, as if these offsets were not completed yet: those of the last
+    /// decisions, which a later round commits.
+    ///
+    /// # Errors
+    /// The map does not fit in its budget. It did when these decisions were made, unless holes were read behind them.
+    pub fn commit_without(&mut self, now: Time, partition: u32, offsets: &[i64]) -> Result<(i64, String), TooLarge> {
+        let now = self.not_before(now);
+        self.ledger.commit(now, partition, offsets)
+    }
+
+    /// Notes that the commit of a partition was acknowledged.
+    pub fn handle_committed(&mut self, partition: u32) {
+        self.ledger.set_touched(partition, false);
+    }
+}

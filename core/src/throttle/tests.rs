@@ -1,0 +1,106 @@
+//! Properties of private parts of the throttle.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::offset_map::OffsetMap;
+use crate::policy::ClientPolicy;
+use crate::scheduler::Client;
+use crate::units::{Ratio, Weight};
+
+#[derive(Debug, Clone)]
+enum Call {
+    /// A number of records of a client, each of this many bytes.
+    Read(u8, u8, u32),
+    Wait(u16),
+    /// Another `queue_bytes`.
+    Bound(u64),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    // Few sizes, so that there are ties.
+    let bytes = prop_oneof![Just(100_u32), Just(200), 1..2_000_u32];
+    prop_oneof![
+        8 => (0..12_u8, 1..9_u8, bytes).prop_map(|(client, count, bytes)| Call::Read(client, count, bytes)),
+        2 => (1..2_500_u16).prop_map(Call::Wait),
+        1 => (1_000..20_000_u64).prop_map(Call::Bound),
+    ]
+}
+
+fn policy(enforce: bool) -> Policy {
+    let client = |name: &str, thousandths| ClientPolicy {
+        name: name.into(),
+        weight: Weight::from_thousandths(thousandths).unwrap(),
+        limit: None,
+    };
+    Policy {
+        reservation: Ratio::ZERO,
+        enforce,
+        max_clients: 20,
+        client_idle_timeout: Duration::from_secs(2),
+        clients: vec![client("heavy", 3_000), client("light", 500)],
+        queue_capacity: 60,
+        queue_bytes: 10_000,
+        burst: Ratio::ZERO,
+        commit_interval: Duration::from_millis(1),
+        ..Policy::new(40, Duration::from_secs(1))
+    }
+}
+
+/// The definition, by a scan of all clients.
+fn furthest_by_scan(throttle: &Throttle) -> Option<&str> {
+    let policy = throttle.policy();
+    let excess = |client: &Client| {
+        let share = client.grant.default_share.as_f64() / policy.capacity as f64;
+        client.backlog().1 as f64 - share * policy.queue_bytes as f64
+    };
+    let waiting = throttle.clients().filter(|client| client.backlog().1 > 0);
+    let furthest = waiting.max_by(|a, b| excess(a).total_cmp(&excess(b)).then_with(|| b.name.cmp(&a.name)));
+    furthest.map(|client| &*client.name)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #[test]
+    fn the_heap_of_excesses_finds_the_client_that_a_scan_finds(
+        enforce: bool,
+        look in 1..4_usize,
+        calls in prop::collection::vec(call(), 1..80),
+    ) {
+        let mut now = Time::ZERO + Duration::from_secs(1_000);
+        let mut throttle = Throttle::new(policy(enforce), now);
+        throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
+        let mut offset = 0;
+        for (number, call) in calls.iter().enumerate() {
+            match *call {
+                Call::Read(client, count, bytes) => for _ in 0..count {
+                    let name = match client {
+                        0 => "heavy".to_owned(),
+                        1 => "light".to_owned(),
+                        2..6 => format!("c{client}"),
+                        _ => format!("with-a-name-so-long-{client}"),
+                    };
+                    let sender = Sender::Client(&name);
+                    throttle.handle_record(now, &Arrival { partition: 0, offset, bytes, sender });
+                    offset += 1;
+                },
+                Call::Wait(milliseconds) => {
+                    now = now + Duration::from_millis(milliseconds.into());
+                    throttle.handle_timeout(now);
+                }
+                Call::Bound(bytes) => {
+                    throttle.handle_policy(now, Policy { queue_bytes: bytes, ..policy(enforce) });
+                }
+            }
+            while throttle.poll_action(now).is_some() {}
+            prop_assert!(throttle.scheduler.backlog().1 <= throttle.policy().queue_bytes);
+            // Not each time, so that evictions are the first to ask, too.
+            if number % look == 0 {
+                let furthest = throttle.scheduler.furthest_above_share().map(str::to_owned);
+                prop_assert_eq!(furthest.as_deref(), furthest_by_scan(&throttle));
+            }
+        }
+    }
+}
