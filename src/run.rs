@@ -16,7 +16,6 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 
 use crate::admin::Shown;
-use crate::exit::Exit;
 use crate::reload::Configuration;
 use fleet::{Engine, Fleet};
 pub use http::HttpError;
@@ -25,6 +24,7 @@ use signals::StopSignals;
 use watermaster_kafka::preflight;
 use watermaster_settings::Settings;
 use watermaster_settings::config::Config;
+use watermaster_tools::cli::Exit;
 
 /// The longest wait for the brokers' answers about the topics.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -184,6 +184,11 @@ impl Running {
     /// Returns the address of the HTTP side, with the port that the system chose for port 0.
     pub fn address(&self) -> SocketAddr {
         self.http.address()
+    }
+
+    /// Reports whether every service has ended, which happens without a stop only after fatal errors.
+    pub fn has_ended(&self) -> bool {
+        self.fleet.has_ended()
     }
 
     /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.

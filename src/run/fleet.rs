@@ -104,6 +104,11 @@ impl Fleet {
         Fleet { running: settings.services.len(), ends }
     }
 
+    /// Reports whether every engine has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.len() >= self.running
+    }
+
     /// Waits until all engines have ended and returns the number of those that failed.
     pub(super) async fn wait(&mut self) -> usize {
         let mut failed = 0;
