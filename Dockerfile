@@ -23,12 +23,14 @@ COPY config/demo.toml config/
 COPY core core
 COPY settings settings
 COPY kafka kafka
+COPY tools/Cargo.toml tools/
+COPY tools/src tools/src
 COPY src src
 # Touched, because Cargo goes by times: a folder that was checked out before the last build of another one would pass for
 # compiled, and the image would hold the other one's program. What they depend on stays compiled.
 RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
     --mount=type=cache,sharing=locked,target=/source/target \
-    find core settings kafka src config -type f -exec touch {} + \
+    find core settings kafka tools src config -type f -exec touch {} + \
     && cargo build --release --locked --bin watermaster \
     && cp target/release/watermaster /watermaster
 

@@ -1,8 +1,9 @@
-"""What scripts/chart asks of rendered manifests. Each command prints what it looked at; on findings it exits with 1.
+"""Checks of rendered manifests, for scripts/chart. Each command prints a summary of its check, or its findings. With
+findings it exits with 1.
 
-  check.py schema FILE VERSION...         every object against Kubernetes' own schema, strictly
-  check.py monitoring FILE ROOT           rules and dashboards are those of the repository; promtool takes the rules
-  check.py configuration FILE PROGRAM     `watermaster check` takes the configuration
+  check.py schema FILE VERSION...         every object fits Kubernetes' own schema, without unknown fields
+  check.py monitoring FILE ROOT           rules and dashboards are those of the repository; promtool accepts the rules
+  check.py configuration FILE PROGRAM     `watermaster check` accepts the configuration
   check.py strimzi FILE FOLDER            topics and permissions are exactly those that the configuration needs
 """
 
@@ -16,7 +17,7 @@ import tomllib
 
 import yaml
 
-# Objects of operators: Kubernetes has no schema for them, and theirs are not to be had offline.
+# Objects of operators: Kubernetes has no schema for them, and the operators' schemas are not available offline.
 FOREIGN = {
     "ServiceMonitor": "monitoring.coreos.com/v1",
     "PrometheusRule": "monitoring.coreos.com/v1",
@@ -31,7 +32,7 @@ def load(path):
 
 
 class Strict(yaml.SafeLoader):
-    """YAML without repeated keys: the last one would win in silence."""
+    """Refuses repeated keys. Without this class the last value would silently replace the others."""
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
@@ -119,7 +120,7 @@ def configuration_of(path):
 
 
 def configuration(path, program):
-    """Files of secrets are not there: others are put in their place, as are the chart's variables."""
+    """Runs `watermaster check` with a temporary file for each secret, and with the variables that the chart sets."""
     sets = [each for each in load(path) if each["kind"] == "StatefulSet"]
     container = sets[0]["spec"]["template"]["spec"]["containers"][0]
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +133,7 @@ def configuration(path, program):
             if mount["mountPath"].startswith("/run/secrets/"):
                 text = replace_files(text, mount["mountPath"], secret)
         if "/run/secrets/" in text:
-            return "", [f"{path}: a file under /run/secrets is named that is not mounted"]
+            return "", [f"{path}: the configuration names a file under /run/secrets that is not mounted"]
         file = folder / "watermaster.toml"
         file.write_text(text)
         environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
@@ -180,13 +181,13 @@ def strimzi(path, folder):
         for acl in user["spec"]["authorization"]["acls"]
         for verb in acl["operations"]
     ]
-    findings = [f"topic {each} is needed and not made" for each in sorted(topics - made)]
-    findings += [f"topic {each} is made and not needed" for each in sorted(made - topics)]
+    findings = [f"topic {each} is needed but not created" for each in sorted(topics - made)]
+    findings += [f"topic {each} is created but not needed" for each in sorted(made - topics)]
     wanted = required | optional
-    findings += [f"{each} is needed and not granted" for each in sorted(wanted - set(granted), key=str)]
-    findings += [f"{each} is granted and not needed" for each in sorted(set(granted) - wanted, key=str)]
+    findings += [f"{each} is needed but not granted" for each in sorted(wanted - set(granted), key=str)]
+    findings += [f"{each} is granted but not needed" for each in sorted(set(granted) - wanted, key=str)]
     if len(set(granted)) != len(granted):
-        findings.append("something is granted twice")
+        findings.append("a permission is granted twice")
     return f"{len(made)} topics, {len(granted)} permissions ({len(required)} required)", findings
 
 

@@ -2,16 +2,10 @@
 
 pub mod admin;
 pub mod cli;
-pub mod demo;
 pub mod engine;
-pub mod exit;
 pub mod heartbeat;
-pub mod load;
 pub mod metrics;
 pub mod reload;
 pub mod run;
 pub mod snapshot;
 pub mod telemetry;
-pub mod top;
-pub mod trial;
-pub mod words;

@@ -1,5 +1,7 @@
 //! `watermaster run`: one thread per service, and beside them HTTP and signals on tokio.
 
+mod in_process;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -12,9 +14,7 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, AdminState, ServiceHandle, Shown};
-use crate::demo::{EngineStart, StopEngine};
 use crate::engine::{self, Job, Stopped};
-use crate::exit::Exit;
 use crate::heartbeat::Heartbeat;
 use crate::metrics::Publisher;
 use crate::reload::{Configuration, Inbox};
@@ -23,6 +23,9 @@ use watermaster_kafka::preflight::{self, Severity};
 use watermaster_settings::config::Config;
 use watermaster_settings::token::{Token, TokenFile};
 use watermaster_settings::{Service, Settings};
+use watermaster_tools::cli::Exit;
+
+pub use in_process::InProcess;
 
 /// The longest wait for the brokers at the start.
 const REACH: Duration = Duration::from_secs(10);
@@ -252,31 +255,6 @@ impl Fleet {
         }
         failed
     }
-}
-
-/// Starts one engine without asking the brokers first: the demo's, whose broker knows no such questions.
-pub fn start_one(start: EngineStart) -> Result<StopEngine, String> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let name = start.service.name.clone();
-    let job = Job {
-        kafka: start.kafka,
-        service: start.service,
-        accept_foreign_offsets: false,
-        facts: preflight::Report::default(),
-        cell: start.cell,
-        heartbeat: start.heartbeat,
-        policies: Arc::default(),
-        shutdown: Arc::clone(&stop),
-    };
-    let engine = thread::Builder::new().name(format!("engine-{name}")).spawn(|| engine::run(job));
-    let engine = engine.map_err(|why| format!("no thread: {why}"))?;
-    Ok(Box::new(move || {
-        stop.store(true, Ordering::Relaxed);
-        match engine.join() {
-            Ok(ended) => ended.map_err(|Stopped(why)| why),
-            Err(_) => Err("the engine panicked".to_owned()),
-        }
-    }))
 }
 
 /// Logs what was found about a service's topics; why it can't run, if so.

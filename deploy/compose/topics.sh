@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes the topics of watermaster.toml that do not exist yet; runs in the Kafka image.
+# Creates the topics of watermaster.toml that do not exist yet. Runs in the Kafka image.
 set -euo pipefail
 server=kafka:19092
 topics() { /opt/kafka/bin/kafka-topics.sh --bootstrap-server "$server" "$@"; }
@@ -9,7 +9,7 @@ make() {
     local topic=$1
     shift
     if grep -qxF "$topic" <<<"$existing"; then
-        echo "$topic is there"
+        echo "$topic exists"
     else
         topics --create --if-not-exists --topic "$topic" "$@"
     fi

@@ -2,21 +2,42 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Value, json};
-
-use super::{Check, Output, refuse, say};
-use crate::exit::Exit;
 use watermaster_kafka::preflight::{self, Finding, Severity, Unreachable};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
+use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
 
 /// The longest wait for the brokers.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the brokers said, if they were asked.
+const EXAMPLES: &str = "\
+Examples:
+  watermaster check --config watermaster.toml
+  watermaster check --config watermaster.toml --connect    also asks the brokers about topics, limits and permissions
+  watermaster check --config watermaster.toml --output json | jq '.errors[].key'
+  watermaster check --config watermaster.toml --connect --output json | jq '.brokers'
+
+Exits with 78 if there is an error; warnings alone exit with 0.";
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Also ask the brokers: do the topics exist, do their limits fit, does the program have access
+    #[arg(long)]
+    connect: bool,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+/// The answer of the brokers, if they were asked.
 type Asked = Option<Result<preflight::Report, Unreachable>>;
 
-/// Says what is wrong, what is doubtful, or that all is well.
-pub fn check(args: &Check) -> Exit {
+/// Reports errors and warnings, or that there are none.
+pub fn check(args: &CheckArgs) -> Exit {
     let config = args.file.load();
     let asked = match &config {
         Ok(config) if args.connect => Some(ask(config)),
@@ -24,11 +45,11 @@ pub fn check(args: &Check) -> Exit {
     };
     let exit = exit_of(&config, &asked);
     if args.output.format == Output::Json {
-        say(format_args!("{:#}", report(&config, &asked)));
+        print(format_args!("{:#}", report(&config, &asked)));
         return exit;
     }
     match config {
-        Err(errors) => return refuse(&errors),
+        Err(errors) => return fail(Exit::Config, errors),
         Ok(config) => print_text(&config),
     }
     match asked {
@@ -39,10 +60,10 @@ pub fn check(args: &Check) -> Exit {
     exit
 }
 
-/// Asks the brokers, as a start does, and whether transactions work, which a start finds out by itself.
+/// Asks the brokers as a start does, and checks that transactions work, which a start only finds out later.
 fn ask(config: &Config) -> Result<preflight::Report, Unreachable> {
-    let mut report = preflight::check(&config.settings, CONNECT)?;
-    preflight::probe_transactions(&config.settings, CONNECT, &mut report);
+    let mut report = preflight::check(&config.settings, CONNECT_TIMEOUT)?;
+    preflight::probe_transactions(&config.settings, CONNECT_TIMEOUT, &mut report);
     Ok(report)
 }
 
@@ -94,23 +115,23 @@ fn print_findings(report: &preflight::Report) {
     for finding in &report.findings {
         let parts = [Some(severity(finding.severity)), finding.service.as_deref(), finding.topic.as_deref()];
         let parts: Vec<&str> = parts.into_iter().flatten().chain([finding.text.as_str()]).collect();
-        say(format_args!("{}", parts.join(": ")));
+        print(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() {
-        say("the brokers know every topic");
+        print("the brokers know every topic");
     }
 }
 
 fn print_text(config: &Config) {
     for warning in &config.warnings {
-        say(format_args!("warning: {} {}", warning.title(), warning.problem));
-        say(format_args!("    better: {}", warning.allowed));
-        say(format_args!("    from:   {}\n", warning.origin));
+        print(format_args!("warning: {} {}", warning.title(), warning.problem));
+        print(format_args!("    better: {}", warning.allowed));
+        print(format_args!("    from:   {}\n", warning.origin));
     }
-    say(format_args!("the configuration is valid (hash {})", config.effective.hash()));
+    print(format_args!("the configuration is valid (hash {})", config.effective.hash()));
     for service in &config.settings.services {
         let sources: Vec<_> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-        say(format_args!(
+        print(format_args!(
             "  service {}: {} -> {} (rejected: {}), {} records per {}",
             service.name,
             sources.join(", "),

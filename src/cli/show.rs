@@ -1,19 +1,38 @@
 //! `watermaster config`.
 
-use super::{Output, Show, refuse, say};
-use crate::exit::Exit;
+use clap::Args;
+use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
+
+const EXAMPLES: &str = "\
+Examples:
+  watermaster config --config watermaster.toml
+  WATERMASTER_LOG__FORMAT=json watermaster config --config watermaster.toml | grep format
+  watermaster config --config watermaster.toml --output json | jq '.service[0].capacity'
+
+Of kafka.properties, values that might be secret are not shown; of kafka.properties_file, only the paths are.
+The output is TOML again.";
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ConfigArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    #[command(flatten)]
+    output: OutputArg,
+}
 
 /// Prints the configuration that takes effect.
-pub fn show(args: &Show) -> Exit {
+pub fn show(args: &ConfigArgs) -> Exit {
     let config = match args.file.load() {
         Ok(config) => config,
-        Err(errors) => return refuse(&errors),
+        Err(errors) => return fail(Exit::Config, errors),
     };
     match args.output.format {
         Output::Text => {
-            say(format_args!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml().trim_end()))
+            print(format_args!("# hash {}\n\n{}", config.effective.hash(), config.effective.to_toml().trim_end()))
         }
-        Output::Json => say(format_args!("{:#}", config.effective.to_json_with_origins())),
+        Output::Json => print(format_args!("{:#}", config.effective.to_json_with_origins())),
     }
     Exit::Done
 }

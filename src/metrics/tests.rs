@@ -116,7 +116,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
 #[test]
 fn everything_is_there_at_0_before_the_first_snapshot() {
     let mut publisher = Publisher::new("2.12.1", 10);
-    publisher.declare(&crate::demo::setup::service(Mode::Shape, true));
+    publisher.declare(&watermaster_tools::demo::config(Mode::Shape, false, "localhost:1").settings.services[0]);
     let (samples, _) = parse(&publisher.render());
     for client in ["home-loan", "_other"] {
         let with = |more: (&'static str, &'static str)| [("service", "kyc"), ("client", client), more];
@@ -188,7 +188,7 @@ fn histograms_are_cumulative_and_keep_their_sum() {
 #[test]
 fn buckets_are_those_of_the_table_before_and_after_the_first_snapshot() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&crate::demo::setup::service(Mode::Shape, true));
+    publisher.declare(&watermaster_tools::demo::config(Mode::Shape, false, "localhost:1").settings.services[0]);
     let before = parse(&publisher.render()).0;
     let counted = HistogramSnapshot { counts: vec![1; BOUNDS.len() + 1], sums: vec![1.0; BOUNDS.len() + 1] };
     let mut shown = snapshot(Vec::new());
@@ -221,7 +221,7 @@ fn what_is_only_imagined_to_wait_has_names_of_its_own() {
 #[test]
 fn a_limit_is_shown_and_so_is_that_there_is_none() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&crate::demo::setup::service(Mode::Shape, true));
+    publisher.declare(&watermaster_tools::demo::config(Mode::Shape, false, "localhost:1").settings.services[0]);
     let limit = |samples: &Samples, client| {
         sample(samples, "watermaster_client_limit_units", &[("service", "kyc"), ("client", client)])
     };

@@ -91,14 +91,6 @@ impl Clients {
         self.sorted().forgotten
     }
 
-    /// The same clients, changed.
-    #[cfg(test)]
-    pub(crate) fn change(&mut self, change: impl Fn(&mut ClientSnapshot)) {
-        let mut clients: Vec<_> = self.iter().cloned().collect();
-        clients.iter_mut().for_each(change);
-        *self = clients.into();
-    }
-
     fn at(&self, (page, place): (u32, u32)) -> &ClientSnapshot {
         &self.0.pages[page as usize].clients[place as usize]
     }

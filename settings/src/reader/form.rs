@@ -48,13 +48,13 @@ fn number_text(number: Num, spelling: Option<&str>) -> (String, Form) {
     (plain.map_or_else(|| float.to_string(), |text| text.replace('_', "")), Form::Decimal)
 }
 
-/// Returns whether a key of a kind takes a scalar (or the elements of a list) of this form.
-pub fn fits(form: Form, kind: Kind) -> bool {
+/// Returns whether a key of a kind takes a scalar (or an element of a list) of this form.
+pub fn fits(form: Form, kind: Kind, text: &str) -> bool {
     match kind {
         Kind::Flag => form == Form::Flag,
         Kind::Count(..) | Kind::Integers(_) => form == Form::Integer,
         Kind::Decimal(_) => matches!(form, Form::Decimal | Form::Integer),
-        Kind::DecimalOrText(_) => form != Form::Flag,
+        Kind::DecimalOrPercent(_) => form != Form::Flag && (form == Form::Text) == text.ends_with('%'),
         Kind::Size(..) => matches!(form, Form::Text | Form::Integer),
         Kind::Duration(..) | Kind::Choice(_) | Kind::Text(_) | Kind::Addresses(_) | Kind::Texts(_) => {
             form == Form::Text
@@ -70,7 +70,9 @@ pub fn as_json(text: &str, kind: Kind) -> serde_json::Value {
         Kind::Count(..) | Kind::Size(..) | Kind::Integers(_) => {
             number().parse::<u64>().map_or_else(|_| json!(text), |n| json!(n))
         }
-        Kind::Decimal(_) | Kind::DecimalOrText(_) => number().parse::<f64>().map_or_else(|_| json!(text), |n| json!(n)),
+        Kind::Decimal(_) | Kind::DecimalOrPercent(_) => {
+            number().parse::<f64>().map_or_else(|_| json!(text), |n| json!(n))
+        }
         _ => json!(text),
     }
 }

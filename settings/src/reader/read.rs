@@ -111,7 +111,7 @@ impl<'a> Section<'a> {
         kind: Kind,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<(serde_json::Value, T)> {
-        let problem = match scalar_text(item, None).filter(|(_, form)| fits(*form, kind)) {
+        let problem = match scalar_text(item, None).filter(|(text, form)| fits(*form, kind, text)) {
             Some((text, _)) => match parse(&text) {
                 Ok(value) => return Some((as_json(&text, kind), value)),
                 Err(error) => problem(&as_json(&text, kind).to_string(), &error.to_string()),
@@ -125,7 +125,7 @@ impl<'a> Section<'a> {
 
     fn read<T, E: Display>(&self, key: &Key, default: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) -> Option<T> {
         let scalar = self.scalar(key, default)?;
-        let is_of_form = scalar.form.is_none_or(|form| fits(form, key.kind));
+        let is_of_form = scalar.form.is_none_or(|form| fits(form, key.kind, &scalar.text));
         let wrong = match is_of_form.then(|| parse(&scalar.text)) {
             Some(Ok(value)) => {
                 self.show(key.name, Some(as_json(&scalar.text, key.kind)), scalar.origin);

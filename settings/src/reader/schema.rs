@@ -75,7 +75,8 @@ pub enum Kind {
     Count(u64, u64),
     /// A number with a fraction.
     Decimal(&'static str),
-    DecimalOrText(&'static str),
+    /// A number with a fraction, or a text that ends with `%`.
+    DecimalOrPercent(&'static str),
     /// A duration with its unit, in this range.
     Duration(Duration, Duration),
     /// A number of bytes, with or without a unit, in this range.
@@ -107,7 +108,7 @@ impl Kind {
             }
             Kind::Choice(names) => names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(" or "),
             Kind::Decimal(allowed)
-            | Kind::DecimalOrText(allowed)
+            | Kind::DecimalOrPercent(allowed)
             | Kind::Text(allowed)
             | Kind::Addresses(allowed)
             | Kind::Texts(allowed)

@@ -66,6 +66,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Returns whether the key `name` is written as a list.
+    pub fn is_list(&self, name: &str) -> bool {
+        matches!(self.written(name), Some(Value::Array(..)))
+    }
+
     pub(super) fn written(&self, name: &str) -> Option<&'a Value> {
         self.dict?.get(name)
     }

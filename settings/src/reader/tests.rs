@@ -39,7 +39,7 @@ struct Scenario {
     phases: Vec<Phase>,
 }
 
-const RATE: Kind = Kind::DecimalOrText("records per second or a part of the capacity");
+const RATE: Kind = Kind::DecimalOrPercent("records per second or a part of the capacity");
 const LENGTH: Kind = Kind::Duration(Duration::from_millis(1), Duration::from_secs(60));
 
 static PHASE_KINDS: [SectionSchema; 2] = [

@@ -39,7 +39,8 @@ struct Service {
 impl Service {
     fn new() -> Service {
         let now = Time::ZERO + Duration::from_secs(1_000);
-        let demo = crate::demo::setup::service(Mode::Reject, true).policy;
+        let demo =
+            watermaster_tools::demo::config(Mode::Reject, false, "localhost:1").settings.services[0].policy.clone();
         let policy = Policy { cycle: CYCLE, client_idle_timeout: 2 * CYCLE, max_clients: 2_000, ..demo };
         let mut throttle = Throttle::new(policy, now);
         throttle.handle_assigned(now, 0, 0, &Map::default(), 0);
@@ -172,7 +173,8 @@ fn as_many_as_are_renewed_at_once_are_of_one_moment() {
 /// A client of the demo that sent five times the capacity at once.
 fn flooding(enforce: bool) -> ClientSnapshot {
     let now = Time::ZERO + Duration::from_secs(1_000);
-    let policy = crate::demo::setup::service(Mode::Shape, enforce).policy;
+    let policy =
+        watermaster_tools::demo::config(Mode::Shape, !enforce, "localhost:1").settings.services[0].policy.clone();
     let sent = i64::try_from(policy.capacity * 5).unwrap();
     let mut throttle = Throttle::new(policy, now);
     throttle.handle_assigned(now, 0, 0, &Map::default(), sent);

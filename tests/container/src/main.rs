@@ -1,4 +1,5 @@
-//! Runs one Kafka in a container: writes its address into the file that is named, and removes it when stdin ends.
+//! Runs one Kafka broker in a container. The program writes the broker's address into the file given as its argument,
+//! and removes the container when stdin ends.
 
 use std::io::Read;
 
@@ -6,7 +7,7 @@ use testcontainers_modules::kafka::apache::{KAFKA_PORT, Kafka};
 use testcontainers_modules::testcontainers::ImageExt;
 use testcontainers_modules::testcontainers::runners::AsyncRunner;
 
-/// The same as the jars' (`scripts/kafka-node`).
+/// Kafka's version, equal to that of the jars (`scripts/kafka-jars`).
 const VERSION: &str = "4.1.0";
 const PROPERTIES: [(&str, &str); 11] = [
     ("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false"),

@@ -1,5 +1,5 @@
 {{- define "watermaster.name" -}}
-{{- /* 40 characters: StatefulSets put a hash and a number behind it, and instance_id is a pod's name. */ -}}
+{{- /* At most 40 characters: a StatefulSet appends a hash and a number, and instance_id is a pod's name. */ -}}
 {{- $name := .Release.Name -}}
 {{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
 {{- $name | trunc 40 | trimSuffix "-" -}}
@@ -32,7 +32,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- required "config is empty: give the text of watermaster.toml, for instance by --set-file config=watermaster.toml" .Values.config | trim }}
 {{- end }}
 
-{{- /* files/rules and files/dashboards are links into the repository, which some ways of getting at a chart leave out. */ -}}
+{{- /* files/rules and files/dashboards are symbolic links, which some tools omit when they fetch a chart. */ -}}
 {{- define "watermaster.files" -}}
 {{- if not (.root.Files.Glob .pattern) -}}
 {{- fail (printf "the chart has no %s: use a chart that `scripts/chart package` made, or a checkout with its symbolic links" .pattern) -}}

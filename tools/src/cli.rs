@@ -1,0 +1,98 @@
+//! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use watermaster_settings::config::{Config, ConfigErrors};
+
+/// Exit codes of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    Done = 0,
+    Usage = 2,
+    Unreachable = 69,
+    Stopped = 70,
+    Config = 78,
+}
+
+impl Exit {
+    /// Every exit code, in ascending order.
+    pub const ALL: [Exit; 5] = [Exit::Done, Exit::Usage, Exit::Unreachable, Exit::Stopped, Exit::Config];
+
+    /// Explains the exit code in a line of `--help`.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Exit::Done => "done; also after SIGTERM or SIGINT, once everything is drained",
+            Exit::Usage => "the command line is invalid",
+            Exit::Unreachable => "no broker could be reached at the start; top --once: the instance did not answer",
+            Exit::Stopped => "no service is left running: each met a fatal error",
+            Exit::Config => "the configuration is invalid, or its file is missing",
+        }
+    }
+
+    /// Returns the table for `--help`.
+    pub fn table() -> String {
+        let rows: Vec<_> = Exit::ALL.iter().map(|exit| format!("  {:<3} {}", *exit as u8, exit.meaning())).collect();
+        format!("Exit codes:\n{}", rows.join("\n"))
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// The option that names the configuration.
+#[derive(Debug, Args)]
+pub struct ConfigFile {
+    /// The configuration (TOML)
+    #[arg(long = "config", value_name = "FILE")]
+    pub path: PathBuf,
+}
+
+impl ConfigFile {
+    /// Reads the file and the environment.
+    pub fn load(&self) -> Result<Config, ConfigErrors> {
+        Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
+    }
+}
+
+/// The option that chooses the format of the result.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct OutputArg {
+    /// For people or for programs
+    #[arg(long = "output", value_name = "FORMAT", value_enum, default_value = "text")]
+    pub format: Output,
+}
+
+/// Format of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Text,
+    Json,
+}
+
+/// Prints a line of the result to stdout. A reader that hung up (`| head`) is no failure.
+pub fn print(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Prints the result for programs to stdout.
+pub fn print_json(result: &impl Serialize) {
+    match serde_json::to_string_pretty(result) {
+        Ok(json) => print(json),
+        Err(error) => eprintln!("error: {error}"),
+    }
+}
+
+/// Reports an error that ends the command.
+pub fn fail(exit: Exit, error: impl Display) -> Exit {
+    eprintln!("{error}");
+    exit
+}

@@ -1,0 +1,288 @@
+//! `watermaster demo`: shows a campaign on an embedded broker, with nothing installed.
+//!
+//! The demo starts the real program through a function that it is handed, sends a built-in scenario with `load`'s sender,
+//! reads the outputs back with `load`'s watcher, and shows `top`'s table meanwhile.
+//!
+//! - `summary`: the accounts and the claims that were checked
+//! - `view`: the screen while the demo runs
+
+mod summary;
+mod view;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use watermaster_core::policy::Mode;
+use watermaster_kafka::KafkaError;
+use watermaster_kafka::embedded::Embedded;
+use watermaster_settings::config::Config;
+use watermaster_settings::{Kafka, Service};
+
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::load::account::Event;
+use crate::load::plan::Plan;
+use crate::load::scenario::Scenario;
+use crate::load::session::{Session, SessionError};
+use crate::load::with_source;
+use crate::signals::{self, Interrupts, SignalError};
+use crate::top::App;
+use crate::top::fetch::{Instance, ServiceStatus};
+use summary::Summary;
+use view::View;
+
+/// How long Watermaster may take to become ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the last records may take until all are accounted for.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The interval between two looks at the instance.
+const ASK_INTERVAL: Duration = Duration::from_millis(250);
+/// The longest wait for an event.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(20);
+/// Partitions of each topic.
+const PARTITIONS: i32 = 2;
+
+const CONFIG: &str = include_str!("../../../config/demo.toml");
+const SCENARIO: &str = include_str!("scenario.toml");
+
+const EXAMPLES: &str = "\
+Examples:
+  watermaster demo                           about 30 seconds; metrics and the HTTP API on 127.0.0.1:9464 meanwhile
+  watermaster demo --mode reject             the same campaign, but records above the grant are rejected
+  watermaster demo --shadow                  all records pass; the table counts what enforcing would do
+  watermaster demo --output json --seconds 10 | jq '.services[0].max_admitted_in_any_cycle'";
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DemoArgs {
+    /// Whether records that come too early are delayed or rejected
+    #[arg(long, value_enum, default_value = "shape")]
+    mode: ModeArg,
+    /// Shadow mode: admit every record, and count what enforcing would do (enforce = false)
+    #[arg(long, alias = "observe")]
+    shadow: bool,
+    /// How long to send for: 5 to 3600
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    seconds: u64,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ModeArg {
+    Shape,
+    Reject,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Mode {
+        match mode {
+            ModeArg::Shape => Mode::Shape,
+            ModeArg::Reject => Mode::Reject,
+        }
+    }
+}
+
+/// A Watermaster that runs in this process.
+pub trait Running {
+    /// Returns the address of the HTTP API.
+    fn address(&self) -> SocketAddr;
+
+    /// Reports whether the service has stopped by itself.
+    fn has_stopped(&self) -> bool;
+
+    /// Drains and stops.
+    fn stop(self) -> Result<(), AnyError>;
+}
+
+/// An error of the program that runs the demo.
+pub type AnyError = Box<dyn Error + Send + Sync>;
+
+/// The demo can't be shown to its end.
+#[derive(Debug, thiserror::Error)]
+enum DemoError {
+    #[error("can't start the embedded broker: {0}")]
+    Broker(#[from] KafkaError),
+    #[error("can't start watermaster: {0}")]
+    Start(#[source] AnyError),
+    #[error("watermaster stopped: {0}")]
+    Stopped(#[source] AnyError),
+    #[error("watermaster stopped by itself")]
+    StoppedByItself,
+    #[error("watermaster was not ready within {} s", READY_TIMEOUT.as_secs())]
+    NotReady,
+    #[error("{}", with_source(.0))]
+    Session(#[from] SessionError),
+    #[error("{}", with_source(.0))]
+    Signals(#[from] SignalError),
+}
+
+/// Shows the demo with the Watermaster that `start` starts.
+pub fn run<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
+    match show(args, start) {
+        Ok(()) => Exit::Done,
+        Err(error) => fail(Exit::Stopped, &error),
+    }
+}
+
+/// Returns the configuration of the demo; the environment does not change it.
+pub fn config(mode: Mode, shadow: bool, bootstrap_servers: &str) -> Config {
+    let kafka = format!("[kafka]\nbootstrap_servers = {bootstrap_servers:?}");
+    let service = format!("[[service]]\nmode = \"{}\"\nenforce = {}", mode.as_str(), !shadow);
+    let text = CONFIG.replacen("[kafka]", &kafka, 1).replacen("[[service]]", &service, 1);
+    Config::parse(&text, Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES)
+        .unwrap_or_else(|errors| panic!("the configuration of the demo is tested: {errors}"))
+}
+
+fn scenario(length: Duration) -> Scenario {
+    Scenario::parse(SCENARIO, Path::new("scenario.toml"))
+        .unwrap_or_else(|errors| panic!("the scenario of the demo is tested: {errors}"))
+        .stretched(length)
+}
+
+fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Result<(), DemoError> {
+    let interrupts = signals::listen()?;
+    let broker = Embedded::start(1)?;
+    let config = config(args.mode.into(), args.shadow, &broker.bootstrap_servers());
+    let (mut kafka, service) = (config.settings.kafka.clone(), config.settings.services[0].clone());
+    // The embedded broker answers only after this time if a partition is empty. Late answers would show bunches.
+    kafka.properties.insert("fetch.wait.max.ms".to_owned(), "20".to_owned());
+    let sources = service.sources.iter().map(|source| &source.topic);
+    for topic in sources.chain([&service.target, &service.dead_letter]) {
+        broker.create_topic(topic, PARTITIONS)?;
+    }
+    let running = start(config).map_err(DemoError::Start)?;
+    let address = running.address();
+    eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
+    let stage = Stage::new(address, kafka, service, args, interrupts);
+    let summary = stage.play(|| running.has_stopped());
+    let stopped = running.stop().map_err(DemoError::Stopped);
+    if let Ok(Some(summary)) = &summary {
+        match args.output.format {
+            Output::Json => {
+                print_json(summary);
+                if !summary.settled {
+                    eprintln!("{}", summary::NOT_SETTLED);
+                }
+            }
+            Output::Text => print(format_args!("\n{}\n{}", summary.in_words(), next_steps(args, address))),
+        }
+    }
+    stopped.and(summary.map(drop))
+}
+
+/// Suggests the variants of the demo that were not shown.
+fn next_steps(args: &DemoArgs, address: SocketAddr) -> String {
+    let mut steps = vec![match args.mode {
+        ModeArg::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)".to_owned(),
+        ModeArg::Reject => "watermaster demo (records that come too early wait)".to_owned(),
+    }];
+    if !args.shadow {
+        steps.push("watermaster demo --shadow (all records pass; the table counts what enforcing would do)".to_owned());
+    }
+    steps.push(format!("watermaster demo --seconds 300, and meanwhile:\n      curl http://{address}/v1/services/kyc"));
+    format!("Next: {}", steps.join("\n      "))
+}
+
+/// Everything around the throttler: what is sent to it, and what is seen of it.
+struct Stage {
+    kafka: Kafka,
+    service: Service,
+    length: Duration,
+    interrupts: Interrupts,
+    instance: Instance,
+    app: App,
+    view: View,
+}
+
+impl Stage {
+    fn new(address: SocketAddr, kafka: Kafka, service: Service, args: &DemoArgs, interrupts: Interrupts) -> Stage {
+        let url = format!("http://{address}");
+        Stage {
+            kafka,
+            service,
+            length: Duration::from_secs(args.seconds),
+            interrupts,
+            instance: Instance::new(&url, None, None),
+            app: App::new(url, false),
+            view: View::new(Duration::from_secs(args.seconds), args.output.format),
+        }
+    }
+
+    /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
+    fn play(mut self, has_stopped: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while self.ask().is_none_or(|status| !status.ready) {
+            if has_stopped() {
+                return Err(DemoError::StoppedByItself);
+            }
+            if Instant::now() > deadline {
+                return Err(DemoError::NotReady);
+            }
+            if self.interrupts.recv_timeout(EVENT_TIMEOUT) != Err(RecvTimeoutError::Timeout) {
+                return Ok(None);
+            }
+        }
+        let plan = Plan::new(&scenario(self.length), &self.service)
+            .unwrap_or_else(|errors| panic!("the scenario of the demo fits its service: {errors}"));
+        let mut sent_at = vec![Vec::new(); plan.clients.len()];
+        let mut session = Session::start(&self.kafka, &self.service, plan, true)?;
+        self.send(&mut session, &mut sent_at, has_stopped);
+        session.stop_sending();
+        let settled = self.settle(&mut session);
+        let account = session.finish()?;
+        let Some(status) = self.ask().cloned() else { return Err(DemoError::StoppedByItself) };
+        self.view.finish(&status);
+        Ok(Some(Summary::new(&status, &account, &sent_at, settled)))
+    }
+
+    /// Shows the scenario until its end, an interrupt, or a reader that hung up. Notes when each client sent.
+    fn send(&mut self, session: &mut Session, sent_at: &mut [Vec<Duration>], has_stopped: impl Fn() -> bool) {
+        let mut next_ask = Instant::now();
+        while !session.account.played && self.view.is_watched() && !has_stopped() && self.interrupts.try_recv().is_err()
+        {
+            if let Ok(Event::Sent(sent)) = session.next_event(EVENT_TIMEOUT) {
+                sent_at[sent.attempt.client].push(sent.at);
+            }
+            if Instant::now() >= next_ask {
+                next_ask = Instant::now() + ASK_INTERVAL;
+                let at = session.start.instant.elapsed();
+                if let Some(status) = self.ask().cloned() {
+                    self.view.show(at, &status);
+                }
+            }
+        }
+    }
+
+    /// Waits until the throttler has decided on every record and the account has its decisions. Returns `false` on timeout
+    /// or interrupt.
+    fn settle(&mut self, session: &mut Session) -> bool {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let (mut next_ask, mut decided) = (Instant::now(), None);
+        while Instant::now() < deadline && self.interrupts.try_recv().is_err() {
+            let _ = session.next_event(EVENT_TIMEOUT);
+            if decided.is_none() && Instant::now() >= next_ask {
+                next_ask = Instant::now() + ASK_INTERVAL;
+                let status = self.ask().filter(|status| summary::has_decided(status, &session.account));
+                decided = status.cloned();
+            }
+            if decided.as_ref().is_some_and(|status| summary::has_seen(status, &session.account)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Asks the instance. Returns the last answer if there is none now.
+    fn ask(&mut self) -> Option<&ServiceStatus> {
+        self.app.receive(self.instance.ask());
+        self.app.services.first()
+    }
+}
+
+#[cfg(test)]
+mod tests;

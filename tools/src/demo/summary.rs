@@ -1,0 +1,265 @@
+//! The accounts of the demo, and the claims that were checked, for people and for scripts.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+use watermaster_core::policy::Mode;
+use watermaster_core::reason::Reason;
+
+use crate::format::seconds;
+use crate::load::account::{Account, Counts};
+use crate::load::report::window::busiest;
+use crate::top::fetch::{ClientStatus, ServiceStatus};
+
+/// The only client that sends far more than its share.
+const CAMPAIGN: &str = "credit-card";
+/// Records that are read late come closer together than they were sent.
+const READ_DELAY: Duration = Duration::from_millis(100);
+
+/// The result of the demo. Scripts rely on its JSON.
+#[derive(Debug, Clone, Serialize)]
+pub struct Summary {
+    services: [ServiceSummary; 1],
+    /// The last answer of the instance.
+    #[serde(skip)]
+    status: ServiceStatus,
+    /// Every record that was sent was read and accounted for.
+    #[serde(skip)]
+    pub settled: bool,
+}
+
+/// The result of a service.
+#[derive(Debug, Clone, Serialize)]
+struct ServiceSummary {
+    name: String,
+    capacity: u64,
+    /// By time of decision.
+    max_admitted_in_any_cycle: u64,
+    /// By arrival at the watcher; at most a round more.
+    max_seen_by_reader: u64,
+    clients: Vec<ClientSummary>,
+    /// Empty in shadow mode.
+    claims: Vec<Claim>,
+}
+
+/// The result of a client: sent = admitted + rejected + backlog.
+#[derive(Debug, Clone, Serialize)]
+struct ClientSummary {
+    name: String,
+    sent: u64,
+    /// Records sent beyond the default share.
+    sent_above_share: u64,
+    admitted: u64,
+    delayed: u64,
+    rejected: BTreeMap<String, u64>,
+    backlog: u64,
+    /// From the intended time of sending until the record came out of the target.
+    delay_p99_seconds: f64,
+}
+
+/// A claim of the demo, and what was found.
+#[derive(Debug, Clone, Serialize)]
+struct Claim {
+    claim: String,
+    found: String,
+    kept: bool,
+}
+
+impl Summary {
+    /// Sums up the last answer of the instance, the account, and the times at which each client sent.
+    pub fn new(status: &ServiceStatus, account: &Account, sent_at: &[Vec<Duration>], settled: bool) -> Summary {
+        let cycle = Duration::from_secs_f64(status.cycle_seconds);
+        let clients =
+            account.plan.clients.iter().zip(&account.clients).zip(sent_at).filter_map(|((client, counts), sent)| {
+                let status = status.clients.iter().find(|status| status.name == client.id)?;
+                Some(ClientSummary::new(status, counts, above_share(sent, status.default_share, cycle)))
+            });
+        let clients: Vec<ClientSummary> = clients.collect();
+        let service = ServiceSummary {
+            name: status.name.clone(),
+            capacity: status.capacity,
+            max_admitted_in_any_cycle: status.window_admitted_max,
+            max_seen_by_reader: busiest(cycle, account.admitted_at.iter().copied()),
+            claims: claims(status, &clients),
+            clients,
+        };
+        Summary { services: [service], status: status.clone(), settled }
+    }
+
+    /// Writes the summary for people.
+    pub fn in_words(&self) -> String {
+        let [service] = &self.services;
+        let mut text = promise(service, &self.status);
+        for client in &service.clients {
+            text += &client.in_words(&self.status);
+        }
+        text += &verdicts(service);
+        if !self.settled {
+            let _ = writeln!(text, "\n{NOT_SETTLED}");
+        }
+        text
+    }
+}
+
+/// Warns that records are missing from the summary.
+pub const NOT_SETTLED: &str = "Not all records that were sent have been read: the numbers do not add up.";
+
+/// Counts the records that exceed the default share of a cycle.
+fn above_share(sent_at: &[Duration], share: f64, cycle: Duration) -> u64 {
+    let share = share.round() as usize;
+    let exceeds = |times: &[Duration]| times[share].saturating_sub(times[0]) < cycle + READ_DELAY;
+    sent_at.windows(share + 1).filter(|times| exceeds(times)).count() as u64
+}
+
+/// Reports whether the throttler has decided on every record of the account.
+pub fn has_decided(status: &ServiceStatus, account: &Account) -> bool {
+    pairs(status, account).all(|(client, counts)| {
+        counts.sent == client.admitted + client.enforced.rejected_total() + client.enforced.backlog
+    })
+}
+
+/// Reports whether the account has every decision that the instance shows.
+pub fn has_seen(status: &ServiceStatus, account: &Account) -> bool {
+    pairs(status, account).all(|(client, counts)| {
+        counts.admitted >= client.admitted && counts.rejected_total() >= client.enforced.rejected_total()
+    })
+}
+
+fn pairs<'a>(status: &'a ServiceStatus, account: &'a Account) -> impl Iterator<Item = (&'a ClientStatus, &'a Counts)> {
+    let counts = account.plan.clients.iter().zip(&account.clients);
+    counts.filter_map(|(plan, counts)| {
+        let client = status.clients.iter().find(|client| client.name == plan.id)?;
+        Some((client, counts))
+    })
+}
+
+impl ClientSummary {
+    fn new(status: &ClientStatus, counts: &Counts, sent_above_share: u64) -> ClientSummary {
+        let reasons = status.enforced.rejected.keys().map(|reason| (reason.clone(), 0));
+        let mut rejected: BTreeMap<String, u64> = reasons.collect();
+        rejected.extend(counts.rejected.clone());
+        ClientSummary {
+            name: status.name.clone(),
+            sent: counts.sent,
+            sent_above_share,
+            admitted: counts.admitted,
+            delayed: status.enforced.delayed,
+            rejected,
+            backlog: counts.sent - counts.admitted - counts.rejected_total(),
+            delay_p99_seconds: counts.delays.quantile(0.99),
+        }
+    }
+
+    fn rejected_as(&self, reason: Reason) -> u64 {
+        self.rejected.get(reason.as_str()).copied().unwrap_or(0)
+    }
+
+    fn in_words(&self, service: &ServiceStatus) -> String {
+        let ClientSummary { name, sent, admitted, rejected, backlog, delay_p99_seconds, .. } = self;
+        let mut text = format!("{name:<14} {sent:>6} sent, {admitted:>6} admitted");
+        let reasons: Vec<_> =
+            rejected.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| format!("{n} {reason}")).collect();
+        if !reasons.is_empty() {
+            let _ = write!(text, ", {} rejected ({})", rejected.values().sum::<u64>(), reasons.join(", "));
+        }
+        if *backlog > 0 {
+            let _ = write!(text, ", {backlog} still wait");
+        }
+        match service.clients.iter().find(|client| client.name == *name) {
+            Some(ClientStatus { shadow, .. }) if !service.enforce => {
+                let (delayed, rejected) = (shadow.delayed, shadow.rejected_total());
+                let _ = writeln!(text, "; would have delayed {delayed} and rejected {rejected}");
+            }
+            _ => {
+                let _ = writeln!(text, "; p99 wait {}", seconds(*delay_p99_seconds));
+            }
+        }
+        text
+    }
+}
+
+/// Checks the claims that hold in this mode. Shadow mode enforces nothing, so the demo claims nothing.
+fn claims(status: &ServiceStatus, clients: &[ClientSummary]) -> Vec<Claim> {
+    if !status.enforce {
+        return Vec::new();
+    }
+    let (capacity, most, cycle) = (status.capacity, status.window_admitted_max, status.cycle_seconds);
+    let mut claims = vec![Claim {
+        claim: format!("at most {capacity} records are admitted in any {}", seconds(cycle)),
+        found: format!("{most} at most"),
+        kept: most <= capacity,
+    }];
+    for client in within_their_share(clients) {
+        let ClientSummary { name, sent_above_share: above, delay_p99_seconds: wait, .. } = client;
+        if status.mode == Mode::Reject.as_str() {
+            let rejected = client.rejected_as(Reason::OverAllocation);
+            claims.push(Claim {
+                claim: format!("{name} is never over_allocation within its share"),
+                found: format!("{rejected} rejected, {above} sent above it"),
+                kept: rejected <= *above,
+            });
+            continue;
+        }
+        let rejected = client.rejected.values().sum::<u64>();
+        claims.push(Claim {
+            claim: format!("no record of {name} is rejected"),
+            found: format!("{rejected} rejected"),
+            kept: rejected == 0,
+        });
+        claims.push(Claim {
+            claim: format!("99 of 100 records of {name} wait at most {}", seconds(cycle)),
+            found: seconds(*wait),
+            kept: *wait <= cycle,
+        });
+    }
+    claims
+}
+
+/// Returns all clients but that of the campaign.
+fn within_their_share(clients: &[ClientSummary]) -> impl Iterator<Item = &ClientSummary> {
+    clients.iter().filter(|client| client.name != CAMPAIGN)
+}
+
+fn promise(service: &ServiceSummary, status: &ServiceStatus) -> String {
+    let ServiceSummary { name, capacity, max_admitted_in_any_cycle: admitted, max_seen_by_reader: seen, .. } = service;
+    let cycle = seconds(status.cycle_seconds);
+    let verdict = match (status.enforce, admitted <= capacity) {
+        (true, true) => "the promise was kept",
+        (true, false) => "THE PROMISE WAS BROKEN",
+        (false, true) => "nothing was held back (shadow mode), and it was not too much",
+        (false, false) => "nothing was held back (shadow mode), and it was too much",
+    };
+    let most_admitted = format!("most admitted in any {cycle}");
+    format!(
+        "{name} takes {capacity} records in any {cycle}: {verdict}.\n  {most_admitted:<25} {admitted:>6}   by decision time\n  \
+         {:<25} {seen:>6}   by arrival, which may add a round\n\n",
+        "most seen by a reader"
+    )
+}
+
+/// Writes each claim with its verdict, and the rejections that no claim excludes.
+fn verdicts(service: &ServiceSummary) -> String {
+    if service.claims.is_empty() {
+        return String::new();
+    }
+    let mut text = "\nThe claims, as checked:\n".to_owned();
+    for Claim { claim, found, kept } in &service.claims {
+        let verdict = if *kept { "kept" } else { "BROKEN" };
+        let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
+    }
+    let in_use = within_their_share(&service.clients).map(|client| client.rejected_as(Reason::CapacityInUse));
+    let in_use: u64 = in_use.sum();
+    if in_use > 0 {
+        let _ = writeln!(
+            text,
+            "  {in_use} records of these clients were rejected as capacity_in_use: others had\n  \
+             borrowed the room. A larger reservation makes it rarer; --mode shape delays instead."
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Summaries of accounts made up for the test.
+
+use serde_json::json;
+
+use super::*;
+use crate::load::account::{ArrivalTime, Attempt, Event, Outcome, Sent};
+use crate::load::plan::tests::plan;
+use crate::load::schedule::Shape;
+
+/// The accounts of two clients, `car-loan` and `credit-card`, with these outcomes: client, reason of rejection.
+/// Records come out after a second.
+fn account(outcomes: &[(usize, Option<&str>)]) -> Account {
+    let client = |id: &str| format!("[[client]]\nid = {id:?}\n[[client.phase]]\nkind = \"burst\"\nrecords = 9\n");
+    let mut account = Account::new(plan(&[client("car-loan"), client("credit-card")].concat()));
+    for (number, (client, reason)) in outcomes.iter().enumerate() {
+        let at = Duration::from_millis(number as u64);
+        let attempt =
+            Attempt { client: *client, shape: Shape { value_bytes: 1, key: 0 }, number: 1, intended: at, due: at };
+        account.apply(&Event::Sent(Sent { attempt, at }));
+        let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
+        let at = ArrivalTime { appended: None, read: at + Duration::from_secs(1) };
+        account.apply(&Event::Arrived { number, outcome, at });
+    }
+    account
+}
+
+/// What the instance shows of these accounts.
+fn status(mode: &str, account: &Account) -> ServiceStatus {
+    let client = |at: usize| {
+        let counts = &account.clients[at];
+        json!({
+            "name": account.plan.clients[at].id, "wants": 9, "default_share": 50.0, "granted": 50,
+            "admitted": counts.admitted, "delayed": 3, "rejected": counts.rejected,
+            "backlog": counts.waiting, "shadow": { "delayed": 5, "rejected": { "expired": 1 }, "backlog": 0 },
+        })
+    };
+    let service = json!({
+        "name": "kyc", "mode": mode, "enforce": true, "capacity": 200, "cycle_seconds": 1.0, "cycle": 9,
+        "window_admitted": 180, "window_admitted_max": 200, "ready": true, "trouble": null,
+        "clients": [client(0), client(1)],
+    });
+    serde_json::from_value(service).unwrap()
+}
+
+fn summary(mode: &str, outcomes: &[(usize, Option<&str>)], sent_at: &[Vec<Duration>]) -> Summary {
+    let account = account(outcomes);
+    Summary::new(&status(mode, &account), &account, sent_at, true)
+}
+
+fn broken(summary: &Summary) -> Vec<String> {
+    let claims = summary.services[0].claims.iter();
+    claims.filter(|claim| !claim.kept).map(|claim| format!("{}: {}", claim.claim, claim.found)).collect()
+}
+
+const NONE_SENT: [Vec<Duration>; 2] = [Vec::new(), Vec::new()];
+
+#[test]
+fn the_object_is_as_the_contract_says() {
+    let outcomes = [(0, None), (1, None), (1, Some("queue_full"))];
+    let json = serde_json::to_value(summary("shape", &outcomes, &NONE_SENT)).unwrap();
+    assert_eq!(json.as_object().unwrap().len(), 1);
+    let service = &json["services"][0];
+    let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let expected =
+        ["capacity", "claims", "clients", "max_admitted_in_any_cycle", "max_seen_by_reader", "name"].map(str::to_owned);
+    assert_eq!(keys(service), expected);
+    let expected =
+        ["admitted", "backlog", "delay_p99_seconds", "delayed", "name", "rejected", "sent", "sent_above_share"];
+    assert_eq!(keys(&service["clients"][1]), expected);
+    assert_eq!(service["clients"][1]["rejected"], json!({ "queue_full": 1 }));
+    assert_eq!((&service["max_admitted_in_any_cycle"], &service["max_seen_by_reader"]), (&json!(200), &json!(2)));
+}
+
+#[test]
+fn a_summary_is_settled_when_every_record_is_decided_and_seen() {
+    let sent = account(&[(0, None), (1, Some("expired"))]);
+    let status = status("shape", &sent);
+    assert!(has_decided(&status, &sent) && has_seen(&status, &sent));
+    let more = account(&[(0, None), (1, Some("expired")), (1, None)]);
+    assert!(!has_decided(&status, &more));
+    assert!(!has_seen(&status, &account(&[(0, None)])));
+}
+
+#[test]
+fn a_rejection_or_a_long_wait_breaks_a_claim_in_shape_mode() {
+    assert_eq!(broken(&summary("shape", &[(0, None), (1, Some("expired"))], &NONE_SENT)), Vec::<String>::new());
+    let rejected = summary("shape", &[(0, None), (0, Some("expired"))], &NONE_SENT);
+    assert_eq!(broken(&rejected), ["no record of car-loan is rejected: 1 rejected"]);
+    let account = account(&[(0, None)]);
+    let short_cycle = ServiceStatus { cycle_seconds: 0.5, ..status("shape", &account) };
+    let late = Summary::new(&short_cycle, &account, &NONE_SENT, true);
+    assert_eq!(broken(&late), ["99 of 100 records of car-loan wait at most 500 ms: 1 s"]);
+}
+
+#[test]
+fn a_rejection_within_the_share_breaks_a_claim_in_reject_mode() {
+    let over = [(0, Some("over_allocation"))];
+    assert_eq!(
+        broken(&summary("reject", &over, &NONE_SENT)),
+        ["car-loan is never over_allocation within its share: 1 rejected, 0 sent above it"]
+    );
+    // The 51st record within a cycle and the delay of reading.
+    let burst: Vec<Duration> = (0..51).map(Duration::from_millis).collect();
+    assert_eq!(broken(&summary("reject", &over, &[burst, Vec::new()])), Vec::<String>::new());
+    let in_use = summary("reject", &[(0, Some("capacity_in_use"))], &NONE_SENT);
+    assert_eq!(broken(&in_use), Vec::<String>::new());
+    assert!(in_use.in_words().contains("\n  1 records of these clients were rejected as capacity_in_use: others"));
+}
+
+#[test]
+fn a_record_that_comes_a_cycle_after_its_share_is_not_above_it() {
+    let spread: Vec<Duration> = (0..200).map(|n| Duration::from_millis(n * 22)).collect();
+    assert_eq!(above_share(&spread, 50.0, Duration::from_secs(1)), 0);
+    let denser: Vec<Duration> = (0..200).map(|n| Duration::from_micros(n * 21_999)).collect();
+    assert_eq!(above_share(&denser, 50.0, Duration::from_secs(1)), 150);
+}
+
+#[test]
+fn the_text_shows_the_promise_the_clients_and_the_claims() {
+    let outcomes = [(0, None), (1, None), (1, Some("queue_full"))];
+    let text = summary("shape", &outcomes, &NONE_SENT).in_words();
+    assert!(text.starts_with("kyc takes 200 records in any 1 s: the promise was kept.\n"), "{text}");
+    let line = "\ncredit-card         2 sent,      1 admitted, 1 rejected (1 queue_full); p99 wait 1 s\n";
+    assert!(text.contains(line), "{text}");
+    assert!(text.contains("\n  kept   no record of car-loan is rejected (0 rejected)\n"), "{text}");
+    let account = account(&outcomes);
+    let mut broken = ServiceStatus { window_admitted_max: 201, ..status("shape", &account) };
+    let text = Summary::new(&broken, &account, &NONE_SENT, false).in_words();
+    assert!(text.contains("THE PROMISE WAS BROKEN") && text.contains("do not add up"), "{text}");
+    assert!(text.contains("\n  BROKEN at most 200 records are admitted in any 1 s (201 at most)\n"), "{text}");
+    broken.enforce = false;
+    let text = Summary::new(&broken, &account, &NONE_SENT, true).in_words();
+    assert!(text.contains("would have delayed 5 and rejected 1") && !text.contains("as checked"), "{text}");
+}

@@ -1,0 +1,55 @@
+//! Numbers and ids as people read them, on every screen alike.
+
+use std::borrow::Cow;
+
+/// Writes a duration given in seconds: `0 s`, `35 ms`, `7.5 s`, `10 s`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s <= 0.0 => "0 s".to_owned(),
+        s if s < 1.0 => format!("{:.0} ms", s * 1_000.0),
+        s if s.fract() == 0.0 => format!("{s:.0} s"),
+        s => format!("{s:.1} s"),
+    }
+}
+
+/// Writes how a client's grant differs from its share: `borrows 22`, `lends 7`, `-`.
+pub fn lends_or_borrows(granted: u64, default_share: f64) -> String {
+    match granted as f64 - default_share {
+        d if d >= 0.5 => format!("borrows {}", d.round()),
+        d if d <= -0.5 => format!("lends {}", -d.round()),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Makes an id from outside safe to print: characters that would move the cursor of a terminal or end a line become `·`.
+pub fn printable(id: &str) -> Cow<'_, str> {
+    // Besides control characters: those that reverse the direction of a line or have no width.
+    let is_unsafe = |c: char| {
+        let invisible =
+            matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        invisible || c.is_control()
+    };
+    if id.contains(is_unsafe) { Cow::Owned(id.replace(is_unsafe, "·")) } else { Cow::Borrowed(id) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!([0.0, 0.035, 7.5, 10.0].map(seconds), ["0 s", "35 ms", "7.5 s", "10 s"]);
+    }
+
+    #[test]
+    fn a_difference_below_half_a_record_is_none() {
+        let shown = [(50, 50.4), (50, 49.5), (50, 57.0)].map(|(granted, share)| lends_or_borrows(granted, share));
+        assert_eq!(shown, ["-", "borrows 1", "lends 7"]);
+    }
+
+    #[test]
+    fn an_id_can_not_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2J\nb\u{202e}c"), "a·[2J·b·c");
+        assert!(matches!(printable("prêt-immobilier 住宅"), Cow::Borrowed(_)));
+    }
+}

@@ -1,0 +1,18 @@
+//! Commands that production does not need, and the conventions that all commands share.
+//!
+//! - [`allocate`]: explains how one cycle's capacity is shared out
+//! - [`load`]: sends a scenario to a running Watermaster and accounts for every record
+//! - [`top`]: shows a running instance, live, over its HTTP API
+//! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
+//! - [`cli`]: exit codes, `--config`, `--output`
+//! - `format`: numbers and ids as people read them; `signals`: ctrl-c and SIGTERM as messages
+//!
+//! The crate does not know the engine: the demo is handed a function that starts one.
+
+pub mod allocate;
+pub mod cli;
+pub mod demo;
+mod format;
+pub mod load;
+mod signals;
+pub mod top;

@@ -1,0 +1,291 @@
+//! The account of every record that was sent. Events go in, counts come out; the module uses no clock and no Kafka.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use watermaster_kafka::load::Place;
+
+use super::plan::Plan;
+use super::schedule::Shape;
+use super::series::{Delays, Outcomes, Series};
+
+/// How far the clock that stamps admitted records may be behind this machine's unnoticed: append times are cut to
+/// milliseconds.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);
+
+/// An event of a run. Times are since the start of the run, records are numbered from 0.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A record is about to be handed to the producer.
+    Sent(Sent),
+    /// The source topic has the record.
+    Delivered { number: usize, place: Place },
+    /// The source topic may or may not have the record.
+    Undelivered { number: usize, reason: String },
+    /// The record came out of the target or the dead-letter topic.
+    Arrived { number: usize, outcome: Outcome, at: ArrivalTime },
+    /// A record of another producer came out of the target.
+    Foreign { at: ArrivalTime },
+    /// All first attempts are sent: only retries follow.
+    Played,
+}
+
+/// A record that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sent {
+    pub attempt: Attempt,
+    /// The time at which the record was really sent.
+    pub at: Duration,
+}
+
+/// One attempt to get a record through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// Index into the clients of the plan.
+    pub client: usize,
+    pub shape: Shape,
+    /// Counts from 1.
+    pub number: u32,
+    /// The time at which the first attempt should be sent.
+    pub intended: Duration,
+    /// The time at which this attempt should be sent.
+    pub due: Duration,
+}
+
+/// The topic that a record came out of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Admitted,
+    /// The dead-letter topic, with the reason.
+    Rejected(String),
+}
+
+/// The time at which a record came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArrivalTime {
+    /// The append time of the broker, if the topic keeps it.
+    pub appended: Option<Duration>,
+    /// The time at which the watcher read the record.
+    pub read: Duration,
+}
+
+impl ArrivalTime {
+    /// Returns the more exact of both times.
+    pub fn best(&self) -> Duration {
+        self.appended.unwrap_or(self.read)
+    }
+}
+
+/// What is known of one attempt.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    attempt: Attempt,
+    place: Option<Place>,
+    /// The producer refused the record or gave it up.
+    undelivered: bool,
+    /// The record came out, or is known to be lost.
+    closed: bool,
+}
+
+impl Entry {
+    fn is_waiting(&self) -> bool {
+        !self.closed && !self.undelivered
+    }
+}
+
+/// Counts of one client. `sent` is always the sum of admitted, rejected, waiting, lost and not acknowledged.
+#[derive(Debug, Clone, Default)]
+pub struct Counts {
+    /// All attempts.
+    pub sent: u64,
+    /// Second and further attempts.
+    pub retries: u64,
+    pub admitted: u64,
+    /// Rejected attempts by reason.
+    pub rejected: BTreeMap<String, u64>,
+    /// Attempts that did not come out yet.
+    pub waiting: u64,
+    /// Attempts that the throttler completed without an output.
+    pub lost: u64,
+    /// Attempts that the source topic may or may not have, and that did not come out.
+    pub not_acknowledged: u64,
+    /// Further outputs of attempts that had come out before.
+    pub duplicated: u64,
+    /// Times from the intended time of the first attempt until the record came out of the target.
+    pub delays: Delays,
+    pub last_admitted: Duration,
+}
+
+impl Counts {
+    /// Sums up the rejections of all reasons.
+    pub fn rejected_total(&self) -> u64 {
+        self.rejected.values().sum()
+    }
+
+    /// Adds the counts of another client.
+    fn add(&mut self, other: &Counts) {
+        self.sent += other.sent;
+        self.retries += other.retries;
+        self.admitted += other.admitted;
+        for (reason, count) in &other.rejected {
+            *self.rejected.entry(reason.clone()).or_default() += count;
+        }
+        self.waiting += other.waiting;
+        self.lost += other.lost;
+        self.not_acknowledged += other.not_acknowledged;
+        self.duplicated += other.duplicated;
+        self.delays.add(&other.delays);
+        self.last_admitted = self.last_admitted.max(other.last_admitted);
+    }
+}
+
+/// The account of a run.
+#[derive(Debug)]
+pub struct Account {
+    pub plan: Plan,
+    /// Counts of each client, in the order of the plan.
+    pub clients: Vec<Counts>,
+    pub series: Series,
+    /// How much later than due records were sent.
+    pub lateness: Delays,
+    /// The times at which records of this run were admitted, in no order.
+    pub admitted_at: Vec<Duration>,
+    /// The times at which records of other producers were admitted, in no order.
+    pub foreign_at: Vec<Duration>,
+    /// Every admitted record has the append time of its broker.
+    pub by_append_time: bool,
+    /// Records that came out before they were due: the clocks differ.
+    pub before_due: u64,
+    /// All first attempts are sent.
+    pub played: bool,
+    /// Attempts that may still come out.
+    pub open: u64,
+    /// The reason why the last undelivered record was not delivered.
+    pub last_failure: Option<String>,
+    entries: Vec<Entry>,
+}
+
+impl Account {
+    /// Opens the account of a plan.
+    pub fn new(plan: Plan) -> Account {
+        let clients = vec![Counts::default(); plan.clients.len()];
+        let series = Series::new(clients.len(), plan.length);
+        Account {
+            plan,
+            clients,
+            series,
+            lateness: Delays::default(),
+            admitted_at: Vec::new(),
+            foreign_at: Vec::new(),
+            by_append_time: true,
+            before_due: 0,
+            played: false,
+            open: 0,
+            last_failure: None,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Sums up the counts of all clients.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        self.clients.iter().for_each(|client| total.add(client));
+        total
+    }
+
+    /// Lists the delivered attempts that did not come out: number, topic of the client, place.
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, usize, Place)> {
+        let entries = self.entries.iter().enumerate().filter(|(_, entry)| entry.is_waiting());
+        entries
+            .filter_map(|(number, entry)| Some((number, self.plan.clients[entry.attempt.client].topic, entry.place?)))
+    }
+
+    /// Applies an event. Returns the next attempt, if a record was rejected and its client retries.
+    pub fn apply(&mut self, event: &Event) -> Option<Attempt> {
+        match event {
+            Event::Sent(sent) => self.sent(*sent),
+            Event::Delivered { number, place } => self.entries.get_mut(*number)?.place = Some(*place),
+            Event::Undelivered { number, reason } => self.undelivered(*number, reason),
+            Event::Arrived { number, outcome, at } => return self.arrived(*number, outcome, *at),
+            Event::Foreign { at } => self.foreign_at.push(at.best()),
+            Event::Played => self.played = true,
+        }
+        None
+    }
+
+    /// Counts a waiting attempt as lost: the throttler completed it without an output.
+    pub fn lose(&mut self, number: usize) {
+        if let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.is_waiting()) {
+            let counts = &mut self.clients[entry.attempt.client];
+            (counts.waiting, counts.lost) = (counts.waiting - 1, counts.lost + 1);
+            entry.closed = true;
+            self.open -= 1;
+        }
+    }
+
+    fn sent(&mut self, Sent { attempt, at }: Sent) {
+        self.entries.push(Entry { attempt, place: None, undelivered: false, closed: false });
+        let counts = &mut self.clients[attempt.client];
+        counts.sent += 1;
+        counts.retries += u64::from(attempt.number > 1);
+        counts.waiting += 1;
+        self.open += 1;
+        self.lateness.record(at.saturating_sub(attempt.due));
+        self.series.at(at).clients[attempt.client].sent += 1;
+    }
+
+    fn undelivered(&mut self, number: usize, reason: &str) {
+        self.last_failure = Some(reason.to_owned());
+        let Some(entry) = self.entries.get_mut(number).filter(|entry| !entry.undelivered) else { return };
+        entry.undelivered = true;
+        if !entry.closed {
+            let counts = &mut self.clients[entry.attempt.client];
+            (counts.waiting, counts.not_acknowledged) = (counts.waiting - 1, counts.not_acknowledged + 1);
+            self.open -= 1;
+        }
+    }
+
+    fn arrived(&mut self, number: usize, outcome: &Outcome, at: ArrivalTime) -> Option<Attempt> {
+        let entry = self.entries.get_mut(number)?;
+        let attempt = entry.attempt;
+        let counts = &mut self.clients[attempt.client];
+        if *outcome == Outcome::Admitted {
+            // A duplicate takes capacity of the service, too.
+            self.admitted_at.push(at.best());
+            self.by_append_time &= at.appended.is_some();
+        }
+        if std::mem::replace(&mut entry.closed, true) {
+            counts.duplicated += 1;
+            return None;
+        }
+        if entry.undelivered {
+            counts.not_acknowledged -= 1;
+        } else {
+            counts.waiting -= 1;
+            self.open -= 1;
+        }
+        let bucket = self.series.at(at.best());
+        let Outcomes { admitted, rejected, .. } = &mut bucket.clients[attempt.client];
+        match outcome {
+            Outcome::Admitted => {
+                let delay = at.best().saturating_sub(attempt.intended);
+                *admitted += 1;
+                bucket.delays.record(delay);
+                counts.admitted += 1;
+                counts.delays.record(delay);
+                counts.last_admitted = counts.last_admitted.max(at.best());
+                self.before_due += u64::from(at.best() + CLOCK_TOLERANCE < attempt.intended);
+                None
+            }
+            Outcome::Rejected(reason) => {
+                *rejected += 1;
+                *counts.rejected.entry(reason.clone()).or_default() += 1;
+                let wait = self.plan.clients[attempt.client].retry?.wait_after(attempt.number)?;
+                Some(Attempt { number: attempt.number + 1, due: at.read + wait, ..attempt })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

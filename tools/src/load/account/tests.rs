@@ -1,0 +1,100 @@
+//! Properties of the account: it adds up, whatever happens.
+
+use proptest::prelude::*;
+
+use super::super::plan::tests::plan;
+use super::*;
+
+const TWO: &str = "[[client]]\nid = \"a\"\nretry = { backoff = \"1s\", attempts = 3 }\n[[client.phase]]\n\
+                   kind = \"burst\"\nrecords = 1\n[[client]]\nid = \"b\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 1\n";
+
+fn sent(client: usize, number: u32) -> Event {
+    let second = Duration::from_secs(1);
+    let shape = Shape { value_bytes: 1, key: 0 };
+    Event::Sent(Sent { attempt: Attempt { client, shape, number, intended: second, due: second }, at: second })
+}
+
+fn at(ms: u64) -> ArrivalTime {
+    let time = Duration::from_millis(ms);
+    ArrivalTime { appended: Some(time), read: time }
+}
+
+fn admitted(number: usize, ms: u64) -> Event {
+    Event::Arrived { number, outcome: Outcome::Admitted, at: at(ms) }
+}
+
+fn rejected(number: usize, ms: u64) -> Event {
+    Event::Arrived { number, outcome: Outcome::Rejected("queue_full".to_owned()), at: at(ms) }
+}
+
+/// The account after these events, and the last retry.
+fn after(events: &[Event]) -> (Account, Option<Attempt>) {
+    let mut account = Account::new(plan(TWO));
+    let retry = events.iter().map(|event| account.apply(event)).last().flatten();
+    (account, retry)
+}
+
+#[test]
+fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
+    let (mut account, retry) = after(&[sent(0, 1), rejected(0, 1_500)]);
+    let retry = retry.unwrap();
+    assert_eq!((retry.number, retry.due.as_millis()), (2, 2_500));
+    account.apply(&Event::Sent(Sent { attempt: retry, at: retry.due }));
+    assert_eq!(account.apply(&admitted(1, 3_000)), None);
+    let counts = &account.clients[0];
+    assert_eq!((counts.sent, counts.retries, counts.admitted, counts.rejected["queue_full"]), (2, 1, 1, 1));
+    assert!((counts.delays.quantile(0.5) - 2.0).abs() < 0.01);
+}
+
+#[test]
+fn attempts_end_and_other_clients_never_retry() {
+    assert_eq!(after(&[sent(0, 3), rejected(0, 2_000)]).1, None);
+    let (account, retry) = after(&[sent(1, 1), rejected(0, 2_000)]);
+    assert_eq!((account.open, retry), (0, None));
+}
+
+#[test]
+fn duplicates_are_counted_and_admitted_ones_count_in_the_window() {
+    let (account, _) = after(&[sent(1, 1), admitted(0, 1_100), rejected(0, 1_200), admitted(0, 1_300)]);
+    let counts = &account.clients[1];
+    assert_eq!((counts.admitted, counts.duplicated, account.admitted_at.len()), (1, 2, 2));
+}
+
+#[test]
+fn clocks_that_differ_are_noticed() {
+    let (account, _) = after(&[sent(1, 1), sent(1, 1), admitted(0, 999), admitted(1, 900)]);
+    assert_eq!((account.before_due, account.clients[1].delays.quantile(1.0)), (1, 0.0));
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let number = 0..12_usize;
+    let place = Place { partition: 0, offset: 5 };
+    prop_oneof![
+        4 => (0..2_usize, 1..4_u32).prop_map(|(client, attempt)| sent(client, attempt)),
+        2 => number.clone().prop_map(move |number| Event::Delivered { number, place }),
+        1 => number.clone().prop_map(|number| Event::Undelivered { number, reason: "gone".to_owned() }),
+        3 => (number.clone(), 0..5_000_u64).prop_map(|(number, ms)| admitted(number, ms)),
+        3 => (number, 0..5_000_u64).prop_map(|(number, ms)| rejected(number, ms)),
+        1 => (0..5_000_u64).prop_map(|ms| Event::Foreign { at: at(ms) }),
+        1 => Just(Event::Played),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_records_sent_are_the_sum_of_their_outcomes(
+        events in prop::collection::vec(event(), 0..60),
+        lost: Vec<usize>,
+    ) {
+        let (mut account, _) = after(&events);
+        lost.into_iter().for_each(|number| account.lose(number % 12));
+        let total = account.total();
+        for counts in account.clients.iter().chain([&total]) {
+            let others = counts.waiting + counts.lost + counts.not_acknowledged;
+            prop_assert_eq!(counts.sent, counts.admitted + counts.rejected_total() + others);
+            prop_assert_eq!(counts.delays.count(), counts.admitted);
+        }
+        prop_assert_eq!(account.open, total.waiting);
+        prop_assert!(account.waiting().count() as u64 <= total.waiting);
+    }
+}

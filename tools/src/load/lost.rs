@@ -1,0 +1,118 @@
+//! Tells records that were lost from records that still wait.
+//!
+//! The throttler commits which source records it has completed. A completed record that is in neither topic is lost.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use watermaster_core::map;
+use watermaster_core::tracker::Tracker;
+use watermaster_kafka::KafkaError;
+use watermaster_kafka::load::{Place, committed};
+use watermaster_kafka::record::SourceIndex;
+use watermaster_settings::{Kafka, Service};
+
+use super::account::Account;
+
+/// A source and one of its partitions.
+type SourcePartition = (SourceIndex, i32);
+/// A committed offset with its metadata.
+type Committed = (SourcePartition, i64, Vec<u8>);
+
+/// How long the coordinator of the group may take.
+const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The completed records of the group are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum CompletedError {
+    #[error("the completed records of {group} could not be read: {source}")]
+    Unread { group: String, source: KafkaError },
+    #[error("{group} has an offset that watermaster did not commit: {source}")]
+    Foreign { group: String, source: map::DecodeError },
+}
+
+/// Counts as lost the waiting records that the group of the service has completed.
+pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(), CompletedError> {
+    let mut partitions: Vec<_> = account.waiting().filter_map(|(_, topic, place)| partition_of(topic, place)).collect();
+    partitions.sort();
+    partitions.dedup();
+    if partitions.is_empty() {
+        return Ok(());
+    }
+    let group = format!("{}.{}", kafka.group_id, service.name);
+    match committed(kafka, &group, &account.plan.topics, &partitions, COORDINATOR_TIMEOUT) {
+        Ok(committed) => judge(committed, account).map_err(|source| CompletedError::Foreign { group, source }),
+        Err(source) => Err(CompletedError::Unread { group, source }),
+    }
+}
+
+/// Counts as lost the waiting records that the offset or the map of their partition records as completed.
+fn judge(committed: Vec<Committed>, account: &mut Account) -> Result<(), map::DecodeError> {
+    let mut completed = HashMap::new();
+    for (partition, offset, metadata) in committed {
+        let map = map::decode(offset, &metadata)?;
+        completed.insert(partition, Tracker::restore(offset, &map.completed));
+    }
+    let waiting: Vec<_> = account.waiting().collect();
+    for (number, topic, place) in waiting {
+        let tracker = partition_of(topic, place).and_then(|partition| completed.get(&partition));
+        if tracker.is_some_and(|tracker| tracker.is_completed(place.offset)) {
+            account.lose(number);
+        }
+    }
+    Ok(())
+}
+
+fn partition_of(topic: usize, place: Place) -> Option<SourcePartition> {
+    Some((SourceIndex(u16::try_from(topic).ok()?), place.partition))
+}
+
+#[cfg(test)]
+mod tests {
+    use watermaster_core::map::MapBudget;
+
+    use super::super::account::{Attempt, Event, Sent};
+    use super::super::plan::tests::plan;
+    use super::super::schedule::Shape;
+    use super::*;
+
+    /// An account with waiting records at these offsets of partition 3.
+    fn waiting_at(offsets: &[i64]) -> Account {
+        let mut account =
+            Account::new(plan("[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 1\n"));
+        for (number, offset) in offsets.iter().enumerate() {
+            let (shape, at) = (Shape { value_bytes: 1, key: 0 }, Duration::ZERO);
+            let attempt = Attempt { client: 0, shape, number: 1, intended: at, due: at };
+            account.apply(&Event::Sent(Sent { attempt, at }));
+            account.apply(&Event::Delivered { number, place: Place { partition: 3, offset: *offset } });
+        }
+        account
+    }
+
+    /// The commit of a group that has completed all offsets below 10, and 12.
+    fn committed() -> (i64, Vec<u8>) {
+        let mut tracker = Tracker::new(10);
+        (10..=12).for_each(|offset| _ = tracker.observe(offset));
+        tracker.complete(12);
+        let text = map::encode(MapBudget::default(), &tracker, 1_000, &[]).unwrap();
+        (tracker.base(), text.into_bytes())
+    }
+
+    #[test]
+    fn completed_records_that_did_not_come_out_are_lost() {
+        let mut account = waiting_at(&[9, 10, 11, 12, 13]);
+        let (offset, metadata) = committed();
+        judge(vec![((SourceIndex(0), 3), offset, metadata.clone())], &mut account).unwrap();
+        assert_eq!((account.total().lost, account.total().waiting), (2, 3));
+        let mut elsewhere = waiting_at(&[9]);
+        judge(vec![((SourceIndex(0), 2), offset, metadata)], &mut elsewhere).unwrap();
+        assert_eq!((elsewhere.total().lost, elsewhere.total().waiting), (0, 1));
+    }
+
+    #[test]
+    fn foreign_offsets_are_an_error() {
+        let mut account = waiting_at(&[9]);
+        assert!(judge(vec![((SourceIndex(0), 3), 10, b"other".to_vec())], &mut account).is_err());
+        assert_eq!(account.total().lost, 0);
+    }
+}

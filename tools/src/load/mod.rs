@@ -1,0 +1,252 @@
+//! `watermaster load`: sends a scenario to the source topics of a running Watermaster and accounts for every record.
+//!
+//! Open loop: the seed fixes in advance when each record is sent.
+//!
+//! - [`scenario`]: the file; `plan`: the scenario fitted to a service; `profile`, `schedule`, `random`: the time of each record
+//! - `session`: the threads of a run; `send`: the one that sends; `watch`: the one that reads back; `stamp`: how both
+//!   recognise a record
+//! - `account`: the outcome of every record; `series`: the same over time; `lost`: the records that never came out
+//! - `progress`: a line on stderr from time to time; [`report`]: the result
+
+pub(crate) mod account;
+mod lost;
+pub(crate) mod plan;
+mod profile;
+mod progress;
+mod random;
+pub mod report;
+pub mod scenario;
+pub(crate) mod schedule;
+mod send;
+mod series;
+pub(crate) mod session;
+mod stamp;
+mod watch;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use watermaster_kafka::load::OpenError;
+use watermaster_settings::config::ConfigErrors;
+use watermaster_settings::{Kafka, Service};
+
+use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::signals::{self, Interrupts, SignalError};
+use account::Event;
+use plan::Plan;
+use progress::Progress;
+use report::{Ended, Facts, Report, html, text};
+use scenario::Scenario;
+use session::{Session, SessionError};
+
+/// How long no record may come out before the run ends, unless three cycles are longer. A crashed instance holds a
+/// `read_committed` reader back for less time.
+const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest wait for an event before other conditions are checked.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
+
+const EXAMPLES: &str = "\
+Examples:
+  watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
+  watermaster load --config watermaster.toml --scenario steady.toml --seconds 20 --report r.html
+  watermaster load --config watermaster.toml --scenario steady.toml --output json | jq .totals
+
+Sends to the source topics of a running Watermaster, reads its target and dead-letter topic back,
+and reports. The scenario and the seed fix when each record is sent, whatever the throttler does
+(open loop); a delay counts from when a record should have been sent. Topics, brokers and properties
+are those of the configuration. The records are real: the service behind the target gets them.
+
+An example of a scenario (docs/load.md explains all keys):
+
+  [[client]]
+  id = \"credit-card\"
+  retry = { backoff = \"500ms\", attempts = 5 }   # rejected records are sent again
+  [[client.phase]]
+  kind = \"campaign\"                             # or steady, ramp, burst
+  base = 5                                      # records per second …
+  peak = \"400%\"                                 # … or a part of the service's capacity
+  plateau = \"30s\"
+
+Exits with 0 if no record was lost or duplicated and the promise was not broken, else with 70; with
+78 also when the scenario is invalid or a topic is missing, with 69 when no broker answers. Ctrl-c
+ends the sending, a second one the reading.";
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The clients, and what each of them sends when (TOML)
+    #[arg(long, value_name = "FILE")]
+    scenario: PathBuf,
+    /// The service to load; may be omitted if the configuration has only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Stretch or shorten the scenario to this many seconds, at the same rates: 1 to 604800
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    seconds: Option<u64>,
+    /// Replace the scenario's seed: other arrivals and sizes at the same rates
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=i64::MAX as u64))]
+    seed: Option<u64>,
+    #[command(flatten)]
+    output: OutputArg,
+    /// Also write the report as an HTML page with plots, which needs no network
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Send only: don't read target and dead-letter topic (rejected records are not retried then)
+    #[arg(long)]
+    no_read_back: bool,
+}
+
+/// A run fails before there is a report, or its report can't be written.
+#[derive(Debug, thiserror::Error)]
+enum LoadError {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error("error: the scenario {} can't be read: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("error: --service: there is no {name:?}; the configuration has {known}")]
+    UnknownService { name: String, known: String },
+    #[error("error: --service is needed: the configuration has {known}")]
+    ServiceNeeded { known: String },
+    #[error("error: the report {} can't be written: {source}", path.display())]
+    Unwritable { path: PathBuf, source: io::Error },
+    #[error("error: {}", with_source(.0))]
+    Session(#[from] SessionError),
+    #[error("error: {}", with_source(.0))]
+    Signals(#[from] SignalError),
+}
+
+/// Appends the cause of an error, if there is one.
+pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
+impl LoadError {
+    fn exit(&self) -> Exit {
+        match self {
+            LoadError::Config(_) | LoadError::Unreadable { .. } => Exit::Config,
+            LoadError::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
+            LoadError::Session(SessionError::Open(_)) => Exit::Config,
+            LoadError::UnknownService { .. } | LoadError::ServiceNeeded { .. } | LoadError::Unwritable { .. } => {
+                Exit::Usage
+            }
+            LoadError::Session(_) | LoadError::Signals(_) => Exit::Stopped,
+        }
+    }
+}
+
+/// Plays the scenario and prints the report.
+pub fn run(args: &LoadArgs) -> Exit {
+    match play(args) {
+        Ok(report) if report.ok => Exit::Done,
+        Ok(_) => Exit::Stopped,
+        Err(error) => fail(error.exit(), &error),
+    }
+}
+
+fn play(args: &LoadArgs) -> Result<Report, LoadError> {
+    let settings = args.file.load()?.settings;
+    let mut scenario = read(&args.scenario)?;
+    scenario.seed = args.seed.unwrap_or(scenario.seed);
+    if let Some(seconds) = args.seconds {
+        scenario = scenario.stretched(Duration::from_secs(seconds));
+    }
+    let service = choose(&settings.services, args.service.as_deref())?;
+    if let Some(path) = &args.report {
+        // A report that can't be written is better found out now than after minutes.
+        write(path, "")?;
+    }
+    let plan = Plan::new(&scenario, service)?;
+    let report = measure(&settings.kafka, service, plan, !args.no_read_back, &signals::listen()?)?;
+    match args.output.format {
+        Output::Text => print(text(&report)),
+        Output::Json => print_json(&report),
+    }
+    if let Some(path) = &args.report {
+        write(path, &html(&report))?;
+        eprintln!("report: {}", path.display());
+    }
+    Ok(report)
+}
+
+fn read(path: &Path) -> Result<Scenario, LoadError> {
+    let unreadable = |source| LoadError::Unreadable { path: path.to_owned(), source };
+    Ok(Scenario::parse(&std::fs::read_to_string(path).map_err(unreadable)?, path)?)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), LoadError> {
+    std::fs::write(path, text).map_err(|source| LoadError::Unwritable { path: path.to_owned(), source })
+}
+
+fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, LoadError> {
+    let known = || services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ");
+    match (name, services) {
+        (Some(name), _) => {
+            let found = services.iter().find(|service| service.name == name);
+            found.ok_or_else(|| LoadError::UnknownService { name: name.to_owned(), known: known() })
+        }
+        (None, [only]) => Ok(only),
+        (None, _) => Err(LoadError::ServiceNeeded { known: known() }),
+    }
+}
+
+/// Sends the plan and reports the outcome. An interrupt ends the sending, a second one the reading.
+fn measure(
+    kafka: &Kafka,
+    service: &Service,
+    plan: Plan,
+    read_back: bool,
+    interrupts: &Interrupts,
+) -> Result<Report, SessionError> {
+    let mut session = Session::start(kafka, service, plan, read_back)?;
+    let patience = NO_PROGRESS_TIMEOUT.max(service.policy.cycle * 3);
+    let (ended, sending) = watch(&mut session, read_back, patience, interrupts);
+    let (run, start) = (session.run.clone(), session.start);
+    let mut account = session.finish()?;
+    let unknown = if read_back { lost::find(kafka, service, &mut account).err() } else { None };
+    let total = start.instant.elapsed();
+    let facts = Facts { run, started_us: start.epoch_us, ended, sending, total, unknown };
+    Ok(Report::new(&account, kafka, service, facts))
+}
+
+/// Applies events until every record is accounted for or no more come out. Also returns how long the sending took.
+fn watch(session: &mut Session, read_back: bool, patience: Duration, interrupts: &Interrupts) -> (Ended, Duration) {
+    let mut progress = Progress::new(read_back);
+    let mut last_progress = Instant::now();
+    let (mut interrupted, mut sending) = (false, Duration::ZERO);
+    loop {
+        let event = session.next_event(EVENT_TIMEOUT);
+        if matches!(&event, Ok(event) if !matches!(event, Event::Foreign { .. })) {
+            last_progress = Instant::now();
+        }
+        let now = session.start.instant.elapsed();
+        progress.update(now, &session.account);
+        if !interrupted && !session.account.played {
+            sending = now;
+        }
+        if interrupts.try_recv().is_ok() {
+            if interrupted || !read_back {
+                return (Ended::Interrupted, sending);
+            }
+            eprintln!("interrupted: sending stops; interrupt again to stop reading, too");
+            interrupted = true;
+            session.stop_sending();
+        }
+        let open = session.account.open;
+        let is_over = !session.is_sending() && (open == 0 || !read_back || last_progress.elapsed() > patience);
+        if is_over || event == Err(RecvTimeoutError::Disconnected) {
+            let ended = match (interrupted, read_back, open) {
+                (true, ..) => Ended::Interrupted,
+                (false, false, _) => Ended::NotReadBack,
+                (false, true, 0) => Ended::AccountedFor,
+                (false, true, _) => Ended::NoProgress,
+            };
+            return (ended, sending);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! A scenario fitted to a service: the topic of each client, where its records carry its id, and its rates per second.
+
+use std::time::Duration;
+
+use super::profile::Profile;
+use super::scenario::{Arrivals, ClientLoad, RetryPolicy, Scenario};
+use super::schedule::Shape;
+use watermaster_settings::config::{ConfigError, ConfigErrors, KeyPath};
+use watermaster_settings::{ClientFrom, Service, Source};
+
+/// The records to send.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub name: String,
+    pub description: String,
+    pub seed: u64,
+    /// From the start to the last phase's end.
+    pub length: Duration,
+    /// Source topics of the service.
+    pub topics: Vec<String>,
+    pub clients: Vec<Client>,
+}
+
+/// A client of the plan.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Client {
+    pub id: String,
+    /// Index into [`Plan::topics`].
+    pub topic: usize,
+    /// Where its records carry its id.
+    pub named_by: ClientFrom,
+    pub value_bytes: (u32, u32),
+    pub keys: u32,
+    pub arrivals: Arrivals,
+    pub profile: Profile,
+    pub retry: Option<RetryPolicy>,
+}
+
+impl Plan {
+    /// Fits a scenario to a service. The errors name every client that no source of the service admits.
+    pub fn new(scenario: &Scenario, service: &Service) -> Result<Plan, ConfigErrors> {
+        let per_second = service.policy.capacity as f64 / service.policy.cycle.as_secs_f64();
+        let mut errors = Vec::new();
+        let mut clients = Vec::new();
+        for (index, load) in scenario.clients.iter().enumerate() {
+            match source_of(load, service) {
+                Ok((topic, named_by)) => clients.push(Client {
+                    id: load.id.clone(),
+                    topic,
+                    named_by,
+                    value_bytes: load.value_bytes,
+                    keys: load.keys,
+                    arrivals: load.arrivals,
+                    profile: Profile::new(&load.phases, per_second),
+                    retry: load.retry,
+                }),
+                Err((key, problem, allowed)) => {
+                    let service = Some(service.name.clone());
+                    let key = KeyPath::default().child("client").element(index).child(key);
+                    errors.push(ConfigError { key, service, problem, allowed, origin: load.origin.clone() });
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(ConfigErrors::new("scenario", errors));
+        }
+        Ok(Plan {
+            name: scenario.name.clone(),
+            description: scenario.description.clone(),
+            seed: scenario.seed,
+            length: scenario.length(),
+            topics: service.sources.iter().map(|source| source.topic.clone()).collect(),
+            clients,
+        })
+    }
+}
+
+impl Client {
+    /// Returns the key of a record.
+    pub fn key(&self, shape: Shape) -> Option<Vec<u8>> {
+        match self.named_by {
+            ClientFrom::Key => Some(self.id.clone().into_bytes()),
+            _ => (self.keys > 0).then(|| format!("{}-{}", self.id, shape.key).into_bytes()),
+        }
+    }
+
+    /// Returns the value of a record: JSON of the given size, truncated where the client id does not depend on it.
+    pub fn value(&self, shape: Shape, number: usize) -> Vec<u8> {
+        let size = shape.value_bytes as usize;
+        let named = if let ClientFrom::Json(path) = &self.named_by { json(path, &self.id) } else { String::new() };
+        let mut value = format!("{{{named}\"loadNumber\":{number},\"loadFiller\":\"").into_bytes();
+        value.resize(value.len().max(size.saturating_sub(END.len())), b'x');
+        value.extend(END);
+        if named.is_empty() {
+            value.truncate(size);
+        }
+        value
+    }
+
+    /// Returns the header that names the client, if a header does.
+    pub fn header(&self) -> Option<(&str, &str)> {
+        match &self.named_by {
+            ClientFrom::Header(name) => Some((name, &self.id)),
+            _ => None,
+        }
+    }
+}
+
+/// The end of each value.
+const END: &[u8] = b"\"}";
+
+/// Returns the member of an object, with a comma after it, in which the JSON pointer finds the client.
+fn json(path: &[String], client: &str) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let mut inner = quoted(client);
+    for (depth, name) in path.iter().enumerate().rev() {
+        inner = format!("{}:{inner}", quoted(name));
+        if depth > 0 {
+            inner = format!("{{{inner}}}");
+        }
+    }
+    format!("{inner},")
+}
+
+/// No source of the service admits the client: key, problem, allowed values.
+type NotAdmitted = (&'static str, String, String);
+
+/// Finds the source that a client sends to, and where its records carry its id there.
+fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, ClientFrom), NotAdmitted> {
+    let sources = || service.sources.iter().enumerate();
+    let ways = || service.sources.iter().map(|source| source.topic.as_str()).collect::<Vec<_>>().join(" or ");
+    let cannot = |source: &Source| {
+        let problem = format!("{:?} can't tell there that the client is {:?}", source.topic, load.id);
+        ("topic", problem, "a source whose client is this one, or a client_from with header, json or key".to_owned())
+    };
+    if let Some(topic) = &load.topic {
+        let found = sources().find(|(_, source)| source.topic == *topic);
+        let (index, source) = found.ok_or_else(|| ("topic", format!("is {topic:?}, no source of it"), ways()))?;
+        return named_by(&service.client_from, source, &load.id).map(|way| (index, way)).ok_or_else(|| cannot(source));
+    }
+    let usable = |(index, source): (usize, &Source)| Some((index, named_by(&service.client_from, source, &load.id)?));
+    let admits = |source: &Source| source.allowed_clients.as_ref().is_none_or(|allowed| allowed.contains(&load.id));
+    let own = sources().filter(|(_, source)| source.client.as_deref() == Some(&load.id)).find_map(usable);
+    let named = || sources().filter(|(_, source)| source.allowed_clients.is_some() && admits(source)).find_map(usable);
+    let open = || sources().filter(|(_, source)| admits(source)).find_map(usable);
+    own.or_else(named).or_else(open).ok_or_else(|| {
+        let problem = format!("is {:?}, which no source admits", load.id);
+        let mut known: Vec<_> = sources().filter_map(|(_, source)| source.allowed_clients.clone()).flatten().collect();
+        known.extend(sources().filter_map(|(_, source)| source.client.clone()));
+        known.sort();
+        known.dedup();
+        ("id", problem, format!("one of {}; or name a topic, to see it rejected", known.join(", ")))
+    })
+}
+
+/// Returns the first rule of `client_from` that applies to this source, if it can yield `client`.
+fn named_by(ways: &[ClientFrom], source: &Source, client: &str) -> Option<ClientFrom> {
+    let applies = |way: &&ClientFrom| **way != ClientFrom::Topic || source.client.is_some();
+    let way = ways.iter().find(applies)?;
+    (*way != ClientFrom::Topic || source.client.as_deref() == Some(client)).then(|| way.clone())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use watermaster_settings::client_id::{Fields, HeaderLookup, Identity, identify};
+    use watermaster_settings::config::Config;
+
+    /// A service that takes 100 records per second.
+    pub fn service(client_from: &str, sources: &str) -> Service {
+        let text = format!(
+            "[[service]]\nname = \"kyc\"\ntarget = \"out\"\ndead_letter = \"dead\"\ncapacity = 1000\ncycle = \"10s\"\n\
+             client_from = {client_from}\n{sources}"
+        );
+        Config::parse(&text, Path::new("w.toml"), [], watermaster_kafka::PROPERTY_RULES)
+            .unwrap()
+            .settings
+            .services
+            .remove(0)
+    }
+
+    /// The plan of a scenario at a service with one open source.
+    pub fn plan(scenario: &str) -> Plan {
+        let scenario = Scenario::parse(scenario, Path::new("s.toml")).unwrap();
+        Plan::new(&scenario, &service("[\"header:client-id\"]", OPEN)).unwrap()
+    }
+
+    const OPEN: &str = "[[service.source]]\ntopic = \"in\"\n";
+    const TWO: &str = "[[service.source]]\ntopic = \"first\"\nclient = \"a\"\nallowed_clients = [\"a\"]\n\
+                       [[service.source]]\ntopic = \"second\"\nclient = \"b\"\n";
+
+    fn load(id: &str, topic: Option<&str>) -> Scenario {
+        let topic = topic.map(|topic| format!("topic = {topic:?}\n")).unwrap_or_default();
+        let phase = "[[client.phase]]\nkind = \"steady\"\nrate = \"50%\"\nfor = \"10s\"\n";
+        Scenario::parse(&format!("[[client]]\nid = {id:?}\n{topic}{phase}"), Path::new("s.toml")).unwrap()
+    }
+
+    fn entrance_of(
+        client_from: &str,
+        sources: &str,
+        id: &str,
+        topic: Option<&str>,
+    ) -> Result<(String, ClientFrom), String> {
+        let plan = Plan::new(&load(id, topic), &service(client_from, sources)).map_err(|errors| errors.to_string())?;
+        let client = &plan.clients[0];
+        Ok((plan.topics[client.topic].clone(), client.named_by.clone()))
+    }
+
+    #[test]
+    fn a_client_finds_its_source() {
+        let header = || ClientFrom::Header("id".to_owned());
+        let first = |way| Ok(("first".to_owned(), way));
+        let second = |way| Ok(("second".to_owned(), way));
+        assert_eq!(entrance_of("[\"header:id\"]", TWO, "a", None), first(header()));
+        assert_eq!(entrance_of("[\"header:id\"]", TWO, "b", None), second(header()));
+        assert_eq!(entrance_of("[\"header:id\"]", TWO, "c", None), second(header()));
+        assert_eq!(entrance_of("[\"header:id\"]", TWO, "c", Some("first")), first(header()));
+        assert_eq!(entrance_of("[\"topic\", \"header:id\"]", TWO, "b", None), second(ClientFrom::Topic));
+        assert_eq!(entrance_of("[\"key\", \"topic\"]", TWO, "b", None), second(ClientFrom::Key));
+    }
+
+    #[test]
+    fn a_client_without_a_source_is_an_error() {
+        let told = |from, id, topic| entrance_of(from, TWO, id, topic).unwrap_err();
+        let error = told("[\"topic\"]", "c", None);
+        assert!(error.contains("client[0].id (service kyc)") && error.contains("one of a, b"), "{error}");
+        assert!(error.contains("s.toml:1"), "{error}");
+        assert!(told("[\"topic\"]", "c", Some("second")).contains("can't tell there"));
+        assert!(told("[\"topic\"]", "a", Some("third")).contains("allowed: first or second"));
+    }
+
+    #[test]
+    fn percents_are_of_the_capacity_per_second() {
+        let plan = Plan::new(&load("a", None), &service("[\"key\"]", OPEN)).unwrap();
+        assert_eq!(plan.clients[0].profile.total, 500.0);
+    }
+
+    struct Sent<'a>(Option<(&'a str, &'a str)>, Option<Vec<u8>>, Vec<u8>);
+
+    impl Fields for Sent<'_> {
+        fn header(&self, name: &str) -> HeaderLookup<'_> {
+            let value = self.0.filter(|(found, _)| *found == name).map(|(_, value)| value.as_bytes());
+            value.map_or(HeaderLookup::Absent, |value| HeaderLookup::Once(Some(value)))
+        }
+
+        fn key(&self) -> Option<&[u8]> {
+            self.1.as_deref()
+        }
+
+        fn value(&self) -> Option<&[u8]> {
+            Some(&self.2)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_throttler_finds_the_client(
+            id in "[a-zA-Z0-9 \"\\\\é]{1,20}",
+            way in prop::sample::select(vec!["header:x", "json:/a~1b/c", "json:/client", "key", "topic"]),
+            value_bytes in 0..400_u32,
+        ) {
+            let sources = format!("[[service.source]]\ntopic = \"in\"\nclient = {}\n", serde_json::Value::from(id.as_str()));
+            let service = service(&format!("[{way:?}]"), &sources);
+            let mut scenario = load("a", None);
+            scenario.clients[0].id.clone_from(&id);
+            let plan = Plan::new(&scenario, &service).unwrap();
+            let client = &plan.clients[0];
+            let shape = Shape { value_bytes, key: 3 };
+            let value = client.value(shape, 17);
+            if !way.starts_with("json") {
+                prop_assert_eq!(value.len(), value_bytes as usize);
+            }
+            let sent = Sent(client.header(), client.key(shape), value);
+            let found = identify(&service.client_from, &sent, &service.sources[0]);
+            prop_assert!(matches!(&found, Identity::Client(name) if *name == id), "{found:?}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A scenario as written: what each client sends and when, independent of any service.
+//!
+//! `docs/load.md` describes the file; `plan` fits it to a service.
+
+mod phase;
+mod schema;
+
+use std::path::Path;
+use std::time::Duration;
+
+use watermaster_settings::client_id::MAX_CLIENT_BYTES;
+use watermaster_settings::config::{self, ConfigErrors, Origin};
+use watermaster_settings::reader::{FromText, Kind, Reader, Section, ValueError};
+use watermaster_settings::{choices, read_struct};
+
+pub use phase::Phase;
+
+/// A valid scenario.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    pub name: String,
+    /// A sentence about the scenario; may be empty.
+    pub description: String,
+    /// Fixes arrivals and sizes.
+    pub seed: u64,
+    /// At least one client; all ids differ.
+    pub clients: Vec<ClientLoad>,
+}
+
+/// The load of one client.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientLoad {
+    pub origin: Origin,
+    /// 1 to 128 bytes.
+    pub id: String,
+    /// The source topic; `None`: the first source that admits the client.
+    pub topic: Option<String>,
+    /// The smallest and the largest value, in bytes.
+    pub value_bytes: (u32, u32),
+    pub arrivals: Arrivals,
+    /// The number of different keys; 0: null keys.
+    pub keys: u32,
+    /// At least one phase; each follows the one before.
+    pub phases: Vec<Phase>,
+    pub retry: Option<RetryPolicy>,
+}
+
+choices! {
+    /// Distribution of records in time.
+    pub enum Arrivals {
+        /// Independent of each other, as from people.
+        Poisson = "poisson",
+        /// At equal distances, as from machines.
+        Even = "even",
+    }
+}
+
+/// A rate of sending.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rate {
+    /// Records per second.
+    PerSecond(f64),
+    /// A part of the capacity: 1.0 is all of it.
+    OfCapacity(f64),
+}
+
+impl Rate {
+    /// Returns the records per second, for a service that takes `capacity_per_second`.
+    pub fn per_second(self, capacity_per_second: f64) -> f64 {
+        match self {
+            Rate::PerSecond(rate) => rate,
+            Rate::OfCapacity(part) => part * capacity_per_second,
+        }
+    }
+}
+
+/// Parses records per second, or percents of the capacity.
+impl FromText for Rate {
+    fn from_text(text: &str, _: Kind) -> Result<Rate, ValueError> {
+        let (number, max, rate): (&str, f64, fn(f64) -> Rate) = match text.strip_suffix('%') {
+            None => (text, schema::MAX_RATE, Rate::PerSecond),
+            Some(percent) => (percent.trim(), schema::MAX_PERCENT, |percent| Rate::OfCapacity(percent / 100.0)),
+        };
+        let number = number.parse().map_err(|_| ValueError::NotDecimal)?;
+        if (0.0..=max).contains(&number) { Ok(rate(number)) } else { Err(ValueError::NotAllowed) }
+    }
+}
+
+/// How a client retries rejected records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The wait before the second attempt; doubled before each further attempt.
+    pub backoff: Duration,
+    /// The longest wait between two attempts.
+    pub max_backoff: Duration,
+    /// The number of all attempts, the first one included.
+    pub attempts: u32,
+}
+
+impl RetryPolicy {
+    /// Returns the wait after the attempt with this number (from 1) was rejected; `None` after the last attempt.
+    pub fn wait_after(&self, attempt: u32) -> Option<Duration> {
+        let doubled = 2_u32.checked_pow(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
+        (attempt < self.attempts).then(|| self.backoff.saturating_mul(doubled).min(self.max_backoff))
+    }
+}
+
+impl Scenario {
+    /// Reads the text of the file at `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Scenario, ConfigErrors> {
+        let reader = Reader::new(&schema::SCHEMA, text, path, [])?;
+        let scenario = scenario(&reader.root(), path);
+        Ok(reader.finish(scenario)?.value)
+    }
+
+    /// Returns the time from the first record to the end of the last phase.
+    pub fn length(&self) -> Duration {
+        let of_client = |client: &ClientLoad| client.phases.iter().map(Phase::length).sum();
+        self.clients.iter().map(of_client).max().unwrap_or_default()
+    }
+
+    /// Stretches or shortens all phases so that the scenario takes `length`, at the same rates.
+    pub fn stretched(mut self, length: Duration) -> Scenario {
+        let factor = length.as_secs_f64() / self.length().as_secs_f64().max(f64::MIN_POSITIVE);
+        let phases = self.clients.iter_mut().flat_map(|client| &mut client.phases);
+        phases.for_each(|phase| phase.stretch(factor));
+        self
+    }
+}
+
+fn scenario(root: &Section<'_>, path: &Path) -> Option<Scenario> {
+    let file_name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let tables = root.tables("client");
+    let clients: Vec<Option<ClientLoad>> = tables.iter().map(client).collect();
+    for (at, table) in tables.iter().enumerate() {
+        let id = |at: usize| clients[at].as_ref().map(|client| client.id.as_str());
+        if let Some(twin) = id(at).and_then(|own| (0..at).find(|&other| id(other) == Some(own))) {
+            table.refuse("id", format!("is the id of client[{twin}], too"), "a different id for each client");
+        }
+    }
+    read_struct!(Scenario {
+        [root => seed]
+        name: root.derived_text("name", Some(file_name), text),
+        description: root.text("description", text),
+        clients: clients.into_iter().collect(),
+    })
+}
+
+fn client(table: &Section<'_>) -> Option<ClientLoad> {
+    let phases: Vec<_> = table.tables("phase").iter().map(phase::read).collect();
+    let retry = table.table("retry");
+    read_struct!(ClientLoad {
+        [table => arrivals, keys]
+        origin: Some(table.section_origin()),
+        id: table.text("id", client_id),
+        topic: table.optional("topic", text),
+        value_bytes: value_bytes(table),
+        phases: phases.into_iter().collect(),
+        retry: if retry.is_written() { self::retry(&retry).map(Some) } else { Some(None) },
+    })
+}
+
+fn retry(table: &Section<'_>) -> Option<RetryPolicy> {
+    read_struct!(RetryPolicy { [table => backoff, max_backoff, attempts] })
+}
+
+fn text(text: &str) -> Result<String, ValueError> {
+    Ok(text.to_owned())
+}
+
+fn client_id(id: &str) -> Result<String, ValueError> {
+    if (1..=MAX_CLIENT_BYTES).contains(&id.len()) { text(id) } else { Err(ValueError::NotAllowed) }
+}
+
+/// Reads one size, or the smallest and the largest size.
+fn value_bytes(table: &Section<'_>) -> Option<(u32, u32)> {
+    let size = |text: &str| config::count(text, 0..=schema::MAX_VALUE_BYTES).map(|size| size as u32);
+    match table.list("value_bytes", size).flatten()?[..] {
+        [size] if !table.is_list("value_bytes") => Some((size, size)),
+        [least, most] if least <= most => Some((least, most)),
+        ref sizes => {
+            table.refuse("value_bytes", format!("is {sizes:?}"), schema::VALUE_BYTES);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! The state of the screen: the last answer, and the choices made by key.
+
+use std::time::Instant;
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::fetch::{Answer, ServiceStatus};
+use super::rates;
+use super::table::Sort;
+
+/// Rows that a page key scrolls.
+const PAGE: usize = 10;
+
+/// Whether to go on after a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    Continue,
+    Quit,
+}
+
+/// Whether the instance answers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Link {
+    /// The first answer is not there yet.
+    Asked,
+    Up,
+    Down {
+        since: Instant,
+        reason: String,
+    },
+}
+
+/// Everything that the screen shows.
+pub struct App {
+    pub url: String,
+    /// Distinguishes clients by colour instead of letters.
+    pub colour: bool,
+    /// The last answer.
+    pub services: Vec<ServiceStatus>,
+    pub link: Link,
+    pub sort: Sort,
+    pub help: bool,
+    /// The number of clients above the screen.
+    pub scroll: usize,
+    /// A name, since services may come and go.
+    chosen: Option<String>,
+    answered: Option<Instant>,
+}
+
+impl App {
+    /// Starts with an empty screen.
+    pub fn new(url: String, colour: bool) -> App {
+        App {
+            url,
+            colour,
+            services: Vec::new(),
+            link: Link::Asked,
+            sort: Sort::default(),
+            help: false,
+            scroll: 0,
+            chosen: None,
+            answered: None,
+        }
+    }
+
+    /// Takes over an answer. The last services stay if there is none.
+    pub fn receive(&mut self, answer: Answer) {
+        match answer.outcome {
+            Ok(mut services) => {
+                if let Some(before) = self.answered.replace(answer.at) {
+                    rates::add(&mut services, &self.services, answer.at.duration_since(before));
+                }
+                self.services = services;
+                self.link = Link::Up;
+            }
+            Err(error) => {
+                let since = if let Link::Down { since, .. } = self.link { since } else { answer.at };
+                self.link = Link::Down { since, reason: error.to_string() };
+            }
+        }
+    }
+
+    /// Carries out the command of a key.
+    pub fn handle_key(&mut self, key: KeyEvent) -> Flow {
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Flow::Quit,
+            KeyCode::Char('q') => return Flow::Quit,
+            KeyCode::Esc if self.help => self.help = false,
+            KeyCode::Esc => return Flow::Quit,
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Tab | KeyCode::Right => self.choose(1),
+            KeyCode::BackTab | KeyCode::Left => self.choose(self.services.len().saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll_to(self.scroll + 1),
+            KeyCode::Up | KeyCode::Char('k') => self.scroll = self.scroll.saturating_sub(1),
+            KeyCode::PageDown => self.scroll_to(self.scroll + PAGE),
+            KeyCode::PageUp => self.scroll = self.scroll.saturating_sub(PAGE),
+            KeyCode::Home => self.scroll = 0,
+            _ => {}
+        }
+        Flow::Continue
+    }
+
+    /// Returns the index of the service that is shown.
+    pub fn chosen(&self) -> usize {
+        let named = |name: &String| self.services.iter().position(|service| service.name == *name);
+        self.chosen.as_ref().and_then(named).unwrap_or(0)
+    }
+
+    fn choose(&mut self, further: usize) {
+        if !self.services.is_empty() {
+            let chosen = (self.chosen() + further) % self.services.len();
+            self.chosen = Some(self.services[chosen].name.clone());
+            self.scroll = 0;
+        }
+    }
+
+    fn scroll_to(&mut self, row: usize) {
+        let clients = self.services.get(self.chosen()).map_or(0, |service| service.clients.len());
+        self.scroll = row.min(clients.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::time::Duration;
+
+    use super::super::fetch::FetchError;
+    use super::super::fetch::tests::service;
+    use super::*;
+
+    /// A screen with these services, a second after the first answer.
+    pub fn app(names: &[&str], colour: bool) -> App {
+        let mut app = App::new("http://127.0.0.1:9464".to_owned(), colour);
+        let named = |name: &&str| ServiceStatus { name: (*name).to_owned(), ..service() };
+        let now: Vec<ServiceStatus> = names.iter().map(named).collect();
+        let mut before = now.clone();
+        for client in before.iter_mut().flat_map(|service| &mut service.clients) {
+            client.admitted -= 20;
+        }
+        let start = Instant::now();
+        app.receive(Answer { at: start, outcome: Ok(before) });
+        app.receive(Answer { at: start + Duration::from_secs(1), outcome: Ok(now) });
+        app
+    }
+
+    fn press(app: &mut App, codes: &[KeyCode]) -> Flow {
+        codes.iter().map(|code| app.handle_key(KeyEvent::from(*code))).last().unwrap()
+    }
+
+    #[test]
+    fn keys_choose_services_in_both_directions() {
+        let mut app = app(&["a", "b", "c"], false);
+        let chosen = [KeyCode::Tab, KeyCode::Right, KeyCode::Tab, KeyCode::Left, KeyCode::BackTab].map(|code| {
+            press(&mut app, &[code]);
+            app.services[app.chosen()].name.clone()
+        });
+        assert_eq!(chosen, ["b", "c", "a", "c", "b"]);
+        app.receive(Answer { at: Instant::now(), outcome: Ok(vec![service()]) });
+        assert_eq!(app.services[app.chosen()].name, "kyc", "the chosen one is gone");
+    }
+
+    #[test]
+    fn three_keys_quit_and_esc_leaves_the_help_first() {
+        let mut app = app(&["a"], false);
+        assert_eq!(press(&mut app, &[KeyCode::Char('c')]), Flow::Continue);
+        assert_eq!(press(&mut app, &[KeyCode::Char('q')]), Flow::Quit);
+        assert_eq!(press(&mut app, &[KeyCode::Char('?'), KeyCode::Esc]), Flow::Continue);
+        assert_eq!(press(&mut app, &[KeyCode::Esc]), Flow::Quit);
+        let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(app.handle_key(interrupt), Flow::Quit);
+    }
+
+    #[test]
+    fn scrolling_ends_with_the_last_client() {
+        let mut app = app(&["a"], false);
+        press(&mut app, &[KeyCode::PageDown, KeyCode::Down]);
+        assert_eq!(app.scroll, app.services[0].clients.len() - 1);
+        press(&mut app, &[KeyCode::PageUp, KeyCode::Up]);
+        assert_eq!(app.scroll, 0);
+        App::new(app.url, false).scroll_to(3);
+    }
+
+    #[test]
+    fn an_unreachable_instance_keeps_its_last_services_and_the_time_since_when() {
+        let mut app = app(&["kyc"], false);
+        let start = Instant::now();
+        for (seconds, error) in [(0, FetchError::TokenNeeded), (1, FetchError::TokenRefused)] {
+            app.receive(Answer { at: start + Duration::from_secs(seconds), outcome: Err(error) });
+        }
+        assert_eq!(app.link, Link::Down { since: start, reason: "it does not accept this token".to_owned() });
+        assert_eq!(app.services.len(), 1);
+        app.receive(Answer { at: start + Duration::from_secs(2), outcome: Ok(vec![service()]) });
+        assert_eq!(app.link, Link::Up);
+    }
+}

@@ -1,0 +1,223 @@
+//! Asks an instance for its services.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
+
+use super::rates::Rates;
+
+/// The longest wait for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The largest answer that is read: that of some hundred thousand clients.
+const MAX_ANSWER_BYTES: u64 = 128 << 20;
+
+/// A service, as `GET /v1/services` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    pub name: String,
+    pub mode: String,
+    pub enforce: bool,
+    pub capacity: u64,
+    pub cycle_seconds: f64,
+    pub cycle: u64,
+    pub window_admitted: u64,
+    pub window_admitted_max: u64,
+    pub ready: bool,
+    pub trouble: Option<String>,
+    /// Sorted by name.
+    pub clients: Vec<ClientStatus>,
+}
+
+/// A client of a service. Counts are since start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    pub name: String,
+    pub wants: u64,
+    pub default_share: f64,
+    pub granted: u64,
+    pub admitted: u64,
+    #[serde(flatten)]
+    pub enforced: Decisions,
+    /// The decisions that shadow mode would have taken.
+    pub shadow: Decisions,
+    /// Added by [`rates`](super::rates); `None` without an earlier answer to compare with.
+    #[serde(skip_deserializing)]
+    pub per_second: Option<Rates>,
+}
+
+/// Records that were, or would have been, delayed or rejected.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Decisions {
+    pub delayed: u64,
+    pub rejected: BTreeMap<String, u64>,
+    pub backlog: u64,
+}
+
+impl Decisions {
+    /// Sums up the rejections of all reasons.
+    pub fn rejected_total(&self) -> u64 {
+        self.rejected.values().sum()
+    }
+}
+
+impl ServiceStatus {
+    /// Returns the decisions that were taken or, in shadow mode, would have been.
+    pub fn decisions<'c>(&self, client: &'c ClientStatus) -> &'c Decisions {
+        if self.enforce { &client.enforced } else { &client.shadow }
+    }
+}
+
+#[derive(Deserialize)]
+struct Body {
+    services: Vec<ServiceStatus>,
+}
+
+/// An instance gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    #[error("{0}")]
+    Request(#[source] ureq::Error),
+    #[error("the answer broke off: {0}")]
+    Truncated(#[source] ureq::Error),
+    #[error("it asks for a token: --token-file")]
+    TokenNeeded,
+    #[error("it does not accept this token")]
+    TokenRefused,
+    #[error("{url} answers with status {status}")]
+    Status { url: String, status: u16 },
+    #[error("this is no answer of a watermaster of this version: {0}")]
+    Unreadable(#[from] serde_json::Error),
+    #[error("it has no service {name:?}; there is: {known}")]
+    NoService { name: String, known: String },
+}
+
+/// An answer of an instance, or the reason why there is none.
+#[derive(Debug)]
+pub struct Answer {
+    pub at: Instant,
+    pub outcome: Result<Vec<ServiceStatus>, FetchError>,
+}
+
+/// An instance that can be asked.
+pub struct Instance {
+    agent: ureq::Agent,
+    url: String,
+    authorization: Option<String>,
+    service: Option<String>,
+}
+
+impl Instance {
+    /// Prepares to ask the instance at `url` for one service or all.
+    pub fn new(url: &str, token: Option<&str>, service: Option<String>) -> Instance {
+        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier);
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            .tls_config(tls.build())
+            .proxy(None);
+        Instance {
+            agent: config.build().into(),
+            url: format!("{}/v1/services", url.trim_end_matches('/')),
+            authorization: token.map(|token| format!("Bearer {token}")),
+            service,
+        }
+    }
+
+    /// Asks, and waits up to [`ANSWER_TIMEOUT`].
+    pub fn ask(&self) -> Answer {
+        let outcome = self.services().and_then(|services| self.choose(services));
+        Answer { at: Instant::now(), outcome }
+    }
+
+    fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
+        let mut request = self.agent.get(&self.url);
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let mut response = request.call().map_err(FetchError::Request)?;
+        let status = response.status().as_u16();
+        let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+        let body = body.map_err(FetchError::Truncated)?;
+        match status {
+            200 => Ok(serde_json::from_str::<Body>(&body)?.services),
+            401 if self.authorization.is_none() => Err(FetchError::TokenNeeded),
+            401 => Err(FetchError::TokenRefused),
+            status => Err(FetchError::Status { url: self.url.clone(), status }),
+        }
+    }
+
+    fn choose(&self, mut services: Vec<ServiceStatus>) -> Result<Vec<ServiceStatus>, FetchError> {
+        let Some(name) = &self.service else { return Ok(services) };
+        let known: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
+        services.retain(|service| service.name == *name);
+        if services.is_empty() {
+            return Err(FetchError::NoService { name: name.clone(), known: known.join(", ") });
+        }
+        Ok(services)
+    }
+}
+
+/// A URL can't be asked.
+#[derive(Debug, thiserror::Error)]
+#[error("allowed: http://HOST:PORT or https://HOST, with a path")]
+pub struct UrlError;
+
+/// Reads the URL of an instance; `http://` may be omitted.
+pub fn url(text: &str) -> Result<String, UrlError> {
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let parsed: Result<ureq::http::Uri, _> = url.parse();
+    let fits = |uri: ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
+    if parsed.is_ok_and(fits) { Ok(url) } else { Err(UrlError) }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A moment in a campaign, as the API shows it.
+    pub fn service() -> ServiceStatus {
+        let client = |name: &str, wants: u64, granted: u64, admitted: u64, delayed: u64, backlog: u64| {
+            json!({
+                "name": name, "wants": wants, "default_share": 50.0, "granted": granted, "admitted": admitted,
+                "delayed": delayed, "rejected": {}, "backlog": backlog, "lent": 0.0, "borrowed": 0.0,
+                "shadow": { "admitted": 0, "delayed": 0, "rejected": {}, "backlog": 0 },
+            })
+        };
+        let service = json!({
+            "name": "kyc", "mode": "shape", "enforce": true, "capacity": 200, "cycle_seconds": 1.0, "cycle": 42,
+            "window_admitted": 180, "window_admitted_max": 200, "ready": true, "trouble": null,
+            "clients": [
+                client("car-loan", 35, 35, 944, 17, 0),
+                client("credit-card", 6_350, 72, 2_266, 8_462, 6_334),
+                client("home-loan", 52, 50, 512, 85, 0),
+                client("personal-loan", 43, 43, 1_300, 28, 0),
+            ],
+        });
+        serde_json::from_value(service).unwrap()
+    }
+
+    #[test]
+    fn an_answer_is_understood() {
+        let card = &service().clients[1];
+        assert_eq!((card.name.as_str(), card.admitted, card.enforced.backlog), ("credit-card", 2_266, 6_334));
+    }
+
+    #[test]
+    fn a_url_may_lack_its_scheme() {
+        assert_eq!(url("127.0.0.1:9464").unwrap(), "http://127.0.0.1:9464");
+        assert_eq!(url("https://ops.example/watermaster/").unwrap(), "https://ops.example/watermaster/");
+        for wrong in ["", "ftp://x", "http://", "http://x?y", "a b"] {
+            assert!(url(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_service_is_an_error_that_names_the_known_ones() {
+        let error = Instance::new("http://x", None, Some("kyb".to_owned())).choose(vec![service()]).unwrap_err();
+        assert_eq!(error.to_string(), "it has no service \"kyb\"; there is: kyc");
+    }
+}

@@ -1,0 +1,170 @@
+//! `watermaster top`: shows a running instance, live, over its HTTP API.
+//!
+//! - `fetch`: the request and its answer
+//! - `rates`: how fast counts grew between two answers
+//! - `table`: the columns, as many as fit
+//! - `app`: the choices made by key, and whether the instance answers
+//! - `view`: the screen
+//!
+//! One thread asks, another one draws and handles keys, so that a slow answer delays neither.
+
+mod app;
+pub(crate) mod fetch;
+mod rates;
+mod table;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
+use serde_json::json;
+
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+pub(crate) use app::App;
+use app::Flow;
+use fetch::{Answer, FetchError, Instance, ServiceStatus};
+
+/// The interval between two requests. Snapshots are renewed at least twice as often.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval between two checks for an answer while no key is pressed.
+const KEY_TIMEOUT: Duration = Duration::from_millis(100);
+
+const EXAMPLES: &str = "\
+Examples:
+  watermaster top                                 the instance on this machine
+  watermaster top --url http://10.0.0.7:9464 --token-file token
+  watermaster top --url https://ops.example/watermaster --service kyc
+  watermaster top --once                          one table; also the default if stdout is no terminal
+  watermaster top --output json | jq '.services[].clients[] | select(.backlog > 0) | .name'
+
+Rates are those of the second between two answers. Beyond loopback the instance needs its token (admin.token_file).
+NO_COLOR is respected. Keys: s sorts, tab changes the service, ? explains the columns, q quits. --once exits with 69 if
+the instance does not answer.";
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TopArgs {
+    /// The address of the instance (admin.listen), or of the ingress in front of it
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464", value_parser = fetch::url)]
+    url: String,
+    /// Show only this service
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// A file with the token of the instance
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Print one table and exit
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+/// The instance can't be shown.
+#[derive(Debug, thiserror::Error)]
+enum TopError {
+    #[error("--token-file: {} cannot be read: {source}", path.display())]
+    TokenFile { path: PathBuf, source: io::Error },
+    #[error("--token-file: {} holds no token", path.display())]
+    NoToken { path: PathBuf },
+    #[error("{url}: {source}")]
+    Fetch { url: String, source: FetchError },
+    #[error("the terminal can't be drawn on: {0} (--once prints a plain table)")]
+    Terminal(#[from] io::Error),
+}
+
+/// Shows the instance: live on a terminal, otherwise once.
+pub fn run(args: &TopArgs) -> Exit {
+    match show(args) {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            let exit = match &error {
+                TopError::TokenFile { .. } | TopError::NoToken { .. } => Exit::Config,
+                TopError::Fetch { .. } => Exit::Unreachable,
+                TopError::Terminal(_) => Exit::Stopped,
+            };
+            fail(exit, &error)
+        }
+    }
+}
+
+fn show(args: &TopArgs) -> Result<(), TopError> {
+    let token = token(args)?;
+    let instance = Instance::new(&args.url, token.as_deref(), args.service.clone());
+    if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
+        let services = once(&instance).map_err(|source| TopError::Fetch { url: args.url.clone(), source })?;
+        match args.output.format {
+            Output::Text => print(services.iter().map(plain).collect::<Vec<_>>().join("\n\n")),
+            Output::Json => print_json(&json!({ "services": services })),
+        }
+        return Ok(());
+    }
+    // https://no-color.org
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let answers = ask_repeatedly(instance);
+    let mut terminal = ratatui::try_init()?;
+    let ended = live(&mut terminal, App::new(args.url.clone(), colour), &answers);
+    ratatui::restore();
+    Ok(ended?)
+}
+
+fn token(args: &TopArgs) -> Result<Option<String>, TopError> {
+    let Some(path) = &args.token_file else { return Ok(None) };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|source| TopError::TokenFile { path: path.clone(), source })?;
+    match text.trim() {
+        "" => Err(TopError::NoToken { path: path.clone() }),
+        token => Ok(Some(token.to_owned())),
+    }
+}
+
+fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Answer>) -> io::Result<()> {
+    loop {
+        while let Ok(answer) = answers.try_recv() {
+            app.receive(answer);
+        }
+        terminal.draw(|frame| view::draw(frame, &app, Instant::now()))?;
+        if event::poll(KEY_TIMEOUT)?
+            && let Event::Key(key) = event::read()?
+            && key.is_press()
+            && app.handle_key(key) == Flow::Quit
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// Asks once per [`ASK_INTERVAL`] until the receiver is dropped.
+fn ask_repeatedly(instance: Instance) -> Receiver<Answer> {
+    let (sender, answers) = mpsc::channel();
+    thread::spawn(move || {
+        while sender.send(instance.ask()).is_ok() {
+            thread::sleep(ASK_INTERVAL);
+        }
+    });
+    answers
+}
+
+/// Asks twice, so that there are rates.
+fn once(instance: &Instance) -> Result<Vec<ServiceStatus>, FetchError> {
+    let first = instance.ask();
+    let before = first.outcome?;
+    thread::sleep(ASK_INTERVAL);
+    let second = instance.ask();
+    let mut services = second.outcome?;
+    rates::add(&mut services, &before, second.at - first.at);
+    Ok(services)
+}
+
+/// Writes a service as plain text.
+pub(crate) fn plain(service: &ServiceStatus) -> String {
+    let table = table::fitted(service, &table::rows(service, table::Sort::default()), usize::MAX);
+    format!("{}\n{}", view::headline(service).join("; "), table.join("\n"))
+}

@@ -1,0 +1,250 @@
+//! The table of clients, with as many columns as fit: for the screen and for plain text.
+
+use ratatui::text::Span;
+
+use super::fetch::{ClientStatus, ServiceStatus};
+use super::rates::Rates;
+use crate::format::{lends_or_borrows, printable};
+
+/// A column beside the names.
+struct Column {
+    title: &'static str,
+    /// Where there is no room for all columns, those that are worth least are dropped first.
+    worth: u8,
+    cell: fn(&ServiceStatus, &ClientStatus) -> String,
+    /// Sorts clients, the largest first.
+    key: fn(&ServiceStatus, &ClientStatus) -> f64,
+}
+
+static COLUMNS: [Column; 7] = [
+    Column {
+        title: "wants",
+        worth: 4,
+        cell: |_, client| client.wants.to_string(),
+        key: |_, client| client.wants as f64,
+    },
+    Column {
+        title: "granted",
+        worth: 6,
+        cell: |_, client| client.granted.to_string(),
+        key: |_, client| client.granted as f64,
+    },
+    Column {
+        title: "share",
+        worth: 1,
+        cell: |_, client| lends_or_borrows(client.granted, client.default_share),
+        key: |_, client| client.granted as f64 - client.default_share,
+    },
+    Column {
+        title: "admit/s",
+        worth: 5,
+        cell: |_, client| rate(client, |rates| rates.admitted),
+        key: |_, client| client.per_second.map_or(-1.0, |rates| rates.admitted),
+    },
+    Column {
+        title: "delay/s",
+        worth: 2,
+        cell: |_, client| rate(client, |rates| rates.delayed),
+        key: |_, client| client.per_second.map_or(-1.0, |rates| rates.delayed),
+    },
+    Column {
+        title: "reject/s",
+        worth: 3,
+        cell: |_, client| rate(client, |rates| rates.rejected),
+        key: |_, client| client.per_second.map_or(-1.0, |rates| rates.rejected),
+    },
+    Column {
+        title: "backlog",
+        worth: 7,
+        cell: |service, client| service.decisions(client).backlog.to_string(),
+        key: |service, client| service.decisions(client).backlog as f64,
+    },
+];
+
+/// Title of the column of names.
+const NAME: &str = "client";
+/// Longer names are shortened to this width if there is no room.
+const MIN_NAME_WIDTH: usize = 8;
+/// Longer names are always shortened.
+const MAX_NAME_WIDTH: usize = 40;
+
+/// The column that clients are sorted by: 0 for the names, else one more than the index into [`COLUMNS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sort(usize);
+
+impl Sort {
+    /// Returns the title of the column.
+    pub fn title(self) -> &'static str {
+        self.0.checked_sub(1).map_or(NAME, |column| COLUMNS[column].title)
+    }
+
+    /// Moves on to the next column.
+    pub fn next(self) -> Sort {
+        Sort((self.0 + 1) % (COLUMNS.len() + 1))
+    }
+}
+
+/// Sorts the clients of a service; each comes with its index by name.
+pub fn rows(service: &ServiceStatus, sort: Sort) -> Vec<(usize, &ClientStatus)> {
+    let mut rows: Vec<_> = service.clients.iter().enumerate().collect();
+    if let Some(column) = sort.0.checked_sub(1) {
+        // The sort is stable, so clients with equal keys stay in the order of their names.
+        let key = |client| (COLUMNS[column].key)(service, client);
+        rows.sort_by(|(_, a), (_, b)| key(b).total_cmp(&key(a)));
+    }
+    rows
+}
+
+/// Returns the lines of the table, the titles first, no wider than `width`.
+pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: usize) -> Vec<String> {
+    let names: Vec<String> = rows.iter().map(|(_, client)| shortened(&client.name, MAX_NAME_WIDTH)).collect();
+    let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0).max(NAME.len());
+    let mut columns: Vec<(u8, Vec<String>, usize)> = Vec::new();
+    for Column { title, worth, cell, .. } in &COLUMNS {
+        let cells = rows.iter().map(|(_, client)| cell(service, client));
+        let cells: Vec<String> = std::iter::once((*title).to_owned()).chain(cells).collect();
+        let width = cells.iter().map(String::len).max().unwrap_or(0);
+        columns.push((*worth, cells, width));
+    }
+    let taken = |columns: &[(u8, Vec<String>, usize)]| columns.iter().map(|(.., width)| width + 1).sum::<usize>();
+    while taken(&columns) + widest.min(MIN_NAME_WIDTH) > width
+        && let Some(least) = (0..columns.len()).min_by_key(|&at| columns[at].0)
+    {
+        columns.remove(least);
+    }
+    let name_width = widest.min(width.saturating_sub(taken(&columns)));
+    let line = |(at, name): (usize, &str)| {
+        let name = shortened(name, name_width);
+        let pad = " ".repeat(name_width.saturating_sub(width_of(&name)));
+        let cells: String = columns.iter().map(|(_, cells, width)| format!(" {:>width$}", cells[at])).collect();
+        format!("{name}{pad}{cells}")
+    };
+    std::iter::once(NAME).chain(names.iter().map(String::as_str)).enumerate().map(line).collect()
+}
+
+fn rate(client: &ClientStatus, of: fn(&Rates) -> f64) -> String {
+    match client.per_second.as_ref().map(of) {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(rate) if rate < 9.95 => format!("{rate:.1}"),
+        Some(rate) => format!("{rate:.0}"),
+    }
+}
+
+/// Returns the number of columns that a text takes on a terminal.
+pub fn width_of(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// Cuts a text to a width on the terminal.
+fn shortened(text: &str, width: usize) -> String {
+    let text = printable(text);
+    if width_of(&text) <= width {
+        return text.into_owned();
+    }
+    let mut short = String::new();
+    for c in text.chars() {
+        short.push(c);
+        if width_of(&short) >= width {
+            short.pop();
+            break;
+        }
+    }
+    if width > 0 {
+        short.push('…');
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::super::fetch::tests::service;
+    use super::super::rates;
+    use super::*;
+
+    /// A service a second after an answer with smaller counts.
+    fn moment() -> ServiceStatus {
+        let (mut before, mut now) = (service(), [service()]);
+        for (client, admitted) in before.clients.iter_mut().zip([35, 72, 50, 43]) {
+            client.admitted -= admitted;
+        }
+        before.clients[1].enforced.delayed -= 401;
+        rates::add(&mut now, &[before], Duration::from_secs(1));
+        let [now] = now;
+        now
+    }
+
+    fn text(service: &ServiceStatus, sort: Sort, width: usize) -> String {
+        fitted(service, &rows(service, sort), width).join("\n")
+    }
+
+    fn all_sorts() -> Vec<Sort> {
+        std::iter::successors(Some(Sort::default()), |sort| Some(sort.next())).take(COLUMNS.len() + 1).collect()
+    }
+
+    #[test]
+    fn a_moment_in_a_campaign() {
+        let expected = "\
+client        wants granted      share admit/s delay/s reject/s backlog
+car-loan         35      35   lends 15      35       0        0       0
+credit-card    6350      72 borrows 22      72     401        0    6334
+home-loan        52      50          -      50       0        0       0
+personal-loan    43      43    lends 7      43       0        0       0";
+        assert_eq!(text(&moment(), Sort::default(), usize::MAX), expected);
+    }
+
+    #[test]
+    fn without_room_the_columns_worth_least_are_dropped() {
+        let expected = "\
+client        wants granted admit/s backlog
+credit-card    6350      72      72    6334
+home-loan        52      50      50       0
+personal-loan    43      43      43       0
+car-loan         35      35      35       0";
+        assert_eq!(text(&moment(), Sort(2), 44), expected);
+        let expected = "\
+client   backlog
+car-loan       0
+credit-…    6334
+home-lo…       0
+persona…       0";
+        assert_eq!(text(&moment(), Sort::default(), 16), expected);
+    }
+
+    #[test]
+    fn each_order_begins_with_the_largest() {
+        let moment = moment();
+        for sort in all_sorts() {
+            let first = rows(&moment, sort)[0].1.name.as_str();
+            let expected = if ["client", "reject/s"].contains(&sort.title()) { "car-loan" } else { "credit-card" };
+            assert_eq!(first, expected, "{}", sort.title());
+        }
+    }
+
+    #[test]
+    fn shadow_mode_shows_the_backlog_that_would_be() {
+        let mut moment = moment();
+        moment.enforce = false;
+        moment.clients[0].shadow.backlog = 77;
+        let table = text(&moment, Sort::default(), usize::MAX);
+        assert!(table.lines().nth(1).is_some_and(|line| line.ends_with(" 77")), "{table}");
+        assert!(table.lines().nth(2).is_some_and(|line| line.ends_with(" 0")), "{table}");
+    }
+
+    proptest! {
+        /// Ids come from outside, and terminals have any size.
+        #[test]
+        fn no_line_is_wider_than_the_terminal(name in "\\PC{0,60}|[a-z\u{7f}\n\u{1b}住宅é]{0,60}", width in 0..120_usize) {
+            let mut moment = moment();
+            moment.clients[0].name = name;
+            for line in fitted(&moment, &rows(&moment, Sort::default()), width) {
+                prop_assert!(width_of(&line) <= width, "{line:?}");
+                prop_assert!(!line.contains(char::is_control));
+            }
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The screen, line by line, for any size of terminal.
+
+use std::time::Instant;
+
+use ratatui::Frame;
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Paragraph;
+
+use super::app::{App, Link};
+use super::fetch::{ClientStatus, ServiceStatus};
+use super::table;
+use crate::format::{printable, seconds};
+
+/// Colours of the clients; red is for trouble.
+const COLOURS: [Color; 8] = [
+    Color::Cyan,
+    Color::Yellow,
+    Color::Green,
+    Color::Magenta,
+    Color::Blue,
+    Color::LightCyan,
+    Color::LightYellow,
+    Color::LightGreen,
+];
+/// Letters of the clients on a terminal without colours.
+const LETTERS: [&str; 8] = ["#", "=", "+", "o", "*", "%", "-", "x"];
+/// The width of the mark before the name of a client.
+const MARK_WIDTH: usize = 2;
+/// The width of the label before a bar.
+const LABEL_WIDTH: usize = 9;
+
+const HELP: &str = "\
+wants      records in the backlog when the cycle began, and those that came since
+granted    records that the client may send in this cycle; all grants together are the capacity
+share      records borrowed from other clients, or lent to them
+admit/s    records per second to the target, between the last two answers
+delay/s    records per second that had to wait
+reject/s   records per second to the dead-letter topic
+backlog    records that wait now
+In shadow mode, the last three show what enforcing would do.
+
+q esc      quit                        ↑ ↓ PgUp PgDn  scroll
+s          sort by the next column     tab ← →        another service
+?          leave this help";
+
+/// Draws the whole screen.
+pub fn draw(frame: &mut Frame<'_>, app: &App, now: Instant) {
+    let area = frame.area();
+    let lines = screen(app, now, usize::from(area.width), usize::from(area.height));
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+fn screen(app: &App, now: Instant, width: usize, height: usize) -> Vec<Line<'static>> {
+    let mut lines = head(app, now);
+    let service = app.services.get(app.chosen());
+    if app.help {
+        lines.push(Line::default());
+        lines.extend(HELP.lines().map(Line::raw));
+    } else if let Some(service) = service {
+        let headline = wrapped(&headline(service), width);
+        lines.extend(headline.into_iter().map(|line| Line::from(line).style(state(app, service))));
+        lines.extend(bars(app, service, width));
+        lines.push(Line::default());
+        let room = height.saturating_sub(lines.len() + 1);
+        lines.extend(clients(app, service, width, room));
+    }
+    lines.truncate(height.saturating_sub(1));
+    lines.resize(height.saturating_sub(1), Line::default());
+    let keys = format!("q quit  s sort: {}  tab service  ↑↓ scroll  ? help", app.sort.title());
+    lines.push(Line::from(keys).style(Modifier::DIM));
+    lines
+}
+
+/// Returns the URL of the instance, whether it answers, and its services if there are several.
+fn head(app: &App, now: Instant) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::from(vec![Span::from("watermaster top  ").bold(), Span::from(app.url.clone())])];
+    match &app.link {
+        Link::Up => {}
+        Link::Asked => lines.push(Line::raw("asking …")),
+        Link::Down { since, reason } => {
+            let time = now.saturating_duration_since(*since).as_secs();
+            let text = format!("no answer for {time} s, asking again: {}", printable(reason));
+            lines.push(Line::from(text).style(alarm(app)));
+        }
+    }
+    if app.services.len() > 1 {
+        let tab = |(at, service): (usize, &ServiceStatus)| {
+            let name = format!(" {} ", printable(&service.name));
+            let chosen = at == app.chosen();
+            // Brackets, too: reversed colours are lost in a copy of the screen. colours are not seen in a copy of the screen.
+            let name = if chosen { format!("[{}]", name.trim()) } else { name };
+            if chosen { Span::from(name).reversed() } else { Span::from(name) }
+        };
+        lines.push(Line::from(app.services.iter().enumerate().map(tab).collect::<Vec<_>>()));
+    }
+    lines
+}
+
+/// Returns the state of a service, in pieces that may stand on lines of their own.
+pub fn headline(service: &ServiceStatus) -> Vec<String> {
+    let mode = if service.enforce { service.mode.clone() } else { format!("shadow ({})", service.mode) };
+    let state = match &service.trouble {
+        _ if service.ready => "ready".to_owned(),
+        Some(reason) => format!("NOT READY: {}", printable(reason)),
+        None => "NOT READY".to_owned(),
+    };
+    let mut pieces = vec![
+        format!("{} takes {} in any {}", printable(&service.name), service.capacity, seconds(service.cycle_seconds)),
+        format!("{} admitted in the last one", service.window_admitted),
+        mode,
+        state,
+    ];
+    if !service.enforce {
+        pieces.push("delay/s, reject/s and backlog: what enforcing would do".to_owned());
+    }
+    pieces
+}
+
+/// Joins pieces to lines that fit, if each piece does.
+fn wrapped(pieces: &[String], width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for piece in pieces {
+        match lines.last_mut() {
+            Some(line) if table::width_of(line) + 2 + table::width_of(piece) <= width => {
+                line.push_str("; ");
+                line.push_str(piece);
+            }
+            _ => lines.push(piece.clone()),
+        }
+    }
+    lines
+}
+
+/// Draws the grants, stacked up to the capacity, and the records admitted in the last cycle.
+fn bars(app: &App, service: &ServiceStatus, width: usize) -> [Line<'static>; 2] {
+    let room = width.saturating_sub(LABEL_WIDTH);
+    let granted: Vec<u64> = service.clients.iter().map(|client| client.granted).collect();
+    let all = granted.iter().fold(0, |sum: u64, granted| sum.saturating_add(*granted));
+    let whole = service.capacity.max(all).max(1);
+    let mut stacked = vec![Span::from("granted  ")];
+    let mut drawn = 0;
+    for (at, part) in parts(&granted, whole, room).into_iter().enumerate().filter(|(_, part)| *part > 0) {
+        stacked.push(mark(app, at, part));
+        drawn += part;
+    }
+    stacked.push(Span::from("·".repeat(room - drawn)));
+    let full = parts(&[service.window_admitted], service.capacity.max(1), room)[0];
+    let block = if app.colour { "█" } else { "#" };
+    let admitted = format!("admitted {}{}", block.repeat(full), "·".repeat(room - full));
+    [Line::from(stacked), Line::from(admitted)]
+}
+
+/// Divides `room` among amounts by their running sum, so that the parts together are off by one at most.
+fn parts(amounts: &[u64], whole: u64, room: usize) -> Vec<usize> {
+    let mut sum = 0_u64;
+    let mut before = 0;
+    let part = |amount: &u64| {
+        sum = sum.saturating_add(*amount).min(whole);
+        let end = (sum as f64 / whole as f64 * room as f64).round() as usize;
+        end - std::mem::replace(&mut before, end)
+    };
+    amounts.iter().map(part).collect()
+}
+
+/// Draws part of a bar in the colour or letter of the client at this index.
+fn mark(app: &App, at: usize, times: usize) -> Span<'static> {
+    if app.colour {
+        Span::styled("█".repeat(times), COLOURS[at % COLOURS.len()])
+    } else {
+        Span::from(LETTERS[at % LETTERS.len()].repeat(times))
+    }
+}
+
+/// Draws the table, scrolled.
+fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec<Line<'static>> {
+    let rows = table::rows(service, app.sort);
+    let mut table = table::fitted(service, &rows, width.saturating_sub(MARK_WIDTH)).into_iter();
+    let titles = Span::from(format!("  {}", table.next().unwrap_or_default())).bold();
+    let mut lines = vec![Line::from(titles)];
+    if rows.is_empty() {
+        lines.push(Line::raw("  no client yet"));
+    }
+    let stale = if app.link == Link::Up { Style::new() } else { Style::new().add_modifier(Modifier::DIM) };
+    let line = |((at, _), text): (&(usize, &ClientStatus), String)| {
+        Line::from(vec![mark(app, *at, 1), Span::from(format!(" {text}"))]).style(stale)
+    };
+    let room = room.saturating_sub(1);
+    let left = rows.len().saturating_sub(app.scroll);
+    let shown = if left > room { room.saturating_sub(1) } else { left };
+    lines.extend(rows.iter().zip(table).skip(app.scroll).take(shown).map(line));
+    if left > shown {
+        lines.push(Line::raw(format!("  … {} more", left - shown)));
+    }
+    lines
+}
+
+fn state(app: &App, service: &ServiceStatus) -> Style {
+    if service.ready { Style::new() } else { alarm(app) }
+}
+
+fn alarm(app: &App) -> Style {
+    let style = Style::new().add_modifier(Modifier::BOLD);
+    if app.colour { style.fg(Color::Red) } else { style }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::app::tests::app;
+    use super::super::fetch::{Answer, FetchError};
+    use super::*;
+
+    fn drawn(app: &App, now: Instant, width: u16, height: u16) -> TestBackend {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, app, now)).unwrap();
+        terminal.backend().clone()
+    }
+
+    /// The screen's lines, what is blank at their ends left out.
+    fn text(app: &App, now: Instant, width: u16, height: u16) -> String {
+        let shown = drawn(app, now, width, height).to_string();
+        let lines = shown.lines().map(|line| line.trim_matches('"').trim_end());
+        lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+    }
+
+    #[test]
+    fn a_moment_in_a_campaign() {
+        let expected = "\
+watermaster top  http://127.0.0.1:9464
+kyc takes 200 in any 1 s; 180 admitted in the last one; shape; ready
+granted  ############==========================++++++++++++++++++ooooooooooooooo
+admitted ################################################################·······
+
+  client        wants granted      share admit/s delay/s reject/s backlog
+# car-loan         35      35   lends 15      20       0        0       0
+= credit-card    6350      72 borrows 22      20       0        0    6334
++ home-loan        52      50          -      20       0        0       0
+o personal-loan    43      43    lends 7      20       0        0       0
+
+
+q quit  s sort: client  tab service  ↑↓ scroll  ? help";
+        assert_eq!(text(&app(&["kyc"], false), Instant::now(), 80, 13), expected);
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_what_matters_most() {
+        let expected = "\
+watermaster top  http://127.0.0.1:
+[bureau] kyc
+bureau takes 200 in any 1 s
+180 admitted in the last one
+shape; ready
+granted  ####=========+++++++ooooo
+admitted #######################··
+
+  client   granted admit/s backlog
+# car-loan      35      20       0
+= credit-…      72      20    6334
++ home-lo…      50      20       0
+o persona…      43      20       0
+
+
+q quit  s sort: client  tab servic";
+        assert_eq!(text(&app(&["bureau", "kyc"], false), Instant::now(), 34, 16), expected);
+    }
+
+    #[test]
+    fn an_unreachable_instance_is_shown_as_such() {
+        let mut app = app(&["kyc"], false);
+        let now = Instant::now();
+        app.receive(Answer { at: now, outcome: Err(FetchError::TokenNeeded) });
+        let shown = text(&app, now + Duration::from_secs(7), 80, 12);
+        assert_eq!(shown.lines().nth(1), Some("no answer for 7 s, asking again: it asks for a token: --token-file"));
+        assert!(shown.contains("credit-card"), "what was there last stays: {shown}");
+    }
+
+    #[test]
+    fn a_service_that_is_not_ready_shows_why_and_shadow_mode_is_named() {
+        let mut app = app(&["kyc"], false);
+        let service = &mut app.services[0];
+        (service.ready, service.enforce) = (false, false);
+        service.trouble = Some("no broker can be reached".to_owned());
+        let shown = text(&app, Instant::now(), 160, 14);
+        assert!(shown.contains("shadow (shape); NOT READY: no broker can be reached"), "{shown}");
+        assert!(shown.contains("backlog: what enforcing would do"), "{shown}");
+    }
+
+    #[test]
+    fn more_clients_than_lines_are_counted_and_scrolled_to() {
+        let mut app = app(&["kyc"], false);
+        let shown = text(&app, Instant::now(), 80, 9);
+        assert!(shown.contains("car-loan") && shown.contains("… 3 more") && !shown.contains("home-loan"), "{shown}");
+        app.scroll = 2;
+        let shown = text(&app, Instant::now(), 80, 9);
+        assert!(shown.contains("home-loan") && !shown.contains("car-loan") && !shown.contains("more"), "{shown}");
+    }
+
+    #[test]
+    fn the_help_explains_every_column() {
+        let mut app = app(&["kyc"], false);
+        app.help = true;
+        let shown = text(&app, Instant::now(), 80, 20);
+        for title in ["wants", "granted", "share", "admit/s", "delay/s", "reject/s", "backlog"] {
+            assert!(shown.lines().any(|line| line.starts_with(title)), "{title}: {shown}");
+        }
+    }
+
+    #[test]
+    fn without_colour_there_is_none() {
+        let colours = |colour| {
+            let screen = drawn(&app(&["bureau", "kyc"], colour), Instant::now(), 80, 14);
+            let cells = screen.buffer().content().iter();
+            cells.filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
+        };
+        assert_eq!(colours(false), 0);
+        assert!(colours(true) > 4);
+    }
+
+    proptest! {
+        #[test]
+        fn bars_are_proportional(
+            amounts in prop::collection::vec(0..1_000_000_u64, 0..30),
+            room in 0..200_usize,
+        ) {
+            let whole = amounts.iter().sum::<u64>().max(1);
+            let parts = parts(&amounts, whole, room);
+            let (mut sum, mut drawn) = (0, 0);
+            for (amount, part) in amounts.iter().zip(&parts) {
+                (sum, drawn) = (sum + amount, drawn + part);
+                let exact = sum as f64 / whole as f64 * room as f64;
+                prop_assert!((drawn as f64 - exact).abs() <= 0.5);
+            }
+        }
+
+        #[test]
+        fn any_size_of_terminal_works(width in 1..200_u16, height in 1..50_u16, help: bool, scroll in 0..9_usize) {
+            let mut app = app(&["bureau", "kyc"], true);
+            (app.help, app.scroll) = (help, scroll);
+            drawn(&app, Instant::now(), width, height);
+        }
+    }
+}
