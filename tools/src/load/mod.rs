@@ -40,7 +40,7 @@ use account::Event;
 use plan::Plan;
 use progress::Progress;
 use report::{Ended, Facts, Report, html, text};
-use scenario::{Scenario, ScenarioErrors};
+use scenario::Scenario;
 use session::{Session, SessionError};
 
 /// The time without any output after which a run ends, unless three cycles are longer. A crashed instance holds a
@@ -110,8 +110,6 @@ enum LoadError {
     Config(#[from] ConfigErrors),
     #[error("error: the scenario {} can't be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("{0}")]
-    Scenario(#[from] ScenarioErrors),
     #[error("error: --service: there is no {name:?}; the configuration has {known}")]
     UnknownService { name: String, known: String },
     #[error("error: --service is needed: the configuration has {known}")]
@@ -132,7 +130,7 @@ pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
 impl LoadError {
     fn exit(&self) -> Exit {
         match self {
-            LoadError::Config(_) | LoadError::Unreadable { .. } | LoadError::Scenario(_) => Exit::Config,
+            LoadError::Config(_) | LoadError::Unreadable { .. } => Exit::Config,
             LoadError::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
             LoadError::Session(SessionError::Open(_)) => Exit::Config,
             LoadError::UnknownService { .. } | LoadError::ServiceNeeded { .. } | LoadError::Unwritable { .. } => {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::profile::Profile;
-use super::scenario::{Arrivals, ClientLoad, RetryPolicy, Scenario, ScenarioErrors};
+use super::scenario::{Arrivals, ClientLoad, RetryPolicy, Scenario};
 use super::schedule::Shape;
-use watermaster_settings::config::{ConfigError, KeyPath};
+use watermaster_settings::config::{ConfigError, ConfigErrors, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 
 /// The records to send.
@@ -38,7 +38,7 @@ pub struct Client {
 
 impl Plan {
     /// Fits a scenario to a service. The errors name every client that no source of the service admits.
-    pub fn new(scenario: &Scenario, service: &Service) -> Result<Plan, ScenarioErrors> {
+    pub fn new(scenario: &Scenario, service: &Service) -> Result<Plan, ConfigErrors> {
         let per_second = service.policy.capacity as f64 / service.policy.cycle.as_secs_f64();
         let mut errors = Vec::new();
         let mut clients = Vec::new();
@@ -62,7 +62,7 @@ impl Plan {
             }
         }
         if !errors.is_empty() {
-            return Err(ScenarioErrors(errors));
+            return Err(ConfigErrors::new("scenario", errors));
         }
         Ok(Plan {
             name: scenario.name.clone(),

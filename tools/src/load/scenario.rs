@@ -3,18 +3,17 @@
 //! `docs/load.md` describes the file; `plan` fits it to a service.
 
 mod phase;
-mod read;
+mod schema;
 
-use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use toml_edit::{ImDocument, Item};
 use watermaster_settings::client_id::MAX_CLIENT_BYTES;
-use watermaster_settings::config::{ConfigError, Origin};
+use watermaster_settings::config::{self, ConfigErrors, Origin};
+use watermaster_settings::reader::{FromText, Kind, Reader, Section, ValueError};
+use watermaster_settings::{choices, read_struct};
 
 pub use phase::Phase;
-use read::{Page, Table, ValueError};
 
 /// A valid scenario.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,13 +45,14 @@ pub struct ClientLoad {
     pub retry: Option<RetryPolicy>,
 }
 
-/// Distribution of records in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrivals {
-    /// Independent of each other, as from people.
-    Poisson,
-    /// At equal distances, as from machines.
-    Even,
+choices! {
+    /// Distribution of records in time.
+    pub enum Arrivals {
+        /// Independent of each other, as from people.
+        Poisson = "poisson",
+        /// At equal distances, as from machines.
+        Even = "even",
+    }
 }
 
 /// A rate of sending.
@@ -74,7 +74,19 @@ impl Rate {
     }
 }
 
-/// Retries of a client's rejected records.
+/// Parses records per second, or percents of the capacity.
+impl FromText for Rate {
+    fn from_text(text: &str, _: Kind) -> Result<Rate, ValueError> {
+        let (number, max, rate): (&str, f64, fn(f64) -> Rate) = match text.strip_suffix('%') {
+            None => (text, schema::MAX_RATE, Rate::PerSecond),
+            Some(percent) => (percent.trim(), schema::MAX_PERCENT, |percent| Rate::OfCapacity(percent / 100.0)),
+        };
+        let number = number.parse().map_err(|_| ValueError::NotDecimal)?;
+        if (0.0..=max).contains(&number) { Ok(rate(number)) } else { Err(ValueError::NotAllowed) }
+    }
+}
+
+/// How a client retries rejected records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// The wait before the second attempt; doubled before each further attempt.
@@ -93,34 +105,12 @@ impl RetryPolicy {
     }
 }
 
-/// All errors of a scenario, in the order of the file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScenarioErrors(pub Vec<ConfigError>);
-
-impl fmt::Display for ScenarioErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.0.len();
-        write!(f, "scenario: {count} error{}", if count == 1 { "" } else { "s" })?;
-        self.0.iter().try_for_each(|error| write!(f, "\n\n{error}"))
-    }
-}
-
-impl std::error::Error for ScenarioErrors {}
-
 impl Scenario {
     /// Reads the text of the file at `path`.
-    pub fn parse(text: &str, path: &Path) -> Result<Scenario, ScenarioErrors> {
-        let page = Page::new(text, path);
-        let document = match ImDocument::parse(text) {
-            Ok(document) => document,
-            Err(error) => return Err(ScenarioErrors(vec![page.syntax_error(&error)])),
-        };
-        let scenario = scenario(&page.root(document.as_table()), path);
-        let errors = page.into_errors();
-        match scenario {
-            Some(scenario) if errors.is_empty() => Ok(scenario),
-            _ => Err(ScenarioErrors(errors)),
-        }
+    pub fn parse(text: &str, path: &Path) -> Result<Scenario, ConfigErrors> {
+        let reader = Reader::new(&schema::SCHEMA, text, path, [])?;
+        let scenario = scenario(&reader.root(), path);
+        Ok(reader.finish(scenario)?.value)
     }
 
     /// Returns the time from the first record to the end of the last phase.
@@ -138,80 +128,61 @@ impl Scenario {
     }
 }
 
-fn scenario(root: &Table<'_>, path: &Path) -> Option<Scenario> {
+fn scenario(root: &Section<'_>, path: &Path) -> Option<Scenario> {
     let file_name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let name = root.value("name", Some(file_name), "a text", read::text);
-    let description = root.value("description", Some(String::new()), "a text", read::text);
-    let seed = root.count("seed", Some(1), 0..=i64::MAX as u64);
     let tables = root.tables("client");
-    if tables.is_empty() {
-        root.refuse("client", "is missing", "at least one [[client]]");
-    }
     let clients: Vec<Option<ClientLoad>> = tables.iter().map(client).collect();
     for (at, table) in tables.iter().enumerate() {
         let id = |at: usize| clients[at].as_ref().map(|client| client.id.as_str());
-        if let Some(twin) = id(at).and_then(|mine| (0..at).find(|&other| id(other) == Some(mine))) {
+        if let Some(twin) = id(at).and_then(|own| (0..at).find(|&other| id(other) == Some(own))) {
             table.refuse("id", format!("is the id of client[{twin}], too"), "a different id for each client");
         }
     }
-    root.finish();
-    Some(Scenario {
-        name: name?,
-        description: description?,
-        seed: seed?,
-        clients: clients.into_iter().collect::<Option<_>>()?,
+    read_struct!(Scenario {
+        [root => seed]
+        name: root.derived_text("name", Some(file_name), text),
+        description: root.text("description", text),
+        clients: clients.into_iter().collect(),
     })
 }
 
-fn client(table: &Table<'_>) -> Option<ClientLoad> {
-    let id = table.value("id", None, "a client id of 1 to 128 bytes", client_id);
-    let topic = table.value("topic", Some(None), "a source topic of the service", |item| read::text(item).map(Some));
-    let sizes = "a size in bytes, or [smallest, largest], from 0 to 1000000";
-    let value_bytes = table.value("value_bytes", Some((300, 300)), sizes, value_bytes);
-    let names = [("poisson", Arrivals::Poisson), ("even", Arrivals::Even)];
-    let arrivals = table.choice("arrivals", Some(Arrivals::Poisson), &names);
-    let keys = table.count("keys", Some(100), 0..=1_000_000);
-    let phases = table.tables("phase");
-    if phases.is_empty() {
-        table.refuse("phase", "is missing", format!("at least one [[client.phase]], of kind {}", phase::kinds()));
-    }
-    let phases: Vec<_> = phases.iter().map(phase::read).collect();
-    let retry = table.table("retry").map(|table| retry(&table));
-    table.finish();
-    Some(ClientLoad {
-        origin: table.origin(),
-        id: id?,
-        topic: topic?,
-        value_bytes: value_bytes?,
-        arrivals: arrivals?,
-        keys: keys? as u32,
-        phases: phases.into_iter().collect::<Option<_>>()?,
-        retry: retry.map_or(Some(None), |retry| retry.map(Some))?,
+fn client(table: &Section<'_>) -> Option<ClientLoad> {
+    let phases: Vec<_> = table.tables("phase").iter().map(phase::read).collect();
+    let retry = table.table("retry");
+    read_struct!(ClientLoad {
+        [table => arrivals, keys]
+        origin: Some(table.section_origin()),
+        id: table.text("id", client_id),
+        topic: table.optional("topic", text),
+        value_bytes: value_bytes(table),
+        phases: phases.into_iter().collect(),
+        retry: if retry.is_written() { self::retry(&retry).map(Some) } else { Some(None) },
     })
 }
 
-fn client_id(item: &Item) -> Result<String, ValueError> {
-    let id = read::text(item)?;
-    if id.is_empty() || id.len() > MAX_CLIENT_BYTES { Err(ValueError::Length(id.len())) } else { Ok(id) }
+fn retry(table: &Section<'_>) -> Option<RetryPolicy> {
+    read_struct!(RetryPolicy { [table => backoff, max_backoff, attempts] })
 }
 
-fn value_bytes(item: &Item) -> Result<(u32, u32), ValueError> {
-    let size = |item: &Item| read::count(item, 0..=1_000_000).map(|size| size as u32);
-    let Some(array) = item.as_array() else { return size(item).map(|size| (size, size)) };
-    let sizes: Vec<u32> = array.iter().map(|value| size(&value.clone().into())).collect::<Result<_, _>>()?;
-    match sizes[..] {
-        [least, most] if least <= most => Ok((least, most)),
-        [least, most] => Err(ValueError::Order(least, most)),
-        _ => Err(ValueError::Pair(sizes.len())),
+fn text(text: &str) -> Result<String, ValueError> {
+    Ok(text.to_owned())
+}
+
+fn client_id(id: &str) -> Result<String, ValueError> {
+    if (1..=MAX_CLIENT_BYTES).contains(&id.len()) { text(id) } else { Err(ValueError::NotAllowed) }
+}
+
+/// Reads one size, or the smallest and the largest size.
+fn value_bytes(table: &Section<'_>) -> Option<(u32, u32)> {
+    let size = |text: &str| config::count(text, 0..=schema::MAX_VALUE_BYTES).map(|size| size as u32);
+    match table.list("value_bytes", size).flatten()?[..] {
+        [size] if !table.is_list("value_bytes") => Some((size, size)),
+        [least, most] if least <= most => Some((least, most)),
+        ref sizes => {
+            table.refuse("value_bytes", format!("is {sizes:?}"), schema::VALUE_BYTES);
+            None
+        }
     }
-}
-
-fn retry(table: &Table<'_>) -> Option<RetryPolicy> {
-    let backoff = table.duration("backoff", Some(Duration::from_millis(500)));
-    let max_backoff = table.duration("max_backoff", Some(Duration::from_secs(10)));
-    let attempts = table.count("attempts", Some(5), 2..=100);
-    table.finish();
-    Some(RetryPolicy { backoff: backoff?, max_backoff: max_backoff?, attempts: attempts? as u32 })
 }
 
 #[cfg(test)]

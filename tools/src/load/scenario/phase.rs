@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use watermaster_settings::choices;
+use watermaster_settings::reader::Section;
+
 use super::Rate;
-use super::read::Table;
 
 /// A phase of a client's load.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,15 +20,14 @@ pub enum Phase {
     Campaign { base: Rate, peak: Rate, rise: Duration, plateau: Duration, decay: Duration },
 }
 
-/// Reads the keys of one kind of phase.
-type ReadPhase = fn(&Table<'_>) -> Option<Phase>;
-
-/// The values of `kind`.
-const KINDS: [(&str, ReadPhase); 4] = [("steady", steady), ("ramp", ramp), ("burst", burst), ("campaign", campaign)];
-
-/// Lists all kinds, for an error.
-pub fn kinds() -> String {
-    KINDS.map(|(name, _)| format!("{name:?}")).join(" or ")
+choices! {
+    /// The values of `kind`.
+    pub enum PhaseKind {
+        Steady = "steady",
+        Ramp = "ramp",
+        Burst = "burst",
+        Campaign = "campaign",
+    }
 }
 
 impl Phase {
@@ -62,35 +63,22 @@ impl Phase {
     }
 }
 
+/// Reads one variant of a phase: each field from a key of its name, the length from `for`.
+macro_rules! variant {
+    ($section:ident => $variant:ident { $($field:ident),+ }) => {{
+        $(let $field = $section.get(if stringify!($field) == "length" { "for" } else { stringify!($field) });)+
+        Some(Phase::$variant { $($field: $field?),+ })
+    }};
+}
+
 /// Reads one `[[client.phase]]`.
-pub fn read(table: &Table<'_>) -> Option<Phase> {
-    // The other keys depend on the kind.
-    let phase = table.choice("kind", None, &KINDS)?(table);
-    table.finish();
-    phase
-}
-
-fn steady(table: &Table<'_>) -> Option<Phase> {
-    let (rate, length) = (table.rate("rate", None), table.duration("for", None));
-    Some(Phase::Steady { rate: rate?, length: length? })
-}
-
-fn ramp(table: &Table<'_>) -> Option<Phase> {
-    let (from, to, length) = (table.rate("from", None), table.rate("to", None), table.duration("for", None));
-    Some(Phase::Ramp { from: from?, to: to?, length: length? })
-}
-
-fn burst(table: &Table<'_>) -> Option<Phase> {
-    let records = table.count("records", None, 1..=10_000_000);
-    let length = table.duration("for", Some(Duration::from_millis(100)));
-    Some(Phase::Burst { records: records? as u32, length: length? })
-}
-
-fn campaign(table: &Table<'_>) -> Option<Phase> {
-    let base = table.rate("base", Some(Rate::PerSecond(0.0)));
-    let peak = table.rate("peak", None);
-    let rise = table.duration("rise", Some(Duration::from_secs(5)));
-    let plateau = table.duration("plateau", None);
-    let decay = table.duration("decay", Some(Duration::from_secs(10)));
-    Some(Phase::Campaign { base: base?, peak: peak?, rise: rise?, plateau: plateau?, decay: decay? })
+pub fn read(section: &Section<'_>) -> Option<Phase> {
+    let kind: PhaseKind = section.get("kind")?;
+    let section = section.variant(&kind.to_string());
+    match kind {
+        PhaseKind::Steady => variant!(section => Steady { rate, length }),
+        PhaseKind::Ramp => variant!(section => Ramp { from, to, length }),
+        PhaseKind::Burst => variant!(section => Burst { records, length }),
+        PhaseKind::Campaign => variant!(section => Campaign { base, peak, rise, plateau, decay }),
+    }
 }

@@ -4,7 +4,7 @@ use watermaster_core::policy::Mode;
 
 use super::*;
 
-fn parse(text: &str) -> Result<Scenario, ScenarioErrors> {
+fn parse(text: &str) -> Result<Scenario, ConfigErrors> {
     Scenario::parse(text, Path::new("s.toml"))
 }
 
@@ -70,16 +70,16 @@ fn all_errors_are_reported_with_their_lines() {
     let text = "seed = -1\nspeed = 3\n[[client]]\nid = \"\"\n[[client.phase]]\nkind = \"steady\"\nrate = \"much\"\n\
                 [[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"dance\"\n[[client]]\nid = \"b\"\nretry = 3\n";
     let errors = parse(text).unwrap_err();
-    let found: Vec<_> = errors.0.iter().map(|error| (error.key.to_string(), error.origin.to_string())).collect();
+    let found: Vec<_> = errors.iter().map(|error| (error.key.to_string(), error.origin.to_string())).collect();
     let expected = [
-        ("seed", 1),
-        ("speed", 2),
         ("client[0].id", 4),
         ("client[0].phase[0].for", 5),
         ("client[0].phase[0].rate", 7),
         ("client[1].phase[0].kind", 11),
         ("client[2].phase", 12),
         ("client[2].retry", 14),
+        ("seed", 1),
+        ("speed", 2),
     ];
     assert_eq!(found, expected.map(|(key, line)| (key.to_owned(), format!("s.toml:{line}"))), "{errors}");
     let text = errors.to_string();
