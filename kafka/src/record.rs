@@ -140,7 +140,7 @@ impl Record<'_> {
     }
 }
 
-const UNREADABLE: &str = "a record whose headers cannot be read is a stub from the start";
+const UNREADABLE: &str = "a record with unreadable headers is a stub from the start";
 
 /// The timestamp, also on the wire, of a record from a source that keeps none.
 pub(super) const NO_TIMESTAMP: i64 = -1;

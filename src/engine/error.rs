@@ -15,7 +15,7 @@ use watermaster_kafka::consumer::FatalConsumerError;
 pub struct EngineError {
     pub service: String,
     #[source]
-    pub cause: StopCause,
+    pub cause: Box<StopCause>,
 }
 
 /// The reason why a service can't go on.
@@ -52,7 +52,7 @@ pub enum StopCause {
 
 /// Logs and shows that a service stopped.
 pub(super) fn stop(job: &Job, cause: StopCause) -> EngineError {
-    let error = EngineError { service: job.service.name.clone(), cause };
+    let error = EngineError { service: job.service.name.clone(), cause: Box::new(cause) };
     error!(service = error.service, "{error}; this service stops");
     let mut last = (*job.cell.get()).clone();
     last.name.clone_from(&error.service);

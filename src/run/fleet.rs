@@ -56,7 +56,7 @@ impl Engine {
         shown.trouble = Some(why.clone());
         self.handle.cell.set(shown);
         self.handle.heartbeat.stop();
-        EngineError { service: self.handle.name.clone(), cause: StopCause::NotStarted(why) }
+        EngineError { service: self.handle.name.clone(), cause: Box::new(StopCause::NotStarted(why)) }
     }
 }
 

@@ -131,7 +131,7 @@ fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, ClientFrom)
     let ways = || service.sources.iter().map(|source| source.topic.as_str()).collect::<Vec<_>>().join(" or ");
     let cannot = |source: &Source| {
         let problem = format!("{:?} can't tell there that the client is {:?}", source.topic, load.id);
-        ("topic", problem, "a source whose client is this one, or a client_from with header, json or key".to_owned())
+        ("topic", problem, "a source for this client, or a client_from with header, json or key".to_owned())
     };
     if let Some(topic) = &load.topic {
         let found = sources().find(|(_, source)| source.topic == *topic);

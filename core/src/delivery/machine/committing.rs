@@ -113,7 +113,7 @@ impl<O> Machine<O> {
         let StepContext { round, throttle, kafka, now } = context;
         let mut replaced = true;
         if kafka.tainted() {
-            // A tainted producer is replaced in any case, and brokers that were away may have forgotten the transaction.
+            // A tainted producer is replaced in any case. Brokers that were away may have forgotten the transaction.
             self.replace(kafka, ReplaceCause::Disconnect, DeliveryError::Tainted, now)?;
         } else if let Err(error) = kafka.abort() {
             self.call_failed(Phase::Abort, &error);

@@ -1,5 +1,7 @@
 //! The architecture's invariants: what each part of the code must not know. A line here fails, not a review.
 
+mod words;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
