@@ -25,9 +25,9 @@
 //! throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
 //! let record = |offset, sender| Arrival { partition: 0, offset, bytes: 100, sender };
 //!
-//! let first = throttle.handle_record(now, &record(0, Sender::Client("kyc")));
+//! let first = throttle.handle_record(now, &record(0, Sender::Client("home-loan")));
 //! assert!(matches!(first, Verdict::Admit(_)));
-//! let second = throttle.handle_record(now, &record(1, Sender::Client("kyc")));
+//! let second = throttle.handle_record(now, &record(1, Sender::Client("home-loan")));
 //! let Verdict::Delay(slot) = second else { panic!("one record a second goes") };
 //! let third = throttle.handle_record(now, &record(2, Sender::Anonymous));
 //! assert!(matches!(third, Verdict::Delay(_) | Verdict::Reject(_)));
