@@ -1,11 +1,11 @@
-//! The command line: usage, and `allocate`.
+//! The command line: usage errors, `load`, `allocate` and `demo`.
 
 mod program;
 
 use program::{file, text, watermaster};
 
 #[test]
-fn a_command_line_without_sense_is_wrong_usage() {
+fn malformed_command_lines_are_usage_errors() {
     let lines: [&[&str]; 11] = [
         &[],
         &["walk"],
@@ -26,9 +26,9 @@ fn a_command_line_without_sense_is_wrong_usage() {
     }
 }
 
-/// As `watermaster config … | head -1` does.
+/// The case of `watermaster config … | head -1`.
 #[test]
-fn a_reader_that_hangs_up_is_no_failure() {
+fn a_closed_stdout_is_not_an_error() {
     let many: Vec<_> = (0..5_000).map(|n| format!("c{n}=1")).collect();
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_watermaster"))
         .args(["allocate", "--capacity", "400", "--wants", &many.join(",")])
@@ -41,9 +41,9 @@ fn a_reader_that_hangs_up_is_no_failure() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// Before any broker is asked.
+/// The command ends before it connects to a broker.
 #[test]
-fn load_says_what_is_wrong_with_its_scenario_and_its_service() {
+fn load_reports_errors_of_its_scenario_and_its_service() {
     let (_config_folder, config) = file(include_str!("../config/demo.toml"));
     let (_folder, scenario) = file("[[client]]\nid = \"a\"\n\n[[client.phase]]\nkind = \"steady\"\nrate = \"fast\"\n");
     let (config, scenario) = (config.to_str().unwrap(), scenario.to_str().unwrap());
@@ -69,7 +69,7 @@ fn granted(arguments: &[&str], input: &str) -> serde_json::Value {
 }
 
 #[test]
-fn allocate_gives_the_worked_table() {
+fn allocate_reproduces_the_worked_example() {
     let rows = [
         ("A=2,B=15,C=10,D=10", [5, 15, 10, 10]),
         ("A=3,B=15,C=50,D=10", [3, 11, 16, 10]),
@@ -89,14 +89,14 @@ fn allocate_gives_the_worked_table() {
 
 #[test]
 fn allocate_lends_by_progressive_filling_when_asked() {
-    // 7 are lent; B misses 5 and C 40, and D wants exactly its share: 3.5 for B and for C, the tie goes to B.
+    // 7 records are lent; B lacks 5 and C 40, and D wants exactly its share: B and C get 3.5 each, and B wins the tie.
     let arguments = ["--capacity", "40", "--lending", "max_min", "--wants", "A=3,B=15,C=50,D=10"];
     let expected = serde_json::json!({"A": 3, "B": 14, "C": 13, "D": 10});
     assert_eq!(granted(&arguments, ""), expected);
 }
 
 #[test]
-fn allocate_explains_itself() {
+fn allocate_explains_its_result() {
     let wants = ["allocate", "--capacity", "40", "--wants", "A=3,B=15", "--wants", "C=50,D=10"];
     let output = watermaster(&wants, &[], "");
     let shown = text(&output.stdout);
@@ -117,7 +117,7 @@ fn allocate_writes_no_sign_before_a_zero() {
 
 #[test]
 fn allocate_is_exact_for_many_clients_and_odd_weights() {
-    // Floats would grant 28 18 27 66 13 16.
+    // Floating-point arithmetic would grant 28 18 27 66 13 16.
     let weights = [
         "--weight", "a=2.3", "--weight", "b=1.5", "--weight", "c=2.3", "--weight", "d=3", "--weight", "e=1.1",
         "--weight", "f=1.3",
@@ -127,8 +127,8 @@ fn allocate_is_exact_for_many_clients_and_odd_weights() {
     assert_eq!(exact, serde_json::json!({"a": 28, "b": 18, "c": 28, "d": 66, "e": 13, "f": 15}));
 }
 
-/// Grants by the formulas as written, for clients of weight 1 and a reservation of 10 %, when more is wanted than lent.
-/// Everything is an integer: records × 10 N.
+/// Computes the grants by the formulas as written, for clients of weight 1 and a reservation of 10 %, if more is wanted
+/// than lent. All terms are integers: records × 10 N.
 fn grants_by_hand(capacity: u128, wants: &[(String, u128)]) -> serde_json::Map<String, serde_json::Value> {
     let clients = wants.len() as u128;
     let (default, reserved) = (10 * capacity, capacity);
@@ -137,7 +137,7 @@ fn grants_by_hand(capacity: u128, wants: &[(String, u128)]) -> serde_json::Map<S
     let surplus: u128 = wants.iter().map(|(_, wanted)| default.saturating_sub(floor(*wanted))).sum();
     let deficit: u128 = wants.iter().map(|(_, wanted)| over(*wanted)).sum();
     assert!(deficit >= surplus, "more is wanted than lent");
-    // Numerators over 10 N · deficit.
+    // Shares are numerators over 10 N · deficit.
     let exact = |wanted: u128| default.min(floor(wanted)) * deficit + over(wanted) * surplus;
     let unit = 10 * clients * deficit;
     let mut order: Vec<&(String, u128)> = wants.iter().collect();
@@ -158,7 +158,7 @@ fn allocate_grants_ten_thousand_clients_exactly_what_the_formulas_say() {
     assert_eq!(granted.as_object().unwrap(), &grants_by_hand(1_000_000, &wants));
 }
 
-/// The demo's summary, in a mode, as JSON.
+/// Runs the demo in a mode; returns its summary.
 fn demo(mode: &str) -> serde_json::Value {
     let output = watermaster(&["demo", "--mode", mode, "--seconds", "8", "--output", "json"], &[], "");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -170,7 +170,7 @@ fn demo(mode: &str) -> serde_json::Value {
     service
 }
 
-/// All clients of the demo but the one with the campaign.
+/// Returns all clients of the demo except the one with the campaign.
 fn within_their_share(service: &serde_json::Value) -> Vec<&serde_json::Value> {
     let clients = service["clients"].as_array().unwrap().iter().filter(|client| client["name"] != "credit-card");
     let clients: Vec<_> = clients.collect();
@@ -186,7 +186,7 @@ fn the_demo_rejects_no_record_within_its_clients_share_as_over_allocation() {
         let (sent, above) = (count(&client["sent"]), count(&client["sent_above_share"]));
         let rejected = count(&client["rejected"]["over_allocation"]);
         assert!(rejected <= above, "{client}");
-        assert!(above * 2 < sent, "too few records within the share for this to prove anything: {client}");
+        assert!(above * 2 < sent, "too few records within the share for a conclusive test: {client}");
     }
 }
 

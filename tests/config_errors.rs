@@ -1,10 +1,10 @@
-//! What is said about configurations that are wrong: the key, its origin and what is allowed; all of it at once.
+//! Errors of configurations: each names the key, its origin and the allowed values, and all are reported at once.
 
 mod program;
 
 use program::{file, text, watermaster};
 
-/// A configuration without errors, with room for changes.
+/// A configuration without errors, which the cases change.
 const RIGHT: &str = r#"[kafka]
 commit_interval = "100ms"
 
@@ -27,19 +27,19 @@ cycle = "10s"
 topic = "loans.kyc"
 "#;
 
-/// One wrong configuration and what must be said of it.
+/// One wrong configuration and its expected error.
 struct Case {
     what: &'static str,
     text: String,
     environment: Vec<(&'static str, &'static str)>,
     key: &'static str,
-    /// The text whose line the error must name; `None` where the origin is no line.
+    /// The text in the line that the error must name; `None` if the origin is not a line.
     line_of: Option<&'static str>,
     origin: Option<&'static str>,
     says: Vec<&'static str>,
 }
 
-/// The right configuration, with one thing wrong in it.
+/// Returns a case with the correct configuration, in which the caller makes one error.
 fn wrong(what: &'static str) -> Case {
     Case { what, text: RIGHT.to_owned(), environment: vec![], key: "", line_of: None, origin: None, says: vec![] }
 }
@@ -101,7 +101,7 @@ impl Case {
     fn line(&self) -> Option<usize> {
         let wanted = self.line_of?.trim_start().lines().next()?;
         let line = self.text.lines().position(|line| line == wanted);
-        Some(line.unwrap_or_else(|| panic!("{}: {wanted:?} is a line of\n{}", self.what, self.text)) + 1)
+        Some(line.unwrap_or_else(|| panic!("{}: {wanted:?} is not a line of\n{}", self.what, self.text)) + 1)
     }
 }
 
@@ -136,11 +136,11 @@ fn cases() -> Vec<Case> {
         wrong("word of the wrong type").under(service, "enforce = \"yes\"").key("service[0].enforce").says(&["\"yes\"", "true or false"]),
         wrong("delivery").under(kafka, "delivery = \"at_most_once\"").key("kafka.delivery").says(&["at_most_once", "\"at_least_once\" or \"exactly_once\""]),
         wrong("scope group").under(service, "scope = \"group\"").key("service[0].scope").says(&["not built yet", "\"instance\""]),
-        wrong("size without sense").under(shape, "queue_bytes = \"256mib\"").key("service[0].shape.queue_bytes").says(&["no unit of size", "256MiB"]),
+        wrong("size without a known unit").under(shape, "queue_bytes = \"256mib\"").key("service[0].shape.queue_bytes").says(&["no unit of size", "256MiB"]),
         wrong("map budget").under(kafka, "map_budget = \"9999 chars\"").key("kafka.map_budget").says(&["9999 chars", "64 to 4096"]),
-        wrong("client from nowhere").under(service, "client_from = [\"key\", \"body\"]").key("service[0].client_from[1]").says(&["\"body\"", "header:NAME", "json:/pointer"]),
+        wrong("client from an unknown part").under(service, "client_from = [\"key\", \"body\"]").key("service[0].client_from[1]").says(&["\"body\"", "header:NAME", "json:/pointer"]),
         wrong("client from a bad pointer").under(service, "client_from = [\"json:/a~2\"]").key("service[0].client_from[0]").says(&["~0", "~1"]),
-        wrong("client from nothing").under(service, "client_from = []").key("service[0].client_from").says(&["an empty list", "one or more"]),
+        wrong("client from an empty list").under(service, "client_from = []").key("service[0].client_from").says(&["an empty list", "one or more"]),
         wrong("client by topic without client").under(service, "client_from = [\"topic\"]").key("service[0].source[0].client").at("[[service.source]]").says(&["is missing", "client_from has \"topic\""]),
         wrong("bad topic").replace("topic = \"loans.kyc\"", "topic = \"loans/kyc\"").key("service[0].source[0].topic").says(&["'/' is not allowed", "1 to 249"]),
         wrong("reserved topic").replace("target = \"kyc.requests\"", "target = \"..\"").key("service[0].target").says(&["reserves", "1 to 249"]),
@@ -154,7 +154,7 @@ fn cases() -> Vec<Case> {
         wrong("no service").text("").key("service").from("watermaster.toml").says(&["is missing", "at least one [[service]]"]),
         wrong("idle timeout below two cycles").under(service, "client_idle_timeout = \"19s\"").key("service[0].client_idle_timeout").says(&["below two cycles", "20s or more"]),
         wrong("commit interval above a tenth of the cycle").replace("commit_interval = \"100ms\"", "commit_interval = \"1001ms\"").key("kafka.commit_interval").says(&["service[0]", "1s or less"]),
-        wrong("more clients than places").under(service, "max_clients = 1").append("[service.client.a]\n[service.client.b]\n").key("service[0].max_clients").says(&["2 clients are configured", "2 or more"]),
+        wrong("more clients than max_clients").under(service, "max_clients = 1").append("[service.client.a]\n[service.client.b]\n").key("service[0].max_clients").says(&["2 clients are configured", "2 or more"]),
         wrong("instance is the leader").under(kafka, "instance_id = \"leader\"").key("kafka.instance_id").says(&["leader"]),
         wrong("group id").under(kafka, "group_id = \"\"").key("kafka.group_id").says(&["empty", "1 to 100"]),
         wrong("servers").under(kafka, "bootstrap_servers = \"a:99999\"").key("kafka.bootstrap_servers").says(&["no valid port", "host:port"]),
@@ -163,8 +163,8 @@ fn cases() -> Vec<Case> {
         wrong("token file is a folder").under(admin, "token_file = \"/tmp\"").key("admin.token_file").says(&["not a regular file"]),
         wrong("token file missing").under(admin, "token_file = \"/nowhere/token\"").key("admin.token_file").says(&["No such file", "can be read"]),
         wrong("log format").under(log, "format = \"xml\"").key("log.format").says(&["\"auto\" or \"text\" or \"json\""]),
-        wrong("property of ours").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
-        wrong("property of ours by environment").variable("WATERMASTER_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true").key("kafka.properties.\"enable.auto.commit\"").says(&["committed in rounds"]),
+        wrong("property that Watermaster sets").under(properties, "\"group.id\" = \"mine\"").key("kafka.properties.\"group.id\"").says(&["can't be set", "kafka.group_id"]),
+        wrong("property that Watermaster sets by environment").variable("WATERMASTER_KAFKA__PROPERTIES__ENABLE_AUTO_COMMIT", "true").key("kafka.properties.\"enable.auto.commit\"").says(&["committed in rounds"]),
         wrong("group protocol").under(kafka, "group_protocol = \"share\"").key("kafka.group_protocol").says(&["\"share\"", "\"classic\" or \"consumer\""]),
         wrong("group protocol as a property").under(properties, "\"group.protocol\" = \"consumer\"").key("kafka.properties.\"group.protocol\"").says(&["can't be set", "kafka.group_protocol"]),
         wrong("session of the consumer protocol").under(kafka, "group_protocol = \"consumer\"").under(properties, "\"session.timeout.ms\" = 6000").key("kafka.properties.\"session.timeout.ms\"").at("\"session.timeout.ms\" = 6000").says(&["the brokers have it", "group.consumer.session.timeout.ms"]),
@@ -175,7 +175,7 @@ fn cases() -> Vec<Case> {
         wrong("property that is no scalar").under(properties, "debug = [\"all\"]").key("kafka.properties.debug").says(&["is a list", "a string, a number or true or false"]),
         wrong("property file missing").append("[kafka.properties_file]\n\"sasl.password\" = \"/nowhere/secret\"\n").key("kafka.properties_file.\"sasl.password\"").at("\"sasl.password\" = \"/nowhere/secret\"").says(&["/nowhere/secret", "can be read"]),
         wrong("allowed clients").under(source, "allowed_clients = [\"\"]").key("service[0].source[0].allowed_clients[0]").says(&["empty", "1 to 128 bytes"]),
-        wrong("no TOML").replace("cycle = \"10s\"", "cycle = 10s").key("(file)").says(&["line 15, column", "TOML"]),
+        wrong("not TOML").replace("cycle = \"10s\"", "cycle = 10s").key("(file)").says(&["line 15, column", "TOML"]),
         wrong("a key twice").under(service, "name = \"twice\"").key("(file)").at("name = \"kyc\"").says(&["duplicate key", "line 12"]),
     ]
 }
@@ -193,7 +193,7 @@ topic = "d"
 "#;
 
 #[test]
-fn the_right_one_is_right() {
+fn the_correct_configuration_is_accepted() {
     let (_guard, path) = file(RIGHT);
     let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -201,7 +201,7 @@ fn the_right_one_is_right() {
 }
 
 #[test]
-fn each_error_names_its_key_its_origin_and_what_is_allowed() {
+fn each_error_names_its_key_its_origin_and_the_allowed_values() {
     let cases = cases();
     assert!(cases.len() >= 30);
     for case in &cases {
@@ -213,16 +213,16 @@ fn each_error_names_its_key_its_origin_and_what_is_allowed() {
             let context = format!("{} ({command}):\n{said}", case.what);
             assert_eq!(output.status.code(), Some(78), "{context}");
             assert!(said.starts_with("configuration: 1 error\n"), "{context}");
-            assert!(said.contains(&format!("\n{} ", case.key)), "{context}\nwants key {}", case.key);
+            assert!(said.contains(&format!("\n{} ", case.key)), "{context}\nexpected key {}", case.key);
             assert!(said.contains("\n    allowed: "), "{context}");
             let origin = match (case.line(), case.origin) {
                 (Some(line), _) => format!("{path}:{line}\n"),
                 (None, Some(origin)) => format!("{origin}\n"),
-                (None, None) => panic!("{}: no origin to look for", case.what),
+                (None, None) => panic!("{}: the case has neither a line nor an origin", case.what),
             };
-            assert!(said.contains("\n    from:    ") && said.contains(&origin), "{context}\nwants origin {origin}");
+            assert!(said.contains("\n    from:    ") && said.contains(&origin), "{context}\nexpected origin {origin}");
             for words in &case.says {
-                assert!(said.contains(words), "{context}\nwants {words:?}");
+                assert!(said.contains(words), "{context}\nexpected {words:?}");
             }
         }
     }
@@ -258,7 +258,7 @@ fn all_errors_are_shown_at_once_and_sorted() {
 }
 
 #[test]
-fn a_file_that_is_missing_is_wrong_configuration() {
+fn a_missing_file_is_a_configuration_error() {
     for command in ["run", "check", "config"] {
         let output = watermaster(&[command, "--config", "/nowhere/at-all.toml"], &[], "");
         assert_eq!(output.status.code(), Some(78), "{command}");
@@ -278,7 +278,7 @@ fn a_doubtful_configuration_is_allowed_with_a_warning() {
 }
 
 #[test]
-fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
+fn the_environment_takes_precedence_and_secrets_are_hidden() {
     let (folder, path) = file(&RIGHT.replace("[kafka.properties]", "[kafka.properties]\n\"sasl.password\" = \"hush\"\n\"socket.timeout.ms\" = 5_000\n[kafka.properties_file]\n\"ssl.key.pem\" = \"SECRET_FILE\""));
     let secret = folder.path().join("key.pem");
     std::fs::write(&secret, "whisper\n").unwrap();
@@ -303,12 +303,12 @@ fn the_environment_wins_and_is_named_and_secrets_are_not_shown() {
             "5000",
             "(redacted)",
         ] {
-            assert!(shown.contains(part), "{part} in {shown}");
+            assert!(shown.contains(part), "{part} is not in {shown}");
         }
     }
 }
 
-/// A command, half of a credential, a whole one, an address with a password where none belongs.
+/// The hidden properties hold a command, a part of a credential, a user name, and an address with a password.
 #[test]
 fn only_harmless_properties_show_their_values() {
     let hidden = r#"
@@ -328,7 +328,7 @@ fn only_harmless_properties_show_their_values() {
 }
 
 #[test]
-fn errors_do_not_show_what_may_be_secret() {
+fn errors_do_not_show_secrets() {
     let cases = [
         ("[kafka.properties]", "[kafka.properties]\n\"sasl.pasword\" = \"hush\"", "No such configuration property"),
         (
@@ -348,7 +348,7 @@ fn errors_do_not_show_what_may_be_secret() {
 }
 
 #[test]
-fn a_token_that_can_be_guessed_is_refused_and_one_that_all_can_read_is_reported() {
+fn a_short_or_writable_token_is_refused_and_a_readable_one_is_reported() {
     use std::os::unix::fs::PermissionsExt;
 
     for (token, mode, code, said) in [

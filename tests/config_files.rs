@@ -1,4 +1,4 @@
-//! The files in `config/` are right, and the reference is complete.
+//! The files in `config/` are valid, and the reference names every key.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn load(name: &str) -> Config {
 #[test]
 fn every_shipped_file_is_valid_without_a_warning() {
     let folder = std::fs::read_dir(shipped("")).expect("config/ exists");
-    // What lies deeper is no configuration.
+    // Subfolders hold scenarios, not configurations.
     let files = folder.map(Result::unwrap).filter(|entry| entry.file_type().unwrap().is_file());
     let names: Vec<_> = files.map(|entry| entry.file_name().into_string().unwrap()).collect();
     assert!(names.len() >= 3, "{names:?}");
@@ -27,9 +27,9 @@ fn every_shipped_file_is_valid_without_a_warning() {
     }
 }
 
-/// The line of the reference that holds `key`, commented out or not.
+/// Returns the line of the reference with `key`, even if it is commented out.
 fn reference_line(text: &str, key: &str) -> String {
-    let (section_of_key, name) = key.rsplit_once('.').expect("every key stands in a section");
+    let (section_of_key, name) = key.rsplit_once('.').expect("every key is in a section");
     let header =
         |line: &str| line.trim_start_matches('[').split(']').next().unwrap_or_default().replace(".home-loan", "");
     let mut section = String::new();
@@ -42,7 +42,7 @@ fn reference_line(text: &str, key: &str) -> String {
             return line.to_owned();
         }
     }
-    panic!("the reference names {key}");
+    panic!("the reference does not name {key}");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn the_reference_names_every_key_with_its_default() {
     }
 }
 
-/// Everything that the reference sets by default has the value that an empty file has.
+/// The reference gives every key the value that the key has without the reference.
 #[test]
 fn the_reference_changes_nothing() {
     let minimal = load("watermaster.minimal.toml").effective.to_json();
@@ -83,7 +83,7 @@ fn the_reference_changes_nothing() {
     }
 }
 
-/// What people copy from the README runs.
+/// The README's sample can be copied and run.
 #[test]
 fn the_readmes_sample_is_valid() {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();

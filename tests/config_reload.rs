@@ -1,4 +1,4 @@
-//! A configuration is reloaded as a whole or not at all; keys that a running program can't change are refused by name.
+//! A configuration is reloaded as a whole or not at all; the error names keys that need a restart.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use watermaster_settings::config::{Config, SCHEMA};
 
 const SECRET: &str = "sasl-password";
 
-/// A configuration with every key that a reload may change, and some that it may not.
+/// Returns a configuration with every key that a reload may change, and some that need a restart.
 fn text(change: impl Fn(String) -> String) -> String {
     change(
         r#"[kafka]
@@ -60,7 +60,7 @@ impl File {
         File { configuration: Configuration::new(path.clone(), config), path, _dir: dir }
     }
 
-    /// Writes the file anew, reloads it, and returns the changed keys or the errors as text.
+    /// Replaces `from` by `to` in the file and reloads it; returns the changed keys or the errors as text.
     fn reload(&self, from: &str, to: &str) -> Result<Vec<String>, String> {
         self.reload_all(&[(from, to)])
     }
@@ -107,14 +107,14 @@ fn every_key_of_a_policy_takes_effect() {
     for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads) {
         let key = section.child(key.name).to_string();
         let is_tried = |changed: &str| key == format!("service.{}", changed.replace(".home-loan", ""));
-        assert!(changes.iter().any(|(.., changed)| is_tried(changed)), "{key} is tried here");
+        assert!(changes.iter().any(|(.., changed)| is_tried(changed)), "no change of {key} is tested");
     }
     for (from, to, key) in changes {
         let file = File::new();
         assert_eq!(file.reload(from, to), Ok(vec![format!("service[0].{key}")]));
         assert!(file.policy_arrived(), "{key}");
         assert!(file.configuration.last().successful);
-        assert_eq!(file.reload(from, from), Ok(vec![format!("service[0].{key}")]), "and back");
+        assert_eq!(file.reload(from, from), Ok(vec![format!("service[0].{key}")]), "the original value is restored");
     }
 }
 
@@ -181,5 +181,5 @@ fn an_unchanged_file_is_accepted() {
     assert_eq!(file.reload("capacity = 2000", "capacity = 2000"), Ok(vec![]));
     let (before, after) = (Path::new("a"), Path::new("b"));
     let parse = |path| Config::parse(&text(|text| text), path, [], watermaster_kafka::PROPERTY_RULES).unwrap();
-    assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "the path makes no difference");
+    assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "the path of a file is not a change");
 }

@@ -1,6 +1,6 @@
-//! A whole engine against the embedded broker: what it commits has arrived, whatever the broker answers meanwhile.
+//! A whole engine against the embedded broker: every committed record has arrived, even if the broker returns errors.
 //!
-//! Not a proof of delivery guarantees (that takes a real Kafka): faults here are those that the embedded broker can be told.
+//! These tests cover only faults that the embedded broker can simulate; delivery guarantees need tests on a real Kafka.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use watermaster_settings::{
     StartFrom,
 };
 
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// A limit for every wait, longer than any of them takes.
+const TIMEOUT: Duration = Duration::from_secs(40);
 const TICK: Duration = Duration::from_millis(20);
 
 struct Bench {
@@ -37,13 +37,13 @@ struct Bench {
 }
 
 impl Bench {
-    /// One service that reads `loans`, whose every record is of one client.
+    /// Sets up a service that reads `loans`; all its records are of one client.
     fn new(capacity: u64, cycle: Duration) -> Bench {
         let broker = Embedded::start(1).unwrap();
         for topic in ["loans", "target", "dead"] {
             broker.create_topic(topic, 1).unwrap();
         }
-        // The embedded broker waits for a session less a second for members to come back.
+        // The embedded broker waits for members to rejoin for the session timeout less one second.
         let properties = [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")];
         let kafka = Kafka {
             bootstrap_servers: broker.bootstrap_servers(),
@@ -79,7 +79,7 @@ impl Bench {
         config
     }
 
-    /// Sends so many records; the value of each is its offset.
+    /// Sends these records; the value of each is its offset.
     fn feed(&self, records: std::ops::Range<usize>) {
         let producer: ThreadedProducer<DefaultProducerContext> = self.client().set("linger.ms", "20").create().unwrap();
         for n in records {
@@ -87,18 +87,18 @@ impl Bench {
             let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&value) });
             producer.send(BaseRecord::<(), str>::to("loans").payload(&value).headers(headers)).unwrap();
         }
-        producer.flush(PATIENCE).unwrap();
+        producer.flush(TIMEOUT).unwrap();
     }
 
-    /// Everything in a topic now: the offset of each record in its source, and why it was rejected.
+    /// Reads all present records of a topic: the source offset of each, and the reason if it was rejected.
     fn read(&self, topic: &str) -> Vec<(i64, Option<String>)> {
         let consumer: BaseConsumer = self.client().set("group.id", "reader").create().unwrap();
-        let (low, high) = consumer.fetch_watermarks(topic, 0, PATIENCE).unwrap();
-        assert_eq!(low, 0, "the embedded broker still has all");
+        let (low, high) = consumer.fetch_watermarks(topic, 0, TIMEOUT).unwrap();
+        assert_eq!(low, 0, "the embedded broker still has all records");
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, 0, Offset::Beginning).unwrap();
         consumer.assign(&list).unwrap();
-        let (mut records, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+        let (mut records, deadline) = (Vec::new(), Instant::now() + TIMEOUT);
         while (records.len() as i64) < high && Instant::now() < deadline {
             let Some(message) = consumer.poll(TICK) else { continue };
             let message = message.unwrap();
@@ -110,12 +110,12 @@ impl Bench {
         records
     }
 
-    /// What the group has committed as completed.
+    /// Returns the offsets that the group has committed as completed.
     fn completed(&self) -> BTreeSet<i64> {
         let consumer: BaseConsumer = self.client().set("group.id", "wm.kyc").create().unwrap();
         let mut list = TopicPartitionList::new();
         list.add_partition("loans", 0);
-        let list = consumer.committed_offsets(list, PATIENCE).unwrap();
+        let list = consumer.committed_offsets(list, TIMEOUT).unwrap();
         let element = &list.elements()[0];
         let Offset::Offset(base) = element.offset() else { return BTreeSet::new() };
         let map = offset_map::decode(base, element.metadata().as_bytes()).unwrap();
@@ -130,7 +130,7 @@ impl Bench {
             accept_foreign_offsets: false,
             facts: preflight::Report::default(),
             cell: cell.clone(),
-            heartbeat: Arc::new(Heartbeat::new(Instant::now(), PATIENCE)),
+            heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
             policies: Arc::default(),
             shutdown: Arc::clone(&shutdown),
         };
@@ -145,20 +145,20 @@ struct Engine {
 }
 
 impl Engine {
-    /// Waits until the engine shows this.
+    /// Waits until the engine's snapshot satisfies `shown`.
     fn until(&self, what: &str, shown: impl Fn(&ServiceSnapshot) -> bool) -> Arc<ServiceSnapshot> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let snapshot = self.cell.get();
             if shown(&snapshot) {
                 return snapshot;
             }
-            assert!(Instant::now() < deadline, "never {what}: {snapshot:?}");
+            assert!(Instant::now() < deadline, "timeout while waiting for {what:?}: {snapshot:?}");
             thread::sleep(TICK);
         }
     }
 
-    /// Tells it to stop; how it ended and how long that took.
+    /// Stops the engine; returns its result and the time that stopping took.
     fn stop(self) -> (Result<(), EngineError>, Duration) {
         let told = Instant::now();
         self.shutdown.store(true, Ordering::Relaxed);
@@ -191,14 +191,14 @@ fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
     snapshot.rounds.iter().filter(|(name, _)| *name == outcome).map(|(_, count)| *count).sum()
 }
 
-/// Each of these offsets once, none of it rejected.
+/// Asserts that the offsets up to `count` occur once each, in order, and that none was rejected.
 fn all_once(records: &[(i64, Option<String>)], count: i64) {
     let expected: Vec<_> = (0..count).map(|n| (n, None)).collect();
-    assert_eq!(records, expected, "in order, each once");
+    assert_eq!(records, expected, "each record once, in order");
 }
 
 #[test]
-fn what_is_admitted_arrives_in_order_and_is_committed() {
+fn admitted_records_arrive_in_order_and_are_committed() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.feed(0..500);
     let engine = bench.start();
@@ -212,9 +212,9 @@ fn what_is_admitted_arrives_in_order_and_is_committed() {
 }
 
 #[test]
-fn what_a_drain_commits_has_arrived() {
+fn records_that_a_drain_commits_have_arrived() {
     let mut bench = Bench::new(10, Duration::from_secs(10));
-    // All but a few are turned away, as fast as they are read.
+    // All but a few records are rejected as soon as they are read.
     bench.service.policy.queue_capacity = 10;
     bench.feed(0..30_000);
     let engine = bench.start();
@@ -226,12 +226,12 @@ fn what_a_drain_commits_has_arrived() {
             seen
         });
     let lost: Vec<_> = bench.completed().into_iter().filter(|offset| !arrived.contains_key(offset)).collect();
-    assert!(lost.is_empty(), "{} committed and not there, from {:?} on", lost.len(), lost.first());
-    assert!(arrived.values().all(|&times| times == 1), "nothing twice");
+    assert!(lost.is_empty(), "{} committed records have not arrived, from {:?} on", lost.len(), lost.first());
+    assert!(arrived.values().all(|&times| times == 1), "no record is delivered twice");
 }
 
 #[test]
-fn what_the_target_refuses_ends_in_the_dead_letter_topic() {
+fn a_record_that_the_target_refuses_goes_to_the_dead_letter_topic() {
     let bench = Bench::new(100, Duration::from_secs(1));
     bench.feed(0..1);
     bench.broker.refuse_next_batch();
@@ -244,7 +244,7 @@ fn what_the_target_refuses_ends_in_the_dead_letter_topic() {
 }
 
 #[test]
-fn a_refused_batch_is_halved_and_nobody_innocent_is_rejected() {
+fn a_refused_batch_is_halved_and_only_the_refused_record_is_rejected() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.feed(0..100);
     bench.broker.refuse_next_batch();
@@ -258,21 +258,21 @@ fn a_refused_batch_is_halved_and_nobody_innocent_is_rejected() {
 }
 
 #[test]
-fn a_commit_that_fails_is_repeated_and_nothing_is_sent_twice() {
+fn a_commit_that_fails_is_repeated_and_no_record_is_sent_twice() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.broker.refuse_next_commits(&[true, false, true, true, false]);
     let began = Instant::now();
     bench.feed(0..100);
     let engine = bench.start();
     engine.until("all admitted", |shown| admitted(shown) == 100);
-    assert!(began.elapsed() > Duration::from_millis(300), "five refusals take some steps");
+    assert!(began.elapsed() > Duration::from_millis(300), "five refused commits cost some backoff");
     engine.stop().0.unwrap();
     all_once(&bench.read("target"), 100);
     assert_eq!(bench.completed(), (0..100).collect());
 }
 
 #[test]
-fn a_producer_that_fails_is_replaced_and_nothing_is_lost() {
+fn a_producer_that_fails_is_replaced_and_no_record_is_lost() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.feed(0..500);
     bench.broker.refuse_next_producers(2);
@@ -294,19 +294,19 @@ fn a_service_whose_producers_all_fail_stops() {
     assert!(!shown.ready);
     assert_eq!(rounds(&shown, "failed"), 1);
     assert!(engine.stop().0.unwrap_err().to_string().contains("producers failed"));
-    assert!(bench.completed().is_empty(), "nothing is committed that did not arrive");
+    assert!(bench.completed().is_empty(), "only records that arrived are committed");
 }
 
 #[test]
-fn a_target_that_may_not_be_written_to_any_more_stops_the_service() {
+fn a_target_that_forbids_writes_stops_the_service() {
     let mut bench = Bench::new(10_000, Duration::from_secs(1));
     bench.kafka.properties.insert("topic.metadata.refresh.interval.ms".to_owned(), "50".to_owned());
     bench.feed(0..50);
     let engine = bench.start();
     engine.until("all admitted", |shown| admitted(shown) == 50);
     bench.broker.forbid_topic("target").unwrap();
-    // Until the producer has heard of it, records arrive.
-    let (mut next, deadline) = (50, Instant::now() + PATIENCE);
+    // Records arrive until the producer learns that writes are forbidden.
+    let (mut next, deadline) = (50, Instant::now() + TIMEOUT);
     while engine.cell.get().up && Instant::now() < deadline {
         bench.feed(next..next + 1);
         next += 1;
@@ -318,7 +318,7 @@ fn a_target_that_may_not_be_written_to_any_more_stops_the_service() {
 }
 
 #[test]
-fn a_broker_that_goes_and_comes_back_costs_nothing() {
+fn a_broker_outage_loses_no_record_and_keeps_the_capacity() {
     let bench = Bench::new(20, Duration::from_secs(1));
     bench.feed(0..120);
     let engine = bench.start();
@@ -328,11 +328,11 @@ fn a_broker_that_goes_and_comes_back_costs_nothing() {
     let before = admitted(&engine.cell.get());
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
-        assert!(admitted(&engine.cell.get()) <= before, "nothing is shown as admitted that did not arrive");
+        assert!(admitted(&engine.cell.get()) <= before, "only records that arrived are shown as admitted");
         thread::sleep(TICK);
     }
     bench.broker.broker_up(1).unwrap();
-    // Not by counts: what was read again is counted again.
+    // The counters cannot show this, because records that are read again are counted again.
     let shown = engine.until("all committed", |shown| {
         shown.ready && shown.partitions.iter().any(|partition| partition.lag == 0 && partition.held == 0)
     });
@@ -359,7 +359,7 @@ fn a_drain_without_brokers_takes_less_than_ten_seconds() {
 }
 
 #[test]
-fn a_service_that_cannot_start_says_so() {
+fn a_service_that_cannot_start_reports_the_cause() {
     let mut bench = Bench::new(20, Duration::from_secs(1));
     bench.kafka.properties.insert("session.timeout.ms".to_owned(), "soon".to_owned());
     let engine = bench.start();
@@ -381,7 +381,7 @@ fn an_instance_without_partitions_is_ready_too() {
     }
 }
 
-/// A consumer that never came back into its group kept its instance idle for good, while brokers and group were well.
+/// Without a replacement, a consumer that cannot rejoin its group would leave its instance idle for ever.
 #[test]
 fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     let mut bench = Bench::new(10_000, Duration::from_secs(1));
@@ -398,7 +398,7 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     assert!(!shown.ready && shown.partitions.is_empty(), "{shown:?}");
     bench.broker.allow_joins();
     bench.feed(100..200);
-    // The counts go on: only the consumer is another.
+    // The counters continue: only the consumer was replaced.
     let shown = engine.until("all admitted", |shown| admitted(shown) == 200);
     assert!(shown.ready, "{shown:?}");
     engine.stop().0.unwrap();

@@ -19,7 +19,7 @@ use watermaster_settings::token::Token;
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 
-/// An instance with two services; it goes with the runtime.
+/// Starts an instance with two services, which ends when the runtime is dropped.
 fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
     let client = |name: &str, granted, backlog| ClientSnapshot {
         name: name.into(),
@@ -64,7 +64,7 @@ fn top(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// stdout is no terminal here, so `--once` need not be said.
+/// Without a terminal on stdout, `--once` is implied.
 #[test]
 fn without_a_terminal_a_table_is_printed_for_each_service() {
     let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
@@ -82,7 +82,7 @@ home-loan    77      70 borrows 20       0       0        0       7
 }
 
 #[test]
-fn json_has_what_the_api_shows_and_the_rates() {
+fn json_has_the_data_of_the_api_and_the_rates() {
     let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
     let (code, out, _) = top(&["--output", "json", "--service", "kyc", "--url", &address.to_string()]);
     let shown: Value = serde_json::from_str(&out).unwrap();
@@ -93,7 +93,7 @@ fn json_has_what_the_api_shows_and_the_rates() {
 }
 
 #[test]
-fn beyond_loopback_it_takes_the_token() {
+fn beyond_loopback_top_needs_the_token() {
     let (_runtime, address) = instance(Ipv4Addr::UNSPECIFIED);
     let url = address.to_string();
     let (_folder, token) = file(&format!("{TOKEN}\n"));
@@ -107,11 +107,11 @@ fn beyond_loopback_it_takes_the_token() {
 }
 
 #[test]
-fn who_does_not_answer_or_has_no_such_service_is_said() {
+fn unreachable_instances_and_unknown_services_are_reported() {
     let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
     let (code, _, why) = top(&["--url", &address.to_string(), "--service", "kyb"]);
     assert_eq!((code, why.contains("it has no service \"kyb\"; there is: bureau, kyc")), (Some(69), true), "{why}");
-    // A port that was free a moment ago.
+    // A port that was free a moment ago, on which no process listens.
     let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let (code, _, why) = top(&["--url", &free.to_string()]);
     assert_eq!((code, why.starts_with(&format!("http://{free}: "))), (Some(69), true), "{why}");

@@ -1,4 +1,4 @@
-//! One allocation: everyday claims, claims at the edge of the ranges, and equal claims (nothing but ties).
+//! One allocation: everyday claims, claims at the ends of the ranges, and equal claims (all tied).
 
 use std::hint::black_box;
 
@@ -51,14 +51,14 @@ fn measure(
     });
 }
 
-/// A few weights, wants around the default share, some floods, credits below a record.
+/// Generates claims with a few weights, wants around the default share, some floods, credits below a record.
 fn everyday(random: &mut dyn FnMut() -> u64) -> Made {
     let weight = [1_000, 1_000, 1_000, 1_500, 2_000][random() as usize % 5];
     let wants = if random().is_multiple_of(20) { random() % 10_000 } else { random() % 70 };
     (weight, wants, Credit::from_bits(i128::from(random() as i64)))
 }
 
-/// Any weight, wants up to 2⁶³: the widest arithmetic.
+/// Generates claims with any weight and wants up to 2⁶³: the widest arithmetic.
 fn extreme(random: &mut dyn FnMut() -> u64) -> Made {
     let wants = if random().is_multiple_of(2) { random() >> 1 } else { 0 };
     (1 + random() % MAX_WEIGHT, wants, Credit::from_bits(i128::from(random() as i64)))
@@ -68,7 +68,7 @@ fn equal(_: &mut dyn FnMut() -> u64) -> Made {
     (1_000, 1, Credit::ZERO)
 }
 
-/// SplitMix64: the same claims in every run.
+/// Returns a SplitMix64 generator: the same claims in every run.
 fn random_numbers() -> impl FnMut() -> u64 {
     let mut state = 0_u64;
     move || {

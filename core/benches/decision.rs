@@ -1,7 +1,7 @@
-//! One record's decision by itself, its departure from the backlog if it was delayed, and a cycle's edge.
+//! The decision of a record, its departure from the backlog if it was delayed, and the end of a cycle.
 //!
-//! Means over all that ran: on a machine that does other things too, the medians of `count`
-//! (`benches/workload/count.rs`) say more, and instructions most.
+//! The figures are means over all operations. On a busy machine the medians of `count` (`benches/workload/count.rs`)
+//! are more accurate, and instruction counts are most accurate.
 
 #[allow(dead_code, reason = "the binary `count` uses the rest")]
 mod workload;
@@ -19,7 +19,7 @@ fn decision(criterion: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, clients), |bencher| {
                 bencher.iter_custom(|iterations| {
                     let each = service.run(iterations);
-                    // Batches are of one size but for the last.
+                    // All batches but the last have the same size.
                     each.iter().sum::<std::time::Duration>().mul_f64(iterations as f64 / each.len() as f64)
                 });
             });

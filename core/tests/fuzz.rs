@@ -1,6 +1,6 @@
-//! Damaged and forged maps, many of them: reading one never panics, and never makes a record count as done that is not.
+//! Damaged and forged offset maps: reading one never panics, and never makes an uncompleted record count as completed.
 //!
-//! The suite takes a few seconds of it; `scripts/fuzz` goes on for as long as it is told.
+//! The suite runs for a few seconds; `scripts/fuzz` runs for as long as its arguments say.
 
 mod sim;
 mod support;
@@ -21,33 +21,33 @@ use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::tracker::{Seen, Tracker};
 use watermaster_core::units::{MAX_CAPACITY, Time};
 
-/// What the suite takes.
+/// Number of inputs in the suite.
 const SMOKE: u64 = 400_000;
-/// No map is larger than Kafka's strings.
+/// The largest budgets: no map is larger than a Kafka string.
 const WIDEST: [MapBudget; 2] = [MapBudget::Chars(usize::MAX), MapBudget::Bytes(usize::MAX)];
 
-/// Metadata beside an offset, and what it was made of.
+/// Metadata and offset of a commit, with the map that they were made of.
 struct Input {
     offset: i64,
     metadata: Vec<u8>,
-    /// Its checksum was made to hold.
+    /// Set if the checksum was made valid.
     sealed: bool,
     written_at: i64,
     written: String,
     says: OffsetMap,
 }
 
-/// What reading came to.
+/// Counts of the results of reading.
 #[derive(Debug, Default, Clone, Copy)]
 struct Counts {
     read: u64,
     foreign: u64,
     unreadable: u64,
-    /// Unreadable behind a checksum that holds.
+    /// Unreadable although the checksum is valid.
     malformed: u64,
-    /// Given to a service that takes partitions over.
+    /// Given to a service that takes over partitions.
     taken_over: u64,
-    /// Damage that a checksum of 32 bits can't notice: once in 2³² times.
+    /// Damage that the 32-bit checksum does not detect: once in 2³² inputs.
     collisions: u64,
 }
 
@@ -58,22 +58,22 @@ fn damaged_and_forged_maps_do_no_harm() {
     let from = number("WATERMASTER_FUZZ_FROM").unwrap_or(0);
     let time = number("WATERMASTER_FUZZ_SECONDS").map(Duration::from_secs);
     println!("seed {seed}, from input {from}");
-    let (began, mut counts, mut index, mut told) = (Instant::now(), Counts::default(), from, Duration::ZERO);
+    let (began, mut counts, mut index, mut printed) = (Instant::now(), Counts::default(), from, Duration::ZERO);
     while time.map_or(index < from + SMOKE, |time| began.elapsed() < time) {
         (index..index + 1000).for_each(|index| try_one(seed, index, &mut counts));
         index += 1000;
-        if began.elapsed() >= told + Duration::from_secs(60) {
-            told = began.elapsed();
-            println!("{:>4} s: {} inputs, {counts:?}", told.as_secs(), index - from);
+        if began.elapsed() >= printed + Duration::from_secs(60) {
+            printed = began.elapsed();
+            println!("{:>4} s: {} inputs, {counts:?}", printed.as_secs(), index - from);
         }
     }
     println!("{} inputs in {:.1} s: {counts:?}", index - from, began.elapsed().as_secs_f32());
-    assert!(counts.collisions <= 1 + ((index - from) >> 31), "the checksum is not looked at: {counts:?}");
+    assert!(counts.collisions <= 1 + ((index - from) >> 31), "too much damage passes the checksum: {counts:?}");
     let kinds = [counts.read, counts.foreign, counts.unreadable, counts.malformed];
     assert!(kinds.iter().all(|count| *count > 1000), "{counts:?}");
 }
 
-/// The `index`-th input of a seed; it depends on nothing else.
+/// Tries the `index`-th input of a seed; the input depends only on these two.
 fn try_one(seed: u64, index: u64, counts: &mut Counts) {
     let mut random = Random::stream(seed, index);
     let input = any_input(&mut random);
@@ -112,7 +112,7 @@ fn any_input(random: &mut Random) -> Input {
     input
 }
 
-/// A partition in any state, and what was admitted from it.
+/// Builds a partition in any state, with its recent admissions.
 fn any_state(random: &mut Random) -> (i64, Tracker, Vec<AdmissionSlice>) {
     let base = match random.below(4) {
         0 => random.below(3) as i64,
@@ -149,7 +149,7 @@ fn any_bytes(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// One change to the text.
+/// Makes one change to the text.
 fn damage(random: &mut Random, text: &mut Vec<u8>) {
     let at = random.index(text.len() + 1);
     let to = (at + random.magnitude(8) as usize).min(text.len());
@@ -174,7 +174,7 @@ fn damage(random: &mut Random, text: &mut Vec<u8>) {
     }
 }
 
-/// Other contents, or other text, beneath a checksum that holds.
+/// Replaces the contents or the text, under a valid checksum.
 fn forge(random: &mut Random, input: &mut Input) {
     let (mut alphabet, mut bits) = forge::unseal(&input.written).unwrap_or((Alphabet::Narrow, Vec::new()));
     if random.once_in(4) {
@@ -196,7 +196,7 @@ fn forge(random: &mut Random, input: &mut Input) {
     input.sealed = true;
 }
 
-/// A header with any claims, and bits behind it.
+/// Builds a header with any values, followed by bits.
 fn header(random: &mut Random) -> Vec<bool> {
     let number = |random: &mut Random, bits: u64| {
         let value = random.magnitude(bits);
@@ -245,7 +245,7 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
     let map = match decode(input.offset, &input.metadata) {
         Ok(map) => map,
         Err(refused) => {
-            assert!(!untouched || input.written.is_empty(), "refused what was written");
+            assert!(!untouched || input.written.is_empty(), "a map that was just encoded is refused");
             assert!(!refused.to_string().is_empty());
             return match refused {
                 DecodeError::Foreign { .. } => counts.foreign += 1,
@@ -263,7 +263,7 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
     check_form(input, &map);
     let mut tracker = Tracker::restore(input.offset, &map.completed);
     if input.offset >= 0 {
-        assert!(tracker.runs().eq(map.completed.iter()), "a tracker of this map says something else");
+        assert!(tracker.runs().eq(map.completed.iter()), "the tracker differs from its map");
         check_again(input.offset, &tracker, &map);
         check_reading(&mut tracker, &map.completed, random);
     }
@@ -273,8 +273,8 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
     }
 }
 
-/// A service takes partitions over with what the map says: it neither panics, nor is it held up for longer than a
-/// cycle by admissions that were never made.
+/// Lets a service take over partitions with the map: it does not panic, and admissions that were never made block it
+/// for one cycle at most.
 fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
     let cycle = Duration::from_millis(random.one_of(&[100, 1_000, 60_000]));
     let mut policy = sim::policy(random.one_of(&[1, 20, MAX_CAPACITY]), cycle);
@@ -315,14 +315,15 @@ fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
     now = now + longest * 2 + cycle;
     throttle.handle_timeout(now);
     let (held, _) = throttle.window_admitted(now);
-    assert_eq!(held, 0, "admissions of the map are counted for longer than a cycle");
+    assert_eq!(held, 0, "admissions from the map count for longer than a cycle");
     read(&mut throttle, now, 5);
     let _ = throttle.commit_of(now, 2);
     (0..3).for_each(|partition| drop(throttle.handle_revoked(partition)));
     assert_eq!(throttle.backlog(), (0, 0));
 }
 
-/// Runs in order, beyond the offset and within bounds, and no more of either than the text can hold.
+/// Checks that the runs are in order, beyond the offset and within bounds, and that there are no more runs and slices
+/// than the text can hold.
 fn check_form(input: &Input, map: &OffsetMap) {
     let mut end = input.offset;
     for run in map.completed.iter() {
@@ -336,23 +337,23 @@ fn check_form(input: &Input, map: &OffsetMap) {
     assert!(map.admitted.iter().all(|slice| slice.admitted > 0), "an empty slice");
 }
 
-/// What was read, written again, reads the same.
+/// Checks that a map reads the same after it is encoded again.
 fn check_again(offset: i64, tracker: &Tracker, map: &OffsetMap) {
     let total = |slices: &[AdmissionSlice]| slices.iter().map(|slice| u128::from(slice.admitted)).sum::<u128>();
     for budget in WIDEST {
         match encode(budget, tracker, 50, &map.admitted) {
             Ok(text) => {
-                let again = decode(offset, text.as_bytes()).expect("just written");
-                assert_eq!(again.completed, map.completed, "written again");
-                assert_eq!(total(&again.admitted), total(&map.admitted).min(1 << 62), "written again");
+                let again = decode(offset, text.as_bytes()).expect("the map was just encoded");
+                assert_eq!(again.completed, map.completed, "encoded again");
+                assert_eq!(total(&again.admitted), total(&map.admitted).min(1 << 62), "encoded again");
             }
-            // We may need more than the enemy: we choose by bounds, he by what is shortest.
+            // The encoder chooses by bounds and may need more bits than a forged map, which may use the shortest form.
             Err(refused) => assert!(refused.needed_bits > refused.budget_bits),
         }
     }
 }
 
-/// Reads a log through the tracker: what neither the map nor anybody since has completed, is not done.
+/// Reads a log through the tracker: only records completed in the map or by the tracker since count as completed.
 fn check_reading(tracker: &mut Tracker, recorded: &OffsetRuns, random: &mut Random) {
     let mut waiting = BTreeSet::new();
     let mut next = tracker.base();
@@ -378,9 +379,12 @@ fn check_reading(tracker: &mut Tracker, recorded: &OffsetRuns, random: &mut Rand
             waiting.remove(&done);
         }
         let first = waiting.first().copied().unwrap_or(i64::MAX);
-        assert!(tracker.base() <= first, "{first} waits, {} would be committed", tracker.base());
-        assert!((next..tracker.base()).take(64).all(|unread| recorded.contains(unread)), "unread, but committed");
-        assert!(!waiting.iter().any(|offset| tracker.is_completed(*offset)), "a record that waits counts as done");
+        assert!(tracker.base() <= first, "{first} is delayed, but {} would be committed", tracker.base());
+        assert!(
+            (next..tracker.base()).take(64).all(|unread| recorded.contains(unread)),
+            "an unread offset would be committed"
+        );
+        assert!(!waiting.iter().any(|offset| tracker.is_completed(*offset)), "a delayed record counts as completed");
     }
     assert!(tracker.iter_pending().eq(waiting.iter().copied()));
 }

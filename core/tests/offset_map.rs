@@ -1,4 +1,4 @@
-//! The text of a map: round trips, the size that is promised beforehand, and hostile metadata.
+//! The text of an offset map: round trips, size bounds, and hostile metadata.
 
 mod support;
 
@@ -12,7 +12,7 @@ use watermaster_core::tracker::Tracker;
 
 const SLICE_MS: u32 = 50;
 
-/// Runs of waiting and completed offsets from a base, in lengths of every magnitude.
+/// Generates runs of pending and completed offsets from a base, in lengths of every magnitude.
 fn sets() -> impl Strategy<Value = Tracker> {
     let length = || {
         prop_oneof![
@@ -42,8 +42,8 @@ fn restored(base: i64, lengths: &[(u64, u64)]) -> Tracker {
     Tracker::restore(base, &runs)
 }
 
-/// Slices of [`SLICE_MS`] on a grid, ascending.
-fn memories() -> impl Strategy<Value = Vec<AdmissionSlice>> {
+/// Generates admission slices of [`SLICE_MS`] on a grid, ascending.
+fn admissions() -> impl Strategy<Value = Vec<AdmissionSlice>> {
     let count = prop_oneof![3 => Just(0u64), 3 => 1..10u64, 1 => 0..1u64 << 40];
     let newest = 1_700_000_000_000..1_800_000_000_000i64;
     let slices = prop_oneof![20 => 0..12usize, 1 => 0..=MAX_SLICES];
@@ -61,7 +61,7 @@ fn budgets() -> impl Strategy<Value = MapBudget> {
     prop_oneof![(0..9000usize).prop_map(MapBudget::Chars), (0..9000usize).prop_map(MapBudget::Bytes)]
 }
 
-/// Slices between oldest and newest, both included, and what they add up to.
+/// Returns the number of slices from the oldest to the newest, both included, and their sum.
 fn extent(slices: &[AdmissionSlice]) -> (usize, u64) {
     let (Some(oldest), Some(newest)) = (slices.first(), slices.last()) else {
         return (0, 0);
@@ -84,11 +84,11 @@ fn room(budget: MapBudget) -> usize {
 }
 
 fn needed_bits(tracker: &Tracker, slices: &[AdmissionSlice]) -> u64 {
-    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices).expect_err("nothing fits in nothing").needed_bits
+    encode(MapBudget::Bytes(0), tracker, SLICE_MS, slices).expect_err("no map fits in 0 bytes").needed_bits
 }
 
 fn assert_refused(offset: i64, metadata: &[u8]) {
-    let error = decode(offset, metadata).expect_err("no map of ours");
+    let error = decode(offset, metadata).expect_err("the metadata must be refused");
     assert!(!error.to_string().is_empty());
 }
 
@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn reads_what_it_wrote(tracker in sets(), slices in memories(), budget in budgets()) {
+    fn an_encoded_map_decodes_to_itself(tracker in sets(), slices in admissions(), budget in budgets()) {
         let map = OffsetMap { completed: tracker.runs().collect(), admitted: slices.clone() };
         let newest = AdmissionSlice {
             end_ms: slices.last().map_or(0, |slice| slice.end_ms),
@@ -108,7 +108,7 @@ proptest! {
                 let read = decode(tracker.base(), text.as_bytes());
                 let roomy = encode(MapBudget::Bytes(usize::MAX), &tracker, SLICE_MS, &slices);
                 if read.as_ref() != Ok(&map) {
-                    // Only where the whole does not fit.
+                    // Only if the slices do not all fit.
                     prop_assert_eq!(read, Ok(OffsetMap { admitted: vec![newest], ..map }));
                     prop_assert!(roomy.is_err() || roomy.unwrap().len() as u64 * 6 > budget.payload_bits());
                 }
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn takes_no_more_than_it_said_before(tracker in sets(), slices in memories(), budget in budgets()) {
+    fn an_encoded_map_stays_within_its_bound(tracker in sets(), slices in admissions(), budget in budgets()) {
         let (count, admitted) = extent(&slices);
         let bound = tracker.bits_bound() + overhead_bits(count, admitted);
         prop_assert!(needed_bits(&tracker, &slices) <= bound);
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_was_asked_about_fits(tracker in sets(), ahead in 0..100u64, budget in budgets()) {
+    fn a_completion_stays_within_its_predicted_bound(tracker in sets(), ahead in 0..100u64, budget in budgets()) {
         let mut tracker = tracker;
         let offset = tracker.base() + ahead.min(tracker.span() + 1) as i64;
         for seen in tracker.base()..=offset {
@@ -147,7 +147,7 @@ proptest! {
     }
 
     #[test]
-    fn remembers_no_slice_for_too_short(
+    fn no_slice_expires_too_early(
         slices in prop::collection::vec((0..40_000i64, 0..100u64), 0..20),
         slice_ms in 0..500u32,
     ) {
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn a_foreign_offset_is_noticed(tracker in sets(), other in 0..1i64 << 61) {
+    fn a_foreign_offset_is_detected(tracker in sets(), other in 0..1i64 << 61) {
         let text = encode(MapBudget::Chars(10_000), &tracker, SLICE_MS, &[]);
         prop_assume!(text.is_ok() && other != tracker.base());
         let read = decode(other, text.unwrap().as_bytes());
@@ -174,13 +174,13 @@ proptest! {
     }
 
     #[test]
-    fn bytes_of_any_origin_are_refused(metadata in prop::collection::vec(any::<u8>(), 0..300), prefix in 0..4usize) {
+    fn arbitrary_bytes_are_refused(metadata in prop::collection::vec(any::<u8>(), 0..300), prefix in 0..4usize) {
         let prefix: &[u8] = [&b""[..], b"wm", b"wm1c", b"wm1b"][prefix];
         assert_refused(0, &[prefix, &metadata].concat());
     }
 
     #[test]
-    fn contents_of_any_origin_are_read_in_bounds(body in prop::collection::vec(0..64u8, 0..200), base in any::<i64>()) {
+    fn arbitrary_contents_are_read_in_bounds(body in prop::collection::vec(0..64u8, 0..200), base in any::<i64>()) {
         let bits: Vec<(u64, usize)> = body.into_iter().map(|symbol| (u64::from(symbol), 6)).collect();
         if let Ok(map) = decode(base, forged(base, &bits).as_bytes()) {
             let mut end = base;
@@ -193,7 +193,13 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_noticed(tracker in sets(), slices in memories(), wide in any::<bool>(), at in any::<prop::sample::Index>(), bit in 0..8) {
+    fn damage_is_detected(
+        tracker in sets(),
+        slices in admissions(),
+        wide in any::<bool>(),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8,
+    ) {
         let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
         let text = encode(budget, &tracker, SLICE_MS, &slices);
         prop_assume!(text.is_ok());
@@ -204,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn a_map_cut_short_or_followed_by_anything_is_refused(
+    fn a_truncated_or_extended_map_is_refused(
         tracker in sets(),
         wide in any::<bool>(),
         at in any::<prop::sample::Index>(),
@@ -222,34 +228,34 @@ proptest! {
     }
 }
 
-/// Metadata whose checksum holds, whatever it says.
+/// Builds metadata of any contents with a valid checksum.
 fn forged(base: i64, values: &[(u64, usize)]) -> String {
     forge::map(Alphabet::Narrow, base, &bits_of(values))
 }
 
 #[test]
-fn a_forged_map_is_read_like_ours() {
-    // no slices; one pair of runs: 2 waiting, 3 completed
+fn a_valid_forged_map_is_read() {
+    // no slices; one pair of runs: 2 pending, 3 completed
     let body = bits_of(&[(0, 9), (0, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0b10, 2), (0b110, 3)]);
     for alphabet in [Alphabet::Wide, Alphabet::Narrow] {
         let text = forge::map(alphabet, 40, &body);
         let map = decode(40, text.as_bytes()).unwrap();
         assert_eq!((map.completed.iter().next(), map.completed.iter().count()), (Some(42..45), 1));
         let written = encode(MapBudget::Bytes(100), &Tracker::restore(40, &map.completed), SLICE_MS, &[]).unwrap();
-        assert!(alphabet == Alphabet::Wide || written == text, "the specification is read differently");
+        assert!(alphabet == Alphabet::Wide || written == text, "encoder and specification differ");
     }
 }
 
 #[test]
-fn claims_beyond_the_bound_are_malformed() {
+fn values_beyond_the_bounds_are_malformed() {
     let malformed = Err(DecodeError::Unreadable(Unreadable::Malformed));
     let ones = (u64::MAX, 40);
     let claims: [&[(u64, usize)]; 6] = [
         // a run of 41 · 2³¹
         &[(0, 9), (0, 2), (1, 6), (1, 1), (31, 5), (31, 5), ones, (0, 1), (0, 31), (0, 32)],
-        // 2⁶² pairs
+        // 2⁶² pairs of runs
         &[(0, 9), (0, 2), (63, 6), (1 << 62, 63), (0, 5), (0, 5)],
-        // a kind that is none
+        // an unknown kind
         &[(0, 9), (3, 2), (1, 6), (1, 1), (0, 5), (0, 5), (0, 2)],
         // a slice of 40 · 2⁶³
         &[(1, 9), (1, 6), (1, 1), (1, 6), (1, 1), (63, 6), ones, (0, 1), (0, 63), (0, 2), (0, 6)],
@@ -266,8 +272,8 @@ fn claims_beyond_the_bound_are_malformed() {
 }
 
 #[test]
-fn metadata_of_others_is_foreign() {
-    // Flink, Spark, Connect and the tools commit none.
+fn metadata_of_other_programs_is_foreign() {
+    // Flink, Spark, Connect and Kafka's tools commit no metadata.
     let parallel_consumer = ["TA==", "bAABAA==", "bgAAAAE=", "bwAAAAEB", "ZQAAAAEAAAAB"];
     let kafka_streams = ["AQAAAYvP5WgA", "AgAAAYvP5WgAAAAAAA=="];
     let others =
@@ -291,14 +297,15 @@ fn metadata_of_others_is_foreign() {
 }
 
 #[test]
-fn a_map_of_another_version_or_cut_short_is_unreadable() {
+fn a_truncated_map_or_one_of_another_version_is_unreadable() {
     let tracker = restored(9, &[(1, 2), (3, 4)]);
     for budget in [MapBudget::Chars(100), MapBudget::Bytes(100)] {
         let text = encode(budget, &tracker, SLICE_MS, &[AdmissionSlice { end_ms: 5, admitted: 6 }]).unwrap();
         let next = text.replacen("wm1", "wm2", 1);
         assert_eq!(
             decode(9, next.as_bytes()).unwrap_err().to_string(),
-            "the commit metadata is an offset map of ours that cannot be read: it has version 2, this program reads version 1"
+            "the commit metadata is an offset map of ours that cannot be read: it has version 2, this program reads \
+             version 1"
         );
         for cut in 0..text.len() {
             assert_refused(9, &text.as_bytes()[..cut]);
@@ -342,11 +349,11 @@ fn forty_thousand_characters_do_no_harm() {
     }
 }
 
-/// A pattern that one kind of set suits best: waiting, then completed, over and over.
+/// A pattern for which one kind of encoding is best: pending, then completed, repeated.
 const PATTERNS: [(u64, (u64, u64)); 5] = [(0, (500, 700)), (0, (1, 1)), (0, (2, 3)), (1, (1, 40)), (2, (40, 1))];
 
 #[test]
-fn a_set_that_outgrows_its_budget_is_refused_never_shortened() {
+fn a_set_that_exceeds_its_budget_is_refused_never_shortened() {
     for budget in [MapBudget::Chars(4096), MapBudget::Bytes(4096), MapBudget::Chars(64), MapBudget::Bytes(64)] {
         for (kind, (waiting, completed)) in PATTERNS {
             let mut refused = false;
@@ -355,23 +362,23 @@ fn a_set_that_outgrows_its_budget_is_refused_never_shortened() {
                 assert_eq!(tracker.span(), pairs * (waiting + completed));
                 match encode(budget, &tracker, SLICE_MS, &[]) {
                     Ok(text) => {
-                        assert!(!refused, "{pairs} pairs fit where fewer did not");
+                        assert!(!refused, "{pairs} pairs fit, but fewer did not");
                         let bits = forge::unseal(&text).unwrap().1;
                         let written = u64::from(bits[9]) << 1 | u64::from(bits[10]);
-                        assert!(pairs < 32 || written == kind, "kind {written} suits {waiting}, {completed}");
+                        assert!(pairs < 32 || written == kind, "kind {written} is used for {waiting}, {completed}");
                         assert!(decode(1 << 40, text.as_bytes()).unwrap().completed.iter().eq(tracker.runs()));
                     }
                     Err(_) => refused = true,
                 }
             }
-            assert!(refused, "{waiting}, {completed} never outgrew {budget:?}");
+            assert!(refused, "{waiting}, {completed} never exceeded {budget:?}");
         }
     }
 }
 
-/// As after a restart with a larger capacity, for which the room beside the set was not kept.
+/// The state after a restart with a larger capacity, without room for the admissions beside the set.
 #[test]
-fn what_was_admitted_lately_gives_way_to_the_set() {
+fn recent_admissions_are_merged_before_the_set_is_refused() {
     let slices: Vec<AdmissionSlice> =
         (0..200).map(|at| AdmissionSlice { end_ms: 1_000_000 + at * 50, admitted: 5000 + at as u64 }).collect();
     let total: u64 = slices.iter().map(|slice| slice.admitted).sum();
@@ -381,25 +388,25 @@ fn what_was_admitted_lately_gives_way_to_the_set() {
     let map = decode(0, text.as_bytes()).unwrap();
     assert!(map.completed.iter().eq(tracker.runs()));
     assert_eq!(map.admitted, [AdmissionSlice { end_ms: 1_009_950, admitted: total }]);
-    // Beside a smaller set it is all there.
+    // With a smaller set, all slices are kept.
     let text = encode(budget, &restored(0, &vec![(1, 1); 29_000]), SLICE_MS, &slices).unwrap();
     assert_eq!(decode(0, text.as_bytes()).unwrap().admitted, slices);
 }
 
 #[test]
-fn the_largest_span_fits_and_what_lies_beyond_is_left_out() {
+fn the_largest_span_fits_and_offsets_beyond_it_are_left_out() {
     let all = restored(3, &[(MAX_SPAN - 1, 1)]);
     assert_eq!(all.span(), MAX_SPAN);
     let text = encode(MapBudget::Bytes(64), &all, SLICE_MS, &[]).unwrap();
     assert!(decode(3, text.as_bytes()).unwrap().completed.iter().eq(all.runs()));
     let beyond: OffsetRuns = std::iter::once(4..4 + MAX_SPAN as i64 + 100).collect();
     let kept = Tracker::restore(3, &beyond);
-    assert_eq!(kept.span(), MAX_SPAN, "what no map can say is read again");
+    assert_eq!(kept.span(), MAX_SPAN, "offsets beyond the span are read again");
     assert!(encode(MapBudget::Bytes(64), &kept, SLICE_MS, &[]).is_ok());
 }
 
 #[test]
-fn an_empty_map_is_not_empty() {
+fn the_text_of_an_empty_map_is_not_empty() {
     for (budget, length) in [(MapBudget::default(), 9), (MapBudget::Bytes(100), 15)] {
         let text = encode(budget, &Tracker::new(7), SLICE_MS, &[]).unwrap();
         assert!(text.starts_with("wm1"));
@@ -409,7 +416,7 @@ fn an_empty_map_is_not_empty() {
 }
 
 #[test]
-fn a_map_that_just_fits_does_and_one_more_does_not() {
+fn a_budget_is_exact() {
     let lengths: Vec<(u64, u64)> = (0..3000).map(|at| (1 + at % 7, 1 + at % 11)).collect();
     let tracker = restored(0, &lengths);
     let needed = needed_bits(&tracker, &[]);
@@ -422,7 +429,7 @@ fn a_map_that_just_fits_does_and_one_more_does_not() {
 }
 
 #[test]
-fn a_budget_never_exceeds_what_a_protocol_string_holds() {
+fn a_budget_never_exceeds_a_protocol_string() {
     let most = MapBudget::Chars(usize::MAX).payload_bits();
     assert_eq!(most, (32_767 / 3 - 7) * 15);
     assert_eq!(MapBudget::Bytes(usize::MAX).payload_bits(), (32_767 - 10) * 6);

@@ -1,4 +1,4 @@
-//! How large a map is beside what theory allows. `docs/offset-map.md` holds the table.
+//! Sizes of offset maps compared with the entropy. `docs/offset-map.md` holds the table.
 
 mod support;
 
@@ -8,10 +8,10 @@ use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_core::tracker::Tracker;
 
 const OFFSETS: u64 = 200_000;
-/// Mean length of a burst of waiting records.
+/// Mean length of a burst of delayed records.
 const BURST: f64 = 50.0;
 
-/// A chain of two states: how likely a waiting record follows a waiting one, and a completed one.
+/// A Markov chain of two states: the probability of a delayed record after a delayed one, and after a completed one.
 struct Mix {
     name: &'static str,
     after_waiting: f64,
@@ -28,7 +28,7 @@ impl Mix {
         Mix { name, after_waiting: 1.0 - leaves, after_completed: leaves * held / (1.0 - held) }
     }
 
-    /// Bits that an offset takes at the least.
+    /// Returns the entropy: the minimum number of bits per offset.
     fn entropy(&self) -> f64 {
         let binary = |p: f64| -p * p.log2() - (1.0 - p) * (1.0 - p).log2();
         let held = self.after_completed / (1.0 - self.after_waiting + self.after_completed);
@@ -61,10 +61,10 @@ fn mixes() -> [Mix; 7] {
     ]
 }
 
-/// One line of the table, after what the mix promises was checked.
+/// Checks the sizes of a mix and returns its line of the table.
 fn row(mix: &Mix) -> String {
     let tracker = mix.tracker();
-    let written = encode(MapBudget::Bytes(0), &tracker, 1, &[]).expect_err("nothing fits in nothing").needed_bits;
+    let written = encode(MapBudget::Bytes(0), &tracker, 1, &[]).expect_err("no map fits in 0 bytes").needed_bits;
     let per_offset = |bits: u64| bits as f64 / OFFSETS as f64;
     let (entropy, size, bound) = (mix.entropy(), per_offset(written), per_offset(tracker.bits_bound()));
     assert!(size <= 1.15 * entropy + per_offset(200), "{}: {size} bits, entropy {entropy}", mix.name);

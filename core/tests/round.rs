@@ -11,7 +11,7 @@ use watermaster_core::reason::Reason;
 use watermaster_core::throttle::{Rejection, Throttle};
 
 #[test]
-fn its_bytes_are_those_of_the_outputs_that_are_left() {
+fn bytes_of_a_round_are_those_of_its_remaining_outputs() {
     let mut throttle = Throttle::new(sim::policy(10, Duration::from_secs(1)), START);
     let mut round = Round::default();
     round.admit((0, 7), "admitted", 100, None);

@@ -1,4 +1,4 @@
-//! What the throttle does, by example.
+//! Examples of the throttle's behaviour.
 
 mod sim;
 
@@ -19,7 +19,7 @@ fn names(policy: &mut watermaster_core::policy::Policy, names: &[&str]) {
     policy.clients = names.iter().map(|name| client(name, 1.0, None)).collect();
 }
 
-/// The rows of the worked table in docs/algorithm.md: wants, then grants.
+/// Reads the rows of the worked table in docs/algorithm.md: wants, then grants.
 fn worked_table() -> Vec<(Vec<u64>, Vec<u64>)> {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/algorithm.md")).unwrap();
     let header = "| cycle | wants A B C D | granted next A B C D |";
@@ -31,12 +31,12 @@ fn worked_table() -> Vec<(Vec<u64>, Vec<u64>)> {
             (numbers(cells[1]), numbers(cells[2]))
         })
         .collect();
-    assert!(rows.len() >= 3, "the worked table is in the document");
+    assert!(rows.len() >= 3, "docs/algorithm.md lacks the worked table");
     rows
 }
 
 #[test]
-fn the_documents_worked_table_holds_for_any_cycle() {
+fn the_worked_table_of_the_document_holds_for_any_cycle() {
     const CLIENTS: [&str; 4] = ["A", "B", "C", "D"];
     for cycle in [1, 10, 60].map(Duration::from_secs) {
         for (wants, granted) in worked_table() {
@@ -85,7 +85,7 @@ fn a_recalled_lender_does_not_wait_behind_a_flood() {
 }
 
 #[test]
-fn reject_mode_says_over_allocation_above_the_grant_and_capacity_in_use_below_it() {
+fn reject_mode_gives_over_allocation_above_the_grant_and_capacity_in_use_below() {
     let mut policy = policy(10, SECOND);
     policy.mode = Mode::Reject;
     names(&mut policy, &["busy", "idle"]);
@@ -95,7 +95,7 @@ fn reject_mode_says_over_allocation_above_the_grant_and_capacity_in_use_below_it
         sim.read("busy", 0);
     }
     sim.run_for(SECOND + SECOND / 2);
-    // It was granted almost everything and uses it.
+    // Client "busy" is granted nearly all of the capacity and uses it.
     let fates: Vec<Fate> = (0..12).map(|_| sim.read("busy", 0)).collect();
     let admitted = fates.iter().filter(|fate| **fate == AT_ONCE).count();
     assert!(admitted >= 9, "{fates:?}");
@@ -104,11 +104,11 @@ fn reject_mode_says_over_allocation_above_the_grant_and_capacity_in_use_below_it
     let recalled: Vec<Fate> = (0..5).map(|_| sim.read("idle", 1)).collect();
     assert_eq!(*recalled.last().unwrap(), Fate::Rejected(Reason::CapacityInUse));
     sim.run_for(SECOND + SECOND / 50);
-    assert_eq!(sim.read("idle", 1), AT_ONCE, "the room comes back as the window frees");
+    assert_eq!(sim.read("idle", 1), AT_ONCE, "old admissions have left the window");
 }
 
 #[test]
-fn a_fixed_window_begins_anew_at_each_edge_but_the_service_keeps_its_promise() {
+fn a_fixed_window_restarts_each_cycle_but_no_window_exceeds_the_capacity() {
     let mut policy = policy(10, SECOND);
     (policy.mode, policy.window) = (Mode::Reject, Window::Fixed);
     names(&mut policy, &["a", "b"]);
@@ -118,12 +118,12 @@ fn a_fixed_window_begins_anew_at_each_edge_but_the_service_keeps_its_promise() {
     assert_eq!(before.iter().filter(|fate| **fate == AT_ONCE).count(), 5);
     sim.run_for(SECOND * 2 / 10);
     let after = (0..6).filter(|_| sim.read("a", 0) == AT_ONCE).count();
-    assert_eq!(after, 5, "twice the grant around an edge");
+    assert_eq!(after, 5, "twice the grant around the end of a cycle");
     assert!(sim.most_in_a_window(SECOND) <= 10);
 }
 
 #[test]
-fn what_was_waiting_when_a_partition_came_is_delayed_in_reject_mode() {
+fn records_unread_at_the_assignment_are_delayed_in_reject_mode() {
     let mut policy = policy(10, SECOND);
     policy.mode = Mode::Reject;
     names(&mut policy, &["a", "b"]);
@@ -145,7 +145,7 @@ fn what_was_waiting_when_a_partition_came_is_delayed_in_reject_mode() {
 }
 
 #[test]
-fn a_full_queue_turns_the_oldest_of_its_client_away() {
+fn a_full_backlog_evicts_the_oldest_record_of_its_client() {
     let mut policy = policy(1, SECOND);
     policy.queue_capacity = 3;
     let mut sim = Sim::new(policy, 1);
@@ -158,7 +158,7 @@ fn a_full_queue_turns_the_oldest_of_its_client_away() {
 }
 
 #[test]
-fn queue_bytes_are_shed_by_whoever_is_furthest_above_its_share() {
+fn excess_bytes_are_evicted_from_the_client_furthest_above_its_share() {
     let mut policy = policy(1, SECOND);
     policy.queue_bytes = 100_000;
     names(&mut policy, &["flood", "modest"]);
@@ -175,7 +175,7 @@ fn queue_bytes_are_shed_by_whoever_is_furthest_above_its_share() {
 }
 
 #[test]
-fn pausing_loses_nothing_and_resumes_at_half() {
+fn pausing_rejects_no_record_and_resumes_at_half() {
     let mut policy = policy(100, SECOND);
     (policy.queue_capacity, policy.overflow) = (10, Overflow::Pause);
     let mut sim = Sim::new(policy, 1);
@@ -191,7 +191,7 @@ fn pausing_loses_nothing_and_resumes_at_half() {
 }
 
 #[test]
-fn what_waits_too_long_expires() {
+fn records_delayed_too_long_expire() {
     let mut policy = policy(1, SECOND);
     policy.max_delay = 5 * SECOND / 2;
     let mut sim = Sim::new(policy, 1);
@@ -205,7 +205,7 @@ fn what_waits_too_long_expires() {
 }
 
 #[test]
-fn an_own_limit_delays_in_shape_and_rejects_in_reject_and_charges_nobody() {
+fn a_client_limit_delays_in_shape_mode_rejects_in_reject_mode_and_delays_no_other_client() {
     let limit = Limit { rate: 2.try_into().unwrap(), per: SECOND, burst: 1.try_into().unwrap() };
     let mut policy = policy(100, SECOND);
     policy.clients = vec![client("slow", 1.0, Some(limit)), client("other", 1.0, None)];
@@ -213,7 +213,7 @@ fn an_own_limit_delays_in_shape_and_rejects_in_reject_and_charges_nobody() {
     for _ in 0..5 {
         shaped.read("slow", 0);
     }
-    assert_eq!(shaped.read("other", 1), AT_ONCE, "nobody waits behind a client's own limit");
+    assert_eq!(shaped.read("other", 1), AT_ONCE, "a client limit delays no other client");
     shaped.run_for(2 * SECOND);
     assert_eq!(shaped.count("slow", |fate| matches!(fate, Fate::Admitted { .. })), 5);
     policy.mode = Mode::Reject;
@@ -224,7 +224,7 @@ fn an_own_limit_delays_in_shape_and_rejects_in_reject_and_charges_nobody() {
 }
 
 #[test]
-fn passthrough_admits_everything_and_counts_what_would_have_been() {
+fn shadow_mode_admits_all_records_and_counts_enforced_decisions() {
     let mut policy = policy(10, SECOND);
     policy.enforce = false;
     policy.queue_capacity = 20;
@@ -244,7 +244,7 @@ fn passthrough_admits_everything_and_counts_what_would_have_been() {
     assert_eq!(sim.throttle.window_admitted(sim.now).1, 101);
 }
 
-/// A record with more headers than are read can't be forwarded as it is: not even in shadow mode, not even when the
+/// A record with more headers than are read cannot be forwarded unchanged: not in shadow mode either, nor when the
 /// capacity is used up.
 #[test]
 fn an_oversized_record_is_undeliverable_in_every_mode() {
@@ -266,7 +266,7 @@ fn an_oversized_record_is_undeliverable_in_every_mode() {
 }
 
 #[test]
-fn senders_that_can_not_be_known_are_turned_away() {
+fn unknown_senders_are_rejected() {
     let mut policy = policy(10, SECOND);
     policy.max_clients = 1;
     let mut sim = Sim::new(policy, 1);
@@ -276,7 +276,7 @@ fn senders_that_can_not_be_known_are_turned_away() {
     assert_eq!(sim.read("second", 0), Fate::Rejected(Reason::TooManyClients));
 }
 
-/// Ids that were used once kept all others out until client_idle_timeout had passed.
+/// The bug: ids that were used once kept all other ids out until client_idle_timeout had passed.
 #[test]
 fn a_full_registry_forgets_the_unlisted_client_that_has_been_idle_longest() {
     let mut policy = policy(10, SECOND);
@@ -290,11 +290,11 @@ fn a_full_registry_forgets_the_unlisted_client_that_has_been_idle_longest() {
         sim.read("busy", 0);
     }
     sim.run_for(SECOND);
-    assert_eq!(sim.read("too-early", 0), Fate::Rejected(Reason::TooManyClients), "none was idle for two cycles");
+    assert_eq!(sim.read("too-early", 0), Fate::Rejected(Reason::TooManyClients), "no client was idle for two cycles");
     sim.run_for(SECOND);
     assert_ne!(sim.read("third", 0), Fate::Rejected(Reason::TooManyClients));
     let known = |sim: &Sim, name: &str| sim.throttle.client(name).is_some();
-    assert!(!known(&sim, "first"), "it was idle longest");
+    assert!(!known(&sim, "first"), "client \"first\" was idle longest");
     assert!(known(&sim, "second") && known(&sim, "configured"));
     sim.run_for(SECOND);
     assert!(sim.throttle.client("busy").unwrap().backlog().0 > 0);
@@ -320,14 +320,14 @@ fn a_restart_does_not_admit_a_second_capacity() {
     assert!(sim.most_in_a_window(SECOND) <= 100, "{}", sim.most_in_a_window(SECOND));
 }
 
-/// A process that started before its wall clock was set, or that was suspended, wrote admissions that looked too old,
-/// and its successor admitted a second capacity. So did a successor whose own clock had been set since.
+/// The bug: a process that started before its wall clock was set, or that was suspended, wrote admissions that looked
+/// too old, and its successor admitted a second capacity. The same happened if the clock of the successor was set late.
 #[test]
 fn a_wrong_clock_at_the_start_does_not_admit_a_second_capacity() {
     let policy = policy(100, SECOND);
     let wall = |at: Duration| (Time::ZERO + Duration::from_secs(1_700_000_000) + at).as_nanos() as i64 / 1_000_000;
     let hours = Duration::from_secs(7_200);
-    // The time that each process takes for the wall clock's, beside the right one.
+    // The start times of the two processes by their own clocks.
     let clocks = [(hours, hours * 3), (hours * 3, hours)];
     for (mine, successors) in clocks {
         let admit = |throttle: &mut Throttle, now: Time, from: i64| {
@@ -356,13 +356,13 @@ fn a_wrong_clock_at_the_start_does_not_admit_a_second_capacity() {
         second.handle_assigned(start, 0, base, &map, 200);
         assert_eq!(admit(&mut second, start, base), 0, "{mine:?}, then {successors:?}");
         assert_eq!(second.window_admitted(start + SECOND / 5).0, 100);
-        assert_eq!(second.window_admitted(start + SECOND / 2 + SECOND / 50).0, 0, "a cycle after they were admitted");
+        assert_eq!(second.window_admitted(start + SECOND / 2 + SECOND / 50).0, 0, "one cycle after the admissions");
     }
 }
 
 #[test]
-fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_budget() {
-    // Reject mode: what waited when the partition came is delayed, what came after is admitted around it.
+fn a_full_map_waits_for_its_first_record_instead_of_exceeding_its_budget() {
+    // Reject mode: records unread at the assignment are delayed, later ones are admitted before them.
     let mut policy = policy(40, SECOND);
     (policy.mode, policy.map_budget) = (Mode::Reject, MapBudget::Chars(40));
     names(&mut policy, &["behind", "ahead", "newcomer"]);
@@ -377,12 +377,12 @@ fn a_full_map_waits_for_the_record_that_holds_it_up_instead_of_outgrowing_its_bu
         sim.assert_the_map_fits(0);
     }
     sim.run_for(100 * SECOND);
-    assert_eq!(sim.throttle.backlog().0, 0, "and nothing is stuck");
+    assert_eq!(sim.throttle.backlog().0, 0, "records are stuck in the backlog");
     assert!(!sim.paused[0]);
 }
 
 #[test]
-fn what_is_completed_behind_a_record_that_waits_counts_as_read() {
+fn records_completed_behind_a_delayed_one_count_as_read() {
     let mut policy = policy(40, SECOND);
     names(&mut policy, &["flood", "other"]);
     let mut sim = Sim::new(policy, 1);
@@ -394,13 +394,17 @@ fn what_is_completed_behind_a_record_that_waits_counts_as_read() {
     }
     sim.run_for(SECOND);
     let view = sim.throttle.partition(0).unwrap();
-    assert_eq!(sim.count("other", |fate| matches!(fate, Fate::Admitted { .. })), 5, "beyond the flood's");
+    assert_eq!(
+        sim.count("other", |fate| matches!(fate, Fate::Admitted { .. })),
+        5,
+        "admissions of \"other\" behind the flood"
+    );
     assert_eq!((view.next, view.held), (105, 65));
-    assert_eq!(view.next - view.base, 65 + 5, "the lag, though all is read");
+    assert_eq!(view.next - view.base, 65 + 5, "the lag, although all records are read");
 }
 
 #[test]
-fn records_without_a_client_wait_for_a_full_map_where_nothing_may_be_lost() {
+fn anonymous_records_wait_for_a_full_map_under_overflow_pause() {
     let mut policy = policy(1, SECOND);
     (policy.overflow, policy.map_budget) = (Overflow::Pause, MapBudget::Chars(40));
     let mut sim = Sim::new(policy, 1);
@@ -417,7 +421,7 @@ fn records_without_a_client_wait_for_a_full_map_where_nothing_may_be_lost() {
 }
 
 #[test]
-fn a_queue_that_is_full_makes_room_in_the_map_before_it_turns_away() {
+fn a_full_backlog_makes_room_in_the_map_before_it_evicts() {
     let mut policy = policy(1, SECOND);
     (policy.queue_capacity, policy.map_budget) = (3, MapBudget::Chars(40));
     names(&mut policy, &["patient", "flood", "other"]);
@@ -429,7 +433,7 @@ fn a_queue_that_is_full_makes_room_in_the_map_before_it_turns_away() {
 }
 
 #[test]
-fn the_smallest_map_budget_carries_the_windows_memory() {
+fn the_smallest_map_budget_holds_the_recent_admissions() {
     let mut policy = policy(1_000, SECOND);
     policy.map_budget = MapBudget::Bytes(64);
     let mut sim = Sim::new(policy.clone(), 1);
@@ -445,7 +449,7 @@ fn the_smallest_map_budget_carries_the_windows_memory() {
     assert!(sim.most_in_a_window(SECOND) <= 1_000);
 }
 
-/// A reload that lowered a bound put every excess record into one round, which never ended in time.
+/// The bug: a reload that lowered a bound put all excess records into one round, which never ended in time.
 #[test]
 fn a_full_round_leaves_evictions_to_the_next_one() {
     let before = policy(1, SECOND);
@@ -461,18 +465,18 @@ fn a_full_round_leaves_evictions_to_the_next_one() {
         let evicted = actions.filter(|action| matches!(action, Action::Reject { .. })).count();
         (evicted, throttle.commit_of(sim::START, 0).unwrap().0)
     };
-    assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 1, "nothing is completed that is not in a round");
+    assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 1, "a record outside the round is completed");
     assert_eq!(round(&mut throttle), (100, 101));
     assert_eq!(round(&mut throttle), (100, 201));
-    assert_eq!(throttle.poll_timeout(sim::START), sim::START, "the next ones are due at once");
+    assert_eq!(throttle.poll_timeout(sim::START), sim::START, "the next evictions are due at once");
     let rest: usize = std::iter::repeat_with(|| round(&mut throttle).0).take_while(|evicted| *evicted > 0).sum();
     assert_eq!((rest, throttle.backlog().0), (789, 10));
 }
 
-/// With a whole surplus in rounds of ten thousand records, a client within its share was rejected as queue_full:
-/// nothing was decided for the seconds that each round took.
+/// The bug: while a whole surplus was evicted in rounds of ten thousand records, no record was decided for seconds, and
+/// a client within its share was rejected as queue_full.
 #[test]
-fn a_surplus_is_evicted_little_by_little_and_new_records_one_for_one() {
+fn a_surplus_is_evicted_in_steps_and_new_records_one_for_one() {
     let before = policy(100, SECOND);
     let mut sim = Sim::new(before.clone(), 1);
     for _ in 0..5_000 {
@@ -481,14 +485,14 @@ fn a_surplus_is_evicted_little_by_little_and_new_records_one_for_one() {
     sim.throttle.handle_policy(sim.now, Policy { queue_capacity: 10, ..before });
     let full = |sim: &Sim| sim.count("flood", |fate| *fate == Fate::Rejected(Reason::QueueFull));
     sim.act();
-    assert_eq!(full(&sim), 1_000, "at once");
+    assert_eq!(full(&sim), 1_000, "evicted at once");
     for _ in 0..7 {
         sim.read("flood", 0);
     }
-    assert_eq!(full(&sim), 1_007, "one for one");
+    assert_eq!(full(&sim), 1_007, "one eviction for each new record");
     sim.run_for(SECOND / 100);
-    assert_eq!(full(&sim), 2_007, "a commit interval later");
-    // However late the next look is, it evicts no more.
+    assert_eq!(full(&sim), 2_007, "evicted a commit interval later");
+    // A late call evicts no more records than one in time.
     sim.now = sim.now + SECOND;
     sim.act();
     assert_eq!(full(&sim), 3_007);
@@ -497,7 +501,7 @@ fn a_surplus_is_evicted_little_by_little_and_new_records_one_for_one() {
 }
 
 #[test]
-fn a_cycle_grants_nothing_to_those_it_forgets() {
+fn a_cycle_grants_nothing_to_evicted_clients() {
     let mut policy = policy(10, SECOND);
     policy.client_idle_timeout = 2 * SECOND;
     let mut sim = Sim::new(policy, 1);
@@ -512,7 +516,7 @@ fn a_cycle_grants_nothing_to_those_it_forgets() {
 }
 
 #[test]
-fn wants_that_just_fit_what_is_lent_are_met() {
+fn wants_equal_to_the_surplus_are_met() {
     for lending in [Lending::Proportional, Lending::MaxMin] {
         let mut policy = policy(13, SECOND);
         (policy.mode, policy.lending, policy.reservation) = (Mode::Reject, lending, Ratio::ZERO);
@@ -527,7 +531,7 @@ fn wants_that_just_fit_what_is_lent_are_met() {
 }
 
 #[test]
-fn a_borrower_whose_loan_ended_is_told_when_enough_of_its_records_have_left_the_window() {
+fn retry_after_of_a_former_borrower_is_when_enough_admissions_have_left_the_window() {
     let mut policy = policy(40, SECOND);
     (policy.mode, policy.reservation) = (Mode::Reject, Ratio::ZERO);
     names(&mut policy, &["borrower", "lender"]);
@@ -548,19 +552,21 @@ fn a_borrower_whose_loan_ended_is_told_when_enough_of_its_records_have_left_the_
     assert!(matches!(send("borrower", 1_200, 10), Verdict::Admit(_)));
     assert!(matches!(send("borrower", 1_600, 28), Verdict::Admit(_)));
     send("lender", 1_700, 40);
-    // It has 20 again and used 38 of them: the ten of 1.2 s are not enough, those of 1.6 s are.
-    let Verdict::Reject(rejection) = send("borrower", 2_100, 1) else { panic!("it used more than it has") };
+    // The borrower's grant is 20 again and it has used 38: the ten records of 1.2 s are not enough, those of 1.6 s are.
+    let Verdict::Reject(rejection) = send("borrower", 2_100, 1) else {
+        panic!("the borrower has used more than its grant")
+    };
     assert_eq!(rejection.reason, Reason::OverAllocation);
     assert_eq!(rejection.retry_after, Duration::from_millis(2_600 - 2_100));
 }
 
 #[test]
-fn a_map_that_a_former_owner_filled_does_not_pause_its_partition_for_ever() {
+fn a_map_filled_by_a_former_owner_does_not_pause_its_partition_for_ever() {
     let mut policy = policy(1, SECOND);
     (policy.overflow, policy.map_budget) = (Overflow::Pause, MapBudget::Chars(40));
     let mut throttle = Throttle::new(policy.clone(), sim::START);
     throttle.handle_assigned(sim::START, 0, 0, &OffsetMap::default(), 0);
-    // Every other one of so many that more than three quarters of the budget are used.
+    // Every other offset is completed, so that more than three quarters of the budget are used.
     let mut completed = OffsetRuns::new();
     (1..200).step_by(2).for_each(|offset| completed.push(offset..offset + 1));
     throttle.handle_revoked(0);
@@ -581,12 +587,12 @@ fn a_map_that_a_former_owner_filled_does_not_pause_its_partition_for_ever() {
             }
             now = now + SECOND / 10;
         }
-        assert!(!paused, "at {offset}");
+        assert!(!paused, "paused at {offset}");
     }
 }
 
 #[test]
-fn a_decision_that_was_not_carried_out_is_not_counted_but_stays_charged() {
+fn an_undone_decision_is_not_counted_but_stays_charged() {
     let mut policy = policy(10, SECOND);
     names(&mut policy, &["a"]);
     let mut sim = Sim::new(policy, 1);
@@ -600,9 +606,9 @@ fn a_decision_that_was_not_carried_out_is_not_counted_but_stays_charged() {
     assert_eq!(sim.throttle.window_admitted(sim.now).0, 1);
 }
 
-/// Else an idle partition would keep an offset committed that lies before the end of its log.
+/// Without this commit, the committed offset of an idle partition stays before the end of its log.
 #[test]
-fn an_offset_that_moves_over_holes_alone_is_committed() {
+fn an_offset_that_moves_only_over_holes_is_committed() {
     let mut throttle = Throttle::new(policy(10, SECOND), sim::START);
     let mut completed = OffsetRuns::default();
     completed.push(6..8);
@@ -614,10 +620,10 @@ fn an_offset_that_moves_over_holes_alone_is_committed() {
     assert_eq!(throttle.commit_of(sim::START, 0).unwrap().0, 8);
 }
 
-/// A rejected record that waited for room in the map named whichever client had its client's index by then, and a
-/// record of a client that was never registered named none.
+/// The bug: a rejected record that waited for room in the map named the client that had its client's index by then, and
+/// a record of a client that was never registered named none.
 #[test]
-fn a_rejection_that_waits_names_the_client_that_it_was_rejected_for() {
+fn a_pending_rejection_names_its_client() {
     let mut policy = Policy { mode: Mode::Reject, max_clients: 3, ..policy(1, SECOND) };
     policy.map_budget = MapBudget::Chars(40);
     let mut throttle = Throttle::new(policy, sim::START);
@@ -633,13 +639,13 @@ fn a_rejection_that_waits_names_the_client_that_it_was_rejected_for() {
     for (offset, sender) in senders {
         throttle.handle_record(sim::START, &Arrival { partition: 0, offset, bytes: 1, sender });
     }
-    // The tenant is idle for so long that a newcomer takes its place.
+    // The client "tenant" is idle long enough for a new client to replace it.
     let later = sim::START + SECOND * 3;
     throttle.handle_assigned(later, 1, 0, &OffsetMap::default(), 0);
     for (offset, sender) in [(0, Sender::Client("other")), (1, Sender::Client("another"))] {
         throttle.handle_record(later, &Arrival { partition: 1, offset, bytes: 1, sender });
     }
-    assert!(throttle.client("tenant").is_none(), "it was forgotten");
+    assert!(throttle.client("tenant").is_none(), "the idle client was evicted");
     let mut names = Vec::new();
     for seconds in 3..20 {
         throttle.handle_timeout(sim::START + SECOND * seconds);
@@ -655,17 +661,17 @@ fn a_rejection_that_waits_names_the_client_that_it_was_rejected_for() {
     assert_eq!(names, ["tenant", "tenant", "stranger"]);
 }
 
-/// A rejection that waits for room in the map belongs to nobody. Where shaping takes over from reject mode, room is
-/// made by turning away what clients have waiting, not what nobody has.
+/// A pending rejection that waits for room in the map is in no client's backlog. After a change from reject to shape
+/// mode, room is made by evicting records from backlogs, not pending rejections.
 #[test]
-fn a_rejection_that_waits_survives_a_change_to_shape() {
+fn a_pending_rejection_survives_a_change_to_shape_mode() {
     let reject = Policy { mode: Mode::Reject, ..policy(1, SECOND) };
     let mut sim = Sim::new(reject.clone(), 1);
     assert_eq!(sim.read("a", 0), AT_ONCE);
     sim.throttle.handle_fetch_gap(0, 2);
-    assert_eq!(sim.read("a", 0), Fate::Held, "it catches up, and the window is full");
+    assert_eq!(sim.read("a", 0), Fate::Held, "the record is catching up, and the window is full");
     let far = 10 + MAX_SPAN as i64;
-    assert_eq!(sim.reread(Sender::Client("b"), 0, far, 1), Fate::Held, "rejected, but further away than a map reaches");
+    assert_eq!(sim.reread(Sender::Client("b"), 0, far, 1), Fate::Held, "rejected, but beyond the span of a map");
     sim.throttle.handle_policy(sim.now, Policy { mode: Mode::Shape, ..reject });
     assert_eq!(sim.reread(Sender::Anonymous, 0, far + 1, 1), Fate::Rejected(Reason::Anonymous));
     assert_eq!(sim.lives[&(0, 1)].fate, Fate::Rejected(Reason::QueueFull));

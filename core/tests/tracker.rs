@@ -1,4 +1,4 @@
-//! The tracker against a model of sets, over logs with holes, restarts and compaction.
+//! The tracker compared with a model of sets, over logs with holes, restarts and compaction.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +11,19 @@ const BUDGET: MapBudget = MapBudget::Chars(4096);
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Read the next record; where there is none, one is appended so many offsets beyond the end.
+    /// Reads the next record; if there is none, appends one at this distance beyond the end.
     Read(i64),
-    /// The log is read up to its end, to which so many markers are appended.
+    /// Reads the log up to its end, after appending this number of markers.
     ReadEnd(i64),
-    /// Complete one of the records that wait.
+    /// Completes one of the pending records.
     Complete(prop::sample::Index),
-    /// Complete the first record that waits.
+    /// Completes the first pending record.
     CompleteBase,
-    /// Everything that was read is read again.
+    /// Reads all records again.
     Rewind,
-    /// A record disappears from the log.
+    /// Removes a record from the log.
     Compact(prop::sample::Index),
-    /// A new owner starts from what the map says.
+    /// Starts a new owner from the offset map.
     Restart,
 }
 
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..120)
 }
 
-/// What a log and its readers have seen, without cleverness.
+/// A simple model of a log and its reader.
 struct Model {
     log: BTreeSet<i64>,
     log_end: i64,
@@ -100,7 +100,7 @@ impl Pair {
             Step::Read(gap) => {
                 let (offset, seen) = self.model.read(*gap);
                 assert_eq!(self.tracker.observe(offset), seen, "offset {offset}");
-                assert!(self.tracker.bits_bound() <= bound, "reading grew the map");
+                assert!(self.tracker.bits_bound() <= bound, "a read enlarged the map");
             }
             Step::ReadEnd(markers) => self.read_end(*markers, bound),
             Step::Complete(index) if !self.model.pending.is_empty() => {
@@ -135,7 +135,7 @@ impl Pair {
         self.model.log_end += markers;
         self.model.next = self.model.next.max(self.model.log_end);
         self.tracker.observe_end(self.model.next);
-        assert!(self.tracker.bits_bound() <= bound, "reading grew the map");
+        assert!(self.tracker.bits_bound() <= bound, "a read enlarged the map");
     }
 
     fn complete(&mut self, offset: i64, bound: u64) {
@@ -149,7 +149,10 @@ impl Pair {
         self.model.pending.remove(&offset);
         self.model.done.insert(offset);
         if offset == base {
-            assert!(self.tracker.bits_bound() <= predicted && predicted <= bound, "completing the base grew the map");
+            assert!(
+                self.tracker.bits_bound() <= predicted && predicted <= bound,
+                "completing the base enlarged the map"
+            );
         } else {
             assert_eq!(self.tracker.bits_bound(), predicted, "completing {offset}");
         }
@@ -174,7 +177,7 @@ impl Pair {
         assert_eq!(tracker.next(), model.next);
         assert_eq!(tracker.pending(), model.pending.len() as u64);
         assert_eq!(tracker.first_pending(), model.pending.first().copied());
-        assert!(tracker.iter_pending().eq(model.pending.iter().copied()), "{:?} waits", model.pending);
+        assert!(tracker.iter_pending().eq(model.pending.iter().copied()), "pending: {:?}", model.pending);
         assert!(model.done.iter().all(|offset| tracker.is_completed(*offset)));
         assert!(!model.pending.iter().any(|offset| tracker.is_completed(*offset)));
         self.check_runs();
@@ -183,10 +186,10 @@ impl Pair {
     fn check_runs(&self) {
         let (tracker, model) = (&self.tracker, &self.model);
         let runs: OffsetRuns = tracker.runs().collect();
-        assert_eq!(runs.iter().count(), tracker.runs().count(), "runs touch");
+        assert_eq!(runs.iter().count(), tracker.runs().count(), "adjacent runs are not merged");
         for run in runs.iter() {
             assert!(run.start > tracker.base());
-            assert!(model.pending.range(run.clone()).next().is_none(), "{run:?} holds a record that waits");
+            assert!(model.pending.range(run.clone()).next().is_none(), "{run:?} contains a pending record");
             let unread = run.start.max(model.next)..run.end;
             assert!(unread.is_empty() || unread.clone().step_by(1).all(|offset| model.restored.contains(offset)));
         }
@@ -195,7 +198,7 @@ impl Pair {
         let end = runs.iter().last().map_or(tracker.base(), |run| run.end);
         assert_eq!(tracker.span(), end.abs_diff(tracker.base()));
         let fresh = Tracker::restore(tracker.base(), &runs);
-        assert_eq!(fresh.bits_bound(), tracker.bits_bound(), "counts and runs differ");
+        assert_eq!(fresh.bits_bound(), tracker.bits_bound(), "the counts differ from the runs");
     }
 }
 
@@ -203,7 +206,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn tracks_what_a_set_would(start in prop_oneof![Just(0), 0..200i64, Just(1 << 50)], steps in steps()) {
+    fn tracks_the_same_offsets_as_a_set(start in prop_oneof![Just(0), 0..200i64, Just(1 << 50)], steps in steps()) {
         let mut pair = Pair::new(start);
         for step in &steps {
             pair.apply(step);
@@ -216,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn ends_at_the_end_of_the_log_once_all_is_completed(steps in steps(), seed in any::<u64>()) {
+    fn base_reaches_the_end_of_the_log_once_all_records_are_completed(steps in steps(), seed in any::<u64>()) {
         let mut pair = Pair::new(7);
         for step in &steps {
             pair.apply(step);
@@ -239,7 +242,7 @@ proptest! {
 }
 
 #[test]
-fn completes_in_order_without_leaving_anything() {
+fn completions_in_order_leave_an_empty_map() {
     let mut tracker = Tracker::new(5);
     for offset in 5..100_000 {
         assert_eq!(tracker.observe(offset), Seen::New);
@@ -262,7 +265,7 @@ fn a_hole_completes_with_the_record_before_it() {
 }
 
 #[test]
-fn holes_that_are_noticed_in_steps_are_one() {
+fn holes_found_in_steps_are_merged() {
     let mut tracker = Tracker::new(0);
     tracker.observe(0);
     tracker.observe(1);
@@ -276,13 +279,13 @@ fn holes_that_are_noticed_in_steps_are_one() {
 }
 
 #[test]
-fn what_a_map_does_not_say_is_a_hole_only_once_the_log_skips_it() {
+fn an_offset_missing_from_the_map_is_a_hole_only_once_the_log_skips_it() {
     let mut tracker = Tracker::restore(10, &[12..14, 16..18].into_iter().collect());
     assert_eq!((tracker.base(), tracker.next(), tracker.span(), tracker.pending()), (10, 10, 8, 0));
     assert_eq!(tracker.observe(10), Seen::New);
     assert_eq!(tracker.observe(12), Seen::Completed, "11 was skipped");
     tracker.complete(10);
-    assert_eq!(tracker.base(), 14, "nobody has read 14 yet");
+    assert_eq!(tracker.base(), 14, "offset 14 is not read yet");
     assert_eq!(tracker.observe(15), Seen::New);
     assert_eq!(tracker.base(), 15);
     tracker.complete(15);
@@ -291,7 +294,7 @@ fn what_a_map_does_not_say_is_a_hole_only_once_the_log_skips_it() {
 }
 
 #[test]
-fn nothing_is_completed_too_far_ahead_and_no_gap_takes_memory() {
+fn no_record_completes_beyond_max_span_and_gaps_take_no_memory() {
     let far = 1 << 60;
     let mut tracker = Tracker::new(0);
     for offset in [0, 1, far, far + 2] {
@@ -309,7 +312,7 @@ fn nothing_is_completed_too_far_ahead_and_no_gap_takes_memory() {
 }
 
 #[test]
-fn reaches_max_span_and_not_beyond() {
+fn map_reaches_max_span_and_not_beyond() {
     let mut tracker = Tracker::new(0);
     tracker.observe(0);
     tracker.observe_end(MAX_SPAN as i64 - 1);

@@ -1,8 +1,8 @@
-//! Every source record is found exactly once in the target or the dead-letter topic, as it was: in each mode.
+//! In each mode, every source record is found exactly once, unaltered, in the target or the dead-letter topic.
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
+use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
 use crate::support::broker::Broker;
 use crate::support::generator::{Generator, client_of};
 use crate::support::judge::{Judge, Verdict};
@@ -12,9 +12,9 @@ use crate::support::record::Identity;
 use crate::support::watermaster::Watermaster;
 
 const RECORDS: usize = 200_000;
-const END: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One mode: how the service is configured, and what may come out of it.
+/// One mode: the service's configuration and the results that it may have.
 struct Mode {
     name: &'static str,
     seed: u64,
@@ -29,7 +29,7 @@ const AT_LEAST_ONCE: &str = "delivery = \"at_least_once\"";
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\", \"key\", \"topic\"]";
 
-/// Half of the records is there before the program starts, the other half comes while it runs.
+/// Runs one mode. Half of the records exist before the program starts; the rest are produced while it runs.
 fn run(mode: &Mode) -> Verdict {
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, mode.name, 4, 4, TargetTime::Create);
@@ -44,14 +44,14 @@ fn run(mode: &Mode) -> Verdict {
     let began = Instant::now();
     producer.send_all(records);
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::TimestampFrom(start));
-    follower.wait_for(RECORDS as u64, DRAIN);
+    follower.wait_for(RECORDS as u64, DRAIN_TIMEOUT);
     eprintln!(
-        "{}: {RECORDS} records came out within {:.1} s (seed {})",
+        "{}: {RECORDS} records delivered within {:.1} s (seed {})",
         mode.name,
         began.elapsed().as_secs_f32(),
         mode.seed
     );
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
     let judge = Judge {
         identity: Identity::TimestampFrom(start),
@@ -104,7 +104,7 @@ fn shape_exactly_once() {
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn shape_that_pauses_rejects_nothing_but_the_anonymous() {
+fn shape_with_overflow_pause_rejects_only_anonymous_records() {
     let verdict = run(&Mode {
         name: "pause",
         seed: 104,
@@ -129,15 +129,18 @@ fn reject() {
         admits_all: false,
         delivery: AT_LEAST_ONCE,
     });
-    assert!(verdict.reasons.get("over_allocation").is_some_and(|n| *n > 1_000), "nothing was rejected: {verdict:?}");
+    assert!(
+        verdict.reasons.get("over_allocation").is_some_and(|n| *n > 1_000),
+        "too few records were rejected: {verdict:?}"
+    );
     assert!(verdict.admitted > 10_000, "{verdict:?}");
 }
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn passthrough() {
+fn shadow_mode() {
     let verdict = run(&Mode {
-        name: "passthrough",
+        name: "shadow",
         seed: 103,
         keys: "enforce = false",
         tables: "",

@@ -1,9 +1,9 @@
-//! `group_protocol = "consumer"`: the broker assigns partitions, member by member; the guarantee is the same.
+//! `group_protocol = "consumer"`: the broker assigns partitions member by member; the delivery guarantee is the same.
 
 use std::time::Duration;
 
-use crate::exactly_once::{self, END, finish_with, follow, numbered, rounds, wait_for_backlog};
-use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::exactly_once::{self, STOP_TIMEOUT, finish_with, follow, numbered, rounds, wait_for_backlog};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
 use crate::support::producer::Load;
@@ -17,7 +17,7 @@ fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
     config
 }
 
-/// Two instances, of which one joins while the other has a backlog.
+/// Two instances; the second joins while the first has a backlog.
 struct Pair {
     rig: Rig,
     load: Load,
@@ -38,32 +38,32 @@ impl Pair {
         let mut second = Watermaster::start(&config(&rig, 1_000, "second"));
         wait_for_backlog(&mut second, 500.0);
         let rebalances = first.metric("watermaster_rebalances_total", &[]);
-        assert!(rebalances.is_some_and(|count| count > 0.0), "nothing was revoked: {rebalances:?}");
+        assert!(rebalances.is_some_and(|count| count > 0.0), "no partition was revoked: {rebalances:?}");
         Pair { rig, load, follower, first, second }
     }
 
-    /// So many more come out.
+    /// Waits until this many more records are delivered.
     fn flow(&mut self, records: u64) {
-        self.follower.wait_for(self.follower.seen() as u64 + records, DRAIN);
+        self.follower.wait_for(self.follower.seen() as u64 + records, DRAIN_TIMEOUT);
     }
 
     fn finish(mut self) {
         let sent = self.load.stop();
         eprintln!("first: {}\nsecond: {}", rounds(&self.first), rounds(&self.second));
-        assert_eq!(self.first.terminate(END).code(), Some(0), "{}", self.first.log());
-        assert_eq!(self.second.terminate(END).code(), Some(0), "{}", self.second.log());
+        assert_eq!(self.first.terminate(STOP_TIMEOUT).code(), Some(0), "{}", self.first.log());
+        assert_eq!(self.second.terminate(STOP_TIMEOUT).code(), Some(0), "{}", self.second.log());
         finish_with(&config(&self.rig, 100_000, "only"), &self.rig, &mut self.follower, sent);
     }
 }
 
-/// The session lasts for 6 s there (`scripts/kafka-node`).
+/// The broker of `scripts/kafka-node` ends a member's session after 6 s.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn a_join_and_a_kill_repeat_nothing() {
     let mut pair = Pair::start("kip848-kill");
     pair.first.kill();
-    // More than what the second had by itself: it took the partitions over.
-    wait_until("the survivor to own everything", DRAIN, || {
+    // The second instance owned only some partitions before the kill; now it owns all eight.
+    wait_until("the survivor to own all partitions", DRAIN_TIMEOUT, || {
         pair.follower.read_on(Duration::from_millis(100));
         lagging_partitions(&pair.second) == 8
     });
@@ -72,7 +72,8 @@ fn a_join_and_a_kill_repeat_nothing() {
     pair.finish();
 }
 
-/// Such a member hears of partitions only: one that gets none never hears anything, and was "joining" for good.
+/// librdkafka reports only partitions to a member of this protocol. A member without any gets no event, and must
+/// not stay "joining" for ever.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn an_instance_without_partitions_is_ready_too() {
@@ -82,11 +83,11 @@ fn an_instance_without_partitions_is_ready_too() {
     for instance in &mut instances {
         let replaced = instance.metric("watermaster_consumer_recreations_total", &[]);
         assert_eq!(replaced, Some(0.0), "{}", instance.log());
-        assert_eq!(instance.terminate(END).code(), Some(0), "{}", instance.log());
+        assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0), "{}", instance.log());
     }
 }
 
-/// Partitions that an instance owns.
+/// Counts the partitions that an instance owns.
 fn lagging_partitions(watermaster: &Watermaster) -> usize {
     let (_, text) = watermaster.get("/metrics").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("watermaster_consumer_lag_records{")).count()
@@ -95,13 +96,14 @@ fn lagging_partitions(watermaster: &Watermaster) -> usize {
 mod long {
     use super::*;
 
-    /// Longer than session and transaction last: the other takes over, and what the first one still wants is void.
+    /// The freeze outlasts session and transaction: the second instance takes over, and the first one's open round is
+    /// void.
     #[test]
     #[ignore = "needs a real Kafka: scripts/test --long"]
     fn a_frozen_instance_that_comes_back_repeats_nothing() {
         let mut pair = Pair::start("kip848-stop");
         pair.first.freeze();
-        // Session 6 s; transaction, and the coordinator's look at it: 10 s each.
+        // The session times out after 6 s; the transaction and the coordinator's check of it after 10 s each.
         let_the_fault_last(Duration::from_secs(25));
         pair.flow(4_000);
         pair.first.thaw();
@@ -109,7 +111,7 @@ mod long {
         pair.finish();
     }
 
-    /// Again and again, in both ways, at seeded moments.
+    /// Kills and freezes alternate at seeded moments.
     #[test]
     #[ignore = "needs a real Kafka: scripts/test --long"]
     fn kills_and_freezes_repeat_nothing() {

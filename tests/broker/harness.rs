@@ -1,4 +1,4 @@
-//! The harness on a real Kafka, without Watermaster: what it produces, copies and reads back is judged to be right.
+//! The test harness on a real Kafka, without Watermaster: the oracle accepts records that a plain copy delivers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::record::{Identity, Record};
 
 const RECORDS: usize = 5_000;
 
-/// A faithful copy, as any plain consumer and producer would make it.
+/// Copies a record unaltered, as a plain consumer and producer do.
 fn copy_of(record: &Record, topic: &str) -> Outgoing {
     Outgoing {
         topic: topic.to_owned(),
@@ -27,7 +27,7 @@ fn copy_of(record: &Record, topic: &str) -> Outgoing {
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn a_plain_copy_is_faithful() {
+fn the_oracle_accepts_a_plain_copy() {
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "copy", 2, 4, TargetTime::Create);
     let start = an_hour_ago();

@@ -1,4 +1,4 @@
-//! A reload that lowers a bound of the backlog far below the backlog, while a broker's quota holds the producer.
+//! A reload lowers a bound of the backlog far below the backlog, while a broker's quota slows the producer.
 
 /// Takes minutes: 900 000 records are delayed, then rejected at 10 MB a second.
 mod long {
@@ -18,13 +18,13 @@ mod long {
     const DELAYED: u64 = 900_000;
     const LOWERED: u64 = 1_000;
     const CAPACITY: u64 = 50;
-    /// Bytes that the broker takes from the producer in a second.
+    /// The broker's quota for the producer, in bytes per second.
     const QUOTA: &str = "producer_byte_rate=10000000";
-    /// A second client stays within its share: 10 of 25 records a second.
+    /// The rate of a second client, which stays within its share: 10 of 25 records a second.
     const QUIET_PER_SECOND: u64 = 10;
-    /// The numbers of the second client's records start here.
+    /// The first record number of the second client.
     const QUIET: u64 = 10_000_000;
-    /// The time to read the records, and the time to reject them, generously.
+    /// A generous limit for reading the records, and for rejecting them.
     const TIMEOUT: Duration = Duration::from_secs(300);
     const READY_INTERVAL: Duration = Duration::from_millis(100);
     const MAX_NOT_READY: Duration = Duration::from_secs(5);
@@ -33,13 +33,13 @@ mod long {
         let shape =
             format!("[service.shape]\nqueue_capacity = {queue_capacity}\nqueue_bytes = \"2GiB\"\nmax_delay = \"1h\"\n");
         let mut config = rig.config(rig.service(CAPACITY, "1s", "client_from = [\"header:client-id\"]", &shape));
-        // Without compression, the quota counts what a record really has.
+        // Without compression, the quota counts a record's real bytes.
         config.kafka = "delivery = \"exactly_once\"\n[kafka.properties]\n\"compression.type\" = \"none\"".to_owned();
         config.admin = format!("token_file = {:?}", token.display().to_string());
         config
     }
 
-    /// Asks `/readyz` until `stop` is set; the longest time without a 200.
+    /// Polls `/readyz` until `stop` is set; returns the longest time without a 200.
     fn longest_not_ready(watermaster: &Watermaster, stop: &AtomicBool) -> Duration {
         let (mut last_ready, mut longest) = (Instant::now(), Duration::ZERO);
         while !stop.load(Ordering::Relaxed) {
@@ -53,7 +53,7 @@ mod long {
         longest
     }
 
-    /// The counter of admitted records, of the clients with this label.
+    /// Returns the counter of admitted records of the clients with this label.
     fn admitted(watermaster: &Watermaster, client: &str) -> u64 {
         watermaster.metric("watermaster_records_total", &["decision=\"admitted\"", client]).unwrap_or(0.0) as u64
     }
@@ -70,15 +70,15 @@ mod long {
         watermaster.resident_kib() / 1024
     }
 
-    /// Admissions while the excess is rejected.
+    /// The admissions while the excess is rejected.
     struct Drain {
         took: Duration,
         admitted: u64,
-        /// The longest time in which the counter of admitted records stood still.
+        /// The longest time without a new admission.
         longest_pause: Duration,
     }
 
-    /// Probes until it is true; false when the time is over.
+    /// Probes until `probe` returns true; returns false after `timeout`.
     fn reaches(timeout: Duration, mut probe: impl FnMut() -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         while !probe() {
@@ -90,12 +90,16 @@ mod long {
         true
     }
 
-    /// Waits until all records are delayed, or admitted; the number of those that are delayed.
+    /// Waits until all records are delayed or admitted; returns the number of delayed records.
     fn delay_all(watermaster: &Watermaster) -> u64 {
         let began = Instant::now();
         reaches(TIMEOUT, || backlog(watermaster) + admitted(watermaster, "client=\"one\"") >= DELAYED);
         let delayed = backlog(watermaster);
-        eprintln!("{delayed} delayed after {:.1} s, {} MiB", began.elapsed().as_secs_f32(), resident_mib(watermaster));
+        eprintln!(
+            "{delayed} records delayed after {:.1} s, {} MiB",
+            began.elapsed().as_secs_f32(),
+            resident_mib(watermaster)
+        );
         delayed
     }
 
@@ -136,12 +140,12 @@ mod long {
             let (status, body) = watermaster.reload(&config(&rig, LOWERED, token.path()).to_toml(), TOKEN);
             let drain = (status == 200).then(|| drain(&watermaster)).ok_or(body);
             let quiet_sent = quiet.stop();
-            // They waited while rounds did; the two clients share the capacity.
+            // The second client's records were delayed while rounds were; the two clients share the capacity.
             let caught_up = reaches(TIMEOUT, || admitted(&watermaster, "client=\"quiet\"") >= quiet_sent);
-            // Before anything is asserted: a panic in this thread would wait for the other one.
+            // `stop` is set before any assertion: after a panic, this scope would wait for the other thread for ever.
             stop.store(true, Ordering::Relaxed);
             assert!(caught_up, "the second client's records are not admitted");
-            let not_ready = not_ready.join().expect("the thread that asks does not panic");
+            let not_ready = not_ready.join().expect("the polling thread does not panic");
             (delayed, drain.expect("the reload is accepted"), quiet_sent, not_ready)
         });
         let rejected = queue_full(&watermaster);
@@ -180,10 +184,10 @@ mod long {
         eprintln!("{count} in the dead-letter topic, {} and {} in the target", of_one.len(), of_quiet.len());
         assert_eq!(of_quiet.len() as u64, quiet_sent);
         assert!(delayed >= DELAYED - DELAYED / 100, "only {delayed} records were delayed");
-        // Counted again: all records but the last ones are in one of the two topics.
+        // All records but the last ones are in one of the two topics.
         assert!(count + of_one.len() as u64 + LOWERED >= DELAYED, "{count} rejected");
         assert!(count <= delayed - LOWERED, "{count} rejected, more than the bound demands");
         assert!(not_ready <= MAX_NOT_READY, "not ready for {not_ready:?}");
-        assert!(meanwhile > 0, "none was admitted in {took:?}");
+        assert!(meanwhile > 0, "no record was admitted in {took:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! End to end on a real Kafka: run `scripts/test`. Without one, only the oracle's own tests run. What lies in a module
-//! `long` runs with `scripts/test --long` only.
+//! End-to-end tests on a real Kafka: run `scripts/test`. Without a broker, only the tests of the oracle itself run.
+//! Tests in a module `long` run only with `scripts/test --long`.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,12 +1,13 @@
-//! Three hundred partitions, each with a map as large as may be: four times what a broker takes in one request.
+//! Three hundred partitions with offset maps of the maximal length: four times the size that a broker accepts in one
+//! request.
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
 use watermaster_core::offset_map::{MapBudget, encode};
 use watermaster_core::tracker::Tracker;
 
-use crate::exactly_once::{END, config, follow, rounds};
-use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::exactly_once::{STOP_TIMEOUT, config, follow, rounds};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::SHORT_SESSION;
 use crate::support::producer::{Outgoing, Producer};
@@ -14,27 +15,28 @@ use crate::support::record::Identity;
 use crate::support::watermaster::Watermaster;
 
 const PARTITIONS: i32 = 300;
-/// In each partition, of which every other is done already.
+/// The number of records in each partition, of which every second one is already completed.
 const RECORDS: u64 = 100;
-/// The same as [`PARTITIONS`]: record n is at offset n / 300 of its partition.
+/// [`PARTITIONS`] as `u64`: record n is at offset n / 300 of its partition.
 const EACH: u64 = PARTITIONS as u64;
-/// Offsets that a predecessor's map speaks of, every other completed: all that fits beside what has to be remembered.
+/// The number of offsets in the predecessor's offset map, of which every second one is completed. More would leave no
+/// room in the metadata for recent admissions.
 const SPAN: i64 = 56_000;
 
-/// What a predecessor has committed: nothing but every other record of each partition. It is worth 3 700 characters each,
-/// since so many records in so many partitions would take an hour to come by.
+/// Commits, as a predecessor would, offset maps of 3 700 characters in which every second record is completed; returns
+/// the length of a map. The maps are made up, because real records would take an hour to lead to them.
 fn commit_as_predecessor(broker: &Broker, rig: &Rig) -> usize {
     let done = (0..SPAN).filter(|offset| offset % 2 == 1).map(|offset| offset..offset + 1).collect();
-    let map = encode(MapBudget::default(), &Tracker::restore(0, &done), 50, &[]).expect("it fits");
+    let map = encode(MapBudget::default(), &Tracker::restore(0, &done), 50, &[]).expect("the map fits its budget");
     let mut client = broker.client();
     client.set("group.id", format!("{}.kyc", rig.name)).set("enable.auto.commit", "false");
     let consumer: BaseConsumer = client.create().expect("a consumer");
-    // No more than a broker takes at once.
+    // A broker does not accept all partitions in one request.
     for partitions in (0..PARTITIONS).collect::<Vec<_>>().chunks(50) {
         let mut list = TopicPartitionList::new();
         for partition in partitions {
             let mut element = list.add_partition(&rig.sources[0], *partition);
-            element.set_offset(Offset::Offset(0)).expect("an offset");
+            element.set_offset(Offset::Offset(0)).expect("a valid offset");
             element.set_metadata(&map);
         }
         consumer.commit(&list, CommitMode::Sync).expect("the group is empty");
@@ -44,7 +46,7 @@ fn commit_as_predecessor(broker: &Broker, rig: &Rig) -> usize {
 
 fn numbered(rig: &Rig, n: u64) -> Outgoing {
     let partition = (n % EACH) as i32;
-    // Clients take turns, so that a round has records of every partition.
+    // One client for each partition: the scheduler alternates, so that a round has records of every partition.
     let client = format!("client-{partition}");
     Outgoing { partition: Some(partition), ..Outgoing::numbered(&rig.sources[0], n, &client) }
 }
@@ -69,24 +71,24 @@ mod long {
         config.kafka.push_str(SHORT_SESSION);
         let mut follower = follow(&broker, &rig);
         let mut watermaster = Watermaster::start(&config);
-        follower.wait_for(records / 8, DRAIN);
+        follower.wait_for(records / 8, DRAIN_TIMEOUT);
         let used = watermaster.metric("watermaster_map_used_ratio", &[]).unwrap_or(0.0);
         eprintln!("map_used_ratio {used}, {}", rounds(&watermaster));
-        assert!((0.95..=1.0).contains(&used), "the fullest map takes {used} of its room");
+        assert!((0.95..=1.0).contains(&used), "the fullest offset map uses {used} of its budget");
         watermaster.kill();
 
         watermaster = Watermaster::start(&config);
-        follower.wait_for(records / 2, DRAIN);
+        follower.wait_for(records / 2, DRAIN_TIMEOUT);
         eprintln!("{}", rounds(&watermaster));
         let aborted = watermaster.metric("watermaster_rounds_total", &["outcome=\"aborted\""]);
         assert_eq!(aborted, Some(0.0), "{}", watermaster.log());
-        assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+        assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
         let mut numbers: Vec<u64> = rig.read_target().iter().filter_map(|record| Identity::Value.of(record)).collect();
         numbers.sort_unstable();
-        // Offset 0, 2, … of each partition.
+        // The records at the even offsets of each partition were not completed.
         let waited: Vec<u64> = (0..records).filter(|n| (n / EACH).is_multiple_of(2)).collect();
-        assert!(numbers == waited, "{} records came out, {} waited", numbers.len(), waited.len());
+        assert!(numbers == waited, "{} records delivered, {} expected", numbers.len(), waited.len());
         assert_eq!(rig.read_dead_letter().len(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The oracle can fail: each kind of damage is reported, and an undamaged run is not.
+//! Tests of the oracle: it reports each kind of damage and accepts an undamaged run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::support::record::{Identity, Record};
 
 const START: i64 = 1_000;
 
-/// What came out of a faithful throttler that rejected every third record.
+/// The topics of a faithful throttler that rejected every third record.
 struct Run {
     source: Vec<Record>,
     target: Vec<Record>,
@@ -72,7 +72,7 @@ impl Run {
     }
 }
 
-/// Damages a faithful run, and expects the oracle to say so.
+/// Damages a faithful run and asserts that the oracle reports it with the text `expected`.
 fn check(damage: impl FnOnce(&mut Run), expected: &str) {
     let mut run = faithful();
     damage(&mut run);
@@ -81,7 +81,7 @@ fn check(damage: impl FnOnce(&mut Run), expected: &str) {
 }
 
 #[test]
-fn a_faithful_run_is_right() {
+fn a_faithful_run_is_accepted() {
     let verdict = faithful().judge();
     verdict.assert_right();
     assert_eq!((verdict.admitted, verdict.rejected, verdict.repeated), (40, 20, 0));
@@ -95,7 +95,7 @@ fn damage_is_reported() {
     check(|run| run.target.push(run.target[0].clone()), "repeated: source[0]@1");
     check(|run| run.dead_letter.push(rejected(&run.source[1])), "repeated: source[0]@1");
     check(|run| run.target.swap(3, 4), "out of order");
-    check(|run| run.target[3].timestamp -= 100_000, "from nowhere");
+    check(|run| run.target[3].timestamp -= 100_000, "not in a source");
     check(|run| run.target[3].value = Some(Vec::new()), "value altered");
     check(|run| run.target[3].key = None, "key altered");
     check(|run| run.target[3].headers.reverse(), "headers altered");
@@ -123,14 +123,14 @@ fn allowed_repeats_are_counted() {
 }
 
 #[test]
-fn a_broken_promise_is_seen() {
+fn a_broken_promise_is_reported() {
     let promise = Promise {
         capacity: 100,
         cycle: Duration::from_secs(1),
         commit_interval: Duration::from_millis(20),
         burst_percent: 1,
     };
-    // 4 of depth + 4.5 that drain: a round is 9 records.
+    // A bucket depth of 4 records and 4.5 that drain during a commit interval: a round has up to 9 records.
     assert_eq!((promise.bound(0), promise.bound(1), promise.bound(2)), (109, 118, 118));
     let every_10_ms: Vec<Record> = (0..300).map(|n| Record { timestamp: n * 10, ..source_record(n) }).collect();
     assert_eq!(promise.most_in_any_window(&every_10_ms), 100);
@@ -143,8 +143,8 @@ fn a_broken_promise_is_seen() {
 }
 
 #[test]
-fn partitions_are_javas() {
-    // From UtilsTest of Kafka.
+fn partitions_match_javas_partitioner() {
+    // The vectors of Kafka's UtilsTest.
     let vectors: [(&str, i32); 6] = [
         ("21", -973_932_308),
         ("foobar", -790_332_482),
@@ -158,7 +158,7 @@ fn partitions_are_javas() {
     }
 }
 
-/// A fidelity test proves nothing about a shape that its records don't have.
+/// A fidelity test covers only the record shapes that the generator makes.
 #[test]
 fn the_generator_makes_every_shape() {
     let topics = ["a".to_owned(), "b".to_owned()];
@@ -183,9 +183,9 @@ fn the_generator_makes_every_shape() {
     });
     some("with a unicode header name", &|r| r.headers.iter().any(|(name, _)| !name.is_ascii()));
     some("with a header without a name", &|r| r.headers.iter().any(|(name, _)| name.is_empty()));
-    some("rejected before", &|r| r.header("throttle-attempt") == Some("3"));
+    some("retries of a rejected record", &|r| r.header("throttle-attempt") == Some("3"));
     some("anonymous", &|r| client_of(r, "topic").is_none());
-    some("of their topic's client", &|r| client_of(r, "topic") == Some("topic"));
+    some("of the client of their topic", &|r| client_of(r, "topic") == Some("topic"));
     let clients: BTreeSet<&str> = records.iter().filter_map(|record| client_of(record, "topic")).collect();
     assert!(CLIENTS.iter().all(|client| clients.contains(client)));
     assert!(clients.iter().any(|client| client.starts_with("account-")));

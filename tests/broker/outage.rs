@@ -1,8 +1,8 @@
-//! Kafka is away, or refuses: who stops, who waits, and that nothing is lost.
+//! Kafka is unreachable or refuses writes: only the affected services stop or wait, and no record is lost.
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::{Config, Service};
 use crate::support::own_broker::{OwnBroker, free_port};
@@ -14,7 +14,7 @@ use crate::support::watermaster::Watermaster;
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 const CAPACITY: u64 = 500;
-/// Records of a round, generously: a tenth of a second's worth at [`CAPACITY`] per second, and as much of burst.
+/// An upper bound for the records of a round: those of 100 ms at [`CAPACITY`] per second, and as many of burst.
 const ROUND: u64 = 100;
 
 fn service(rig: &Rig) -> Service {
@@ -29,7 +29,7 @@ fn follow(broker: &Broker, rig: &Rig) -> Follower {
     Follower::of(broker, &[&rig.target, &rig.dead_letter], Identity::Value)
 }
 
-/// All came out, into the target, and hardly any twice.
+/// Asserts that every record reached the target and at most one round was repeated.
 fn assert_complete(rig: &Rig, records: u64) {
     assert_eq!(rig.read_dead_letter().len(), 0);
     let repeated = rig.read_target().len() as u64 - records;
@@ -49,35 +49,39 @@ fn no_broker_at_start_is_exit_69_within_15_s() {
         tables: String::new(),
     };
     let bootstrap = format!("127.0.0.1:{}", free_port());
-    let mut watermaster = Watermaster::spawn(&Config::new(&bootstrap, "nobody", vec![service]));
+    let mut watermaster = Watermaster::spawn(&Config::new(&bootstrap, "no-broker", vec![service]));
     let status = watermaster.wait(Duration::from_secs(15));
     assert_eq!(status.code(), Some(69), "{}", watermaster.log());
-    assert!(watermaster.log().contains(&bootstrap), "who could not be reached? {}", watermaster.log());
+    assert!(
+        watermaster.log().contains(&bootstrap),
+        "the log does not name the unreachable broker: {}",
+        watermaster.log()
+    );
 }
 
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_broker_that_goes_away_is_waited_for() {
+fn the_service_waits_for_a_broker_that_goes_away() {
     let mut broker = OwnBroker::start();
     let rig = Rig::new(&broker, "away", 1, 4, TargetTime::Create);
     produce(&broker, &rig, 0..2_000);
     let mut watermaster = Watermaster::start(&rig.config(service(&rig)));
     let mut follower = follow(&broker, &rig);
-    follower.wait_for(700, DRAIN);
+    follower.wait_for(700, DRAIN_TIMEOUT);
     let logged = watermaster.log().len();
     broker.kill();
     wait_until("/readyz to say 503", Duration::from_secs(30), || {
         watermaster.assert_running();
         watermaster.get("/readyz").is_some_and(|(status, _)| status == 503)
     });
-    let (alive, _) = watermaster.get("/livez").expect("the admin side answers");
-    assert_eq!(alive, 200, "waiting for a broker is no reason to be restarted");
+    let (alive, _) = watermaster.get("/livez").expect("the admin API answers");
+    assert_eq!(alive, 200, "an instance that waits for a broker must not be restarted");
     let news = watermaster.log()[logged..].to_lowercase();
-    assert!(news.contains("broker") || news.contains("kafka"), "no log line tells of it: {news:?}");
+    assert!(news.contains("broker") || news.contains("kafka"), "no log line reports the outage: {news:?}");
     broker.start_again();
     watermaster.wait_ready(Duration::from_secs(60));
     produce(&broker, &rig, 2_000..2_500);
-    follower.wait_for(2_500, DRAIN);
+    follower.wait_for(2_500, DRAIN_TIMEOUT);
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
     assert_complete(&rig, 2_500);
 }
@@ -85,10 +89,10 @@ fn a_broker_that_goes_away_is_waited_for() {
 const WITH_ACLS: [&str; 3] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found=true",
-    "super.users=User:nobody",
+    "super.users=User:unused",
 ];
 
-/// Adds or removes the right to write to a topic; all other rights on it stay.
+/// Denies writes to a topic (`--add`) or allows them again (`--remove`); all other rights stay.
 fn deny_writes(broker: &OwnBroker, verb: &str, topic: &str) {
     let arguments = [verb, "--deny-principal", "User:ANONYMOUS", "--operation", "Write", "--topic", topic];
     let forced = ["--force"].into_iter().filter(|_| verb == "--remove");
@@ -97,20 +101,20 @@ fn deny_writes(broker: &OwnBroker, verb: &str, topic: &str) {
 
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_target_that_refuses_writes_stops_its_service_only() {
+fn a_target_that_refuses_writes_stops_only_its_service() {
     let broker = OwnBroker::with(&WITH_ACLS);
     let refused = Rig::new(&broker, "refused", 1, 2, TargetTime::Create);
     let other = Rig::new(&broker, "other", 1, 2, TargetTime::Create);
     let everything = ["--add", "--allow-principal", "User:ANONYMOUS", "--operation", "All", "--topic", &refused.target];
     broker.tool("org.apache.kafka.tools.AclCommand", &everything);
-    // More than is sent before the rights are gone: that takes Kafka's tool some seconds.
+    // More records than the service sends in the seconds that Kafka's tool takes to deny the writes.
     const RECORDS: u64 = 8_000;
     produce(&broker, &refused, 0..RECORDS);
     let mut config = refused.config(service(&refused));
     config.services.push(Service { name: "other".to_owned(), ..service(&other) });
     let mut watermaster = Watermaster::start(&config);
     let mut from_refused = follow(&broker, &refused);
-    from_refused.wait_for(600, DRAIN);
+    from_refused.wait_for(600, DRAIN_TIMEOUT);
     deny_writes(&broker, "--add", &refused.target);
     let up = |watermaster: &Watermaster, service: &str| {
         watermaster.metric("watermaster_service_up", &[&format!("service=\"{service}\"")])
@@ -123,15 +127,15 @@ fn a_target_that_refuses_writes_stops_its_service_only() {
     eprintln!("the refused service stopped after {:.1} s", began.elapsed().as_secs_f32());
     assert_eq!(up(&watermaster, "other"), Some(1.0));
     assert_eq!(watermaster.get("/readyz").map(|(status, _)| status), Some(503));
-    assert!(watermaster.log().contains(&refused.target), "which topic? {}", watermaster.log());
+    assert!(watermaster.log().contains(&refused.target), "the log does not name the topic: {}", watermaster.log());
     produce(&broker, &other, 0..1_000);
-    follow(&broker, &other).wait_for(1_000, DRAIN);
+    follow(&broker, &other).wait_for(1_000, DRAIN_TIMEOUT);
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
 
     deny_writes(&broker, "--remove", &refused.target);
     config.services[0].capacity = 5_000;
     let mut watermaster = Watermaster::start(&config);
-    from_refused.wait_for(RECORDS, DRAIN);
+    from_refused.wait_for(RECORDS, DRAIN_TIMEOUT);
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
     assert_complete(&refused, RECORDS);
     assert_complete(&other, 1_000);

@@ -1,10 +1,10 @@
-//! Records that a topic refuses for good, under `exactly_once`: they end in the dead-letter topic, or stop the service
-//! where that refuses them too, and their neighbours hardly notice.
+//! Records that the target refuses permanently, under `exactly_once`: they go to the dead-letter topic, or stop the
+//! service if that topic refuses them too. Their neighbours are delayed by two rounds at most.
 
 use std::time::Duration;
 
-use crate::exactly_once::{END, config, follow};
-use crate::rig::{DRAIN, Rig, an_hour_ago};
+use crate::exactly_once::{STOP_TIMEOUT, config, follow};
+use crate::rig::{DRAIN_TIMEOUT, Rig, an_hour_ago};
 use crate::support::broker::{Broker, Topic};
 use crate::support::generator::Random;
 use crate::support::producer::{Outgoing, Producer};
@@ -12,12 +12,12 @@ use crate::support::record::{Identity, Record};
 use crate::support::wait::wait_until;
 use crate::support::watermaster::Watermaster;
 
-/// Records around the one that is refused.
+/// The number of records around the refused one.
 const NEIGHBOURS: u64 = 10;
-/// What the service says when it stops.
+/// The exit code of a service that stops.
 const STOPPED: i32 = 70;
 
-/// Refuses what is large, of tomorrow, or without a key.
+/// Makes the topic refuse large records, records with tomorrow's timestamp and records without a key.
 fn make_picky(topic: &mut Topic) {
     topic.set("max.message.bytes", "20000");
     topic.set("message.timestamp.after.max.ms", "3600000");
@@ -28,7 +28,7 @@ fn good(rig: &Rig, n: u64) -> Outgoing {
     Outgoing::numbered(&rig.sources[0], n, "one")
 }
 
-/// Does not get smaller when it is compressed.
+/// Returns a record that is above the topic's limit, even when it is compressed.
 fn too_large(rig: &Rig, n: u64) -> Outgoing {
     let value = [format!("{n}|").into_bytes(), Random(n).bytes(100_000)].concat();
     Outgoing { value: Some(value), ..good(rig, n) }
@@ -52,25 +52,25 @@ fn committed_rounds(watermaster: &Watermaster) -> f64 {
     watermaster.metric("watermaster_rounds_total", &["outcome=\"committed\""]).unwrap_or(0.0)
 }
 
-/// Committed rounds, once what was committed shows in the metrics, which follow within a second.
+/// Returns the number of committed rounds, once the metrics show a lag of 0: they follow a commit within a second.
 fn settled_rounds(watermaster: &Watermaster) -> f64 {
     let lag = || watermaster.metric("watermaster_consumer_lag_records", &[]);
-    wait_until("everything to be committed", DRAIN, || lag() == Some(0.0));
+    wait_until("all records to be committed", DRAIN_TIMEOUT, || lag() == Some(0.0));
     committed_rounds(watermaster)
 }
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn each_kind_is_out_within_two_rounds() {
+fn each_kind_of_refused_record_is_rejected_within_two_rounds() {
     let broker = Broker::of_this_run();
     let rig = Rig::with_target(&broker, "poison", 1, 1, make_picky);
     let kinds: [fn(&Rig, u64) -> Outgoing; 3] = [too_large, of_tomorrow, without_key];
     let mut follower = follow(&broker, &rig);
     let mut watermaster = Watermaster::start(&config(&rig, 10_000, "only"));
     let producer = Producer::to(&broker);
-    // The first round is over, in which it commits where it starts.
+    // The first round also commits the start position, so it is not measured.
     producer.send_all([good(&rig, 0)]);
-    follower.wait_for(1, DRAIN);
+    follower.wait_for(1, DRAIN_TIMEOUT);
     let mut poisoned = Vec::new();
     let mut n = 1;
     for make in kinds {
@@ -81,17 +81,17 @@ fn each_kind_is_out_within_two_rounds() {
             follower.wait_for(to, Duration::from_secs(20));
             let decided = |decision: &str| watermaster.metric("watermaster_records_total", &[decision]).unwrap_or(0.0);
             poisoned.push(at);
-            wait_until("its metrics to say so", DRAIN, || {
+            wait_until("the metrics to count the decisions", DRAIN_TIMEOUT, || {
                 decided("decision=\"rejected\"") == poisoned.len() as f64
                     && decided("decision=\"admitted\"") == (to as usize - poisoned.len()) as f64
             });
             let rounds = settled_rounds(&watermaster) - before;
             eprintln!("record {at} among {neighbours}: {rounds} rounds committed");
-            assert!(rounds <= 2.0, "it took {rounds} rounds");
+            assert!(rounds <= 2.0, "{rounds} rounds were committed");
             n = to;
         }
     }
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
     let dead_letter = rig.read_dead_letter();
     assert_eq!(numbers(&dead_letter), poisoned);
     let reasons: Vec<_> = dead_letter.iter().map(|record| record.header("throttle-reason")).collect();
@@ -100,11 +100,11 @@ fn each_kind_is_out_within_two_rounds() {
     assert_eq!(numbers(&rig.read_target()), all);
 }
 
-/// A record that is too large for both topics becomes a stub. A stub has its record's timestamp, so one of tomorrow is
-/// refused, too: the service stops and names the record; told to discard it, the service goes on without.
+/// A record that is too large for both topics becomes a stub. A stub keeps its record's timestamp, so the stub of a
+/// record of tomorrow is refused, too: the service stops and names the record, or discards it if configured so.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn what_the_dead_letter_topic_refuses_too_stops_or_is_discarded() {
+fn a_record_that_both_topics_refuse_stops_the_service_or_is_discarded() {
     const LARGE: u64 = 3;
     const OF_TOMORROW: u64 = 5;
     let broker = Broker::of_this_run();
@@ -119,22 +119,22 @@ fn what_the_dead_letter_topic_refuses_too_stops_or_is_discarded() {
     };
     Producer::to(&broker).send_all((0..NEIGHBOURS).map(make));
     let mut stopping = Watermaster::spawn(&config(&rig, 10_000, "only"));
-    assert_eq!(stopping.wait(DRAIN).code(), Some(STOPPED), "{}", stopping.log());
+    assert_eq!(stopping.wait(DRAIN_TIMEOUT).code(), Some(STOPPED), "{}", stopping.log());
     let named = format!("the dead-letter topic refuses {}/0 offset 5: ", rig.sources[0]);
-    assert!(stopping.log().contains(&named), "it does not say {named:?}:\n{}", stopping.log());
+    assert!(stopping.log().contains(&named), "the log does not contain {named:?}:\n{}", stopping.log());
     assert!(stopping.log().contains("on_undeliverable = \"discard\""), "{}", stopping.log());
 
     let mut discard = config(&rig, 10_000, "only");
     discard.services[0].keys.push_str("\non_undeliverable = \"discard\"");
     let mut follower = follow(&broker, &rig);
     let mut watermaster = Watermaster::start(&discard);
-    follower.wait_for(NEIGHBOURS - 2, DRAIN);
+    follower.wait_for(NEIGHBOURS - 2, DRAIN_TIMEOUT);
     let named = format!("discarded: the dead-letter topic refuses {}/0 offset {OF_TOMORROW}: ", rig.sources[0]);
-    wait_until("the log to name it", DRAIN, || watermaster.log().contains(&named));
+    wait_until("the log to name the discarded record", DRAIN_TIMEOUT, || watermaster.log().contains(&named));
     let stubs = || watermaster.metric("watermaster_stubs_total", &[]);
-    wait_until("the metrics to count one stub", DRAIN, || stubs() == Some(1.0));
+    wait_until("the metrics to count one stub", DRAIN_TIMEOUT, || stubs() == Some(1.0));
     assert!(watermaster.is_ready());
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
     let good: Vec<u64> = (0..NEIGHBOURS).filter(|n| ![LARGE, OF_TOMORROW].contains(n)).collect();
     assert_eq!(numbers(&rig.read_target()), good);
     let dead_letter = rig.read_dead_letter();

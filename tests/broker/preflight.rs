@@ -1,6 +1,6 @@
-//! Where `exactly_once` or the group protocol can't work, people are told: by `check --connect`, and at the start.
+//! Brokers that do not support `exactly_once` or the group protocol are reported by `check --connect` and at the start.
 
-use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
 use crate::support::own_broker::OwnBroker;
@@ -12,29 +12,29 @@ fn config(rig: &Rig, kafka: &str) -> Config {
     config
 }
 
-/// A broker that keeps secrets from those who are not told them.
+/// Properties of a broker with an authorizer.
 const WITH_ACLS: [&str; 2] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found=true",
 ];
 
-/// `check` says all of this, and `run` gives up with the same words.
+/// Asserts that `check` reports all `texts`, and that `run` ends with the same words.
 fn refused(config: &Config, texts: &[&str]) {
     let (code, said) = check(config);
     assert_eq!(code, Some(78), "{said}");
     let mut watermaster = Watermaster::spawn(config);
-    let status = watermaster.wait(DRAIN);
+    let status = watermaster.wait(DRAIN_TIMEOUT);
     let log = watermaster.log();
     assert_ne!(status.code(), Some(0), "{log}");
     for text in texts {
-        assert!(said.contains(text), "check does not say {text:?}:\n{said}");
-        assert!(log.contains(text), "run does not say {text:?}:\n{log}");
+        assert!(said.contains(text), "check does not report {text:?}:\n{said}");
+        assert!(log.contains(text), "run does not report {text:?}:\n{log}");
     }
 }
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn a_broker_that_can_is_found_to() {
+fn a_capable_broker_passes_the_check() {
     let broker = Broker::of_this_run();
     let rig = Rig::with_target(&broker, "preflight", 1, 1, |topic| topic.set("min.insync.replicas", "2"));
     for kafka in ["delivery = \"exactly_once\"", "delivery = \"exactly_once\"\ngroup_protocol = \"consumer\""] {
@@ -50,7 +50,7 @@ fn a_broker_that_can_is_found_to() {
 
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn an_own_kafka_that_can_not_is_found_out() {
+fn an_own_kafka_without_support_is_refused() {
     let own = ["group.coordinator.rebalance.protocols=classic", "transaction.max.timeout.ms=5000"];
     let broker = OwnBroker::with(&[&own[..], &WITH_ACLS].concat());
     let rig = Rig::new(&broker, "preflight-not", 1, 1, TargetTime::Create);
@@ -65,7 +65,7 @@ fn an_own_kafka_that_can_not_is_found_out() {
     let short = config(&rig, "delivery = \"exactly_once\"\n[kafka.properties]\n\"transaction.timeout.ms\" = \"4000\"");
     let (code, said) = check(&short);
     assert_eq!(code, Some(0), "{said}");
-    // An id that has an ACL is everybody else's no more.
+    // An ACL for another user takes the default permission for the id away from all others.
     let ids = format!("{}.kyc.", rig.name);
     let acl =
         ["--add", "--allow-principal", "User:other", "--operation", "Write", "--resource-pattern-type", "prefixed"];
@@ -73,7 +73,7 @@ fn an_own_kafka_that_can_not_is_found_out() {
     let (_, said) = check(&short);
     assert!(said.contains(&format!("not allowed to use the transactional id {ids}only.check")), "{said}");
     let mut watermaster = Watermaster::spawn(&short);
-    let status = watermaster.wait(DRAIN);
+    let status = watermaster.wait(DRAIN_TIMEOUT);
     let log = watermaster.log();
     assert_ne!(status.code(), Some(0), "{log}");
     assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
@@ -81,13 +81,13 @@ fn an_own_kafka_that_can_not_is_found_out() {
 
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_transaction_log_that_may_not_be_seen_prevents_nothing() {
+fn a_transaction_log_that_may_not_be_described_is_only_a_warning() {
     let mut broker = OwnBroker::with(&WITH_ACLS);
     let rig = Rig::new(&broker, "preflight-hidden", 1, 1, TargetTime::Create);
     let config = config(&rig, "delivery = \"exactly_once\"");
     let (code, said) = check(&config);
     assert_eq!(code, Some(0), "{said}");
-    // That made it, with the one replica that there can be. By now the broker would want three.
+    // The check has created the transaction log with one replica. After the restart, the broker wants three.
     let hide =
         ["--add", "--deny-principal", "User:ANONYMOUS", "--operation", "Describe", "--topic", "__transaction_state"];
     broker.tool("org.apache.kafka.tools.AclCommand", &hide);
@@ -97,5 +97,5 @@ fn a_transaction_log_that_may_not_be_seen_prevents_nothing() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("want 3 replicas") && said.contains("DESCRIBE on __transaction_state"), "{said}");
     let mut watermaster = Watermaster::start(&config);
-    assert_eq!(watermaster.terminate(DRAIN).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 }

@@ -1,8 +1,8 @@
-//! The promise to the service, as an independent reader of the target sees it by append time.
+//! The promise to the service, measured by an independent reader of the target by append time.
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{DRAIN, Rig, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::SHORT_SESSION;
 use crate::support::producer::{Outgoing, Producer};
@@ -18,10 +18,10 @@ const PROMISE: Promise = Promise {
     commit_interval: Duration::from_millis(20),
     burst_percent: 1,
 };
-const END: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"\nburst = 0.01";
 
-/// A service that is flooded by three clients, and a reader behind it.
+/// A service under a flood from three clients, and a reader of its target.
 struct Flood {
     rig: Rig,
     watermaster: Watermaster,
@@ -30,7 +30,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// So many cycles' worth of records wait when the program starts.
+    /// Starts the program with this many cycles' worth of records in the sources.
     fn start(broker: &Broker, cycles: u64) -> Flood {
         let rig = Rig::new(broker, "promise", 2, 4, TargetTime::Append);
         let records = PROMISE.capacity * cycles;
@@ -42,21 +42,21 @@ impl Flood {
         Flood { rig, watermaster, follower, records }
     }
 
-    /// Waits until so many cycles' worth has come out.
+    /// Waits until this many cycles' worth of records has been delivered.
     fn wait_for_cycles(&mut self, cycles: u64) {
-        self.follower.wait_for(PROMISE.capacity * cycles, DRAIN);
+        self.follower.wait_for(PROMISE.capacity * cycles, DRAIN_TIMEOUT);
     }
 
-    /// Waits for the rest; nothing may be lost and the promise must have been kept.
+    /// Waits for the remaining records; asserts that none is lost and that the promise was kept.
     ///
-    /// `open_rounds` may have been appended without being committed: one for each kill, or loss of the broker.
+    /// Up to `open_rounds` rounds may be appended but not committed: one for each kill or loss of the broker.
     fn finish(mut self, kills: u64, open_rounds: u64) {
-        self.follower.wait_for(self.records, DRAIN);
-        assert_eq!(self.watermaster.terminate(END).code(), Some(0));
+        self.follower.wait_for(self.records, DRAIN_TIMEOUT);
+        assert_eq!(self.watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
         let target = self.rig.read_target();
-        assert_eq!(self.rig.read_dead_letter().len(), 0, "a shaped flood that fits its queues loses nothing to them");
+        assert_eq!(self.rig.read_dead_letter().len(), 0, "no record is rejected, as the backlogs fit their bounds");
         let repeated = target.len() as u64 - self.records;
-        eprintln!("{repeated} repeated, {open_rounds} rounds of {} records may be", PROMISE.round());
+        eprintln!("{repeated} records repeated; {open_rounds} rounds of {} records are allowed", PROMISE.round());
         assert!(repeated <= open_rounds * PROMISE.round(), "{repeated} records repeated");
         PROMISE.assert_kept(&target, kills);
     }
@@ -75,7 +75,7 @@ fn holds_in_a_flood() {
     let mut flood = Flood::start(&Broker::of_this_run(), 5);
     flood.wait_for_cycles(1);
     let most = flood.watermaster.metric("watermaster_window_admitted_max_units", &[]).expect("the metric exists");
-    assert!(most <= PROMISE.capacity as f64, "by decision time {most} in a window");
+    assert!(most <= PROMISE.capacity as f64, "{most} records in a window by decision time");
     flood.finish(0, 0);
 }
 
@@ -91,10 +91,11 @@ fn holds_across_kills() {
     flood.finish(2, 2);
 }
 
-/// With a burst as large as the capacity all of it goes out at once; who forgets that sends as much again.
+/// With a burst as large as the capacity, the whole capacity is admitted at once. A new instance that did not restore
+/// the recent admissions would admit as much again.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn a_restart_within_a_cycle_remembers_what_was_admitted() {
+fn a_restart_within_a_cycle_remembers_recent_admissions() {
     const CYCLE: Duration = Duration::from_secs(20);
     let capacity = PROMISE.capacity;
     let broker = Broker::of_this_run();
@@ -103,7 +104,7 @@ fn a_restart_within_a_cycle_remembers_what_was_admitted() {
     Producer::to(&broker).send_all((0..2 * capacity).map(numbered));
     let tables = TABLES.replace("burst = 0.01", "burst = 1.0");
     let mut config = rig.config(rig.service(capacity, "20s", "client_from = [\"header:client-id\"]", &tables));
-    // The group waits for the dead member for this long: well within a cycle.
+    // The group waits for the dead member for 6 s, which is well within a cycle.
     config.kafka.push_str(SHORT_SESSION);
     let mut watermaster = Watermaster::start(&config);
     wait_until("a full window to be committed", CYCLE, || {
@@ -113,27 +114,27 @@ fn a_restart_within_a_cycle_remembers_what_was_admitted() {
     let filled = Instant::now();
     watermaster.kill();
     watermaster = Watermaster::start(&config);
-    wait_until("the new instance to hold or to admit records", CYCLE, || {
+    wait_until("the new instance to delay or to admit records", CYCLE, || {
         let some = |name, labels| watermaster.metric(name, labels).is_some_and(|records| records > 0.0);
         some("watermaster_backlog_records", &[]) || some("watermaster_records_total", &["decision=\"admitted\""])
     });
     let back = filled.elapsed();
-    eprintln!("back after {:.1} s", back.as_secs_f32());
-    assert!(back < CYCLE * 3 / 4, "it came back after {back:?}: no restart within the cycle of {CYCLE:?}");
+    eprintln!("the new instance works after {:.1} s", back.as_secs_f32());
+    assert!(back < CYCLE * 3 / 4, "the restart took {back:?}, too long for the cycle of {CYCLE:?}");
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
-    follower.wait_for(2 * capacity, DRAIN);
-    assert_eq!(watermaster.terminate(END).code(), Some(0));
+    follower.wait_for(2 * capacity, DRAIN_TIMEOUT);
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
 
     let target = rig.read_target();
-    // No round was open when it was killed. The last second of the window is left out: there the old burst's rounds
-    // may still have been on their way when it began.
+    // No round was open at the kill. The measured window is one second shorter than the cycle, because rounds of the
+    // first burst may have been appended up to a second after their decisions.
     let promise = Promise { capacity, cycle: CYCLE - Duration::from_secs(1), ..PROMISE };
     let most = promise.most_in_any_window(&target);
     assert_eq!(most, capacity, "the window held {most} records, of which {capacity} were admitted before the kill");
-    assert_eq!(target.len() as u64, 2 * capacity, "lost or repeated");
+    assert_eq!(target.len() as u64, 2 * capacity, "records are lost or repeated");
 }
 
-/// Scripts/chaos has these faults too, with instances that die beside them.
+/// The long tests of this file; `scripts/chaos` combines these faults with dying instances.
 mod long {
     use super::*;
     use crate::support::own_broker::OwnBroker;

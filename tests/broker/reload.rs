@@ -1,8 +1,8 @@
-//! The configuration changes while records flow: capacity, cycle, mode, enforcement, and files that are broken.
+//! Reloads while records flow: of capacity, cycle, mode and enforcement, and of malformed files.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
 use crate::support::generator::Random;
@@ -18,7 +18,7 @@ const TOKEN: &str = "the-token-of-the-reload";
 const COMMIT_INTERVAL: Duration = Duration::from_millis(20);
 const TABLES: &str = "[service.shape]\nqueue_capacity = 1000000\nmax_delay = \"10m\"\nburst = 0.01";
 
-/// What a reload may change.
+/// The values that a reload changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Policy {
     capacity: u64,
@@ -31,7 +31,7 @@ struct Policy {
 const FIRST: Policy = Policy { capacity: 1_000, cycle: "500ms", millis: 500, mode: "shape", enforce: true };
 
 impl Policy {
-    /// One thing changes.
+    /// Returns the policy with one random change.
     fn next(self, random: &mut Random) -> Policy {
         match random.below(8) {
             0..=3 if self.capacity >= 2_000 => Policy { capacity: self.capacity / 2, ..self },
@@ -67,7 +67,7 @@ impl Policy {
     }
 }
 
-/// A policy, from when on it may have been in force, and from when on it certainly was.
+/// A policy; it is in force from some time between `asked` and `shown` on.
 struct InForce {
     policy: Policy,
     asked: i64,
@@ -75,10 +75,10 @@ struct InForce {
 }
 
 fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_millis() as i64
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970").as_millis() as i64
 }
 
-/// Writes something broken, and expects the errors that `check` gives, and everything to stay as it was.
+/// Reloads a malformed file; asserts that the answer has errors and that the policy in force does not change.
 fn refuse(watermaster: &Watermaster, good: &str, policy: Policy, random: &mut Random) {
     let broken = [
         ("capacity = ", "capacity = 0 # "),
@@ -91,34 +91,34 @@ fn refuse(watermaster: &Watermaster, good: &str, policy: Policy, random: &mut Ra
     assert_eq!(status, 422, "{from} => {to}: {body}");
     let body: serde_json::Value = serde_json::from_str(&body).expect("the admin API speaks JSON");
     assert!(body["errors"].as_array().is_some_and(|errors| !errors.is_empty()), "{body}");
-    assert!(policy.is_shown(watermaster), "all stays as it was");
+    assert!(policy.is_shown(watermaster), "the policy in force does not change");
     assert_eq!(watermaster.metric("watermaster_config_last_reload_successful", &[]), Some(0.0));
 }
 
-/// The windows, by append time, that were enforced throughout: how many there were. None may hold more than the largest
-/// capacity in force in it and one round.
+/// Asserts that no window by append time holds more than the largest capacity in force in it plus one round. Considers
+/// only windows that were enforced throughout, and returns their number.
 fn windows_are_kept(target: &[Record], history: &[InForce]) -> usize {
     let mut times: Vec<i64> = target.iter().map(|record| record.timestamp).collect();
     times.sort_unstable();
     let within = |from: i64, until: i64| {
         let ends = history.iter().skip(1).map(|next| next.shown).chain([i64::MAX]);
-        // A round is appended a little after its decisions.
+        // A round is appended up to half a second after its decisions.
         let (from, until) = (from - 500, until);
         history.iter().zip(ends).filter(move |(one, end)| one.asked <= until && *end >= from).map(|(one, _)| one.policy)
     };
     let mut enforced = 0;
     for (last, &until) in times.iter().enumerate() {
         let longest = within(until - 1_000, until);
-        let length = longest.map(|policy| policy.millis).min().expect("one is in force") - 1;
+        let length = longest.map(|policy| policy.millis).min().expect("a policy is in force") - 1;
         let policies: Vec<Policy> = within(until - length, until).collect();
         if policies.iter().any(|policy| !policy.enforce) {
             continue;
         }
-        let capacity = policies.iter().map(|policy| policy.capacity).max().expect("one is in force");
+        let capacity = policies.iter().map(|policy| policy.capacity).max().expect("a policy is in force");
         let cycle = Duration::from_millis(policies.iter().map(|policy| policy.millis).min().unwrap_or(1) as u64);
         let bound = Promise { capacity, cycle, commit_interval: COMMIT_INTERVAL, burst_percent: 1 }.bound(0);
         let count = last + 1 - times.partition_point(|at| *at <= until - length);
-        assert!(count as u64 <= bound, "{count} in {length} ms until {until}, of {bound}: {policies:?}");
+        assert!(count as u64 <= bound, "{count} records in {length} ms until {until}, more than {bound}: {policies:?}");
         enforced += 1;
     }
     enforced
@@ -137,7 +137,7 @@ fn reloads(count: u32, seed: u64) {
         move |n: u64| Outgoing::numbered(&sources[n as usize % 2], n, ["one", "two", "three", "four"][n as usize % 4]);
     let load = Load::start(&broker, 2_500, numbered);
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
-    follower.wait_for(500, DRAIN);
+    follower.wait_for(500, DRAIN_TIMEOUT);
     let began = Instant::now();
     let (mut policy, mut refused) = (FIRST, 0);
     for _ in 0..count {
@@ -151,20 +151,20 @@ fn reloads(count: u32, seed: u64) {
         let asked = now_ms();
         let (status, body) = watermaster.reload(&policy.config(&rig, token.path()).to_toml(), TOKEN);
         assert_eq!(status, 200, "{body}");
-        wait_until("the policy to be in force", DRAIN, || policy.is_shown(&watermaster));
+        wait_until("the policy to be in force", DRAIN_TIMEOUT, || policy.is_shown(&watermaster));
         history.push(InForce { policy, asked, shown: now_ms() });
-        // So that windows lie between two changes, too.
+        // Reading for a while lets some windows lie between two changes.
         follower.read_on(Duration::from_millis(random.below(150)));
     }
     eprintln!("{count} reloads ({refused} refused) within {:.1} s (seed {seed})", began.elapsed().as_secs_f32());
     assert_eq!(watermaster.metric("watermaster_rebalances_total", &[]), Some(1.0), "no reload costs a rebalance");
     let sent = load.stop();
-    // What waits goes at once, in order: leaving shape drains first.
+    // Shadow mode sends the backlog at once and in order, before new records.
     let last = Policy { capacity: 100_000, enforce: false, ..policy };
     let asked = now_ms();
     assert_eq!(watermaster.reload(&last.config(&rig, token.path()).to_toml(), TOKEN).0, 200);
-    follower.wait_for(sent, DRAIN);
-    wait_until("the policy to be in force", DRAIN, || last.is_shown(&watermaster));
+    follower.wait_for(sent, DRAIN_TIMEOUT);
+    wait_until("the policy to be in force", DRAIN_TIMEOUT, || last.is_shown(&watermaster));
     history.push(InForce { policy: last, asked, shown: now_ms() });
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0));
 

@@ -1,8 +1,8 @@
-//! Ending it politely loses and repeats nothing; killing it repeats a round at most.
+//! A restart after SIGTERM neither loses nor repeats records; one after SIGKILL repeats at most one round.
 
 use std::time::{Duration, Instant};
 
-use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
 use crate::support::broker::Broker;
 use crate::support::config::SHORT_SESSION;
 use crate::support::judge::{Judge, Verdict};
@@ -15,7 +15,7 @@ use crate::support::watermaster::Watermaster;
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 
-/// Judges numbered records; the test names no reasons, so nothing may be rejected.
+/// Judges numbered records; no reason is allowed, so no record may be rejected.
 fn judge(rig: &Rig, repeats_allowed: u64) -> Verdict {
     let client = |record: &Record| record.header("client-id").map(str::to_owned);
     let judge = Judge {
@@ -43,31 +43,31 @@ fn sigterm_under_load_loses_and_repeats_nothing() {
     let load = Load::start(&broker, 4_000, move |n| {
         Outgoing::numbered(&sources[n as usize % 2], n, ["one", "two"][n as usize % 2])
     });
-    // Less than the load: a backlog grows, and waits in it when the signal comes.
+    // The capacity is below the load, so records are delayed when the signal arrives.
     let tables = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"";
     let slow = rig.config(rig.service(2_000, "1s", CLIENT_FROM, tables));
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
     for round in 1..=3 {
         let mut watermaster = Watermaster::start(&slow);
-        follower.wait_for(follower.seen() as u64 + 3_000, DRAIN);
-        wait_until("a backlog", DRAIN, || {
+        follower.wait_for(follower.seen() as u64 + 3_000, DRAIN_TIMEOUT);
+        wait_until("a backlog", DRAIN_TIMEOUT, || {
             watermaster.metric("watermaster_backlog_records", &[]).is_some_and(|records| records >= 500.0)
         });
         let asked = Instant::now();
         let status = watermaster.terminate(Duration::from_secs(10));
-        eprintln!("round {round}: ended after {:.1} s", asked.elapsed().as_secs_f32());
+        eprintln!("round {round}: exited after {:.1} s", asked.elapsed().as_secs_f32());
         assert_eq!(status.code(), Some(0), "{}", watermaster.log());
     }
     let sent = load.stop();
     let mut watermaster = Watermaster::start(&rig.config(rig.service(100_000, "1s", CLIENT_FROM, tables)));
-    follower.wait_for(sent, DRAIN);
+    follower.wait_for(sent, DRAIN_TIMEOUT);
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0));
     assert_eq!(judge(&rig, 0).admitted, sent);
 }
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn kill_with_thousands_delayed_repeats_a_round_at_most() {
+fn a_kill_with_thousands_of_delayed_records_repeats_at_most_a_round() {
     const KILLS: u64 = 3;
     let promise = Promise {
         capacity: 1_000,
@@ -77,7 +77,7 @@ fn kill_with_thousands_delayed_repeats_a_round_at_most() {
     };
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "kill", 2, 4, TargetTime::Create);
-    // One client in forty is a trickle that overtakes the flood's backlog: what is committed has holes.
+    // One record in forty is of the client `trickle`, which overtakes the backlog of `flood`, so commits contain gaps.
     let client = |n: u64| if n.is_multiple_of(40) { "trickle" } else { "flood" };
     let records = 20_000;
     let numbered = |n: u64| Outgoing::numbered(&rig.sources[n as usize % 2], n, client(n));
@@ -88,15 +88,15 @@ fn kill_with_thousands_delayed_repeats_a_round_at_most() {
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
     for _ in 0..KILLS {
         let mut watermaster = Watermaster::start(&slow);
-        wait_until("thousands to be delayed", DRAIN, || {
+        wait_until("thousands of records to be delayed", DRAIN_TIMEOUT, || {
             watermaster.assert_running();
             watermaster.metric("watermaster_backlog_records", &[]).is_some_and(|held| held >= 5_000.0)
         });
-        follower.wait_for(follower.seen() as u64 + 1_000, DRAIN);
+        follower.wait_for(follower.seen() as u64 + 1_000, DRAIN_TIMEOUT);
         watermaster.kill();
     }
     let mut watermaster = Watermaster::start(&rig.config(rig.service(100_000, "1s", CLIENT_FROM, tables)));
-    follower.wait_for(records, DRAIN);
+    follower.wait_for(records, DRAIN_TIMEOUT);
     assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0));
     let verdict = judge(&rig, KILLS * promise.round());
     eprintln!("{} repeated after {KILLS} kills, a round is {} records", verdict.repeated, promise.round());

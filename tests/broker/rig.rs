@@ -1,4 +1,4 @@
-//! What every test here sets up: source topics, a target, a dead-letter topic, and a configuration that names them.
+//! The set-up of every test here: source topics, a target, a dead-letter topic, and a configuration that names them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,12 +10,12 @@ use crate::support::config::{Config, Service};
 use crate::support::reader::read_all;
 use crate::support::record::Record;
 
-/// Partitions of the target: not those of the sources, so that a copied partition number shows.
+/// The number of partitions of the target. It differs from that of the sources, so that a copied number is detected.
 pub const TARGET_PARTITIONS: i32 = 6;
 pub const DEAD_LETTER_PARTITIONS: i32 = 3;
 
-/// How long records may take to come out.
-pub const DRAIN: Duration = Duration::from_secs(120);
+/// The time limit for records to be delivered.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The topics of one service.
 pub struct Rig {
@@ -27,7 +27,7 @@ pub struct Rig {
     _topics: Topics,
 }
 
-/// Who sets the timestamps in the target.
+/// The origin of the timestamps in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetTime {
     Create,
@@ -44,7 +44,7 @@ impl Rig {
         })
     }
 
-    /// Creates the topics; `change` has a look at the target first. Sources and dead-letter topic take any timestamp.
+    /// Creates the topics; `change` may first change the target. Sources and dead-letter topic accept any timestamp.
     pub fn with_target(
         broker: &Broker,
         prefix: &str,
@@ -55,7 +55,7 @@ impl Rig {
         Rig::with_outputs(broker, prefix, sources, partitions, |target, _| change(target))
     }
 
-    /// Creates the topics; `change` has a look at target and dead-letter topic first.
+    /// Creates the topics; `change` may first change target and dead-letter topic.
     pub fn with_outputs(
         broker: &Broker,
         prefix: &str,
@@ -70,12 +70,12 @@ impl Rig {
         })
     }
 
-    /// Creates the topics with one source partition; `change` has a look at each topic first.
+    /// Creates the topics with one source partition; `change` may first change each topic.
     pub fn with_topics(broker: &Broker, prefix: &str, change: impl FnMut(&mut Topic)) -> Rig {
         Rig::build(broker, prefix, (1, 1), |topics| topics.iter_mut().for_each(change))
     }
 
-    /// Creates the topics; `change` has a look at all of them first, target and dead-letter topic last.
+    /// Creates the topics; `change` may first change all of them, target and dead-letter topic last.
     fn build(
         broker: &Broker,
         prefix: &str,
@@ -93,7 +93,7 @@ impl Rig {
         Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: topics }
     }
 
-    /// A service on these topics, named `kyc`; a source's client is `topic-N`.
+    /// Returns the service `kyc` on these topics; a source's client is `topic-N`.
     pub fn service(&self, capacity: u64, cycle: &'static str, keys: &str, tables: &str) -> Service {
         let client = |n: usize| format!("topic-{n}");
         Service {
@@ -108,32 +108,32 @@ impl Rig {
         }
     }
 
-    /// The configuration with this one service.
+    /// Returns a configuration with this one service.
     pub fn config(&self, service: Service) -> Config {
         Config::new(&self.broker.bootstrap, &self.name, vec![service])
     }
 
-    /// The client that a source topic stands for.
+    /// Returns the client of a source topic.
     pub fn topic_client(&self, topic: &str) -> String {
         let n = self.sources.iter().position(|source| source == topic).expect("a source of this test");
         format!("topic-{n}")
     }
 
-    /// How many offsets of a source lie behind what the group has committed; `None` while it has not for each partition.
+    /// Returns the group's lag on a source by its committed offsets; `None` until every partition has one.
     pub fn lag_of_committed(&self, source: &str, partitions: i32) -> Option<i64> {
         let consumer: BaseConsumer =
             self.broker.client().set("group.id", format!("{}.kyc", self.name)).create().expect("a consumer");
         let mut list = TopicPartitionList::new();
         list.add_partition_range(source, 0, partitions - 1);
-        let committed = consumer.committed_offsets(list, DRAIN).ok()?;
+        let committed = consumer.committed_offsets(list, DRAIN_TIMEOUT).ok()?;
         let lag = |partition| {
             let committed = committed.find_partition(source, partition)?.offset().to_raw().filter(|at| *at >= 0)?;
-            Some(consumer.fetch_watermarks(source, partition, DRAIN).ok()?.1 - committed)
+            Some(consumer.fetch_watermarks(source, partition, DRAIN_TIMEOUT).ok()?.1 - committed)
         };
         (0..partitions).map(lag).sum()
     }
 
-    /// Everything in the source topics.
+    /// Reads all records of the source topics.
     pub fn read_sources(&self) -> Vec<Record> {
         self.sources.iter().flat_map(|source| read_all(&self.broker, source)).collect()
     }
@@ -147,8 +147,8 @@ impl Rig {
     }
 }
 
-/// A start for numbered timestamps: an hour ago, so that none lies in the future.
+/// Returns a start for numbered timestamps: an hour ago, so that none lies in the future.
 pub fn an_hour_ago() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
     (now - Duration::from_secs(3600)).as_millis() as i64
 }

@@ -1,10 +1,10 @@
-//! Records that one stranger may write to a source topic: none starves, stops or swells the service, and none is lost.
+//! Hostile records in a source topic: they do not starve or stop the service or exhaust its memory, and none is lost.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::exactly_once::END;
-use crate::rig::{DRAIN, Rig, TargetTime, an_hour_ago};
+use crate::exactly_once::STOP_TIMEOUT;
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime, an_hour_ago};
 use crate::support::broker::Broker;
 use crate::support::config::Config;
 use crate::support::generator::Random;
@@ -17,7 +17,7 @@ use crate::support::watermaster::Watermaster;
 const MAX_MESSAGE_BYTES: usize = 100_000;
 const MIB: u64 = 1 << 20;
 
-/// One source partition, topics with the same limit.
+/// Creates topics with the same size limit, and one source partition.
 fn rig(broker: &Broker, prefix: &str) -> Rig {
     Rig::with_outputs(broker, prefix, 1, 1, |_, _| {})
 }
@@ -28,7 +28,7 @@ fn config(rig: &Rig, capacity: u64, keys: &str, tables: &str, delivery: &str) ->
     config
 }
 
-/// A record with this number: its timestamp is the number of milliseconds since `start`.
+/// Returns the record with this number and a timestamp `number` milliseconds after `start`.
 fn record(rig: &Rig, start: i64, number: usize, headers: Vec<Header>) -> Outgoing {
     Outgoing {
         topic: rig.sources[0].clone(),
@@ -44,7 +44,7 @@ fn client(id: &str) -> Header {
     ("client-id".to_owned(), Some(id.as_bytes().to_vec()))
 }
 
-/// Headers named `a` without a value.
+/// Returns headers named `a` without a value.
 fn null_headers(count: usize) -> Vec<Header> {
     vec![("a".to_owned(), None); count]
 }
@@ -53,7 +53,17 @@ fn follow(broker: &Broker, rig: &Rig, start: i64) -> Follower {
     Follower::of(broker, &[&rig.target, &rig.dead_letter], Identity::TimestampFrom(start))
 }
 
-/// The record in the dead-letter topic is a stub of the record at this offset of the source.
+/// Produces records of one client with this many null headers. Returns their topics, the timestamp of the first one,
+/// and a configuration with `queue_bytes = "64MiB"`.
+fn produce_null_headers(broker: &Broker, prefix: &str, records: usize, headers: usize) -> (Rig, i64, Config) {
+    let (rig, start) = (rig(broker, prefix), an_hour_ago());
+    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"";
+    let config = config(&rig, 1, "client_from = [\"topic\"]", tables, "exactly_once");
+    Producer::to(broker).send_all((0..records).map(|n| record(&rig, start, n, null_headers(headers))));
+    (rig, start, config)
+}
+
+/// Asserts that a record of the dead-letter topic is the stub of the record at this offset of the source.
 fn assert_stub(rig: &Rig, record: &Record, offset: usize, reason: &str, key: Option<&[u8]>) {
     let header = |name| record.header(name).unwrap_or_else(|| panic!("no {name}: {:?}", record.headers));
     assert_eq!((record.key.as_deref(), record.value.as_deref()), (key, None));
@@ -68,26 +78,23 @@ fn stubs(watermaster: &Watermaster) -> Option<f64> {
     watermaster.metric("watermaster_stubs_total", &[])
 }
 
-/// 1 KB each on the wire, and 6 MB each once the client library has parsed them.
+/// Each record has 1 KB on the wire, and 6 MB once the client library has parsed its headers.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn records_with_99_000_headers_end_as_stubs_and_fill_no_memory() {
+fn records_with_99_000_headers_become_stubs_and_do_not_fill_memory() {
     const RECORDS: usize = 300;
     let broker = Broker::of_this_run();
-    let (rig, start) = (rig(&broker, "many-headers"), an_hour_ago());
-    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"";
-    let config = config(&rig, 1, "client_from = [\"topic\"]", tables, "exactly_once");
-    Producer::to(&broker).send_all((0..RECORDS).map(|n| record(&rig, start, n, null_headers(99_000))));
+    let (rig, start, config) = produce_null_headers(&broker, "many-headers", RECORDS, 99_000);
     let mut follower = follow(&broker, &rig, start);
     let mut watermaster = Watermaster::start(&config);
-    assert_eq!(stubs(&watermaster), Some(0.0), "the counter is there from the start");
+    assert_eq!(stubs(&watermaster), Some(0.0), "the counter exists from the start");
     let began = Instant::now();
-    follower.wait_for(RECORDS as u64, DRAIN);
-    wait_until("the metrics to count them", DRAIN, || stubs(&watermaster) == Some(RECORDS as f64));
+    follower.wait_for(RECORDS as u64, DRAIN_TIMEOUT);
+    wait_until("the metrics to count the stubs", DRAIN_TIMEOUT, || stubs(&watermaster) == Some(RECORDS as f64));
     let peak = watermaster.peak_resident_kib() / 1024;
     eprintln!("{RECORDS} stubs after {:.1} s, peak {peak} MiB", began.elapsed().as_secs_f32());
     assert!(peak <= 250, "{peak} MiB");
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
     assert_eq!(rig.read_target(), []);
     let mut dead_letter = rig.read_dead_letter();
     dead_letter.sort_by_key(|record| record.timestamp);
@@ -97,26 +104,23 @@ fn records_with_99_000_headers_end_as_stubs_and_fill_no_memory() {
     }
 }
 
-/// The same with fewer headers, so that the records are really delayed, until they reach `queue_bytes`.
+/// Records with 9 900 headers are delivered, so they are delayed until their backlog reaches `queue_bytes`.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn delayed_records_with_9_900_headers_stay_within_queue_bytes() {
     const RECORDS: usize = 400;
     let broker = Broker::of_this_run();
-    let (rig, start) = (rig(&broker, "delayed-headers"), an_hour_ago());
-    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"";
-    let config = config(&rig, 1, "client_from = [\"topic\"]", tables, "exactly_once");
-    Producer::to(&broker).send_all((0..RECORDS).map(|n| record(&rig, start, n, null_headers(9_900))));
+    let (_rig, _, config) = produce_null_headers(&broker, "delayed-headers", RECORDS, 9_900);
     let mut watermaster = Watermaster::start(&config);
     let backlog = || watermaster.metric("watermaster_backlog_bytes", &[]).unwrap_or(0.0) as u64;
-    wait_until("all records to be read", DRAIN, || {
+    wait_until("all records to be read", DRAIN_TIMEOUT, || {
         watermaster.metric("watermaster_unread_records", &[]) == Some(0.0) && backlog() > 60 * MIB
     });
     let (backlog, peak) = (backlog(), watermaster.peak_resident_kib() / 1024);
     eprintln!("{} MiB of backlog, peak {peak} MiB", backlog / MIB);
     assert!(backlog <= 64 * MIB, "{backlog}");
     assert!(peak <= 250, "{peak} MiB");
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 }
 
 #[test]
@@ -138,25 +142,28 @@ fn a_hundred_records_full_of_throttle_headers_delay_the_next_one_by_less_than_3_
     let mut follower = follow(&broker, &rig, start);
     let mut watermaster = Watermaster::start(&config);
     let ready = Instant::now();
-    follower.wait_for(BEFORE as u64 + 1, DRAIN);
+    follower.wait_for(BEFORE as u64 + 1, DRAIN_TIMEOUT);
     let took = ready.elapsed();
-    eprintln!("everything was through {took:?} after the service was ready");
+    eprintln!("all records were delivered {took:?} after the service was ready");
     assert!(took <= Duration::from_secs(3), "{took:?}");
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
     assert_eq!(rig.read_target().len(), 1);
     let dead_letter = rig.read_dead_letter();
     assert_eq!(dead_letter.len(), BEFORE);
-    let whole = dead_letter.iter().find(|record| record.timestamp == start + BEFORE as i64 - 1).expect("it is there");
+    let whole = dead_letter
+        .iter()
+        .find(|record| record.timestamp == start + BEFORE as i64 - 1)
+        .expect("a dead letter with this number");
     assert_eq!((whole.headers.len(), whole.header("throttle-reason")), (4_900 + 9, Some("anonymous")));
 }
 
-/// The record's own headers fit into the dead-letter topic, together with those of the rejection they do not.
+/// The record alone is within the dead-letter topic's limit; with the headers of the rejection it is above it.
 fn a_record_just_below_the_limit_becomes_a_stub(delivery: &'static str) {
     let broker = Broker::of_this_run();
     let start = an_hour_ago();
     let limit: &'static str = "100000";
     let rig = Rig::with_topics(&broker, &format!("limit-{delivery}"), |topic| topic.set("max.message.bytes", limit));
-    // A batch has 61 bytes of its own, a record some ten.
+    // A batch header has 61 bytes, a record header about ten.
     let most = MAX_MESSAGE_BYTES - 150 - 75;
     let large_value = Outgoing { value: Some(Random(1).bytes(most - 5)), ..record(&rig, start, 0, vec![]) };
     let large_key = Random(2).bytes(most - 5);
@@ -164,15 +171,15 @@ fn a_record_just_below_the_limit_becomes_a_stub(delivery: &'static str) {
     let good = |n| record(&rig, start, n, vec![client("one")]);
     let config = config(&rig, 1_000, "client_from = [\"header:client-id\"]", "", delivery);
     let mut follower = follow(&broker, &rig, start);
-    // Sent one by one: a batch with two of them would be above the limit of the source.
+    // Each record is sent in its own batch: two of them together are above the limit of the source.
     for record in [large_value, good(1), large_key, good(3)] {
         Producer::to(&broker).send_all([record]);
     }
     let mut watermaster = Watermaster::start(&config);
-    follower.wait_for(4, DRAIN);
-    wait_until("the metrics to count two stubs", DRAIN, || stubs(&watermaster) == Some(2.0));
+    follower.wait_for(4, DRAIN_TIMEOUT);
+    wait_until("the metrics to count two stubs", DRAIN_TIMEOUT, || stubs(&watermaster) == Some(2.0));
     assert!(watermaster.is_ready(), "{}", watermaster.log());
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
     assert_eq!(rig.read_target().len(), 2);
     let mut dead_letter = rig.read_dead_letter();
     dead_letter.sort_by_key(|record| record.timestamp);
@@ -195,7 +202,7 @@ fn a_record_just_below_the_limit_becomes_a_stub_at_least_once() {
     a_record_just_below_the_limit_becomes_a_stub("at_least_once");
 }
 
-/// More headers than the client library hands over: without care, the record would look as if it had none.
+/// The client library hands over no headers at all for a record with this many.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn a_record_with_131_000_headers_is_never_forwarded_without_them() {
@@ -210,11 +217,11 @@ fn a_record_with_131_000_headers_is_never_forwarded_without_them() {
         Producer::to(&broker).send_all(records);
         let mut follower = follow(&broker, &rig, start);
         let mut watermaster = Watermaster::start(&config);
-        follower.wait_for(3, DRAIN);
-        wait_until("the metrics to count the stub", DRAIN, || stubs(&watermaster) == Some(1.0));
+        follower.wait_for(3, DRAIN_TIMEOUT);
+        wait_until("the metrics to count the stub", DRAIN_TIMEOUT, || stubs(&watermaster) == Some(1.0));
         let rejected = watermaster.metric("watermaster_rejected_total", &["reason=\"undeliverable\""]);
         assert_eq!(rejected, Some(1.0), "{prefix}");
-        assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+        assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
         let mut numbers: Vec<i64> = rig.read_target().iter().map(|record| record.timestamp - start).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, [0, 2], "{prefix}");
@@ -224,14 +231,14 @@ fn a_record_with_131_000_headers_is_never_forwarded_without_them() {
     }
 }
 
-/// Clients that are configured, each with a weight of 1.
+/// The configured clients, each with a weight of 1.
 const CONFIGURED: [&str; 3] = ["one", "two", "three"];
 
-/// Each configured client sends 0.8 of its default share: 40 of 200 records a second, for ids that are not configured
-/// weigh 1 together. Beside them, 400 records a second carry ids that are used once.
+/// Each configured client sends 40 records a second, which is 0.8 of its default share: 50 of 200, because all other
+/// ids together have a weight of 1. Beside them, 400 records a second carry ids that are used once.
 fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32) {
     const CAPACITY: u64 = 200;
-    /// Of 13 records, one is from each configured client and ten carry an id of their own.
+    /// Of 13 records, one is from each configured client and ten carry unique ids.
     const PER_SECOND: u64 = 40 * 13;
     const LOAD: Duration = Duration::from_secs(20);
     const GRACE: Duration = Duration::from_secs(2);
@@ -249,9 +256,9 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
     let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], Identity::Value);
     follower.read_on(LOAD);
     let sent = load.stop();
-    let end = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970") + GRACE;
+    let end = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970") + GRACE;
     follower.read_on(GRACE);
-    assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 
     let number = |record: &Record| Identity::Value.of(record).expect("a record of this test");
     // The client library sets a source record's timestamp when the record is sent.
@@ -265,7 +272,7 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
         let mut delays: Vec<i64> = its.map(|record| record.timestamp - times[&number(record)]).collect();
         delays.sort_unstable();
         let sent = times.keys().filter(|number| is_its(**number)).count();
-        let (admitted, longest) = (delays.len(), *delays.last().expect("some were admitted"));
+        let (admitted, longest) = (delays.len(), *delays.last().expect("records were admitted"));
         let [median, p99] = [50, 99].map(|percent| delays[(admitted - 1) * percent / 100]);
         eprintln!(
             "{id}: {admitted} of {sent} admitted, delayed by {median} ms (median), {p99} ms (p99), {longest} ms (most)"
@@ -276,17 +283,17 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
     let others = target.len() - configured_admitted;
     eprintln!("max_clients = {max_clients}: {configured_admitted} of {configured_sent}, and {others} with other ids");
     assert!(configured_admitted * 100 >= configured_sent * 95, "{configured_admitted} of {configured_sent}");
-    assert!(others > 0, "the rest of the capacity is for the others");
+    assert!(others > 0, "other ids use the rest of the capacity");
 }
 
-/// The registry is full after a few seconds: most strangers are rejected as too_many_clients.
+/// The registry is full after a few seconds: most records of other ids are rejected as too_many_clients.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn ids_that_are_used_once_leave_configured_clients_their_share_in_a_full_registry() {
     ids_that_are_used_once_leave_configured_clients_their_share(1_000);
 }
 
-/// Every id has a backlog of its own.
+/// Every id has its own backlog.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn ids_that_are_used_once_leave_configured_clients_their_share_beside_thousands_of_backlogs() {

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// The built program, with nothing in its environment but what is given.
+/// Runs the built program with only this environment.
 pub fn watermaster(arguments: &[&str], environment: &[(&str, &str)], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_watermaster"))
         .args(arguments)
@@ -20,12 +20,12 @@ pub fn watermaster(arguments: &[&str], environment: &[(&str, &str)], input: &str
     child.wait_with_output().expect("the program ends")
 }
 
-/// Output as text.
+/// Returns output as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_owned()).expect("output is UTF-8")
 }
 
-/// A file with `text` in a folder that goes when the guard does.
+/// Creates a file with `text` in a folder that is removed when the guard is dropped.
 pub fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("watermaster.toml");

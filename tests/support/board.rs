@@ -1,4 +1,4 @@
-//! The dashboards in `grafana/dashboards`, as far as tests look at them.
+//! The parts of the dashboards in `grafana/dashboards` that tests check.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ impl Board {
         text(&self.json["uid"])
     }
 
-    /// Its title's last words, as people and runbooks call it.
+    /// Returns the last words of the board's title, by which runbooks name the board.
     pub fn name(&self) -> &str {
         text(&self.json["title"]).trim_start_matches("Watermaster / ")
     }
@@ -37,12 +37,12 @@ impl Board {
         panels.map(move |json| Panel { board: &self.file, json })
     }
 
-    /// Annotations that ask a query; Grafana's own doesn't.
+    /// Returns the annotations with a query; Grafana's built-in one has none.
     pub fn annotations(&self) -> impl Iterator<Item = &Value> {
         list(&self.json["annotations"]["list"]).filter(|annotation| !text(&annotation["expr"]).is_empty())
     }
 
-    /// What its variables ask for.
+    /// Returns the board's variables with a query.
     pub fn variables(&self) -> impl Iterator<Item = Variable<'_>> {
         let variables = list(&self.json["templating"]["list"]).filter(|variable| variable["type"] == "query");
         variables.map(|variable| {
@@ -62,7 +62,7 @@ pub struct Variable<'b> {
     pub label: &'b str,
 }
 
-/// A panel that shows something.
+/// A panel that shows data.
 #[derive(Clone, Copy)]
 pub struct Panel<'b> {
     pub board: &'b str,
@@ -70,7 +70,7 @@ pub struct Panel<'b> {
 }
 
 impl<'b> Panel<'b> {
-    /// 0, which no panel should have, where there is none.
+    /// Returns the panel's id, or 0, which no panel should have, if there is none.
     pub fn id(&self) -> u64 {
         self.json["id"].as_u64().unwrap_or_default()
     }
@@ -92,17 +92,17 @@ impl<'b> Panel<'b> {
     }
 }
 
-/// A string of a board; empty where there is none.
+/// Returns a string of a board; empty if there is none.
 pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// A list of a board; empty where there is none.
+/// Returns a list of a board; empty if there is none.
 pub fn list(value: &Value) -> std::slice::Iter<'_, Value> {
     value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
 }
 
-/// `a` and `b` of `{{a}} in {{b}}`.
+/// Returns the names in a legend: `a` and `b` for `{{a}} in {{b}}`.
 pub fn placeholders(legend: &str) -> impl Iterator<Item = &str> {
     legend.split("{{").skip(1).filter_map(|rest| rest.split_once("}}")).map(|(label, _)| label.trim())
 }

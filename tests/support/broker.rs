@@ -1,4 +1,4 @@
-//! The real Kafka of this test run, and topics on it.
+//! The Kafka broker of this test run, and its topics.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::wait::wait_until;
 
-/// A Kafka that tests may talk to.
+/// A Kafka broker that tests use.
 #[derive(Debug, Clone)]
 pub struct Broker {
     pub bootstrap: String,
@@ -32,14 +32,14 @@ pub struct Topics {
 }
 
 impl Broker {
-    /// The one that `scripts/test` started or was given.
+    /// Returns the broker that `scripts/test` started or was given.
     pub fn of_this_run() -> Broker {
         let bootstrap = std::env::var("WATERMASTER_TEST_BROKER")
-            .expect("WATERMASTER_TEST_BROKER names no Kafka: run scripts/test, or set it to host:port");
+            .expect("WATERMASTER_TEST_BROKER is not set: run scripts/test, or set it to host:port");
         Broker { bootstrap }
     }
 
-    /// A configuration that reaches this broker and nothing else.
+    /// Returns a client configuration with this broker's address only.
     pub fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap);
@@ -47,7 +47,7 @@ impl Broker {
         config
     }
 
-    /// Whether it answers.
+    /// Returns whether the broker answers.
     pub fn answers(&self) -> bool {
         let Ok(consumer) = self.client().create::<BaseConsumer>() else { return false };
         consumer.fetch_metadata(None, Duration::from_secs(1)).is_ok_and(|metadata| !metadata.brokers().is_empty())
@@ -81,36 +81,36 @@ impl Broker {
 impl Drop for Topics {
     fn drop(&mut self) {
         let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        // A broker that is gone already has nothing to clean up.
+        // The deletion fails if the broker has already ended, which is no error.
         let _ = run(self.broker.admin().delete_topics(&names, &options()));
     }
 }
 
 impl Topic {
-    /// A topic that keeps what it gets and takes records of up to 4 MiB.
+    /// Returns a topic without retention limit that accepts any timestamp and records of up to 4 MiB.
     pub fn new(name: impl Into<String>, partitions: i32) -> Topic {
         let any_time = ("message.timestamp.after.max.ms", "9223372036854775807");
         let settings = vec![("max.message.bytes", "4194304"), ("retention.ms", "-1"), any_time];
         Topic { name: name.into(), partitions, settings }
     }
 
-    /// With this setting, whatever it was before.
+    /// Sets or replaces a setting.
     pub fn set(&mut self, name: &'static str, value: &'static str) {
         self.settings.retain(|(known, _)| *known != name);
         self.settings.push((name, value));
     }
 
-    /// The broker sets each record's timestamp when it appends it.
+    /// Makes the broker set each record's timestamp when it appends the record.
     pub fn with_append_time(mut self) -> Topic {
         self.settings.push(("message.timestamp.type", "LogAppendTime"));
         self
     }
 }
 
-/// A name that no other test, and no other run on the same broker, uses.
+/// Returns a name that is unique among all tests and runs on a broker.
 pub fn unique(prefix: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
     format!("{prefix}-{:x}-{}", since_1970.as_micros(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 

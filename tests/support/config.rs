@@ -1,8 +1,9 @@
-//! A Watermaster configuration, written as a person would write it.
+//! A Watermaster configuration file, written from its parts.
 
 use std::fmt::Write as _;
 
-/// More lines of [`Config::kafka`], the last of them: what a killed instance had moves after the least that brokers allow.
+/// The last lines of [`Config::kafka`]: the shortest session that brokers allow, after which the partitions of a killed
+/// instance are assigned anew.
 pub const SHORT_SESSION: &str = "\n[kafka.properties]\n\"session.timeout.ms\" = \"6000\"";
 
 /// One configuration file.
@@ -14,7 +15,7 @@ pub struct Config {
     pub commit_interval: &'static str,
     /// More lines of `[kafka]`.
     pub kafka: String,
-    /// The admin address; port 0 takes a free one.
+    /// The admin address; port 0 selects a free port.
     pub listen: String,
     /// More lines of `[admin]`.
     pub admin: String,
@@ -51,7 +52,7 @@ impl Config {
         }
     }
 
-    /// The file's text.
+    /// Returns the file's text.
     pub fn to_toml(&self) -> String {
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {:?}\ncommit_interval = {:?}\n{}\n\
@@ -72,10 +73,10 @@ impl Service {
             "\n[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = {:?}\n{}\n{}\n",
             self.name, self.target, self.dead_letter, self.capacity, self.cycle, self.keys, self.tables
         )
-        .expect("a String takes everything");
+        .expect("writing to a String does not fail");
         for (topic, client) in &self.sources {
             writeln!(text, "[[service.source]]\ntopic = {topic:?}\nclient = {client:?}")
-                .expect("a String takes everything");
+                .expect("writing to a String does not fail");
         }
     }
 }

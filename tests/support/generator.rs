@@ -1,20 +1,20 @@
-//! Records of every odd shape that Kafka allows, from a seed.
+//! Generates records of every unusual shape that Kafka allows, from a seed.
 
 use super::producer::Outgoing;
 use super::record::{Header, Record};
 
-/// Clients that send; the last name is as long as an id may be.
+/// The clients of the records; the last name has the maximal length of an id.
 pub const CLIENTS: [&str; 6] = ["home-loan", "personal-loan", "car-loan", "credit-card", "кредит 🏦", LONGEST_ID];
 const LONGEST_ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\
                           0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// The sequence of records that a seed stands for.
+/// The sequence of records of a seed.
 #[derive(Debug, Clone)]
 pub struct Generator {
     random: Random,
     topics: Vec<String>,
     partitions: i32,
-    /// Record n carries this timestamp + n milliseconds, which is what identifies it.
+    /// The timestamp of record 0. Record n has a timestamp n milliseconds later, which identifies it.
     first_timestamp: i64,
     next: i64,
 }
@@ -46,7 +46,7 @@ impl Generator {
         }
     }
 
-    /// The headers that tell the client: mostly one good one.
+    /// Returns the headers with the client's id: in most cases a single valid one.
     fn id_headers(&mut self) -> Vec<Header> {
         let client = CLIENTS[self.random.below(CLIENTS.len() as u64) as usize].as_bytes().to_vec();
         let id = |value: Option<Vec<u8>>| ("client-id".to_owned(), value);
@@ -95,7 +95,8 @@ impl Iterator for Generator {
     }
 }
 
-/// The client of a generated record under `client_from = ["header:client-id", "key", "topic"]`; `None`: anonymous.
+/// Returns the client of a generated record under `client_from = ["header:client-id", "key", "topic"]`; `None` if the
+/// record is anonymous.
 ///
 /// `topic_client` is the client of the record's source.
 pub fn client_of<'a>(record: &'a Record, topic_client: &'a str) -> Option<&'a str> {
@@ -109,7 +110,7 @@ pub fn client_of<'a>(record: &'a Record, topic_client: &'a str) -> Option<&'a st
     if id.len() > 128 { None } else { std::str::from_utf8(id).ok() }
 }
 
-/// Seeded random numbers (splitmix64).
+/// A generator of seeded random numbers (splitmix64).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
 
@@ -122,12 +123,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// So many bytes of any value.
+    /// Returns random bytes of this length.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 8);
         while bytes.len() < length {

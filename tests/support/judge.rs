@@ -1,4 +1,4 @@
-//! The oracle: compares what was in the source topics with what came out, record by record.
+//! The oracle: compares the records of the source topics with those of the target and dead-letter topics, one by one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,44 +19,44 @@ pub const THROTTLE_HEADERS: [&str; 9] = [
     "throttle-attempt",
 ];
 
-/// What is right in a test.
+/// The expectations of a test.
 pub struct Judge<'a> {
     pub identity: Identity,
     pub service: &'a str,
-    /// A source record's client; `None`: it is anonymous.
+    /// Returns a source record's client; `None` if the record is anonymous.
     pub client_of: &'a dyn Fn(&Record) -> Option<String>,
-    /// Why a record with a client may be rejected.
+    /// The reasons for which a record with a client may be rejected.
     pub reasons: &'a [&'a str],
-    /// Anonymous records are admitted too (nothing is enforced).
+    /// Anonymous records are admitted too, because the service is in shadow mode.
     pub admits_all: bool,
     pub target_partitions: i32,
     pub dead_letter_partitions: i32,
     /// The target and the dead-letter topic keep the producer's timestamps.
     pub keeps_timestamps: bool,
-    /// How many records may have come out more than once.
+    /// The number of records that may be delivered more than once.
     pub repeats_allowed: u64,
 }
 
-/// What was found.
+/// The findings of the oracle.
 #[derive(Debug, Default)]
 pub struct Verdict {
-    /// Different records in the target.
+    /// Distinct records in the target.
     pub admitted: u64,
-    /// Different records in the dead-letter topic.
+    /// Distinct records in the dead-letter topic.
     pub rejected: u64,
-    /// Records too many.
+    /// Repeated records.
     pub repeated: u64,
     /// Rejections by reason.
     pub reasons: HashMap<String, u64>,
-    /// Everything that is wrong, in words.
+    /// Descriptions of all problems.
     pub wrong: Vec<String>,
 }
 
 impl Verdict {
-    /// Panics unless everything was right.
+    /// Panics if there are problems.
     pub fn assert_right(&self) -> &Verdict {
         let shown: Vec<&str> = self.wrong.iter().take(20).map(String::as_str).collect();
-        assert!(shown.is_empty(), "{} things are wrong, such as:\n{}", self.wrong.len(), shown.join("\n"));
+        assert!(shown.is_empty(), "{} problems, such as:\n{}", self.wrong.len(), shown.join("\n"));
         self
     }
 }
@@ -67,7 +67,7 @@ impl Judge<'_> {
         let mut verdict = Verdict::default();
         let mut places: HashMap<u64, (&Record, u32)> = HashMap::with_capacity(source.len());
         for record in source {
-            let number = self.identity.of(record).expect("the source holds only our records");
+            let number = self.identity.of(record).expect("the source holds only records of this test");
             assert!(places.insert(number, (record, 0)).is_none(), "the source holds record {number} twice");
         }
         let mut order = Order::default();
@@ -89,12 +89,12 @@ impl Judge<'_> {
         }
         if verdict.repeated > self.repeats_allowed {
             let (repeated, allowed) = (verdict.repeated, self.repeats_allowed);
-            verdict.wrong.push(format!("repeated: {repeated} records came out more than once, {allowed} may"));
+            verdict.wrong.push(format!("repeated: {repeated} records were delivered more than once, {allowed} may be"));
         }
         verdict
     }
 
-    /// The source of a record that is seen for the first time.
+    /// Returns the source of a record that is seen for the first time.
     fn find<'s>(
         &self,
         places: &mut HashMap<u64, (&'s Record, u32)>,
@@ -102,7 +102,7 @@ impl Judge<'_> {
         record: &Record,
     ) -> Option<&'s Record> {
         let Some((source, found)) = self.identity.of(record).and_then(|number| places.get_mut(&number)) else {
-            verdict.wrong.push(format!("from nowhere: {}", place(record)));
+            verdict.wrong.push(format!("not in a source: {}", place(record)));
             return None;
         };
         *found += 1;
@@ -190,7 +190,7 @@ impl Order {
         let lane = (record.partition, Arc::clone(&source.topic), source.partition, client);
         let newest = self.0.entry(lane).or_insert(-1);
         if source.offset <= *newest {
-            verdict.wrong.push(format!("out of order: {} came after offset {newest}", place(source)));
+            verdict.wrong.push(format!("out of order: {} follows offset {newest}", place(source)));
         }
         *newest = source.offset.max(*newest);
     }

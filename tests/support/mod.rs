@@ -1,8 +1,8 @@
-//! What the end-to-end tests share: a real Kafka, the program as a process, odd records, and an oracle of its own.
+//! Shared parts of the end-to-end tests: a real Kafka, the program as a process, unusual records, and an oracle.
 //!
-//! Nothing here uses Watermaster's library: what judges the program must not share its mistakes.
+//! Nothing here uses Watermaster's library: the oracle must not share the program's mistakes.
 
-// Each test crate that includes this module uses a part of it.
+// Each test crate that includes this module uses only a part of it.
 #![allow(dead_code)]
 
 pub mod board;

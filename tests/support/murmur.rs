@@ -1,11 +1,11 @@
-//! Where Java's default partitioner puts a key: written from Kafka's description, checked against its own vectors.
+//! Java's default partitioner, written from Kafka's description and checked against Kafka's own test vectors.
 
-/// The partition of a key among so many.
+/// Returns a key's partition among `partitions` partitions.
 pub fn java_partition(key: &[u8], partitions: i32) -> i32 {
     ((murmur2(key) & 0x7fff_ffff) % partitions as u32) as i32
 }
 
-/// Kafka's 32-bit murmur2.
+/// Returns Kafka's 32-bit murmur2 hash.
 pub fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut hash = 0x9747_b28c ^ data.len() as u32;

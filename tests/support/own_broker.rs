@@ -1,4 +1,4 @@
-//! A Kafka of a test's own, which it may stop, kill and freeze.
+//! A test's own Kafka broker, which the test may stop, kill and freeze.
 
 use std::net::TcpListener;
 use std::ops::Deref;
@@ -12,14 +12,14 @@ use super::broker::Broker;
 use super::process::{Process, Signal};
 use super::wait::wait_until;
 
-/// A killed broker may not come back before its last session has ended: let that be soon.
+/// Properties for a short broker session: a killed broker cannot return before its last session has ended.
 const SESSION: [&str; 2] = ["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"];
 
 /// A single-node Kafka from the jars, on a data directory that survives restarts.
 #[derive(Debug)]
 pub struct OwnBroker {
     broker: Broker,
-    // Ended before its directory goes.
+    // Declared before `dir`, so that the process ends before its directory is removed.
     process: Option<Process>,
     dir: TempDir,
     ports: [u16; 2],
@@ -27,12 +27,12 @@ pub struct OwnBroker {
 }
 
 impl OwnBroker {
-    /// Starts one with our usual properties.
+    /// Starts a broker with the usual properties.
     pub fn start() -> OwnBroker {
         OwnBroker::with(&[])
     }
 
-    /// Starts one with these `key=value` properties on top.
+    /// Starts a broker with these `key=value` properties in addition.
     pub fn with(properties: &[&str]) -> OwnBroker {
         let ports = free_ports();
         let mut own = OwnBroker {
@@ -46,38 +46,38 @@ impl OwnBroker {
         own
     }
 
-    /// Starts it on the data that it left, and waits until it answers.
+    /// Starts the broker on its existing data, and waits until it answers.
     pub fn start_again(&mut self) {
         let mut command = Command::new(repository().join("scripts/kafka-node"));
         command.arg(self.dir.path()).args(self.ports.map(|port| port.to_string())).args(&self.properties);
         command.env("WATERMASTER_KAFKA_HEAP", "512m").stdin(Stdio::null());
         self.process = Some(Process::start(&mut command));
-        wait_until("our own Kafka to answer", Duration::from_secs(60), || {
+        wait_until("the test's own Kafka to answer", Duration::from_secs(60), || {
             let ended = self.running().try_wait();
             assert!(ended.is_none(), "Kafka ended with {ended:?}: {}", self.last_words());
             self.broker.answers()
         });
     }
 
-    /// As [`start_again`](OwnBroker::start_again), with one more `key=value` property.
+    /// Starts the broker as [`start_again`](OwnBroker::start_again) does, with one more `key=value` property.
     pub fn start_again_with(&mut self, property: &str) {
         self.properties.push(property.to_owned());
         self.start_again();
     }
 
-    /// Ends it as a power cut would.
+    /// Kills the broker without a shutdown, as a power cut does.
     pub fn kill(&mut self) {
         self.running().signal(Signal::Kill);
         self.running().wait(Duration::from_secs(10));
         self.process = None;
     }
 
-    /// Stops it from doing anything, its connections stay open.
+    /// Suspends the broker; its connections stay open.
     pub fn freeze(&mut self) {
         self.running().signal(Signal::Stop);
     }
 
-    /// Lets it go on.
+    /// Resumes the broker.
     pub fn thaw(&mut self) {
         self.running().signal(Signal::Continue);
     }
@@ -93,13 +93,13 @@ impl OwnBroker {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// The first file of a partition's records.
+    /// Returns the path of a partition's first segment file.
     pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
         self.dir.path().join(format!("data/{topic}-{partition}/00000000000000000000.log"))
     }
 
     fn running(&mut self) -> &mut Process {
-        self.process.as_mut().expect("it was started")
+        self.process.as_mut().expect("the broker was started")
     }
 
     fn last_words(&self) -> String {
@@ -115,20 +115,21 @@ impl Deref for OwnBroker {
     }
 }
 
-/// A port on which nothing listens now.
+/// Returns a port on which no process listens now.
 pub fn free_port() -> u16 {
     let [port] = free_ports();
     port
 }
 
-/// So many ports that nobody listens on.
+/// Returns `N` different ports on which no process listens now.
 pub fn free_ports<const N: usize>() -> [u16; N] {
-    // All are held until all are known, so that they differ.
+    // All ports are held until all are known, so that they differ.
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("it is bound").port())
+    listeners.map(|listener| listener.local_addr().expect("the listener is bound").port())
 }
 
-/// Below the run's directory, where there is one: it goes with the run, even if this process is killed.
+/// Creates a directory below that of the run, if there is one, so that `scripts/test` removes it even if this process
+/// is killed.
 fn temporary_directory() -> TempDir {
     let run = std::env::var_os("WATERMASTER_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     tempfile::Builder::new().prefix("watermaster-kafka-").tempdir_in(run).expect("a temporary directory")

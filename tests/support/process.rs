@@ -1,6 +1,7 @@
 //! A child process that never outlives its test.
 //!
-//! Its pid lies in `$WATERMASTER_TEST_DIR/pids` while it runs, so that `scripts/test` can stop it if the test itself was killed.
+//! The child's pid is the name of a file in `$WATERMASTER_TEST_DIR/pids` while it runs, so that `scripts/test` can stop
+//! the child if the test itself was killed.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use super::wait::wait_for;
 
-/// What to send to a process.
+/// A signal for a process.
 #[derive(Debug, Clone, Copy)]
 pub enum Signal {
     Term,
@@ -39,7 +40,7 @@ impl Process {
         Process { child, pid_file }
     }
 
-    /// The child itself, to take its pipes.
+    /// Returns the child itself; a test may take its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
@@ -48,7 +49,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Signals the child; one that has ended already is left alone.
+    /// Signals the child, unless it has already ended.
     pub fn signal(&mut self, signal: Signal) {
         if self.try_wait().is_some() {
             return;
@@ -63,12 +64,12 @@ impl Process {
         assert!(status.success() || self.try_wait().is_some(), "kill {name} {} failed", self.pid());
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the child has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("our own child can be waited for")
+        self.child.try_wait().expect("the child can be waited for")
     }
 
-    /// Waits for its end.
+    /// Waits until the child ends.
     pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
         wait_for(&format!("process {} to end", self.child.id()), timeout, || self.try_wait())
     }

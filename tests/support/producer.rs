@@ -1,4 +1,4 @@
-//! Puts records into source topics, every field as given.
+//! Produces records into source topics, with every field as given.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use super::record::Header;
 #[derive(Debug, Clone, Default)]
 pub struct Outgoing {
     pub topic: String,
-    /// `None`: where the key's hash says.
+    /// The partition; `None` for the one of the key's hash.
     pub partition: Option<i32>,
     pub timestamp: Option<i64>,
     pub key: Option<Vec<u8>>,
@@ -26,7 +26,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A plain record: the number, then padding, as its value; the client in a header.
+    /// Returns a plain record: its value is the number and padding, its client is in a header.
     pub fn numbered(topic: &str, number: u64, client: &str) -> Outgoing {
         Outgoing {
             topic: topic.to_owned(),
@@ -38,7 +38,7 @@ impl Outgoing {
     }
 }
 
-/// Counts what the broker refused.
+/// The number of records that the broker refused.
 #[derive(Default)]
 struct Deliveries {
     failed: AtomicU64,
@@ -56,7 +56,7 @@ impl ProducerContext for Deliveries {
     }
 }
 
-/// Produces to source topics.
+/// A producer for source topics.
 pub struct Producer(ThreadedProducer<Deliveries>);
 
 impl Producer {
@@ -86,16 +86,16 @@ impl Producer {
         }
     }
 
-    /// Queues all of them and waits until the broker has them.
+    /// Queues all records and waits until the broker has them; returns their number.
     pub fn send_all(&self, records: impl IntoIterator<Item = Outgoing>) -> u64 {
         let count = records.into_iter().map(|record| self.send(&record)).count();
         self.flush();
         count as u64
     }
 
-    /// Waits until the broker has everything, and panics if it refused something.
+    /// Waits until the broker has every queued record, and panics if it refused one.
     pub fn flush(&self) {
-        self.0.flush(Duration::from_secs(60)).expect("the broker takes what we produce");
+        self.0.flush(Duration::from_secs(60)).expect("the broker accepts the source records");
         assert_eq!(self.0.context().failed.load(Ordering::Relaxed), 0, "source records were refused");
     }
 }
@@ -106,7 +106,7 @@ fn kafka_headers(headers: &[Header]) -> OwnedHeaders {
     })
 }
 
-/// Steady load from a thread of its own, until stopped.
+/// A constant load from its own thread, until it is stopped.
 pub struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
@@ -133,7 +133,7 @@ impl Load {
         Load { stop, thread }
     }
 
-    /// Stops it; how many records it sent.
+    /// Stops the load; returns the number of records that it sent.
     pub fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the load's thread did not panic")

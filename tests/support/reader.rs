@@ -1,4 +1,4 @@
-//! An independent reader: by assignment, without a group, `read_committed`, from the first record to the last.
+//! An independent reader with `read_committed` and without a group, from the first record to the last.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::broker::Broker;
 use super::record::{Identity, Record};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Everything that is in a topic now, partition by partition in order of offset.
+/// Reads all present records of a topic, partition by partition in order of offset.
 pub fn read_all(broker: &Broker, topic: &str) -> Vec<Record> {
     let mut records = Vec::new();
     read_each(broker, topic, |record| records.push(record));
@@ -22,14 +22,17 @@ pub fn read_all(broker: &Broker, topic: &str) -> Vec<Record> {
     records
 }
 
-/// Hands over everything that is in a topic now, each partition in order of offset, and keeps none of it.
+/// Passes all present records of a topic to `take`, each partition in order of offset, without keeping them.
 pub fn read_each(broker: &Broker, topic: &str, mut take: impl FnMut(Record)) {
     let consumer = assigned(broker, &[topic]);
     let mut unfinished: HashSet<i32> = (0..partitions(&consumer, topic)).collect();
     let name: Arc<str> = topic.into();
     let mut last_progress = Instant::now();
     while !unfinished.is_empty() {
-        assert!(last_progress.elapsed() < PATIENCE, "{topic}: no end of partitions {unfinished:?}");
+        assert!(
+            last_progress.elapsed() < READ_TIMEOUT,
+            "{topic}: partitions {unfinished:?} were not read to their end"
+        );
         let Some(polled) = consumer.poll(Duration::from_millis(100)) else { continue };
         last_progress = Instant::now();
         match polled {
@@ -40,7 +43,7 @@ pub fn read_each(broker: &Broker, topic: &str, mut take: impl FnMut(Record)) {
     }
 }
 
-/// Follows topics while they grow, and knows which records it has seen.
+/// A reader of growing topics that remembers the records that it has seen.
 pub struct Follower {
     consumer: BaseConsumer,
     identity: Identity,
@@ -52,12 +55,12 @@ impl Follower {
         Follower { consumer: assigned(broker, topics), identity, seen: HashSet::new() }
     }
 
-    /// How many different records it has seen so far.
+    /// Returns the number of distinct records seen so far.
     pub fn seen(&self) -> usize {
         self.seen.len()
     }
 
-    /// Reads what is there, for at most this long.
+    /// Reads for this long.
     pub fn read_on(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
         while Instant::now() < deadline {
@@ -65,18 +68,18 @@ impl Follower {
         }
     }
 
-    /// Reads on until it has seen so many different records.
+    /// Reads until `count` distinct records have been seen.
     pub fn wait_for(&mut self, count: u64, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while (self.seen.len() as u64) < count {
             let seen = self.seen.len();
-            assert!(Instant::now() < deadline, "{seen} of {count} records came out within {timeout:?}");
+            assert!(Instant::now() < deadline, "{seen} of {count} records were delivered within {timeout:?}");
             self.poll();
         }
     }
 
     fn poll(&mut self) {
-        // Errors are passed over: an end is no end while the topic grows, and a broker that is away comes back.
+        // Errors are ignored: the end of a partition moves while the topic grows, and a broker that is down returns.
         if let Some(Ok(message)) = self.consumer.poll(Duration::from_millis(20)) {
             let record = to_record(&Arc::from(message.topic()), &message);
             self.seen.extend(self.identity.of(&record));
@@ -102,7 +105,7 @@ fn assigned(broker: &Broker, topics: &[&str]) -> BaseConsumer {
 }
 
 fn partitions(consumer: &BaseConsumer, topic: &str) -> i32 {
-    let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).expect("the broker answers");
+    let metadata = consumer.fetch_metadata(Some(topic), READ_TIMEOUT).expect("the broker answers");
     metadata.topics()[0].partitions().len() as i32
 }
 

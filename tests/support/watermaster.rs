@@ -1,4 +1,4 @@
-//! The program under test, as a process.
+//! The program under test, run as a process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
@@ -11,13 +11,13 @@ use super::config::Config;
 use super::process::{Process, Signal};
 use super::wait::{wait_for, wait_until};
 
-/// The configuration, in a folder of its own.
+/// The name of the configuration file, in the folder of its process.
 const FILE: &str = "watermaster.toml";
 
-/// How long it may take from its start until it is ready.
-pub const START: Duration = Duration::from_secs(30);
+/// The time limit for the program to become ready.
+pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs `watermaster check --connect`: its exit code, and all that it said.
+/// Runs `watermaster check --connect`; returns the exit code and all output.
 pub fn check(config: &Config) -> (Option<i32>, String) {
     let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
     let output = command("check", config, &dir).arg("--connect").output().expect("watermaster runs");
@@ -36,7 +36,7 @@ fn answer(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Op
     Some((response.status().as_u16(), body))
 }
 
-/// A subcommand with this configuration, whatever the environment says.
+/// Returns the command for a subcommand with this configuration, without the variables that would change it.
 fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
     let file = dir.path().join(FILE);
     std::fs::write(&file, config.to_toml()).expect("the configuration can be written");
@@ -48,7 +48,7 @@ fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
     command
 }
 
-/// A running `watermaster run`.
+/// A process of `watermaster run`.
 pub struct Watermaster {
     process: Process,
     log: Arc<Mutex<String>>,
@@ -56,7 +56,7 @@ pub struct Watermaster {
 }
 
 impl Watermaster {
-    /// Starts it; returns at once.
+    /// Starts the program; returns at once.
     pub fn spawn(config: &Config) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
         let mut command = command("run", config, &dir);
@@ -75,14 +75,14 @@ impl Watermaster {
         Watermaster { process, log, dir }
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the program and waits until it is ready.
     pub fn start(config: &Config) -> Watermaster {
         let mut watermaster = Watermaster::spawn(config);
-        watermaster.wait_ready(START);
+        watermaster.wait_ready(START_TIMEOUT);
         watermaster
     }
 
-    /// Waits until `/readyz` says so.
+    /// Waits until `/readyz` answers with 200.
     pub fn wait_ready(&mut self, timeout: Duration) {
         wait_until("watermaster to be ready", timeout, || {
             self.assert_running();
@@ -90,7 +90,7 @@ impl Watermaster {
         });
     }
 
-    /// Panics, with its log, if it has ended.
+    /// Panics with the end of the log if the program has ended.
     pub fn assert_running(&mut self) {
         let ended = self.process.try_wait();
         assert!(ended.is_none(), "watermaster ended with {ended:?}; its log:\n{}", self.log_tail());
@@ -100,39 +100,39 @@ impl Watermaster {
         self.get("/readyz").is_some_and(|(status, _)| status == 200)
     }
 
-    /// Status and body of a GET; `None` when nobody answers.
+    /// Returns status and body of a GET; `None` if there is no answer.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         answer(agent().get(format!("{}{path}", self.url()?)).call())
     }
 
-    /// Gives it another configuration and asks it to take it over: status and body.
+    /// Writes another configuration and asks for a reload; returns status and body of the answer.
     pub fn reload(&self, toml: &str, token: &str) -> (u16, String) {
         std::fs::write(self.dir.path().join(FILE), toml).expect("the configuration can be written");
-        let url = format!("{}/v1/reload", self.url().expect("it listens"));
+        let url = format!("{}/v1/reload", self.url().expect("the log has the admin address"));
         let request = agent().post(url).header("authorization", format!("Bearer {token}"));
         answer(request.send_empty()).expect("the admin API answers")
     }
 
-    /// What it says about a service.
+    /// Returns the admin API's description of a service.
     pub fn service(&self, name: &str) -> serde_json::Value {
         let (status, body) = self.get(&format!("/v1/services/{name}")).expect("the admin API answers");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).expect("the admin API speaks JSON")
     }
 
-    /// The sum of a metric over all label sets that contain each of these `name="value"` pairs.
+    /// Returns the sum of a metric over all label sets that contain each of these `name="value"` pairs.
     pub fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let (_, text) = self.get("/metrics")?;
         let values = text.lines().filter_map(|line| sample(line, name, labels));
         values.reduce(|sum, value| sum + value)
     }
 
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     pub fn resident_kib(&self) -> u64 {
         self.status("VmRSS:")
     }
 
-    /// The most resident memory so far, in KiB.
+    /// Returns the peak of the resident memory in KiB.
     pub fn peak_resident_kib(&self) -> u64 {
         self.status("VmHWM:")
     }
@@ -143,35 +143,35 @@ impl Watermaster {
         line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM and waits until the program ends.
     pub fn terminate(&mut self, timeout: Duration) -> ExitStatus {
         self.process.signal(Signal::Term);
         self.wait(timeout)
     }
 
-    /// Ends it as the kernel's out-of-memory killer would.
+    /// Sends SIGKILL, as the kernel's out-of-memory killer does, and waits until the program ends.
     pub fn kill(&mut self) {
         self.process.signal(Signal::Kill);
         self.wait(Duration::from_secs(10));
     }
 
-    /// Stops it from doing anything, its connections stay open.
+    /// Suspends the program; its connections stay open.
     pub fn freeze(&mut self) {
         self.process.signal(Signal::Stop);
     }
 
-    /// Lets it go on.
+    /// Resumes the program.
     pub fn thaw(&mut self) {
         self.process.signal(Signal::Continue);
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the program ends.
     pub fn wait(&mut self, timeout: Duration) -> ExitStatus {
         let process = &mut self.process;
         wait_for("watermaster to end", timeout, || process.try_wait())
     }
 
-    /// All that it logged so far.
+    /// Returns the log so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("no holder panics").clone()
     }
@@ -182,7 +182,7 @@ impl Watermaster {
         lines[lines.len().saturating_sub(40)..].join("\n")
     }
 
-    /// The admin address, from the line that tells it.
+    /// Returns the URL of the admin API, from the log line that names it.
     fn url(&self) -> Option<String> {
         let log = self.log.lock().expect("no holder panics");
         let line = log.lines().find(|line| line.contains("listening") && line.contains("http://"))?;
@@ -200,7 +200,7 @@ impl Drop for Watermaster {
     }
 }
 
-/// The value of a sample line of this family with all these labels.
+/// Returns the value of a sample line of this metric family with all these labels.
 pub fn sample(line: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let rest = line.strip_prefix(name)?;
     let (found, value) = match rest.strip_prefix('{') {

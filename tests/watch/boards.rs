@@ -1,4 +1,4 @@
-//! The dashboards, as files: what Grafana's own linter asks for, and that they name what there is.
+//! The files of the dashboards: they follow the rules of Grafana's own linter and use existing names only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use crate::board::{Board, placeholders, text};
 use crate::promql::examine;
 use crate::repository::{files, read, root};
 
-/// Boards don't rely on recording rules: they work with any Prometheus that scrapes.
+/// Returns the recording rules of which boards may use the series: none, so that they work with any Prometheus.
 fn nothing_recorded() -> BTreeSet<String> {
     BTreeSet::new()
 }
 
-/// Titles of all panels by the last words of the board's title, as the runbooks name them.
+/// Returns the titles of all panels by the name of their board: the last words of its title, as the runbooks use them.
 pub fn panel_titles() -> BTreeMap<String, BTreeSet<String>> {
     let mut boards = BTreeMap::new();
     for board in Board::all() {
@@ -26,7 +26,7 @@ pub fn panel_titles() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 #[test]
-fn every_expression_parses_and_names_what_there_is() {
+fn every_expression_parses_and_uses_existing_names() {
     let mut problems = Vec::new();
     for board in Board::all() {
         for panel in board.panels() {
@@ -44,7 +44,7 @@ fn every_expression_parses_and_names_what_there_is() {
 }
 
 #[test]
-fn annotations_and_variables_name_existing_series() {
+fn annotations_and_variables_use_existing_series() {
     let mut problems = Vec::new();
     for board in Board::all() {
         for expression in board.annotations().map(|annotation| text(&annotation["expr"])) {
@@ -70,9 +70,9 @@ fn counters_are_shown_by_their_rate_over_grafanas_interval() {
         for panel in board.panels() {
             for expression in panel.expressions() {
                 let bare = examine(expression, &nothing_recorded()).not_rated;
-                problems.extend(bare.iter().map(|name| panel.problem(format!("{name} without rate"))));
+                problems.extend(bare.iter().map(|name| panel.problem(format!("{name} is used without rate"))));
                 if expression.split('[').skip(1).any(|range| !range.starts_with("$__")) {
-                    problems.push(panel.problem(format!("a fixed range in {expression}")));
+                    problems.push(panel.problem(format!("{expression} has a fixed range")));
                 }
             }
         }
@@ -81,7 +81,7 @@ fn counters_are_shown_by_their_rate_over_grafanas_interval() {
 }
 
 #[test]
-fn a_series_that_is_not_there_is_not_made_up() {
+fn missing_series_are_not_replaced_by_made_up_values() {
     let made_up = ["vector(", "absent(", "absent_over_time("];
     let boards = Board::all();
     let panels = boards.iter().flat_map(Board::panels);
@@ -95,7 +95,7 @@ fn a_series_that_is_not_there_is_not_made_up() {
 }
 
 #[test]
-fn each_panel_has_a_title_a_description_a_unit_and_asks_something() {
+fn each_panel_has_a_title_a_description_a_unit_and_a_query() {
     let mut problems = Vec::new();
     for board in Board::all() {
         for panel in board.panels() {
@@ -105,7 +105,7 @@ fn each_panel_has_a_title_a_description_a_unit_and_asks_something() {
                 problems.push(panel.problem("no title, description or unit"));
             }
             if panel.expressions().next().is_none() || panel.expressions().any(str::is_empty) {
-                problems.push(panel.problem("asks nothing"));
+                problems.push(panel.problem("no query"));
             }
         }
     }
@@ -113,14 +113,14 @@ fn each_panel_has_a_title_a_description_a_unit_and_asks_something() {
 }
 
 #[test]
-fn panels_have_ids_of_their_own_and_do_not_overlap() {
+fn panels_have_unique_ids_and_do_not_overlap() {
     let mut problems = Vec::new();
     for board in Board::all() {
         let (mut ids, mut taken) = (BTreeSet::new(), BTreeMap::new());
         for panel in board.rows_and_panels() {
             let title = text(&panel["title"]);
             if !panel["id"].as_u64().is_some_and(|id| ids.insert(id)) {
-                problems.push(format!("{}: {title:?} has no id of its own", board.file));
+                problems.push(format!("{}: {title:?} has no unique id", board.file));
             }
             let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap_or(u64::MAX));
             if x.saturating_add(w) > 24 || w == 0 || h == 0 || h > 100 || y > 10_000 {
@@ -129,7 +129,7 @@ fn panels_have_ids_of_their_own_and_do_not_overlap() {
             }
             for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
                 if let Some(other) = taken.insert(cell, title) {
-                    problems.push(format!("{}: {title:?} lies over {other:?}", board.file));
+                    problems.push(format!("{}: {title:?} overlaps {other:?}", board.file));
                     break;
                 }
             }
@@ -139,7 +139,7 @@ fn panels_have_ids_of_their_own_and_do_not_overlap() {
 }
 
 #[test]
-fn no_data_source_is_written_down() {
+fn no_data_source_is_hard_coded() {
     let mut problems = Vec::new();
     for board in Board::all() {
         for source in data_sources(&board.json) {
@@ -183,20 +183,20 @@ fn boards_can_be_provisioned_and_link_to_each_other() {
     for board in &boards {
         let json = &board.json;
         if board.uid().is_empty() || !json["id"].is_null() || json["editable"] != false {
-            problems.push(format!("{}: wants a uid, \"id\": null, \"editable\": false", board.file));
+            problems.push(format!("{}: needs a uid, \"id\": null, \"editable\": false", board.file));
         }
         let written = json.to_string();
         for target in written.split("\"/d/").skip(1) {
             let uid = target.split(['?', '"', '/']).next().unwrap_or_default();
             if !uids.contains(uid) {
-                problems.push(format!("{}: a link to {uid:?}, which is no board", board.file));
+                problems.push(format!("{}: a link to {uid:?}, which is not a board", board.file));
             }
         }
     }
     assert_none(problems);
 }
 
-/// Sorted and indented boards give readable diffs. `UPDATE_DOCS=1` tidies up an export from a browser.
+/// Sorted and indented boards give readable diffs. `UPDATE_DOCS=1` converts an export from a browser.
 #[test]
 fn boards_are_tidy() {
     for path in files("grafana/dashboards", "json") {
@@ -206,7 +206,7 @@ fn boards_are_tidy() {
         if std::env::var_os("UPDATE_DOCS").is_some() {
             std::fs::write(&path, tidy).unwrap();
         } else {
-            assert!(written == tidy, "{} is not sorted and indented by two; UPDATE_DOCS=1 does it", path.display());
+            assert!(written == tidy, "{} is not sorted and indented by two; UPDATE_DOCS=1 rewrites it", path.display());
         }
     }
 }
@@ -242,7 +242,7 @@ fn every_metric_is_on_a_board_or_not_charted_for_a_reason() {
     assert_none(problems);
 }
 
-/// `$__rate_interval` is right only if Grafana knows how often is scraped.
+/// `$__rate_interval` is correct only if Grafana knows the scrape interval.
 #[test]
 fn grafana_knows_the_scrape_interval() {
     let source = read(&root("grafana/provisioning/datasources/prometheus.yaml"));

@@ -1,5 +1,6 @@
-//! The table of metrics as a query sees it: series with labels, some of which have known values.
+//! The series that queries can use, derived from the table of metrics, with their labels and the known label values.
 
+use strum::VariantNames;
 use watermaster::metrics::table::{Kind, Metric, TABLE};
 use watermaster::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 use watermaster_core::delivery::{ErrorClass, Phase};
@@ -8,7 +9,7 @@ use watermaster_core::reason::Reason;
 /// Labels that every scrape adds.
 const SCRAPED: [&str; 2] = ["job", "instance"];
 
-/// A metric's series: its own, or those that a histogram consists of.
+/// A series of a metric; a histogram has three.
 #[derive(Clone, Copy)]
 pub struct Series {
     pub metric: &'static Metric,
@@ -16,7 +17,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Returns the series, or `None` if no metric of the table has one of this name.
+    /// Returns the series with this name, or `None` if no metric of the table has it.
     pub fn find(name: &str) -> Option<Series> {
         let find = |name: &str, histogram: bool| {
             TABLE.iter().find(|m| m.name == name && (m.kind == Kind::Histogram) == histogram)
@@ -49,12 +50,12 @@ impl Series {
             "mode" => &["shape", "reject"],
             "decision" => &["admitted", "rejected"],
             "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS,
-            "reason" => &Reason::ALL.map(Reason::as_str),
+            "reason" => Reason::NAMES,
             "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES,
             "cause" => PRODUCER_CAUSES,
             "outcome" => ROUND_OUTCOMES,
-            "phase" => &Phase::NAMES,
-            "class" => &ErrorClass::NAMES,
+            "phase" => Phase::VARIANTS,
+            "class" => ErrorClass::VARIANTS,
             "found" => &RESYNCED,
             _ => return None,
         };
@@ -62,7 +63,7 @@ impl Series {
     }
 }
 
-/// Returns every label, which a recorded series may have.
+/// Returns the labels of all metrics, each of which a recorded series may have.
 pub fn all_labels() -> impl Iterator<Item = &'static str> {
     TABLE.iter().flat_map(|metric| metric.labels.iter().copied()).chain(SCRAPED)
 }
@@ -70,7 +71,7 @@ pub fn all_labels() -> impl Iterator<Item = &'static str> {
 #[test]
 fn series_are_found_by_the_names_that_a_scrape_shows() {
     assert!(Series::find("watermaster_ready").is_some());
-    assert!(Series::find("watermaster_delay_seconds").is_none(), "a histogram has no series of its own name");
+    assert!(Series::find("watermaster_delay_seconds").is_none(), "a histogram has no series with its own name");
     assert!(Series::find("watermaster_delay_seconds_bucket").unwrap().labels().any(|label| label == "le"));
     assert!(Series::find("watermaster_ready_count").is_none());
     let rejected = Series::find("watermaster_rejected_total").unwrap();

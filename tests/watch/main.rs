@@ -1,7 +1,7 @@
 //! Boards, rules and runbooks name only metrics, labels and values that exist in the table of metrics.
 //!
-//! A panel over a renamed metric, or an alert on a label value that never occurs, would stay silent until the night in
-//! which it is needed.
+//! A panel of a renamed metric, or an alert on a label value that never occurs, shows no error: it is only empty or
+//! silent.
 
 // Some functions are used only by the live test of the panels (tests/broker/panels).
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Checks that the names in expressions exist.
+//! Checks of the names in PromQL expressions.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use promql_parser::parser::{self, Expr, VectorSelector};
 
 use crate::catalogue::{self, Series};
 
-/// Series that Prometheus itself makes.
+/// The series that Prometheus itself creates.
 const OF_PROMETHEUS: [&str; 1] = ["up"];
-/// Grafana's variables, with any value that can be parsed.
+/// Grafana's variables, each with a value that the parser accepts.
 const VARIABLES: [(&str, &str); 6] = [
     ("$__rate_interval", "20s"),
     ("$__range", "1h"),
@@ -19,19 +19,19 @@ const VARIABLES: [(&str, &str); 6] = [
     ("$client", "any"),
 ];
 
-/// A selector, and the function whose argument it is.
+/// A selector, and the function that has it as an argument.
 struct Selector<'e> {
     series: &'e VectorSelector,
     function: Option<&'static str>,
 }
 
-/// The names in an expression, and the problems with them.
+/// The names in an expression and the problems with them.
 #[derive(Default)]
 pub struct Findings {
     pub metrics: BTreeSet<&'static str>,
-    /// The labels that its results may have.
+    /// The labels that the expression's results may have.
     pub labels: BTreeSet<&'static str>,
-    /// Counters and histograms that are used without their growth.
+    /// Counters and histograms that are used without `rate`, `increase` or `changes`.
     pub not_rated: Vec<String>,
     pub problems: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub fn examine(text: &str, recorded: &BTreeSet<String>) -> Findings {
         findings.look_at(selector, recorded);
     }
     let unknown = groupings.iter().filter(|label| !findings.labels.contains(label.as_str()));
-    let unknown: Vec<_> = unknown.map(|label| format!("nothing here has a label {label}")).collect();
+    let unknown: Vec<_> = unknown.map(|label| format!("no series in the expression has a label {label}")).collect();
     findings.problems.extend(unknown);
     findings
 }
@@ -93,7 +93,7 @@ fn unknown_values(series: Series, matcher: &Matcher) -> Vec<String> {
     asked.into_iter().filter(|value| !known.iter().any(|known| known == value)).map(str::to_owned).collect()
 }
 
-/// Walks the tree. The parser's own walk does not tell which function a selector is handed to.
+/// Collects the selectors and groupings of a tree. The parser's own walk does not name the function of a selector.
 fn collect<'e>(
     expression: &'e Expr,
     function: Option<&'static str>,
@@ -128,7 +128,7 @@ fn collect<'e>(
 }
 
 #[test]
-fn what_does_not_exist_is_seen() {
+fn names_that_do_not_exist_are_reported() {
     let recorded = BTreeSet::from(["service:known:sum".to_owned()]);
     let problems = |text: &str| examine(text, &recorded).problems;
     for fine in [

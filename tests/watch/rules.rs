@@ -1,5 +1,5 @@
-//! Recording rules and alerts name existing series; each alert is tested and has a runbook. promtool tests their results
-//! (`prometheus/rules/tests`).
+//! Recording rules and alerts use existing series; each alert is tested and has a runbook. promtool tests the results
+//! of the rules (`prometheus/rules/tests`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ fn rules() -> Vec<Rule> {
     groups().into_iter().flat_map(|group| group.rules).collect()
 }
 
-/// All rules that are alerts, each by its name.
+/// Returns the names of all alerts.
 pub fn alerts() -> BTreeSet<String> {
     rules().into_iter().filter_map(|rule| rule.alert).collect()
 }
@@ -89,19 +89,19 @@ fn recorded() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_rule_parses_and_names_what_there_is() {
+fn every_rule_parses_and_uses_existing_names() {
     let recorded = recorded();
     let mut problems = Vec::new();
     for rule in rules() {
         let findings = examine(&rule.expr, &recorded);
         problems.extend(findings.problems.iter().map(|why| format!("{}: {why}", rule.name())));
-        problems.extend(findings.not_rated.iter().map(|name| format!("{}: {name} as it stands", rule.name())));
+        problems.extend(findings.not_rated.iter().map(|name| format!("{}: {name} is used without rate", rule.name())));
     }
     assert_none(problems);
 }
 
 #[test]
-fn recorded_series_say_level_metric_and_operation() {
+fn recorded_series_are_named_by_level_metric_and_operation() {
     let odd = recorded().into_iter().filter(|name| {
         let parts: Vec<_> = name.split(':').collect();
         parts.len() != 3 || !parts[1].starts_with("watermaster_") || parts.contains(&"")
@@ -110,14 +110,14 @@ fn recorded_series_say_level_metric_and_operation() {
 }
 
 #[test]
-fn names_are_given_once() {
+fn names_of_rules_and_groups_are_unique() {
     let (rules, groups) = (rules(), groups());
     assert_eq!(rules.iter().map(Rule::name).collect::<BTreeSet<_>>().len(), rules.len(), "rules");
     assert_eq!(groups.iter().map(|group| &group.name).collect::<BTreeSet<_>>().len(), groups.len(), "groups");
 }
 
 #[test]
-fn each_alert_says_how_bad_it_is_and_where_to_go_on() {
+fn each_alert_has_a_severity_a_description_and_a_runbook() {
     let runbooks = read(&root("docs/runbooks.md"));
     let sections: BTreeSet<_> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let mut problems = Vec::new();
@@ -138,12 +138,12 @@ fn each_alert_says_how_bad_it_is_and_where_to_go_on() {
     }
     let alerts = alerts();
     let orphans = sections.iter().filter(|section| !alerts.contains(**section));
-    problems.extend(orphans.map(|section| format!("runbooks: {section} is no alert")));
+    problems.extend(orphans.map(|section| format!("runbooks: {section} is not an alert")));
     assert_none(problems);
 }
 
 #[test]
-fn annotations_use_labels_that_there_are() {
+fn annotations_use_existing_labels() {
     let known: BTreeSet<_> = all_labels().collect();
     let mut problems = Vec::new();
     for rule in rules() {
@@ -175,7 +175,7 @@ fn each_alert_has_a_test_that_fires_and_one_that_stays_silent() {
     assert_none(problems);
 }
 
-/// promtool accepts a test of an alert that does not exist, as long as it expects silence.
+/// promtool accepts a test of an alert that does not exist if the test expects no alert.
 #[test]
 fn tests_of_rules_name_existing_alerts_and_series() {
     let (alerts, recorded) = (alerts(), recorded());

@@ -8,7 +8,7 @@ use crate::boards::panel_titles;
 use crate::catalogue::Series;
 use crate::repository::{read, root};
 
-/// Returns the page as one line, so that a name may be broken over two lines.
+/// Returns the page as one line, because a name may be broken over two lines.
 fn page() -> String {
     read(&root("docs/runbooks.md")).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -27,15 +27,15 @@ fn metrics_exist() {
 fn panels_exist() {
     let (page, boards) = (page(), panel_titles());
     let mut named: BTreeSet<_> = page.split('*').filter_map(|name| name.split_once(" › ")).collect();
-    // The page's own explanation of the notation.
+    // The page explains the notation with this example.
     named.remove(&("Board", "Panel"));
-    assert!(named.len() > 20, "the runbooks name panels as *Board › Panel*: {named:?}");
+    assert!(named.len() > 20, "too few panels are named as *Board › Panel*: {named:?}");
     let exists = |board: &str, panel: &str| boards.get(board).is_some_and(|titles| titles.contains(panel));
     let missing = named.iter().filter(|named| !exists(named.0, named.1));
     assert_none(missing.map(|(board, panel)| format!("{board} › {panel}")).collect());
 }
 
-/// A log line stands in “”; … within it stands for its variable parts.
+/// A log line is quoted in “”, with … for its variable parts.
 #[test]
 fn log_lines_exist() {
     let mut source = String::new();
@@ -43,12 +43,12 @@ fn log_lines_exist() {
     let page = page();
     let quoted = page.split('“').skip(1).filter_map(|rest| rest.split_once('”'));
     let lines: BTreeSet<_> = quoted.map(|(line, _)| line).collect();
-    assert!(lines.len() > 10, "the runbooks quote log lines in “”: {lines:?}");
+    assert!(lines.len() > 10, "too few log lines are quoted in “”: {lines:?}");
     let parts = lines.iter().flat_map(|line| line.split('…')).map(str::trim).filter(|part| part.len() > 3);
     assert_none(parts.filter(|part| !source.contains(part)).map(str::to_owned).collect());
 }
 
-/// Appends all code as one line, in which strings that were broken over lines are whole.
+/// Appends all code as one line, in which strings that are broken over lines are joined.
 fn collect(folder: &Path, text: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -1,7 +1,7 @@
-//! `count CASE CLIENTS OPERATIONS`: does what is measured, so often, and prints what one took.
+//! `count CASE CLIENTS OPERATIONS`: runs the operations of a case and prints the time of one.
 //!
-//! `scripts/instructions` runs it under callgrind; by itself it draws the curves of `docs/performance.md`. A binary
-//! and not a bench, so that it builds without the tools of benches and tests.
+//! `scripts/instructions` runs it under callgrind; alone, it gives the curves of `docs/performance.md`. It is a binary
+//! and not a bench, so that it builds without the dependencies of benches and tests.
 
 #[path = "mod.rs"]
 mod workload;
@@ -29,7 +29,7 @@ fn main() {
     println!("{}, {memory:.0} bytes a client", each(took));
 }
 
-/// A backlog that only grows.
+/// Measures a backlog that only grows.
 fn pile_up(clients: usize, records: u64) {
     let bounds = (u64::MAX, u64::MAX, CYCLE * 1_000_000);
     let (queue_capacity, queue_bytes, max_delay) = bounds;
@@ -41,14 +41,14 @@ fn pile_up(clients: usize, records: u64) {
     println!("{}, {memory:.0} bytes a record", each(took));
 }
 
-/// The median, for others may use the processor too, and a tenth of the way up from the least.
+/// Formats the median, which other programs on the processor disturb little, and the tenth percentile.
 fn each(mut took: Vec<Duration>) -> String {
     took.sort_unstable();
     let at = |part: usize| took.get(took.len() / part).map_or(0, Duration::as_nanos);
     format!("{} ns each (tenth {})", at(2), at(10))
 }
 
-/// What the process holds of the machine's memory.
+/// Returns the resident memory of the process.
 fn resident_kib() -> i64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,7 +1,7 @@
-//! What the core is measured on: services whose clients are all known, and the three things that cost time in them.
+//! The workload of the core's benchmarks: services with only known clients, and the three operations that cost time.
 //!
-//! Only what stands inside [`measured`] is timed, and only that is counted by `scripts/instructions`: not the making
-//! of ids, nor what comes between two batches. Ids lie in the cache when they are looked at, as those of a record that
+//! Only the code inside [`measured`] is timed, and only that is counted by `scripts/instructions`: not the making of
+//! ids, nor the work between two batches. Ids are in the cache when they are looked up, like the id of a record that
 //! was just read.
 
 use std::fmt::Write;
@@ -14,27 +14,27 @@ use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::units::{Ratio, Time};
 
 pub const CYCLE: Duration = Duration::from_secs(10);
-/// Decisions between two looks at what else is due.
+/// Number of decisions between two calls for timeouts and actions.
 const BATCH: usize = 1024;
 /// Time from one record to the next.
 const STEP: Duration = Duration::from_micros(1);
-/// More than ever comes in a cycle.
+/// A capacity above the demand of any cycle.
 const PLENTY: u64 = 1_000_000_000;
-/// A record each ten steps.
+/// A capacity of one record per ten steps.
 const LITTLE: u64 = 1_000_000;
 
-/// What is measured.
+/// The measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Case {
-    /// Shape: a record that goes at once.
+    /// Shape: a record that is admitted at once.
     AtOnce,
-    /// Shape: a record that is put in line.
+    /// Shape: a record that joins the backlog.
     Delayed,
-    /// Shape: a record that leaves the line, the question for the next one's time included.
+    /// Shape: a record that leaves the backlog, with the call for the next timeout.
     Served,
     /// Reject: a record that is within its client's grant.
     Reject,
-    /// A cycle's edge: everybody's wants, who is idle, and the allocation.
+    /// The end of a cycle: the wants of all clients, the search for idle ones, and the allocation.
     Edge(Lending),
 }
 
@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-/// One of [`Case::ALL`], going on for as long as somebody measures.
+/// A running service of one of [`Case::ALL`].
 pub struct Service {
     case: Case,
     throttle: Throttle,
@@ -75,12 +75,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// All clients are known, and a few cycles have passed.
+    /// Creates a service in which all clients are known and a few cycles have passed.
     pub fn new(case: Case, clients: usize) -> Service {
         Service::with(case, case.policy(clients), clients)
     }
 
-    /// The same with another policy.
+    /// Creates a service with another policy.
     pub fn with(case: Case, policy: Policy, clients: usize) -> Service {
         let now = Time::from_nanos(1_700_000_000_000_000_000);
         let mut throttle = Throttle::new(policy, now);
@@ -97,7 +97,7 @@ impl Service {
         service
     }
 
-    /// Measures this many operations: how long each took, on average, of those between two looks at what else is due.
+    /// Measures this many operations. Returns the mean time of an operation for each batch.
     pub fn run(&mut self, operations: u64) -> Vec<Duration> {
         let mut left = operations as usize;
         let mut each = Vec::new();
@@ -122,7 +122,7 @@ impl Service {
         each
     }
 
-    /// Puts records in line that stay there: how long that took.
+    /// Adds records to the backlog that stay there. Returns the mean time of a record for each batch.
     pub fn pile_up(&mut self, records: u64) -> Vec<Duration> {
         (0..records.div_ceil(BATCH as u64)).map(|_| self.decisions(BATCH, STEP) / BATCH as u32).collect()
     }
@@ -133,7 +133,7 @@ impl Service {
             let client = self.random() as usize % self.clients;
             self.name(index, client);
         }
-        // What delays and then serves is measured in one of the two only.
+        // `Served` measures only the departures, `Delayed` only the decisions.
         if self.case == Case::Served {
             self.decide(batch, step);
             return Duration::ZERO;
@@ -141,12 +141,12 @@ impl Service {
         timed(|| self.decide(batch, step))
     }
 
-    /// Records of everybody's age: a twentieth of the clients floods, others want little or nothing.
+    /// Measures the end of a cycle in which a few clients flood and the others want little or nothing.
     fn edge(&mut self) -> Duration {
         for _ in 0..self.clients.div_ceil(BATCH) {
             for index in 0..BATCH {
                 let client = self.random() as usize % self.clients;
-                // Smaller numbers more often.
+                // Small numbers are more frequent.
                 let client = client * (self.random() as usize % self.clients) / self.clients;
                 self.name(index, client);
             }
@@ -176,7 +176,7 @@ impl Service {
         }
     }
 
-    /// Time passes, and what is due happens.
+    /// Lets time pass and carries out due timeouts and actions.
     fn look(&mut self, time: Duration) {
         self.now = self.now + time;
         self.throttle.handle_timeout(self.now);
@@ -188,10 +188,10 @@ impl Service {
     fn name(&mut self, index: usize, client: usize) {
         let id = &mut self.ids[index];
         id.clear();
-        write!(id, "client-{client:08}").expect("a string takes what is written");
+        write!(id, "client-{client:08}").expect("writing to a string cannot fail");
     }
 
-    /// Xorshift: the same clients in every run.
+    /// Draws a number with Xorshift: the same clients in every run.
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -200,7 +200,7 @@ impl Service {
     }
 }
 
-/// Shape mode without a burst: a bucket one record deep.
+/// Builds a policy without a burst: the bucket is one record deep.
 pub fn policy(mode: Mode, capacity: u64, clients: usize) -> Policy {
     Policy {
         mode,
@@ -219,7 +219,7 @@ fn timed(work: impl FnOnce()) -> Duration {
     began.elapsed()
 }
 
-/// Callgrind counts from this function's start to its end; no other function may be called so.
+/// Runs the measured work. Callgrind counts this function by its name, so no other function may have the same name.
 #[inline(never)]
 fn measured(work: impl FnOnce()) {
     work();

@@ -1,4 +1,4 @@
-//! Allocations to test with: every corner of the ranges often, and near misses of each other.
+//! Random allocations: often at the ends of the ranges, and often nearly tied.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MA
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
-/// A client as tests write it.
+/// A client of a test case.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Client {
     pub name: String,
@@ -18,7 +18,7 @@ pub struct Client {
     pub credit: Credit,
 }
 
-/// One allocation's input.
+/// The input of one allocation.
 #[derive(Debug, Clone)]
 pub struct Case {
     pub terms: AllocationParams,
@@ -43,14 +43,14 @@ impl Case {
     }
 }
 
-/// The settings of every property here: so many cases, and failures kept beside the tests.
+/// Returns the settings of all properties: the number of cases, and a file for failures beside the tests.
 pub fn config(cases: u32) -> ProptestConfig {
     let kept = FileFailurePersistence::Direct("tests/allocator/proptest-regressions.txt");
     ProptestConfig { failure_persistence: Some(Box::new(kept)), ..ProptestConfig::with_cases(cases) }
 }
 
-/// Any allocation. Clients come in up to a dozen kinds, which keeps a thousand of them quick to shrink and leaves
-/// many ties.
+/// Generates any allocation. Clients come in up to twelve kinds, so that a thousand of them shrink quickly and many
+/// are tied.
 pub fn any_case() -> impl Strategy<Value = Case> {
     let lending = select(vec![Lending::Proportional, Lending::MaxMin]);
     (any_kinds(), any_size(), any_capacity(), any_reservation(), lending).prop_map(
@@ -68,13 +68,13 @@ type Kind = (u64, AnyWants, Credit);
 #[derive(Debug, Clone, Copy)]
 enum AnyWants {
     Wants(Wants),
-    /// So many thousandths of the default share: more and less than it, by little.
+    /// Thousandths of the default share: slightly more or less than it.
     Thousandths(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Size {
-    /// So many of each kind.
+    /// Number of clients of each kind.
     OfEach(usize),
     InAll(usize),
 }
@@ -110,7 +110,7 @@ fn clients(kinds: &[Kind], count: usize, capacity: u64) -> Vec<Client> {
     kinds()
         .enumerate()
         .map(|(index, &(weight, wants, credit))| {
-            // 7919 is prime: all names differ, and their order has nothing to do with the clients'.
+            // 7919 is prime: all names differ, and their order is independent of the order of the clients.
             let name = format!("c{}", index * 7919 % count.max(1));
             let default = u128::from(capacity) * u128::from(weight) / total;
             let wants = match wants {
@@ -184,10 +184,11 @@ fn any_reservation() -> impl Strategy<Value = Ratio> {
         1 => select(vec![100_000, 200_000, 500_000, 333_333]),
         2 => 0..=1_000_000_u32,
     ];
-    millionths.prop_map(|millionths| Ratio::from_millionths(millionths).expect("at most a million"))
+    millionths
+        .prop_map(|millionths| Ratio::from_millionths(millionths).expect("a ratio is at most a million millionths"))
 }
 
-/// Guards the laws against a strategy that tries nothing hard.
+/// Checks that the strategy generates enough hard cases.
 #[test]
 fn at_least_a_tenth_of_the_cases_are_hard_in_each_way() {
     const SAMPLES: usize = 4_000;
@@ -209,7 +210,7 @@ fn at_least_a_tenth_of_the_cases_are_hard_in_each_way() {
     let mut counts = [0; 7];
     let mut runner = TestRunner::deterministic();
     for _ in 0..SAMPLES {
-        let case = any_case().new_tree(&mut runner).expect("nothing is filtered").current();
+        let case = any_case().new_tree(&mut runner).expect("the strategy filters no value").current();
         for (count, (_, is_hard)) in counts.iter_mut().zip(hard) {
             *count += usize::from(is_hard(&case));
         }

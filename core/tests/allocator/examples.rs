@@ -7,7 +7,7 @@ use watermaster_core::units::{MAX_CAPACITY, Ratio};
 use crate::cases::{Case, Client};
 use crate::oracle;
 
-/// Clients A, B, C … with weights in thousandths.
+/// Builds a case with clients A, B, C …, with weights in thousandths.
 fn case(capacity: u64, reservation: u32, lending: Lending, clients: &[(u64, Wants)]) -> Case {
     let clients = ('A'..).zip(clients).map(|(name, &(weight, wants))| Client {
         name: name.to_string(),
@@ -28,7 +28,7 @@ fn equals(wants: &[u64]) -> Vec<(u64, Wants)> {
 }
 
 #[test]
-fn the_worked_table() {
+fn grants_match_the_worked_table() {
     for (wants, granted) in
         [([2, 15, 10, 10], [5, 15, 10, 10]), ([3, 15, 50, 10], [3, 11, 16, 10]), ([0, 15, 50, 5], [1, 12, 22, 5])]
     {
@@ -43,14 +43,14 @@ fn max_min_lends_a_flood_no_more_than_its_neighbour() {
     assert_eq!(lent(Lending::MaxMin, &[3, 15, 50, 10]), [3, 14, 13, 10]);
     assert_eq!(lent(Lending::MaxMin, &[3, 15, 5_000, 10]), [3, 14, 13, 10]);
     assert_eq!(lent(Lending::Proportional, &[3, 15, 5_000, 10]), [3, 10, 17, 10]);
-    // B is met before the surplus is gone; C gets the rest.
+    // The wants of B are met before the surplus is used up; C gets the rest.
     assert_eq!(lent(Lending::MaxMin, &[3, 12, 50, 10]), [3, 12, 15, 10]);
-    // Enough for all: both lendings are the same.
+    // The surplus meets all wants: both kinds of lending agree.
     assert_eq!(lent(Lending::MaxMin, &[2, 15, 10, 10]), [5, 15, 10, 10]);
 }
 
-/// Three clients are due a fraction of exactly 0.6 and two records are left over: 64-bit floats see no tie and grant
-/// 28 18 27 66 13 16.
+/// Three clients are due a fraction of exactly 0.6, and two records are left over. 64-bit floats would see no tie and
+/// grant 28 18 27 66 13 16.
 #[test]
 fn floats_would_give_other_grants() {
     let weights = [2_300, 1_500, 2_300, 3_000, 1_100, 1_300];
@@ -71,10 +71,10 @@ fn a_newcomer_gets_its_default_share_unrounded() {
     }
 }
 
-/// Thirds have no end in binary: A's credit makes the claims of A (1/3) and B (2/3) equal down to 2⁻⁶⁴ records, and
-/// below that B is due more.
+/// Thirds are infinite in binary: the credit of A makes the claims of A (1/3) and B (2/3) equal down to 2⁻⁶⁴ records;
+/// below that, B is due more.
 #[test]
-fn what_is_below_the_last_bit_counts_before_the_name() {
+fn fractions_below_the_last_bit_count_before_the_name() {
     let clients = [(1, Wants::DefaultShare), (2, Wants::DefaultShare)];
     let mut case = case(1, 0, Lending::Proportional, &clients);
     let third = case.grants()[0].exact.fraction();
@@ -85,7 +85,7 @@ fn what_is_below_the_last_bit_counts_before_the_name() {
 }
 
 #[test]
-fn no_claims_get_nothing_and_one_gets_everything() {
+fn no_client_gets_no_grant_and_one_client_gets_all() {
     assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[])), []);
     for wants in [Wants::Records(0), Wants::Records(u64::MAX), Wants::DefaultShare] {
         assert_eq!(records(&case(40, 100_000, Lending::MaxMin, &[(7, wants)])), [40]);
@@ -121,9 +121,9 @@ fn ten_thousand_different_clients_are_exact() {
     }
 }
 
-/// The largest of everything, for which the arithmetic has the least room.
+/// Tests the maximum of all inputs, for which the arithmetic has the least headroom.
 #[test]
-fn the_ends_of_the_ranges_fit() {
+fn the_ends_of_the_ranges_do_not_overflow() {
     for lending in [Lending::Proportional, Lending::MaxMin] {
         for lenders in [0, 1, 500] {
             let mut case = many_clients(1_000, lending);
@@ -138,7 +138,7 @@ fn the_ends_of_the_ranges_fit() {
     }
 }
 
-/// Clients that differ in everything, by a fixed pattern; most of the capacity is fought for.
+/// Builds clients that differ in all fields, by a fixed pattern; their wants together exceed the capacity.
 fn many_clients(count: u64, lending: Lending) -> Case {
     let client = |index: u64| {
         let mixed = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);

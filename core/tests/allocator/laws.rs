@@ -1,4 +1,4 @@
-//! What holds for any allocation, whatever the formulas are.
+//! Laws of every allocation, independent of the formulas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,8 +15,9 @@ proptest! {
     #[test]
     fn the_laws_hold(case in any_case()) {
         let grants = case.grants();
-        prop_assert_eq!(grants.iter().map(|grant| u128::from(grant.records)).sum::<u128>(), u128::from(case.terms.capacity));
-        nobody_gets_less_than_its_own(&case, &grants)?;
+        let granted = grants.iter().map(|grant| u128::from(grant.records)).sum::<u128>();
+        prop_assert_eq!(granted, u128::from(case.terms.capacity));
+        no_client_gets_less_than_its_own(&case, &grants)?;
         wanting_more_costs_at_most_a_record(&case, &grants)?;
         rounding_moves_less_than_a_record(&case, &grants)?;
     }
@@ -48,7 +49,7 @@ proptest! {
                 tied.insert(client.credit.to_bits() + i128::from(grant.exact.fraction()));
             }
         }
-        prop_assert!(tied.len() <= 1, "clients that were not tied changed places: {:?}", tied);
+        prop_assert!(tied.len() <= 1, "grants of untied clients changed: {:?}", tied);
     }
 
     #[test]
@@ -64,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn no_equal_starves(clients in 1..60_u64, capacity in 1..60_u64, wants in 0..9_u64) {
+    fn no_client_starves_among_equals(clients in 1..60_u64, capacity in 1..60_u64, wants in 0..9_u64) {
         let granted = granted_to_equals(clients, capacity, wants, clients);
         for records in granted {
             prop_assert!(records.abs_diff(capacity) <= 1, "{} of {} records", records, capacity);
@@ -72,7 +73,7 @@ proptest! {
     }
 }
 
-fn nobody_gets_less_than_its_own(case: &Case, grants: &[Grant]) -> Result<(), TestCaseError> {
+fn no_client_gets_less_than_its_own(case: &Case, grants: &[Grant]) -> Result<(), TestCaseError> {
     let total: u128 = case.clients.iter().map(|client| u128::from(client.weight)).sum();
     for (client, grant) in case.clients.iter().zip(grants) {
         let share = u128::from(case.terms.capacity) * u128::from(client.weight);
@@ -89,7 +90,7 @@ fn nobody_gets_less_than_its_own(case: &Case, grants: &[Grant]) -> Result<(), Te
     Ok(())
 }
 
-/// Among clients of the same weight, nobody who wants more gets less, but for one record of rounding.
+/// Among clients of the same weight, a client that wants more never gets less, except for one record of rounding.
 fn wanting_more_costs_at_most_a_record(case: &Case, grants: &[Grant]) -> Result<(), TestCaseError> {
     let mut equals: BTreeMap<u64, Vec<(u64, &Grant)>> = BTreeMap::new();
     for (client, grant) in case.clients.iter().zip(grants) {
@@ -101,8 +102,8 @@ fn wanting_more_costs_at_most_a_record(case: &Case, grants: &[Grant]) -> Result<
         group.sort_by_key(|(wants, _)| *wants);
         let (mut most, mut most_exact) = (0, Fixed::ZERO);
         for (wants, grant) in group {
-            prop_assert!(grant.records + 1 >= most, "who wants {} got {:?}, another {}", wants, grant, most);
-            prop_assert!(grant.exact >= most_exact, "who wants {} is due {:?}", wants, grant);
+            prop_assert!(grant.records + 1 >= most, "a client that wants {} got {:?}, another {}", wants, grant, most);
+            prop_assert!(grant.exact >= most_exact, "a client that wants {} is due {:?}", wants, grant);
             most = most.max(grant.records);
             most_exact = grant.exact;
         }
@@ -126,7 +127,7 @@ fn ten_equals_take_turns_for_four_records() {
     assert!(granted.iter().all(|records| (3..=5).contains(records)), "{granted:?}");
 }
 
-/// What each of `clients` equals got in all, over so many cycles with their credits carried along.
+/// Returns the total grants of `clients` equal clients over `cycles` cycles, with credits carried over.
 fn granted_to_equals(clients: u64, capacity: u64, wants: u64, cycles: u64) -> Vec<u64> {
     let reservation = Ratio::from_millionths(100_000).unwrap();
     let terms = AllocationParams { capacity, reservation, lending: Lending::Proportional };

@@ -1,4 +1,4 @@
-//! The allocator against an independent oracle, its laws, and the examples of the documents.
+//! Tests of the allocator: an independent oracle, laws, and the examples of the documents.
 
 mod cases;
 mod examples;

@@ -1,5 +1,5 @@
 //! An independent allocator: the formulas of `docs/algorithm.md` as written, in rationals. It shares no code with the
-//! real one; clients that are alike in all but their names are computed once.
+//! real one. Clients with equal weight and wants are computed once.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::cases::{Case, Client, any_case, config};
 
 type Exact = Fraction<BigInt>;
 
-/// What the oracle says that a client gets; fractions in 2⁻⁶⁴ records, rounded down.
+/// The grant of a client by the oracle; fractions in 2⁻⁶⁴ records, rounded down.
 #[derive(Debug)]
 struct Due {
     records: u64,
@@ -22,7 +22,7 @@ struct Due {
     default_share: u128,
 }
 
-/// What clients with the same weight and wants have in common.
+/// The clients with the same weight and wants.
 #[derive(Debug)]
 struct Class {
     weight: Exact,
@@ -37,7 +37,7 @@ impl Class {
     }
 }
 
-/// Grants by the formulas, in the order of the clients.
+/// Computes the grants by the formulas, in the order of the clients.
 fn allocate(terms: &AllocationParams, clients: &[Client]) -> Vec<Due> {
     let index_of = class_indices(clients);
     let class_of: Vec<usize> = clients.iter().map(|client| index_of[&key(client)]).collect();
@@ -117,7 +117,7 @@ fn proportional_loans(classes: &[Class], deficit: &Exact, surplus: &Exact) -> Ve
         .collect()
 }
 
-/// Lets everybody's loan rise at the speed of its weight, from one event (somebody has all that it wants) to the next.
+/// Raises all loans at the speed of their clients' weights, from one event (the wants of a client are met) to the next.
 fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
     let over = |class: &Class| (-class.gap()).max(Exact::zero());
     let mut rising: Vec<(Exact, &Class)> = classes.iter().map(|class| (over(class) / &class.weight, class)).collect();
@@ -144,7 +144,8 @@ fn hand_out_left_overs(
     dues: &mut [Due],
 ) {
     let left = terms.capacity - dues.iter().map(|due| due.records).sum::<u64>();
-    // Rationals compare slowly, and a class of clients with one credit has one claim: rank those first.
+    // Comparing rationals is slow, and clients with the same class and credit have the same claim: rank the claims
+    // first.
     let kind = |index: usize| (class_of[index], clients[index].credit.to_bits());
     let mut kinds: Vec<_> = (0..clients.len()).map(kind).collect();
     kinds.sort();
@@ -176,13 +177,13 @@ fn whole(number: &Exact) -> u64 {
     number.floor().to_integer().to_u64().expect("a grant is at most the capacity")
 }
 
-/// The number in 2⁻⁶⁴ records, rounded down.
+/// Returns the number in 2⁻⁶⁴ records, rounded down.
 fn bits(number: &Exact) -> u128 {
     let bits = (number * exact(BigInt::one() << 64)).floor().to_integer();
     bits.to_u128().expect("a grant is at most the capacity")
 }
 
-/// Compares everything that an allocation returns with the oracle.
+/// Compares all results of an allocation with the oracle.
 pub fn check(case: &Case) {
     let grants = case.grants();
     assert_eq!(grants.len(), case.clients.len());
@@ -204,7 +205,7 @@ proptest! {
     #![proptest_config(config(6_000))]
 
     #[test]
-    fn every_grant_is_the_oracles(case in any_case()) {
+    fn every_grant_matches_the_oracle(case in any_case()) {
         check(&case);
     }
 }

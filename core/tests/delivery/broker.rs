@@ -1,7 +1,7 @@
 //! The brokers: output logs and the transaction coordinator.
 //!
-//! A transaction ends in two moments, as in Kafka: the coordinator decides (`Ending`), and a little later its markers are
-//! written, which is when outputs and offsets become visible, here both at once. Every request carries the producer's epoch.
+//! A transaction ends in two steps, as in Kafka: the coordinator decides (`Ending`), and a little later the markers are
+//! written, which makes outputs and offsets visible (here both at once). Every request carries the producer's epoch.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -17,7 +17,7 @@ use super::source::{Record, Source};
 use super::support::random::Random;
 use super::trace::note;
 
-/// Two partitions of the target, then the dead-letter topic.
+/// Number of output logs: two partitions of the target, then the dead-letter topic.
 pub const LOGS: usize = 3;
 pub const DEAD_LETTER: usize = 2;
 
@@ -35,37 +35,37 @@ enum State {
     Ending { commit: bool, until: Time },
 }
 
-/// What the transaction coordinator knows of a `transactional.id`.
+/// The state of a `transactional.id` at the transaction coordinator.
 #[derive(Debug)]
 struct Transactional {
     epoch: u32,
     state: State,
-    /// The how-many-eth transaction this or the last one is.
+    /// Number of the open transaction, or of the last one.
     serial: u64,
-    /// How the last one ended, by its number.
+    /// Number of the last ended transaction, and whether it was committed.
     ended: Option<(u64, bool)>,
-    /// The last epoch was ended by the coordinator's clock.
+    /// Set if the coordinator's timeout ended the last epoch.
     timed_out: bool,
     outputs: Vec<(usize, usize)>,
     offsets: Vec<Commit>,
 }
 
-/// Why the coordinator refuses.
+/// The reason of a refusal by the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The epoch is over.
+    /// The epoch is outdated.
     Fenced,
-    /// There is nothing to end this way.
+    /// The transaction cannot be ended this way.
     InvalidState,
-    /// The markers of the last one are still being written.
+    /// The markers of the last transaction are still being written.
     Busy,
 }
 
-/// What the sequence numbers of a batch say.
+/// The result of the check of a batch's sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sequence {
     Next,
-    /// It is there already: acknowledged, and not stored again.
+    /// A duplicate: acknowledged, but not stored again.
     Known,
     OutOfOrder,
 }
@@ -77,20 +77,20 @@ pub enum Late {
     Offsets { id: usize, epoch: u32, serial: u64, commits: Vec<Commit>, member: u32, generation: i32 },
 }
 
-/// The brokers, and what watches them.
+/// The brokers, with checker and counts.
 #[derive(Debug)]
 pub struct Broker {
     pub sources: Vec<Source>,
     pub logs: [Vec<Entry>; LOGS],
     ids: Vec<Transactional>,
-    /// By id, epoch and log: the first sequence number of the last batch, and how many records it had.
+    /// By id, epoch and log: the first sequence number of the last batch, and its number of records.
     batches: BTreeMap<(usize, u32, usize), (u64, u64)>,
     pub timeout: Duration,
     pub group: Group,
     pub late: Vec<(Time, Late)>,
-    /// The transaction coordinator can't be reached until then.
+    /// The time until which the transaction coordinator is unreachable.
     pub transactions_down: Time,
-    /// The group coordinator can't be reached until then.
+    /// The time until which the group coordinator is unreachable.
     pub group_down: Time,
     pub checker: Checker,
     pub coverage: Coverage,
@@ -114,7 +114,7 @@ impl Broker {
         }
     }
 
-    /// A `transactional.id` that nobody used so far.
+    /// Adds an unused `transactional.id`.
     pub fn new_id(&mut self) -> usize {
         self.ids.push(Transactional {
             epoch: 0,
@@ -128,39 +128,39 @@ impl Broker {
         self.ids.len() - 1
     }
 
-    /// The number of the last transaction of this id.
+    /// Returns the number of the last transaction of this id.
     pub fn serial(&self, id: usize) -> u64 {
         self.ids[id].serial
     }
 
-    /// The number of the transaction that a request would join now.
+    /// Returns the number of the transaction that a request would join now.
     pub fn open_serial(&self, id: usize) -> u64 {
         self.ids[id].serial + u64::from(!matches!(self.ids[id].state, State::Open { .. }))
     }
 
-    /// Whether that transaction was decided to be committed.
+    /// Returns whether the coordinator decided to commit that transaction.
     pub fn was_committed(&self, id: usize, serial: u64) -> bool {
         self.ids[id].ended == Some((serial, true))
     }
 
-    /// Whether the coordinator's clock took the epoch.
+    /// Returns whether the coordinator's timeout ended the last epoch.
     pub fn was_timed_out(&self, id: usize) -> bool {
         self.ids[id].timed_out
     }
 
-    /// No transaction is open.
+    /// Returns whether no transaction is open and no request is late.
     pub fn is_quiet(&self) -> bool {
         self.late.is_empty() && self.ids.iter().all(|id| id.state == State::Empty)
     }
 
-    /// Offsets of this partition are part of a transaction that has no markers yet.
+    /// Returns whether a transaction without markers contains offsets of this partition.
     pub fn is_pending(&self, partition: u32) -> bool {
         self.ids.iter().any(|id| id.offsets.iter().any(|commit| commit.partition == partition))
     }
 
     // ## Requests
 
-    /// InitProducerId: fences, aborts what is open, gives an epoch.
+    /// InitProducerId: fences the old producer, aborts its open transaction, returns the new epoch.
     pub fn init(&mut self, id: usize, now: Time, random: &mut Random) -> Result<u32, Refusal> {
         match self.ids[id].state {
             State::Ending { .. } => Err(Refusal::Busy),
@@ -202,7 +202,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Produce, by a producer without transactions: the record is visible at once.
+    /// Produce without transactions: the record is visible at once.
     pub fn append(&mut self, log: usize, record: Record) {
         let place = self.logs[log].len();
         self.logs[log].push(Entry { record, open: false });
@@ -210,7 +210,7 @@ impl Broker {
         self.checker.output(record, log, place);
     }
 
-    /// What the sequence numbers of a batch say. Brokers remember the last batch; markers do not change that.
+    /// Checks the sequence numbers of a batch. Brokers remember the last batch; markers do not change that.
     pub fn sequence(&self, id: usize, epoch: u32, log: usize, first: u64, count: u64) -> Sequence {
         match self.batches.get(&(id, epoch, log)) {
             Some(&last) if last == (first, count) => Sequence::Known,
@@ -219,17 +219,18 @@ impl Broker {
         }
     }
 
-    /// Remembers a batch.
+    /// Remembers the last batch of a log.
     pub fn remember(&mut self, id: usize, epoch: u32, log: usize, first: u64, count: u64) {
         self.batches.insert((id, epoch, log), (first, count));
     }
 
-    /// After what librdkafka knows to have failed it takes another epoch with the next transaction, and counts anew.
-    pub fn count_anew(&mut self, id: usize, epoch: u32) {
+    /// Forgets the batches of an epoch. After a known failure, librdkafka bumps the epoch with the next transaction,
+    /// and sequence numbers start again.
+    pub fn forget_batches(&mut self, id: usize, epoch: u32) {
         self.batches.retain(|&(of, in_epoch, _), _| (of, in_epoch) != (id, epoch));
     }
 
-    /// AddOffsetsToTxn and, if the group does not mind, TxnOffsetCommit.
+    /// AddOffsetsToTxn and TxnOffsetCommit; the caller has checked the group.
     pub fn add_offsets(&mut self, id: usize, epoch: u32, commits: &[Commit], now: Time) -> Result<(), Refusal> {
         self.open(id, epoch, now)?;
         let pending = &mut self.ids[id].offsets;
@@ -240,7 +241,7 @@ impl Broker {
         Ok(())
     }
 
-    /// EndTxn. The same again is answered as the first time.
+    /// EndTxn. A repeated request gets the same answer.
     pub fn end(&mut self, id: usize, epoch: u32, commit: bool, now: Time, random: &mut Random) -> Result<(), Refusal> {
         let known = &self.ids[id];
         if known.epoch != epoch {
@@ -264,16 +265,16 @@ impl Broker {
         known.state = State::Ending { commit, until: now + markers };
     }
 
-    /// The markers of the last transaction are written by now: a client that waited for them goes on.
+    /// Writes the markers of the last transaction: a client that waits for them can continue.
     pub fn finish_markers(&mut self, id: usize) {
         if let State::Ending { commit, .. } = self.ids[id].state {
             self.write_markers(id, commit);
         }
     }
 
-    // ## What happens by itself
+    // ## Events without a request
 
-    /// When something happens by itself.
+    /// Returns the time of the next event without a request.
     pub fn next_event(&self) -> Time {
         let late = self.late.iter().map(|(at, _)| *at);
         let ids = self.ids.iter().filter_map(|id| match id.state {
@@ -288,7 +289,7 @@ impl Broker {
         for id in 0..self.ids.len() {
             match self.ids[id].state {
                 State::Open { since } if since + self.timeout <= now => {
-                    note("coordinator", || format!("transaction of id {id} is too old: aborted, epoch over"));
+                    note("coordinator", || format!("transaction of id {id} timed out: aborted, epoch ended"));
                     self.coverage.timed_out_open += 1;
                     self.ids[id].epoch += 1;
                     self.ids[id].timed_out = true;
@@ -315,7 +316,7 @@ impl Broker {
             }
             Late::Offsets { id, epoch, serial, commits, member, generation } => {
                 self.coverage.late_offsets += 1;
-                // It may only join a transaction that is open.
+                // Late offsets can only join an open transaction.
                 let open = matches!(self.ids[id].state, State::Open { .. });
                 let allowed = self.group.allows(member, generation);
                 note("network", || format!("late offsets of id {id} epoch {epoch}: open {open}, {allowed:?}"));
@@ -357,7 +358,7 @@ impl Broker {
         }
     }
 
-    /// Keeps a committed offset.
+    /// Stores a committed offset.
     pub fn store(&mut self, commit: Commit) {
         self.checker.offset(&commit);
         self.group.committed[commit.partition as usize] = Some((commit.offset, commit.metadata));

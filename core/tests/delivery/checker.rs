@@ -1,6 +1,6 @@
-//! What must hold, at every moment and in the end.
+//! The invariants: those that hold at every moment, and those that hold in the end.
 //!
-//! Offsets stay below 128, so what is known of a partition is a few 128-bit sets.
+//! Offsets stay below 128, so the state of a partition fits in a few 128-bit sets.
 
 use watermaster_core::delivery::{Commit, Round};
 use watermaster_core::offset_map;
@@ -9,49 +9,49 @@ use watermaster_core::throttle::Throttle;
 use super::broker::{Broker, DEAD_LETTER};
 use super::source::{PARTITIONS, Poison, Record, Source};
 
-/// Offsets of one partition.
+/// A set of offsets of one partition.
 pub type Offsets = u128;
 
-/// The most offsets of a source partition.
+/// Maximum number of offsets in a source partition.
 pub const OFFSETS: i64 = 128;
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Known {
-    /// The records.
+    /// Offsets that are records.
     records: Offsets,
-    /// What no topic takes.
+    /// Records that no topic takes.
     poison: Offsets,
-    /// What a `read_committed` reader of the target sees.
+    /// Records that a `read_committed` reader of the target sees.
     target: Offsets,
-    /// What one of the dead-letter topic sees.
+    /// Records that a `read_committed` reader of the dead-letter topic sees.
     dead: Offsets,
-    /// What is recorded as completed.
+    /// Offsets recorded as completed.
     committed: Offsets,
     base: i64,
-    /// Of each client: the last offset in the target and its place there.
+    /// By client: the last offset in the target and its position there.
     newest: [Option<(i64, usize)>; 8],
 }
 
-/// At least once: the outputs of a partition that its present owner sent. It repeats only outputs of which it does not know
-/// whether they arrived; so what comes twice is of a round that its previous owner did not commit, or of unknown fate.
+/// At least once: the outputs of a partition that its present owner sent. The owner repeats only outputs of unknown
+/// fate; so a duplicate belongs to a round that the previous owner did not commit, or its fate was unknown.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SentByOwner {
-    /// Recorded as completed at the takeover, or acknowledged since.
+    /// Outputs recorded as completed at the takeover, or acknowledged since.
     arrived: Offsets,
-    /// Still on its way for an earlier ownership: its acknowledgement says nothing about this one.
+    /// Outputs still in flight from an earlier ownership: their acknowledgement says nothing about this one.
     in_flight: Offsets,
     tried: Offsets,
-    /// By client, the last offset that was sent to the target for the first time.
+    /// By client: the last offset that was sent to the target for the first time.
     newest: [Option<i64>; 8],
 }
 
 impl SentByOwner {
-    /// An output was acknowledged.
+    /// Notes that an output was acknowledged.
     pub fn arrived(&mut self, offset: i64) {
         self.arrived |= 1 << offset & !self.in_flight;
     }
 
-    /// An output is sent. Returns the rule that this breaks.
+    /// Notes that an output is sent. Returns the invariant that this breaks.
     pub fn sent(&mut self, record: Record, to_target: bool) -> Option<String> {
         let Record { partition, offset, client, .. } = record;
         let bit = 1 << offset;
@@ -67,15 +67,15 @@ impl SentByOwner {
     }
 }
 
-/// Watches what becomes visible.
+/// Checks every output and commit that becomes visible.
 #[derive(Debug)]
 pub struct Checker {
     known: [Known; PARTITIONS],
     /// Partitions that changed since the last comparison.
     changed: u8,
-    /// Otherwise at least once.
+    /// False under at least once.
     exactly_once: bool,
-    /// What does not hold.
+    /// The first invariant that broke.
     pub broken: Option<String>,
 }
 
@@ -92,14 +92,14 @@ impl Checker {
         Checker { known, changed: 0, exactly_once, broken: None }
     }
 
-    /// The first invariant that breaks is the one to tell.
+    /// Records a broken invariant; only the first one is kept.
     pub fn breaks(&mut self, what: impl FnOnce() -> String) {
         if self.broken.is_none() {
             self.broken = Some(what());
         }
     }
 
-    /// What is recorded as completed beyond the committed offset of a partition.
+    /// Returns whether the committed offset map of a partition is not empty.
     pub fn has_map(&self, partition: usize) -> bool {
         let of = &self.known[partition];
         of.base < OFFSETS && of.committed >> of.base != 0
@@ -107,7 +107,7 @@ impl Checker {
 
     // ## At every moment
 
-    /// An output became visible.
+    /// Checks an output that became visible.
     pub fn output(&mut self, record: Record, log: usize, place: usize) {
         let Record { partition, offset, client, .. } = record;
         self.changed |= 1 << partition;
@@ -117,9 +117,9 @@ impl Checker {
         let (here, there) = if log == DEAD_LETTER { (of.dead, of.target) } else { (of.target, of.dead) };
         let mut broken = None;
         if of.records & bit == 0 {
-            broken = Some(format!("alien: {partition}/{offset} is no record of the source"));
+            broken = Some(format!("alien: {partition}/{offset} is not a record of the source"));
         } else if here & bit != 0 && self.exactly_once {
-            broken = Some(format!("duplicated: {partition}/{offset} is twice in the {}", place_of(log)));
+            broken = Some(format!("duplicated: {partition}/{offset} appears twice in the {}", place_of(log)));
         } else if there & bit != 0 && self.exactly_once {
             broken = Some(format!("in both: {partition}/{offset} is in target and dead-letter topic"));
         }
@@ -138,7 +138,7 @@ impl Checker {
         }
     }
 
-    /// An offset with its map was committed.
+    /// Checks a committed offset with its map.
     pub fn offset(&mut self, commit: &Commit) {
         let Commit { partition, offset, metadata } = commit;
         self.changed |= 1 << partition;
@@ -162,7 +162,7 @@ impl Checker {
         }
     }
 
-    /// {offset < base} ∪ map is exactly what can be read.
+    /// Checks that {offset < base} ∪ map is exactly the set of visible records.
     pub fn compare(&mut self) {
         for partition in 0..PARTITIONS {
             if self.changed & 1 << partition == 0 {
@@ -174,8 +174,8 @@ impl Checker {
                 let sets = (offsets(visible & !recorded), of.base);
                 self.breaks(|| {
                     format!(
-                        "unrecorded: {:?} of partition {partition} can be read and are not recorded as completed (base {}): \
-                         the next owner repeats them",
+                        "unrecorded: {:?} of partition {partition} are visible but not recorded as completed (base \
+                         {}): the next owner repeats them",
                         sets.0, sets.1
                     )
                 });
@@ -184,7 +184,7 @@ impl Checker {
                 let lost = offsets(recorded & !visible & !of.poison);
                 self.breaks(|| {
                     format!(
-                        "lost: {lost:?} of partition {partition} are recorded as completed (base {}) and can't be read",
+                        "lost: {lost:?} of partition {partition} are recorded as completed (base {}) but not visible",
                         of.base
                     )
                 });
@@ -193,30 +193,31 @@ impl Checker {
         self.changed = 0;
     }
 
-    /// Whether the record can be read already.
+    /// Returns whether the record is visible already.
     pub fn is_visible(&self, record: Record) -> bool {
         let of = &self.known[record.partition as usize];
         (of.target | of.dead) & 1 << record.offset != 0
     }
 
-    /// A round was acknowledged as committed: each of its outputs is recorded as completed, so that no owner repeats it.
+    /// Checks an acknowledged round: each of its outputs is recorded as completed, so that no owner repeats it.
     pub fn round_ended(&mut self, round: &Round<Record>) {
         for output in round.outputs().iter().filter(|output| !output.orphan) {
             let of = &self.known[output.partition as usize];
             if of.committed & 1 << output.offset == 0 {
                 let (partition, offset) = (output.partition, output.offset);
-                self.breaks(|| format!("unrecorded: {partition}/{offset} of a round whose commit was acknowledged"));
+                self.breaks(|| format!("unrecorded: {partition}/{offset} of a round with an acknowledged commit"));
             }
         }
     }
 
-    /// The outputs that an owner that takes the partition over now must not send.
+    /// Returns the outputs that the next owner of the partition must not send.
     pub fn sent_by_next_owner(&self, partition: u32, in_flight: Offsets) -> SentByOwner {
         let arrived = self.known[partition as usize].committed;
         SentByOwner { arrived, in_flight, ..SentByOwner::default() }
     }
 
-    /// Committed ∪ outputs of the round is what the core counts as completed, where the instance owns the partition.
+    /// Checks that, for a partition of the instance, committed ∪ outputs of the round equals the set that the core
+    /// counts as completed.
     pub fn local_view(&mut self, partition: u32, throttle: &Throttle, round: &Round<Record>) {
         let Some(tracker) = throttle.tracker(partition) else { return };
         let of = &self.known[partition as usize];
@@ -233,8 +234,8 @@ impl Checker {
             let (only_core, only_durable) = (offsets(counted & !expected), offsets(expected & !counted));
             self.breaks(|| {
                 format!(
-                    "drifted: of partition {partition} the core counts {only_core:?} as completed, which are neither \
-                     committed nor in the round; and not {only_durable:?}, which are"
+                    "drifted: of partition {partition} the core alone counts {only_core:?} as completed (neither \
+                     committed nor in the round), and misses {only_durable:?}"
                 )
             });
         }
@@ -242,13 +243,13 @@ impl Checker {
 
     // ## In the end
 
-    /// Nothing is left to do for a partition: every record can be read, and the committed offset is at the log's end.
+    /// Returns whether a partition is done: every record is visible, and the committed offset is at the log's end.
     pub fn is_finished(&self, partition: usize, end: i64) -> bool {
         let of = &self.known[partition];
         of.target | of.dead | of.poison == of.records && of.base == end
     }
 
-    /// Why it is not.
+    /// Describes the missing records of a partition.
     pub fn unfinished(&self, partition: usize, end: i64) -> String {
         let of = &self.known[partition];
         let missing = offsets(of.records & !(of.target | of.dead | of.poison));
@@ -256,7 +257,7 @@ impl Checker {
     }
 }
 
-/// All in all, once everything came to rest.
+/// Checks, once all records are delivered, that no transaction is left open.
 pub fn check_rest(broker: &mut Broker) {
     for log in 0..broker.logs.len() {
         if let Some(at) = broker.logs[log].iter().position(|entry| entry.open) {

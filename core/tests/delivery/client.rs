@@ -1,4 +1,4 @@
-//! What librdkafka holds for an instance: a consumer in its group, a transactional producer.
+//! The state of librdkafka in an instance: a consumer in its group, and a producer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::source::{PARTITIONS, Record};
 use super::support::random::Random;
 use super::trace::note;
 
-/// Everything outside of the instances.
+/// The world outside the instances.
 #[derive(Debug)]
 pub struct Cluster {
     pub now: Time,
     pub random: Random,
-    /// For faults that came to the model later ([`Rates::with_later_ones`]).
+    /// The stream for faults that the model gained later ([`Rates::with_later_faults`]).
     pub later: Random,
-    /// How often calls fail; nothing does in the quiet phase.
+    /// Failure rates of calls; none fails in the quiet phase.
     pub rates: Rates,
     pub quiet: bool,
     pub plant: Option<Plant>,
-    /// Otherwise at least once.
+    /// False under at least once.
     pub exactly_once: bool,
     /// The epoch of the last producer that needs no coordinator.
     pub epochs: u32,
@@ -34,21 +34,21 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A fault of this rate strikes now.
-    pub fn strikes(&mut self, rate: u32) -> bool {
-        !self.quiet && self.random.strikes(rate)
+    /// Returns whether a fault of this rate occurs now.
+    pub fn fault_occurs(&mut self, rate: u32) -> bool {
+        !self.quiet && self.random.chance(rate)
     }
 
-    /// As [`strikes`](Cluster::strikes), of a fault that came to the model later.
-    pub fn strikes_later(&mut self, rate: u32) -> bool {
-        !self.quiet && self.later.strikes(rate)
+    /// Like [`fault_occurs`](Cluster::fault_occurs), for a fault that the model gained later.
+    pub fn later_fault_occurs(&mut self, rate: u32) -> bool {
+        !self.quiet && self.later.chance(rate)
     }
 
     pub fn has(&self, plant: Plant) -> bool {
         self.plant == Some(plant)
     }
 
-    /// A producer before its first call; without transactions it gets its epoch by itself.
+    /// Creates a producer; without transactions it has its epoch at once.
     pub fn new_producer(&mut self) -> Producer {
         if self.exactly_once {
             return Producer::default();
@@ -58,66 +58,66 @@ impl Cluster {
     }
 }
 
-/// What the application has to serve.
+/// A rebalance event that the application has to handle.
 #[derive(Debug, Clone, Copy)]
 pub enum Op {
     Assign(Partitions),
     Revoke { partitions: Partitions, lost: bool },
 }
 
-/// A producer.
+/// The producer of an instance.
 #[derive(Debug, Default)]
 pub struct Producer {
     pub epoch: Option<u32>,
     pub open: bool,
-    /// The coordinator knows of the transaction.
+    /// Set once the coordinator knows the transaction.
     pub added: bool,
-    /// A commit was asked for and is not answered.
+    /// Set while a commit is not answered.
     pub committing: bool,
-    /// Log, record and tag of what was taken and not sent.
+    /// Log, record and tag of the outputs that were taken and not sent.
     pub in_flight: VecDeque<(usize, Record, usize)>,
-    /// So many of them, the first ones, are a batch that is sent again as it was.
+    /// Number of outputs at the front that form a batch to be sent again unchanged.
     pub again: Option<usize>,
-    /// The sequence number of the next record, by log. Whoever purges records gives their numbers to the next ones.
+    /// The sequence number of the next record, by log. Records sent after a purge reuse the numbers of the purged ones.
     pub next: [u64; LOGS],
-    /// The offsets are on their way until then.
+    /// The time at which the delayed offsets arrive.
     pub offsets_until: Option<Time>,
     pub failures: Vec<(usize, Failure)>,
-    /// Why the open transaction can't be committed.
+    /// The reason why the open transaction must be aborted.
     pub failing: Option<String>,
     pub fatal: Option<String>,
     pub tainted: bool,
 }
 
-/// A process's clients.
+/// The Kafka clients of a process.
 #[derive(Debug)]
 pub struct Client {
-    /// For the trace.
+    /// The name in the trace.
     pub name: String,
-    /// Its `transactional.id`.
+    /// The `transactional.id` of the producer.
     pub id: usize,
     pub producer: Producer,
-    /// Under at least once: the outputs of the partitions that it owns.
+    /// Under at least once: the sent outputs of the owned partitions.
     pub sent: [SentByOwner; PARTITIONS],
-    /// The time since which a commit of the consumer waits for its answer.
+    /// The time of the consumer's commit that is not answered yet.
     pub committing: Option<Time>,
-    /// The number of the transaction that was last committed, as far as is known.
+    /// The number of the transaction that the last commit call was for.
     pub serial: u64,
-    /// 0: none.
+    /// The member id; 0 if there is none.
     pub member: u32,
     pub generation: i32,
-    /// Assigned, and not given back.
+    /// Partitions that are assigned and not revoked.
     pub owned: Partitions,
-    /// Of these: where they start is not known yet.
+    /// Owned partitions without a start position.
     pub unsettled: Partitions,
     pub ops: VecDeque<Op>,
-    /// A partition was given back: the group is to know.
+    /// Set after a revocation: the group must be joined again.
     rejoin: bool,
-    /// No broker can be reached until then.
+    /// The time until which no broker is reachable.
     pub cut_until: Time,
-    /// The process died in a call.
+    /// Set if the process crashed in a call.
     pub crashed: bool,
-    /// How long the calls of this turn took.
+    /// Duration of the calls of this turn.
     pub took: Duration,
 }
 
@@ -142,13 +142,13 @@ impl Client {
         }
     }
 
-    /// It is to give everything back, because it was expelled.
+    /// Returns whether the member was expelled and has not dropped its partitions yet.
     pub fn lost(&self) -> bool {
         self.ops.iter().any(|op| matches!(op, Op::Revoke { lost: true, .. }))
     }
 
-    /// What librdkafka's own thread does while the process runs. Heartbeats and joins need no application; a member that
-    /// has to give partitions back joins again only when the application did.
+    /// Runs librdkafka's own thread. Heartbeats and joins need no application; a member with partitions to give back
+    /// joins again only after the application has revoked them.
     pub fn background(&mut self, cluster: &mut Cluster) {
         if self.cut_until > cluster.now || cluster.broker.group_down > cluster.now {
             return;
@@ -180,7 +180,7 @@ impl Client {
     }
 
     fn expelled(&mut self) {
-        note(&self.name, || format!("is told that member {} is unknown", self.member));
+        note(&self.name, || format!("learns that member {} is unknown", self.member));
         self.member = 0;
         self.rejoin = false;
         self.ops.clear();
@@ -201,7 +201,7 @@ impl Client {
         }
     }
 
-    /// The next thing to serve. Once it is returned, it counts as served.
+    /// Takes the next event; it counts as handled.
     pub fn next_op(&mut self) -> Option<Op> {
         let op = self.ops.pop_front()?;
         match op {

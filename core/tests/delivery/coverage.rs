@@ -2,19 +2,19 @@
 
 macro_rules! counters {
     ($($name:ident $least:literal $least_at_least_once:literal $text:literal;)*) => {
-        /// How often things happened, over all seeds.
+        /// Counts of events over all seeds.
         #[derive(Debug, Default, Clone)]
         pub struct Coverage {
             $(pub $name: u64,)*
         }
 
         impl Coverage {
-            /// Adds what another run counted.
+            /// Adds the counts of another run.
             pub fn add(&mut self, other: &Coverage) {
                 $(self.$name += other.$name;)*
             }
 
-            /// What was counted, how often, and the least that 20 000 seeds have to reach in that delivery.
+            /// Returns the text, the count, and the count that 20 000 seeds have to reach in that delivery.
             pub fn rows(&self, exactly_once: bool) -> Vec<(&'static str, u64, u64)> {
                 vec![$(($text, self.$name, if exactly_once { $least } else { $least_at_least_once }),)*]
             }
@@ -33,7 +33,7 @@ counters! {
     crashes_with_map 2_000 2_000 "crashes with delayed records and a committed map";
     restarts_same_id 15_000 10_000 "restarts with the same id";
     restarts_new_id 5_000 6_000 "restarts with a new id";
-    ghosts 3_000 5_000 "instances replaced while they hung, by one with the same id";
+    ghosts 3_000 5_000 "instances replaced by another with the same id while they hung";
     pauses_short 10_000 10_000 "pauses shorter than session and transaction";
     pauses_long 10_000 10_000 "pauses longer than session or transaction";
     joins 3_000 4_000 "instances that joined";
@@ -43,48 +43,48 @@ counters! {
     abortable 2_000 0 "abortable errors";
     fatal 3_000 3_000 "fatal errors";
     unknown_applied 800 8_000 "unknown outcomes of commits that were applied";
-    unknown_not_applied 800 0 "unknown outcomes that were not applied";
+    unknown_not_applied 800 0 "unknown outcomes of commits that were not applied";
     late_ends 5_000 0 "EndTxns that arrived late, after another answer";
-    late_ends_fenced 5_000 0 "of these: for an epoch that was over";
-    torn 0 0 "of these: ended another transaction than they were sent for (must not be)";
+    late_ends_fenced 5_000 0 "of these: fenced";
+    torn 0 0 "of these: ended a transaction that they were not sent for (must be 0)";
     late_offsets 2_000 0 "TxnOffsetCommits that arrived late";
-    late_offsets_taken 0 0 "of these: joined another transaction (must not be)";
-    timed_out_open 3_000 0 "transactions that the coordinator ended for their age";
-    fenced_by_timeout 400 0 "producers that found themselves fenced by that";
-    fenced_by_other 4_000 0 "producers that found themselves fenced by another";
+    late_offsets_taken 0 0 "of these: joined another transaction (must be 0)";
+    timed_out_open 3_000 0 "transactions that timed out at the coordinator";
+    fenced_by_timeout 400 0 "producers fenced by such a timeout";
+    fenced_by_other 4_000 0 "producers fenced by another producer";
     hijacks 3_000 0 "hijacked transactional ids";
     coordinator_down 6_000 9_000 "coordinators unavailable for a while";
     cuts 6_000 4_000 "instances cut off for a while";
-    rebalances 50_000 60_000 "generations";
+    rebalances 50_000 60_000 "group generations";
     expelled 10_000 10_000 "members expelled";
     expelled_in_round 3_000 1_000 "of these: in a round";
-    lost_revokes 5_000 6_000 "partitions lost before they were given back";
+    lost_revokes 5_000 6_000 "partitions lost before they were revoked";
     revoked_in_round 3_000 4_000 "revocations while a round was late";
-    refused_by_group 20_000 70_000 "offsets refused for a generation or a member that is over";
+    refused_by_group 20_000 70_000 "offsets refused for an old generation or an unknown member";
     moved 3_000 3_000 "rounds that waited for the group";
-    waited_for_pending 1_500 0 "committed offsets that were waited for";
+    waited_for_pending 1_500 0 "reads of committed offsets that waited for a pending transaction";
     resyncs 40_000 0 "resyncs";
-    resyncs_dropped 1_500 0 "resyncs that dropped something";
-    put_aside 300 20_000 "records that came while a round was late";
-    divided 2_000 0 "rounds that took too long and were divided";
+    resyncs_dropped 1_500 0 "resyncs that dropped outputs";
+    deferred 300 20_000 "records deferred while a round was late";
+    divided 2_000 0 "late rounds that were divided";
     undeliverable 15_000 20_000 "poison records found";
     stubbed 10_000 30_000 "stubs tried in place of records or keys that the dead-letter topic refuses";
-    discarded 3_000 4_000 "poison records that both topics refuse, let go";
-    neighbours 10_000 10_000 "records refused with a neighbour";
+    discarded 3_000 4_000 "poison records that both topics refuse, discarded";
+    neighbours 10_000 10_000 "records refused with a poison record in their batch";
     slow_offsets 1_000 0 "offsets that took longer than a call";
-    known_batches 1_000 10_000 "batches that were sent again and known";
-    batches_unknown 3_000 5_000 "batches whose outcome is unknown";
+    known_batches 1_000 10_000 "batches sent again and recognised as duplicates";
+    batches_unknown 3_000 5_000 "batches with an unknown outcome";
     queue_full 40_000 40_000 "full send queues";
-    paused_turns 400_000 700_000 "turns with a partition that the core paused";
+    paused_turns 400_000 700_000 "turns with a paused partition";
     taints 10_000 0 "producers replaced because a connection broke";
     stopped_undeliverable 3_000 5_000 "instances that stopped at a poison record";
     stopped_fenced_twice 800 0 "instances that were fenced twice within a minute and stopped";
     stopped_failures 15 0 "instances that stopped after too many producers failed";
     small_maps 2_000 2_000 "seeds with a small map budget";
-    repeated 0 30_000 "records that came twice";
-    sent_again 0 7_000 "groups of which something was sent again, its fate being unknown";
+    repeated 0 30_000 "records delivered twice";
+    sent_again 0 7_000 "groups with outputs of unknown fate that were sent again";
     commits_retried 0 20_000 "commits that were repeated";
     waits_for_group 0 70_000 "commits that waited for the group";
     replaced_fatal 0 3_000 "producers replaced because they failed";
-    views 1_000_000 3_000_000 "comparisons of a tracker with what is committed and in the round";
+    views 1_000_000 3_000_000 "comparisons of a tracker with the commit and the round";
 }

@@ -1,7 +1,7 @@
 //! The group coordinator: members, generations, cooperative rebalances, committed offsets.
 //!
-//! A rebalance waits until every member has joined again. A member joins with the partitions that it still claims; another
-//! is given one of these only after its claimant gave it back, was expelled or left.
+//! A rebalance waits until every member has joined again. A member joins with the partitions that it still claims;
+//! another member gets one of these only after the claiming member gave it back, was expelled or left.
 
 use std::time::Duration;
 
@@ -25,18 +25,18 @@ struct Member {
     unsynced: bool,
 }
 
-/// What a heartbeat is answered.
+/// The answer to a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beat {
     Stable,
-    /// A rebalance: join again.
+    /// A rebalance started: the member must join again.
     Join,
     /// The rebalance is over.
     Sync {
         generation: i32,
         assigned: Partitions,
     },
-    /// Expelled.
+    /// The member was expelled.
     Unknown,
 }
 
@@ -61,10 +61,10 @@ impl Group {
         self.members.iter_mut().find(|member| member.id == id)
     }
 
-    /// Whether offsets of this member in this generation are taken. Nobody asks whose the partitions are.
+    /// Checks member and generation of an offset commit. As in Kafka, ownership of the partitions is not checked.
     pub fn allows(&self, id: u32, generation: i32) -> Result<(), &'static str> {
         if generation < 0 && id == 0 {
-            // Kept for old clients, in classic groups, be they empty or not.
+            // Classic groups accept this from old clients, even if the group is not empty.
             return Ok(());
         }
         if !self.members.iter().any(|member| member.id == id) {
@@ -73,12 +73,12 @@ impl Group {
         if generation == self.generation { Ok(()) } else { Err("ILLEGAL_GENERATION") }
     }
 
-    /// Whether the partition is this member's, and nobody else's before it gives it back.
+    /// Returns whether the member owns the partition; no other member gets it before this one gives it back.
     pub fn is_owner(&self, id: u32, partition: u32) -> bool {
         self.members.iter().any(|member| member.id == id && (member.assigned | member.claims) & 1 << partition != 0)
     }
 
-    /// The committed offsets of these partitions.
+    /// Returns the committed offsets of these partitions.
     pub fn committed_of(&self, partitions: &[u32]) -> Vec<Committed> {
         let of = |&partition: &u32| {
             let known = self.committed[partition as usize].clone();
@@ -93,7 +93,7 @@ impl Group {
 
     // ## Members
 
-    /// A new member; it has joined.
+    /// Adds a member and returns its id.
     pub fn join(&mut self, now: Time) -> u32 {
         let id = self.next_id;
         self.next_id += 1;
@@ -105,13 +105,13 @@ impl Group {
         id
     }
 
-    /// A member goes: at will, or because it was not heard of, or because somebody wants it to.
+    /// Removes a member: it left, its session timed out, or a fault expels it.
     pub fn remove(&mut self, id: u32) {
         self.members.retain(|member| member.id != id);
         self.prepare();
     }
 
-    /// It claims these and nothing else.
+    /// Joins a member again with the partitions that it claims.
     pub fn rejoin(&mut self, id: u32, claims: Partitions) {
         self.prepare();
         if let Some(member) = self.find(id) {
@@ -133,19 +133,19 @@ impl Group {
         Beat::Stable
     }
 
-    /// Expels whoever was not heard of. Returns who that was.
+    /// Expels the members with an expired session. Returns their ids.
     pub fn expire(&mut self, now: Time) -> Vec<u32> {
         let silent = |member: &&Member| member.heard + self.session < now;
         let gone: Vec<u32> = self.members.iter().filter(silent).map(|member| member.id).collect();
         for &id in &gone {
-            note("group", || format!("member {id} was not heard of: expelled"));
+            note("group", || format!("member {id}: session expired, expelled"));
             self.remove(id);
         }
         gone
     }
 
-    /// The coordinator was away: nobody is blamed for that.
-    pub fn forgive(&mut self, until: Time) {
+    /// Restarts all sessions at `until`: members cannot send heartbeats while the coordinator is unavailable.
+    pub fn restart_sessions(&mut self, until: Time) {
         for member in &mut self.members {
             member.heard = member.heard.max(until);
         }
@@ -162,7 +162,7 @@ impl Group {
         }
     }
 
-    /// Ends a rebalance that nobody is missing in. True: a new generation.
+    /// Ends a rebalance if all members have joined. Returns whether a new generation began.
     pub fn settle(&mut self, random: &mut Random, restless: bool) -> bool {
         if !self.preparing || self.members.is_empty() || self.members.iter().any(|member| !member.joined) {
             return false;
@@ -178,7 +178,7 @@ impl Group {
         true
     }
 
-    /// Everybody keeps a fair part of what it claims; what nobody claims is given away.
+    /// Leaves each member a fair part of its claims and assigns the unclaimed partitions.
     fn distribute(&mut self, random: &mut Random, restless: bool) {
         let count = self.members.len() as u32;
         let (fair, mut extra) = (self.partitions / count, self.partitions % count);

@@ -1,4 +1,4 @@
-//! A small engine: polls and decides, then carries a round through its transactions, as the program's does.
+//! A small engine: polls, decides and delivers rounds, like the engine of the program.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +14,34 @@ use super::link::Offsets;
 use super::planted::Planted;
 use super::source::{PARTITIONS, Poison, Record};
 
-/// A moment.
-pub(super) const STEP: Duration = Duration::from_millis(100);
-/// The longest sleep.
-const IDLE: Duration = Duration::from_millis(500);
-/// Of every record.
-const BYTES: u32 = 100;
+/// Wait between two steps.
+pub(super) const STEP_WAIT: Duration = Duration::from_millis(100);
+/// Maximum sleep.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
+/// Size of every record.
+const RECORD_BYTES: u32 = 100;
 pub const CLIENTS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// What an instance is given.
+/// The configuration of an instance.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub policy: Policy,
     pub rules: DeliveryRules,
     /// `transaction.timeout.ms`
     pub transaction_timeout: Duration,
-    /// A round is full at this many outputs.
+    /// Number of outputs in a full round.
     pub full: usize,
-    /// Records decided in one turn.
+    /// Maximum number of records read in one turn.
     pub reads: u64,
 }
 
-/// How a turn ended.
+/// The end of a turn.
 #[derive(Debug)]
 pub enum Turn {
     Sleep(Duration),
-    /// Drained; it has left the group.
+    /// The instance drained and left the group.
     Left,
-    /// The process died in a call.
+    /// The process crashed in a call.
     Died,
     Stopped(FatalError),
 }
@@ -54,14 +54,14 @@ pub struct Instance {
     pub round: Round<Record>,
     pub(super) machine: Machine<Offsets>,
     pub(super) held: Vec<Option<Record>>,
-    pub(super) stash: Vec<Record>,
-    /// What is assigned and settled, by the engine's own books.
+    pub(super) deferred: Vec<Record>,
+    /// Partitions that the engine reads: assigned, with a start position.
     pub(super) assigned: Partitions,
     pub(super) positions: [i64; PARTITIONS],
     pub(super) paused: Partitions,
-    pub(super) held_back: bool,
+    pub(super) reading_paused: bool,
     pub(super) last_round: Time,
-    /// The running round began then.
+    /// The start of the running round.
     pub in_round: Option<Time>,
     pub(super) prepared: bool,
     pub(super) draining: Option<Time>,
@@ -77,11 +77,11 @@ impl Instance {
             machine: Machine::new(job.rules),
             job,
             held: Vec::new(),
-            stash: Vec::new(),
+            deferred: Vec::new(),
             assigned: 0,
             positions: [0; PARTITIONS],
             paused: 0,
-            held_back: false,
+            reading_paused: false,
             last_round: now,
             in_round: None,
             prepared: false,
@@ -90,24 +90,24 @@ impl Instance {
         }
     }
 
-    /// Asks it to finish its round and leave.
+    /// Starts to drain: the instance finishes its round and leaves.
     pub fn drain(&mut self, now: Time) {
         self.draining.get_or_insert(now);
     }
 
-    /// Nothing is delayed, decided or under way.
+    /// Returns whether no record is delayed, decided or being delivered.
     pub fn is_idle(&self) -> bool {
         let waiting = self.throttle.backlog().0 > 0 || self.held.iter().any(Option::is_some);
-        self.in_round.is_none() && self.round.is_empty() && self.stash.is_empty() && !waiting
+        self.in_round.is_none() && self.round.is_empty() && self.deferred.is_empty() && !waiting
     }
 
-    /// Records wait, and what overtook them is committed.
+    /// Returns whether records are delayed while later ones are committed.
     pub fn holds_around_a_map(&self, cluster: &Cluster) -> bool {
         let owned = (0..PARTITIONS).filter(|partition| self.assigned & 1 << partition != 0);
         self.throttle.backlog().0 > 0 && owned.into_iter().any(|partition| cluster.broker.checker.has_map(partition))
     }
 
-    /// One step of the engine's thread.
+    /// Runs one step of the engine's thread.
     pub fn turn(&mut self, cluster: &mut Cluster) -> Turn {
         self.client.took = Duration::ZERO;
         let ended = self.work(cluster);
@@ -131,7 +131,7 @@ impl Instance {
             let mut link = Planted::new(&mut self.client, cluster);
             let step = self.machine.prepare(&mut link, now)?;
             self.prepared = step == Step::Done;
-            return Ok(Turn::Sleep(STEP));
+            return Ok(Turn::Sleep(STEP_WAIT));
         }
         if self.in_round.is_some() {
             return self.step(cluster);
@@ -155,7 +155,7 @@ impl Instance {
         if self.read(cluster)? {
             return Ok(Turn::Sleep(Duration::from_millis(2)));
         }
-        let mut until = self.throttle.poll_timeout(now).min(now + IDLE);
+        let mut until = self.throttle.poll_timeout(now).min(now + MAX_SLEEP);
         if self.has_work() {
             until = until.min(self.last_round + self.job.policy.commit_interval);
         }
@@ -164,7 +164,7 @@ impl Instance {
 
     // ## Deciding
 
-    /// What piled up while nothing was read is nobody's fault.
+    /// Tells the throttle after a pause that records piled up unread; they are catching up.
     fn notice_gap(&mut self, cluster: &mut Cluster) {
         let gap = cluster.now.since(std::mem::replace(&mut self.last_turn, cluster.now));
         if gap > self.job.policy.cycle + Duration::from_secs(1) {
@@ -180,11 +180,11 @@ impl Instance {
         (0..PARTITIONS as u32).filter(move |partition| assigned & 1 << partition != 0)
     }
 
-    /// Takes what can be read. False: nothing.
+    /// Reads the next records. Returns false if there are none.
     fn read(&mut self, cluster: &mut Cluster) -> Result<bool, FatalError> {
         let now = cluster.now;
         let mut any = false;
-        while let Some(record) = if self.stash.is_empty() { None } else { Some(self.stash.remove(0)) } {
+        while let Some(record) = if self.deferred.is_empty() { None } else { Some(self.deferred.remove(0)) } {
             self.decide(now, record);
             any = true;
         }
@@ -195,7 +195,7 @@ impl Instance {
             let Some(record) = self.poll(cluster) else { break };
             self.decide(now, record);
             any = true;
-            // Partitions come and go between two records.
+            // A rebalance may happen between two records.
             if cluster.random.once_in(20) {
                 self.client.background(cluster);
             }
@@ -204,9 +204,9 @@ impl Instance {
         Ok(any)
     }
 
-    /// The next record of a partition that is being read.
+    /// Returns the next record of a partition that is not paused.
     pub(super) fn poll(&mut self, cluster: &mut Cluster) -> Option<Record> {
-        if self.held_back || self.client.cut_until > cluster.now {
+        if self.reading_paused || self.client.cut_until > cluster.now {
             return None;
         }
         let first = cluster.random.below(PARTITIONS as u64) as u32;
@@ -222,8 +222,8 @@ impl Instance {
                     return Some(record);
                 }
             }
-            // What was put aside is still to be decided on.
-            if !self.stash.iter().any(|record| record.partition == partition) {
+            // Deferred records are not decided yet.
+            if !self.deferred.iter().any(|record| record.partition == partition) {
                 self.throttle.handle_end(partition, end);
             }
         }
@@ -234,11 +234,11 @@ impl Instance {
         let Record { partition, offset, client, .. } = record;
         let sender = CLIENTS.get(usize::from(client)).map_or(Sender::Anonymous, |name| Sender::Client(name));
         let sender = if record.poison == Poison::Instance { Sender::Oversized } else { sender };
-        match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: BYTES, sender }) {
+        match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: RECORD_BYTES, sender }) {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
                 let client = client.and_then(|client| self.throttle.client_name(client));
-                self.round.admit((partition, offset), record, BYTES as usize, client);
+                self.round.admit((partition, offset), record, RECORD_BYTES as usize, client);
             }
             Verdict::Delay(slot) => {
                 let index = slot.0 as usize;
@@ -257,26 +257,26 @@ impl Instance {
     fn reject(&mut self, record: Record, rejection: Rejection, name: Option<Arc<str>>) {
         let at = (record.partition, record.offset);
         let form = if record.poison == Poison::Instance { Form::Stub } else { Form::Whole };
-        self.round.reject(at, (record, form), BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
+        self.round.reject(at, (record, form), RECORD_BYTES as usize, rejection, name.unwrap_or_else(|| Arc::from("")));
     }
 
     fn act(&mut self, now: Time) {
         while self.round.len() < self.job.full
             && let Some(action) = self.throttle.poll_action(now)
         {
-            self.enact(action);
+            self.apply(action);
         }
     }
 
-    pub(super) fn enact(&mut self, action: Action) {
+    pub(super) fn apply(&mut self, action: Action) {
         match action {
             Action::Admit { slot, partition, offset, client, .. } => {
-                let record = self.held[slot.0 as usize].take().expect("a slot that was given");
+                let record = self.held[slot.0 as usize].take().expect("the slot of a delayed record");
                 let client = self.throttle.client_name(client);
-                self.round.admit((partition, offset), record, BYTES as usize, client);
+                self.round.admit((partition, offset), record, RECORD_BYTES as usize, client);
             }
             Action::Reject { slot, rejection, name, .. } => {
-                let record = self.held[slot.0 as usize].take().expect("a slot that was given");
+                let record = self.held[slot.0 as usize].take().expect("the slot of a delayed record");
                 self.reject(record, rejection, name);
             }
             Action::Pause { partition } => self.paused |= 1 << partition,

@@ -1,4 +1,4 @@
-//! The trait that the machine talks to Kafka by: every call may fail, take long, or be the last thing that the process does.
+//! The machine's trait for Kafka: every call may fail, take long, or be the last one before the process crashes.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use watermaster_core::offset_map;
 
 use super::broker::{DEAD_LETTER, Late};
 use super::client::{Client, Cluster, Producer};
-use super::network::{CALL, error, gone};
+use super::network::{CALL_TIMEOUT, error, gone};
 use super::source::{Poison, Record};
 
-/// The longest wait for the offsets of a transaction.
-const SEND_OFFSETS: Duration = Duration::from_secs(5);
-/// One attempt to learn what is committed.
-const COMMITTED: Duration = Duration::from_secs(3);
+/// Timeout of sending a transaction's offsets.
+const SEND_OFFSETS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of one attempt to read the committed offsets.
+const COMMITTED_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Offsets, and who commits them.
+/// Offsets, with the member and the generation that commits them.
 #[derive(Clone)]
 pub struct Offsets {
     pub commits: Vec<Commit>,
@@ -28,7 +28,7 @@ pub struct Offsets {
 }
 
 impl fmt::Debug for Offsets {
-    /// Partition, offset and what is completed beyond it.
+    /// Writes partition, offset and the offsets completed beyond it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "member {} in generation {}:", self.member, self.generation)?;
         for Commit { partition, offset, metadata } in &self.commits {
@@ -39,7 +39,7 @@ impl fmt::Debug for Offsets {
     }
 }
 
-/// An instance's clients and the brokers.
+/// The clients of an instance, and the brokers.
 pub struct Link<'a> {
     pub client: &'a mut Client,
     pub cluster: &'a mut Cluster,
@@ -53,7 +53,7 @@ impl Kafka<Record> for Link<'_> {
         let ours = commits.iter().all(|commit| owned & !unsettled & 1 << commit.partition != 0);
         if member == 0 || generation < 0 || self.client.lost() || !ours {
             self.cluster.broker.coverage.moved += 1;
-            return self.answer("offsets", Err(OffsetsError::GroupMoved(ClientError::new("the group moves"))));
+            return self.answer("offsets", Err(OffsetsError::GroupMoved(ClientError::new("the group moved"))));
         }
         let offsets = Offsets { commits: commits.to_vec(), member, generation };
         Ok(self.answer("offsets", offsets))
@@ -67,7 +67,7 @@ impl Kafka<Record> for Link<'_> {
         self.expect(!initialised, "init of a producer that has its epoch");
         self.expect(self.cluster.exactly_once, "a transaction under at_least_once");
         if self.transactions_away() {
-            return Err(self.timed_out(CALL));
+            return Err(self.timed_out(CALL_TIMEOUT));
         }
         let early = self.cluster.random.once_in(2);
         if early && let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Fatal]) {
@@ -115,7 +115,7 @@ impl Kafka<Record> for Link<'_> {
 
     fn send(&mut self, output: &mut Output<Record>, tag: usize) -> Result<(), SendError> {
         if self.client.crashed {
-            return Err(SendError::Fatal(ClientError::new("the process is gone")));
+            return Err(SendError::Fatal(ClientError::new("the process has crashed")));
         }
         let open = self.producer().open || !self.cluster.exactly_once;
         self.expect(open, "send outside of a transaction");
@@ -129,12 +129,12 @@ impl Kafka<Record> for Link<'_> {
             return Err(SendError::QueueFull);
         }
         let whole_to_target = log != DEAD_LETTER && record.poison == Poison::Instance;
-        self.expect(!whole_to_target, "a record that is only to be sent as a stub goes to the target");
+        self.expect(!whole_to_target, "a record that may only be sent as a stub goes to the target");
         if log == DEAD_LETTER {
             let needed = output.form == Form::Whole || record.poison.is_refused_as(Form::Whole);
             self.expect(needed, "a stub of a record that the dead-letter topic takes whole");
             if !record.poison.is_refused_as(output.form) {
-                record.poison = Poison::Nobody;
+                record.poison = Poison::None;
             }
         }
         if record.poison == Poison::Producer && log != DEAD_LETTER {
@@ -149,10 +149,10 @@ impl Kafka<Record> for Link<'_> {
         if self.dies(false) {
             return false;
         }
-        if self.trouble().is_none() && !self.producer().in_flight.is_empty() {
+        if self.blocking_error().is_none() && !self.producer().in_flight.is_empty() {
             let slow = self.cluster.rates.slow;
             let away = if self.cluster.exactly_once { self.transactions_away() } else { self.cut() };
-            if away || self.cluster.strikes(slow) {
+            if away || self.cluster.fault_occurs(slow) {
                 self.take(Duration::from_millis(100));
                 return self.answer("flush", false);
             }
@@ -183,18 +183,18 @@ impl Kafka<Record> for Link<'_> {
         let open = self.producer().open;
         self.expect(open, "offsets outside of a transaction");
         if self.offsets_wait() {
-            self.take(CALL);
+            self.take(CALL_TIMEOUT);
             return self.answer("send_offsets", Ok(false));
         }
-        if let Some(error) = self.trouble() {
+        if let Some(error) = self.blocking_error() {
             return self.answer("send_offsets", Err(error));
         }
         if self.transactions_away() || self.group_away() {
-            return Err(self.timed_out(SEND_OFFSETS));
+            return Err(self.timed_out(SEND_OFFSETS_TIMEOUT));
         }
-        // Records do not wait for offsets.
+        // Records are sent without waiting for offsets.
         self.transmit_by_itself();
-        if let Some(error) = self.trouble() {
+        if let Some(error) = self.blocking_error() {
             return self.answer("send_offsets", Err(error));
         }
         if let Some(error) = self.injected(&[ErrorClass::Retriable, ErrorClass::Abortable, ErrorClass::Fatal]) {
@@ -203,15 +203,15 @@ impl Kafka<Record> for Link<'_> {
         let (id, epoch, now) = (self.client.id, self.epoch(), self.cluster.now);
         let Offsets { commits, member, generation } = offsets;
         let disconnect = self.cluster.rates.disconnect / 4;
-        if self.cluster.strikes(disconnect) {
-            // It comes after another answer, or after nobody waits for it any more.
+        if self.cluster.fault_occurs(disconnect) {
+            // The request arrives after another answer, or after the caller gave up.
             let at = now + self.cluster.random.millis(20, 6_000);
             let (serial, commits) = (self.cluster.broker.open_serial(id), commits.clone());
             let (member, generation) = (*member, *generation);
             self.cluster.broker.late.push((at, Late::Offsets { id, epoch, serial, commits, member, generation }));
-            // A call that is given up is no broken connection.
+            // Giving up a call does not break the connection.
             if self.cluster.random.once_in(2) {
-                return Err(self.timed_out(SEND_OFFSETS));
+                return Err(self.timed_out(SEND_OFFSETS_TIMEOUT));
             }
             self.producer().tainted = true;
         }
@@ -242,7 +242,7 @@ impl Kafka<Record> for Link<'_> {
         let (open, sent) = (self.producer().open, self.producer().in_flight.is_empty());
         self.expect(open, "commit outside of a transaction");
         self.expect(sent, "commit before everything was sent");
-        if let Some(error) = self.trouble() {
+        if let Some(error) = self.blocking_error() {
             return self.answer("commit", Err(error));
         }
         self.producer().committing = true;
@@ -277,7 +277,7 @@ impl Kafka<Record> for Link<'_> {
         self.expect(open, "abort outside of a transaction");
         self.expect(!committing, "abort while a commit is unanswered");
         if self.producer().offsets_until.is_some_and(|until| until > self.cluster.now) {
-            return Err(self.timed_out(CALL));
+            return Err(self.timed_out(CALL_TIMEOUT));
         }
         self.purge();
         if let Some(why) = self.producer().fatal.clone() {
@@ -300,7 +300,7 @@ impl Kafka<Record> for Link<'_> {
     fn replace(&mut self) -> Result<(), ClientError> {
         if !self.client.crashed {
             if self.producer().open {
-                // One that is given up goes on with what it was given, until its successor has its epoch.
+                // An abandoned producer may go on sending until its successor has an epoch.
                 self.transmit_by_itself();
             }
             self.client.producer = self.cluster.new_producer();
@@ -311,11 +311,11 @@ impl Kafka<Record> for Link<'_> {
 
     fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, ClientError> {
         if self.dies(false) {
-            return Err(ClientError::new("the process is gone"));
+            return Err(ClientError::new("the process has crashed"));
         }
         let rate = self.cluster.rates.error;
-        if self.group_away() || self.cluster.strikes(rate) {
-            self.take(COMMITTED);
+        if self.group_away() || self.cluster.fault_occurs(rate) {
+            self.take(COMMITTED_TIMEOUT);
             return self.answer("committed", Err(ClientError::new("timed out")));
         }
         let pending = partitions.iter().any(|&partition| self.cluster.broker.is_pending(partition));

@@ -1,4 +1,4 @@
-//! What happens to a call on its way: it fails, it is not answered, a copy of it comes late, or the process dies in it.
+//! The network: a call fails, is not answered, arrives late as a copy, or the process crashes during it.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use super::link::Link;
 use super::source::{Poison, Record};
 use super::trace::note;
 
-/// One call that can be gone on with.
-pub(super) const CALL: Duration = Duration::from_millis(500);
+/// Timeout of one call that can be continued by calling again.
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) fn error(class: ErrorClass, kind: ErrorKind, text: &str) -> TransactionError {
     TransactionError { class, kind, source: ClientError::new(text) }
 }
 
 pub(super) fn gone() -> TransactionError {
-    error(ErrorClass::Fatal, ErrorKind::Other, "the process is gone")
+    error(ErrorClass::Fatal, ErrorKind::Other, "the process has crashed")
 }
 
-/// What the network did to an EndTxn.
+/// The effect of the network on an EndTxn.
 enum Fate {
     Answered,
-    /// It was not applied.
+    /// Not applied.
     Lost,
-    /// It was applied.
+    /// Applied, but the answer was lost.
     AnswerLost,
-    /// It comes later; a second copy was answered.
+    /// Answered, and a copy arrives later.
     Copied,
-    /// It comes later.
+    /// Not answered, arrives later.
     Late,
 }
 
@@ -39,11 +39,11 @@ impl Link<'_> {
         &mut self.client.producer
     }
 
-    /// Whether the process dies here, or did before.
+    /// Returns whether the process has crashed, here or before.
     pub(super) fn dies(&mut self, applied: bool) -> bool {
         let rate = self.cluster.rates.crash;
-        if !self.client.crashed && self.cluster.strikes(rate) {
-            note(&self.client.name, || format!("dies in a call, applied: {applied}"));
+        if !self.client.crashed && self.cluster.fault_occurs(rate) {
+            note(&self.client.name, || format!("crashes in a call, applied: {applied}"));
             self.client.crashed = true;
             let coverage = &mut self.cluster.broker.coverage;
             if applied { coverage.crashes_after_call += 1 } else { coverage.crashes_in_call += 1 }
@@ -55,7 +55,7 @@ impl Link<'_> {
         self.client.took += time;
     }
 
-    /// Notes the answer.
+    /// Records the answer in the trace.
     pub(super) fn answer<T: std::fmt::Debug>(&mut self, call: &str, answer: T) -> T {
         let quick = self.cluster.random.millis(1, 8);
         self.take(quick);
@@ -67,7 +67,7 @@ impl Link<'_> {
         self.client.cut_until > self.cluster.now
     }
 
-    /// The transaction coordinator can't be reached.
+    /// Returns whether the transaction coordinator is unreachable.
     pub(super) fn transactions_away(&self) -> bool {
         self.cut() || self.cluster.broker.transactions_down > self.cluster.now
     }
@@ -82,10 +82,10 @@ impl Link<'_> {
         error(ErrorClass::Retriable, ErrorKind::Other, "timed out")
     }
 
-    /// An error out of nowhere.
+    /// Returns an injected error at the seed's rate.
     pub(super) fn injected(&mut self, classes: &[ErrorClass]) -> Option<TransactionError> {
         let rate = self.cluster.rates.error;
-        if !self.cluster.strikes(rate) {
+        if !self.cluster.fault_occurs(rate) {
             return None;
         }
         let class = self.cluster.random.one_of(classes);
@@ -104,7 +104,7 @@ impl Link<'_> {
         Some(error(class, ErrorKind::Other, text))
     }
 
-    /// The coordinator refused.
+    /// Maps a refusal of the coordinator to the error of librdkafka.
     pub(super) fn refused(&mut self, refusal: Refusal) -> TransactionError {
         let id = self.client.id;
         match refusal {
@@ -123,7 +123,7 @@ impl Link<'_> {
                 self.producer().fatal = Some("invalid transaction state".to_owned());
                 error(ErrorClass::Fatal, ErrorKind::Other, "invalid transaction state")
             }
-            Refusal::Busy => self.timed_out(CALL),
+            Refusal::Busy => self.timed_out(CALL_TIMEOUT),
         }
     }
 
@@ -131,8 +131,8 @@ impl Link<'_> {
         self.producer().epoch.unwrap_or(0)
     }
 
-    /// What can't be gone on with before the open transaction is ended.
-    pub(super) fn trouble(&mut self) -> Option<TransactionError> {
+    /// Returns the error that blocks all calls until the open transaction ends.
+    pub(super) fn blocking_error(&mut self) -> Option<TransactionError> {
         if let Some(why) = self.producer().fatal.clone() {
             let kind = if why == "fenced" { ErrorKind::Fenced } else { ErrorKind::Other };
             return Some(error(ErrorClass::Fatal, kind, &why));
@@ -141,21 +141,21 @@ impl Link<'_> {
         Some(error(ErrorClass::Abortable, ErrorKind::Other, &why))
     }
 
-    /// The machine asked for what librdkafka does not do in this state.
-    pub(super) fn expect(&mut self, holds: bool, what: &str) {
+    /// Reports a call that librdkafka does not allow in this state.
+    pub(super) fn expect(&mut self, holds: bool, call: &str) {
         if !holds {
             let name = self.client.name.clone();
-            self.cluster.broker.checker.breaks(|| format!("protocol: {name}: {what}"));
+            self.cluster.broker.checker.breaks(|| format!("protocol: {name}: {call}"));
         }
     }
 
-    /// Whether offsets are on their way for longer than a call takes, behind what goes to the same broker.
+    /// Returns whether the offsets are still queued behind other requests to the same broker.
     pub(super) fn offsets_wait(&mut self) -> bool {
         let (now, rate) = (self.cluster.now, self.cluster.rates.slow_offsets);
         let begun = self.producer().offsets_until;
         let until = match begun {
             Some(until) => until,
-            None if self.cluster.strikes_later(rate) => {
+            None if self.cluster.later_fault_occurs(rate) => {
                 self.cluster.broker.coverage.slow_offsets += 1;
                 now + self.cluster.later.millis(500, 12_000)
             }
@@ -167,7 +167,7 @@ impl Link<'_> {
 
     // ## Sending
 
-    /// What librdkafka's own threads have sent by now, perhaps.
+    /// Sends, at random, the batches that librdkafka's own threads may have sent by now.
     pub(super) fn transmit_by_itself(&mut self) {
         if self.cluster.rates.stored_and_repeated > 0 && self.cluster.later.once_in(2) {
             if self.cluster.exactly_once {
@@ -177,7 +177,7 @@ impl Link<'_> {
         }
     }
 
-    /// Hands what was taken to the brokers. On a narrow network it hands over a part, and says so if more is left.
+    /// Sends the queued records to the brokers. On a slow network it sends a part, and returns whether some are left.
     pub(super) fn transmits_slowly(&mut self) -> bool {
         let per_record = self.cluster.rates.per_record;
         if per_record.is_zero() {
@@ -185,16 +185,16 @@ impl Link<'_> {
             return false;
         }
         let part = (100 / per_record.as_millis().max(1)).max(1) as usize;
-        // A batch that is repeated is repeated whole.
+        // A repeated batch is repeated as a whole.
         let part = part.max(self.producer().again.unwrap_or(0)).min(self.producer().in_flight.len());
         let later = self.producer().in_flight.split_off(part);
         self.transmit();
         self.producer().in_flight.extend(later);
         self.take(per_record * part as u32);
-        self.trouble().is_none() && !self.producer().in_flight.is_empty()
+        self.blocking_error().is_none() && !self.producer().in_flight.is_empty()
     }
 
-    /// Hands what was taken to the brokers, batch by batch.
+    /// Sends the queued records to the brokers, batch by batch.
     pub(super) fn transmit(&mut self) {
         while let Some(&(log, ..)) = self.producer().in_flight.front() {
             let same = match self.producer().again.take() {
@@ -206,7 +206,7 @@ impl Link<'_> {
             };
             let batch: Vec<_> = self.producer().in_flight.drain(..same).collect();
             if !self.send_batch(log, &batch) && (self.producer().again.is_some() || self.cluster.random.once_in(2)) {
-                // The rest stays where it is until the abort.
+                // The rest stays queued until the abort.
                 return;
             }
             if self.producer().fatal.is_some() {
@@ -219,12 +219,12 @@ impl Link<'_> {
         let refused = |record: &Record| match record.poison {
             Poison::Whole | Poison::Key | Poison::Everywhere | Poison::Instance => true,
             Poison::Broker => log != DEAD_LETTER,
-            Poison::Nobody | Poison::Producer => false,
+            Poison::None | Poison::Producer => false,
         };
         if batch.iter().any(|(_, record, _)| refused(record)) {
             self.cluster.broker.coverage.neighbours += batch.len() as u64 - 1;
             let (id, epoch) = (self.client.id, self.epoch());
-            self.cluster.broker.count_anew(id, epoch);
+            self.cluster.broker.forget_batches(id, epoch);
             self.fail(batch, |tag| (tag, Failure::Refused(ClientError::new("invalid record"))));
             return false;
         }
@@ -245,7 +245,7 @@ impl Link<'_> {
             }
         }
         let rate = self.cluster.rates.batch_lost;
-        let lost = self.cluster.strikes(rate);
+        let lost = self.cluster.fault_occurs(rate);
         if !(lost && self.cluster.random.once_in(2)) {
             for &(_, record, _) in batch {
                 if !self.cluster.exactly_once {
@@ -262,16 +262,16 @@ impl Link<'_> {
         }
         if lost {
             self.cluster.broker.coverage.batches_unknown += 1;
-            // A record's own time may be over before anything breaks.
+            // A record may time out before the connection breaks.
             let broke = self.cluster.random.once_in(2);
             self.producer().tainted |= broke;
-            self.cluster.broker.count_anew(id, epoch);
+            self.cluster.broker.forget_batches(id, epoch);
             self.fail(batch, |tag| (tag, Failure::Unknown(ClientError::new("not answered"))));
             return false;
         }
         self.cluster.broker.remember(id, epoch, log, first, count);
         let rate = self.cluster.rates.stored_and_repeated;
-        if self.cluster.strikes_later(rate) {
+        if self.cluster.later_fault_occurs(rate) {
             let producer = self.producer();
             batch.iter().rev().for_each(|record| producer.in_flight.push_front(*record));
             producer.again = Some(batch.len());
@@ -295,7 +295,7 @@ impl Link<'_> {
 
     fn fate(&mut self) -> Fate {
         let rate = self.cluster.rates.disconnect;
-        if !self.cluster.strikes(rate) {
+        if !self.cluster.fault_occurs(rate) {
             return Fate::Answered;
         }
         self.producer().tainted = true;
@@ -310,11 +310,11 @@ impl Link<'_> {
     /// EndTxn.
     pub(super) fn end(&mut self, commit: bool) -> Result<(), TransactionError> {
         if !self.producer().added {
-            // librdkafka does not ask for what the coordinator does not know of.
+            // librdkafka sends no EndTxn for a transaction that the coordinator does not know.
             return Ok(());
         }
         if self.transactions_away() {
-            return Err(self.timed_out(CALL));
+            return Err(self.timed_out(CALL_TIMEOUT));
         }
         let (id, epoch) = (self.client.id, self.epoch());
         let serial = self.cluster.broker.serial(id);
@@ -325,7 +325,7 @@ impl Link<'_> {
         }
         if matches!(fate, Fate::Lost | Fate::Late) {
             self.cut_for_a_while();
-            return Err(self.timed_out(CALL));
+            return Err(self.timed_out(CALL_TIMEOUT));
         }
         let (now, cluster) = (self.cluster.now, &mut *self.cluster);
         let ended = cluster.broker.end(id, epoch, commit, now, &mut cluster.random);
@@ -333,13 +333,13 @@ impl Link<'_> {
             Err(refusal) => Err(self.refused(refusal)),
             Ok(()) if matches!(fate, Fate::AnswerLost) => {
                 self.cut_for_a_while();
-                Err(self.timed_out(CALL))
+                Err(self.timed_out(CALL_TIMEOUT))
             }
             Ok(()) => Ok(()),
         }
     }
 
-    /// Now and then a broken connection stays broken for longer than anybody waits.
+    /// Sometimes keeps a broken connection broken for longer than any timeout.
     fn cut_for_a_while(&mut self) {
         if self.cluster.random.once_in(2) {
             let until = self.cluster.now + self.cluster.random.millis(1_000, 25_000);

@@ -1,4 +1,4 @@
-//! Mistakes that are planted on purpose, between the machine and the model of Kafka. A checker that misses one of them proves
+//! Mistakes planted on purpose between the machine and the model of Kafka. A checker that misses one of them proves
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -15,16 +15,16 @@ use super::link::{Link, Offsets};
 use super::run::{self, Broken};
 use super::source::Record;
 
-/// The most seeds that a planted mistake may take to be found.
+/// Maximum number of seeds until a planted mistake is found.
 const SEEDS: u64 = 20_000;
 
-/// The seeds that are run in any case, to see which other invariants find it.
+/// Number of seeds that always run, to see which other invariants find the mistake.
 const SURVEY: u64 = 300;
 
-/// It is not enough that nothing comes to rest or that something panics.
+/// Failures that do not prove that the checker found the mistake: the run did not end, or the core panicked.
 const WEAK: [&str; 3] = ["silent", "endless", "panicked"];
 
-/// A mistake.
+/// A planted mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plant {
     /// The metadata says that nothing is completed beyond the offset.
@@ -35,17 +35,17 @@ pub enum Plant {
     ReadUncommitted,
     /// The decisions about a revoked partition are kept.
     NoPurgeOnRevoke,
-    /// A record that the producer does not take counts as sent.
+    /// A record that the producer refuses counts as sent.
     IgnoredSendError,
-    /// Offsets are committed beside the transaction.
+    /// Offsets are committed outside the transaction.
     OffsetsOutsideTransaction,
     /// The committed offset is one too high.
     OffsetOffByOne,
-    /// Broken connections go unnoticed.
+    /// Broken connections do not taint the producer.
     NoTaint,
     /// Outputs count as arrived while they are on their way.
     CommitBeforeLanding,
-    /// Outputs that did not arrive are not reported.
+    /// Failed outputs are not reported.
     ForgottenFailures,
 }
 
@@ -163,7 +163,7 @@ impl Kafka<Record> for Planted<'_> {
 }
 
 impl Planted<'_> {
-    /// Commits as they are really made.
+    /// Returns the commits with the planted mistake.
     fn damaged(&self, commits: &[Commit]) -> Vec<Commit> {
         let again = |commit: &Commit, by: i64, runs: &OffsetRuns| {
             let tracker = Tracker::restore(commit.offset + by, runs);
@@ -199,8 +199,9 @@ fn finds(plant: Plant, exactly_once: bool) {
             break;
         }
     }
-    let (seed, why) = first.unwrap_or_else(|| panic!("{plant:?} was not found in {SEEDS} seeds, only {kinds:?}"));
-    println!("{plant:?}: found by seed {seed}: {why}\n    seeds by what they broke: {kinds:?}");
+    let (seed, why) =
+        first.unwrap_or_else(|| panic!("{plant:?} was not found in {SEEDS} seeds; failures of other kinds: {kinds:?}"));
+    println!("{plant:?}: found by seed {seed}: {why}\n    seeds by broken invariant: {kinds:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! An instance's rounds: carried through their transactions step by step, others take turns in between.
+//! The rounds of an instance. Each is delivered step by step; other instances run between two steps.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use watermaster_core::delivery::{AttemptOutcome, Event, FatalError, Kafka, Phase
 use watermaster_core::units::Time;
 
 use super::client::{Client, Cluster};
-use super::instance::{Instance, STEP, Turn};
+use super::instance::{Instance, STEP_WAIT, Turn};
 use super::planted::Planted;
 use super::trace::note;
 
-/// A round that takes longer serves the group.
-const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// A drain gives up after this.
-const DRAIN: Duration = Duration::from_secs(6);
+/// Duration after which a round polls the group.
+const GROUP_POLL_AFTER: Duration = Duration::from_secs(20);
+/// Duration after which a drain gives up.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(6);
 
 impl Instance {
     pub(super) fn has_work(&self) -> bool {
@@ -32,9 +32,9 @@ impl Instance {
     pub(super) fn step(&mut self, cluster: &mut Cluster) -> Result<Turn, FatalError> {
         let now = cluster.now;
         let began = self.in_round.unwrap_or(now);
-        if self.draining.is_some_and(|since| now.since(since) > DRAIN) {
+        if self.draining.is_some_and(|since| now.since(since) > DRAIN_TIMEOUT) {
             cluster.broker.coverage.drains_given_up += 1;
-            note(&self.client.name, || "gives up its round".to_owned());
+            note(&self.client.name, || "abandons its round".to_owned());
             self.abandon(cluster);
             self.client.leave(cluster);
             return Ok(Turn::Left);
@@ -54,19 +54,20 @@ impl Instance {
             }
             Step::PollGroup => {
                 self.serve_group(cluster)?;
-                STEP
+                STEP_WAIT
             }
-            Step::Backoff => STEP,
+            Step::Backoff => STEP_WAIT,
             Step::Again => Duration::ZERO,
         };
-        // A rebalance must not meet an open transaction.
-        if now.since(began) > KEEP_ALIVE && !self.client.producer.open {
+        // No poll while a transaction is open: a rebalance must not happen during one.
+        if now.since(began) > GROUP_POLL_AFTER && !self.client.producer.open {
             self.serve_group(cluster)?;
         }
         Ok(Turn::Sleep(wait))
     }
 
-    /// What a round leaves open is aborted, or left to the next producer of this id, or to the coordinator's clock.
+    /// Ends a round that is given up. Its transaction is aborted here, by the next producer of this id, or by the
+    /// coordinator's timeout.
     pub(super) fn abandon(&mut self, cluster: &mut Cluster) {
         let mut link = Planted::new(&mut self.client, cluster);
         if link.in_transaction() && !link.0.client.producer.committing && link.0.cluster.random.once_in(2) {
@@ -84,10 +85,11 @@ impl Instance {
             cluster.broker.checker.round_ended(&self.round);
         }
         self.round = Round::default();
-        (self.in_round, self.last_round, self.held_back) = (None, began, false);
+        (self.in_round, self.last_round, self.reading_paused) = (None, began, false);
     }
 
-    /// The machine's central claim, wherever nothing is under way.
+    /// Checks the machine's central claim ([`local_view`](super::checker::Checker::local_view)) where no transaction is
+    /// pending.
     fn check_view(&mut self, cluster: &mut Cluster) {
         for partition in self.assigned_numbers() {
             let ours = cluster.broker.group.is_owner(self.client.member, partition);
@@ -100,11 +102,11 @@ impl Instance {
 
     pub(super) fn count_events(&mut self, cluster: &mut Cluster) {
         let Client { id, serial, .. } = self.client;
-        for told in self.machine.take_events() {
-            note(&self.client.name, || format!("{told:?}"));
+        for event in self.machine.take_events() {
+            note(&self.client.name, || format!("{event:?}"));
             let applied = cluster.broker.was_committed(id, serial);
             let coverage = &mut cluster.broker.coverage;
-            match told {
+            match event {
                 Event::AttemptEnded { outcome: AttemptOutcome::Unknown, .. } if applied => {
                     coverage.unknown_applied += 1
                 }

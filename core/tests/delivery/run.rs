@@ -1,4 +1,4 @@
-//! Runs seeds.
+//! Runs of seeds.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::planted::Plant;
 use super::trace;
 use super::world::World;
 
-/// What does not hold, in words.
+/// A description of the broken invariant.
 #[derive(Debug)]
 pub struct Broken(pub String);
 
@@ -20,12 +20,12 @@ pub fn run(seed: u64, exactly_once: bool, plant: Option<Plant>) -> Result<Covera
         Ok(ended) => ended.map_err(Broken),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            Err(Broken(format!("panicked: {}", text.unwrap_or("without a word"))))
+            Err(Broken(format!("panicked: {}", text.unwrap_or("without a message"))))
         }
     }
 }
 
-/// Runs one seed, and says what happened if something does not hold.
+/// Runs one seed. If an invariant breaks, runs it again with a trace and panics with its last events.
 pub fn check(seed: u64, exactly_once: bool) -> Coverage {
     match run(seed, exactly_once, None) {
         Ok(coverage) => coverage,
@@ -34,11 +34,11 @@ pub fn check(seed: u64, exactly_once: bool) -> Coverage {
             let again = run(seed, exactly_once, None);
             let lines = trace::stop().join("\n");
             let Err(Broken(why)) = again else {
-                panic!("seed {seed} broke once and not again: it is not deterministic")
+                panic!("seed {seed} failed once and passed when run again: the simulation is not deterministic")
             };
             panic!(
-                "{lines}\n\nseed {seed} (exactly once: {exactly_once}): {why}\n\nagain: WATERMASTER_SIM_SEED={seed} cargo test -p watermaster-core \
-                 --test delivery\n"
+                "{lines}\n\nseed {seed} (exactly once: {exactly_once}): {why}\n\nagain: \
+                 WATERMASTER_SIM_SEED={seed} cargo test -p watermaster-core --test delivery\n"
             );
         }
     }

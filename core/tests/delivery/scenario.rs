@@ -1,4 +1,4 @@
-//! What a seed stands for.
+//! The scenario of a seed.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use super::sim::{self, START};
 use super::source::{PARTITIONS, Poison, Record, Source};
 use super::support::random::Random;
 
-/// How often calls fail, in ten thousand, and what librdkafka is configured to.
+/// Failure rates of calls, in ten thousandths, and the configuration of librdkafka.
 #[derive(Debug, Clone, Copy)]
 pub struct Rates {
     pub crash: u32,
     pub error: u32,
-    /// EndTxn meets a connection that breaks.
+    /// The connection breaks during EndTxn.
     pub disconnect: u32,
     pub batch_lost: u32,
-    /// A batch is stored, and its answer says that it is to be sent again (a leader that moves on, too few replicas).
+    /// A batch is stored, and its answer asks to send it again (the leader moves, or too few replicas).
     pub stored_and_repeated: u32,
-    /// Offsets wait behind what else is on its way.
+    /// Offsets wait behind other requests to the same broker.
     pub slow_offsets: u32,
     pub slow: u32,
-    /// How long the network takes for a record, in the quiet phase, too: a full round takes longer than a transaction may.
+    /// Network time per record, also in the quiet phase: a full round takes longer than `transaction.timeout.ms`.
     pub per_record: Duration,
-    /// Records in a batch, at most.
+    /// Maximum number of records in a batch.
     pub batch: u64,
-    /// Records in the send queue, at most.
+    /// Maximum number of records in the send queue.
     pub queue: u64,
 }
 
@@ -40,24 +40,25 @@ pub struct Scenario {
     pub session: Duration,
     pub sources: Vec<Source>,
     pub rates: Rates,
-    /// Milliseconds between two faults of the world.
-    pub strikes: u64,
-    /// Faults end then.
+    /// Mean milliseconds between two faults.
+    pub fault_interval: u64,
+    /// The time at which faults end.
     pub quiet_from: Time,
     pub small_map: bool,
 }
 
 impl Rates {
-    /// With faults that came to the model later: seeds without them stand for what they always stood for.
-    pub fn with_later_ones(self, random: &mut Random) -> Rates {
+    /// Adds the faults that the model gained later. They draw from a stream of their own, so that older seeds keep
+    /// their scenarios.
+    pub fn with_later_faults(self, random: &mut Random) -> Rates {
         if random.once_in(2) {
             return self;
         }
         Rates { stored_and_repeated: random.below(1_000) as u32, slow_offsets: random.below(300) as u32, ..self }
     }
 
-    /// A narrow network for one seed of eight. The seeds of the tests by name are none of these.
-    pub fn with_a_narrow_network(self, seed: u64, job: &Job) -> Rates {
+    /// Gives one seed of eight a slow network. The seeds named in `main.rs` are not among them.
+    pub fn with_a_slow_network(self, seed: u64, job: &Job) -> Rates {
         if seed % 8 != 5 || job.full < 10 {
             return self;
         }
@@ -113,7 +114,7 @@ impl Scenario {
             session: random.millis(2_000, 8_000),
             sources,
             rates,
-            strikes: if calm { 1_000_000 } else { random.one_of(&[1_500, 4_000, 10_000]) },
+            fault_interval: if calm { 1_000_000 } else { random.one_of(&[1_500, 4_000, 10_000]) },
             quiet_from: START + Duration::from_secs(seconds),
             small_map,
         }
@@ -131,7 +132,7 @@ fn source(random: &mut Random, partition: u32, records: u64, clients: u64, milli
         entries.push((!hole).then(|| record(random, partition, offset, clients, poisonous)));
         left -= u64::from(!hole);
     }
-    // Markers at the end.
+    // Transaction markers at the end.
     entries.extend((0..random.one_of(&[0, 0, 1, 2])).map(|_| None));
     let bursty = random.once_in(2);
     let mut arrivals: Vec<Time> = entries
@@ -144,7 +145,7 @@ fn source(random: &mut Random, partition: u32, records: u64, clients: u64, milli
 }
 
 fn record(random: &mut Random, partition: u32, offset: i64, clients: u64, poisonous: bool) -> Record {
-    // A flood of one, and now and then nobody known.
+    // Client 0 floods; rarely, the client is unknown.
     let client = if random.once_in(3) { 0 } else { random.below(clients) as u8 };
     let client = if random.once_in(60) { 7 } else { client };
     let poison = match random.below(if poisonous { 60 } else { u64::MAX }) {
@@ -154,12 +155,12 @@ fn record(random: &mut Random, partition: u32, offset: i64, clients: u64, poison
         5 => Poison::Whole,
         6 => Poison::Key,
         7 => Poison::Instance,
-        _ => Poison::Nobody,
+        _ => Poison::None,
     };
     Record { partition, offset, client, poison }
 }
 
-/// Mostly too small for what comes.
+/// Builds a policy with a capacity that is mostly below the demand.
 fn policy(random: &mut Random, records: u64, seconds: u64, small_map: bool) -> Policy {
     let cycle = random.millis(500, 4_000);
     let cycles = (seconds * 1_000) / cycle.as_millis() as u64 + 1;

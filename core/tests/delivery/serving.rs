@@ -1,4 +1,4 @@
-//! An instance in its group: partitions come and go.
+//! Polling the group: assigned and revoked partitions.
 
 use watermaster_core::delivery::{FatalError, Kafka};
 use watermaster_core::offset_map::{self, OffsetMap};
@@ -12,13 +12,13 @@ use super::source::PARTITIONS;
 use super::trace::note;
 
 impl Instance {
-    /// Serves what there is; records that come while a round is late are put aside.
+    /// Handles assignments and revocations; records that arrive while a round is late are deferred.
     pub(super) fn serve_group(&mut self, cluster: &mut Cluster) -> Result<(), FatalError> {
         while let Some(op) = self.client.next_op() {
             match op {
                 Op::Assign(_) => {}
                 Op::Revoke { partitions, lost } => {
-                    note(&self.client.name, || format!("gives back {partitions:#08b}, lost: {lost}"));
+                    note(&self.client.name, || format!("{partitions:#08b} are revoked, lost: {lost}"));
                     cluster.broker.coverage.lost_revokes += u64::from(lost);
                     cluster.broker.coverage.revoked_in_round += u64::from(self.in_round.is_some());
                     if cluster.has(Plant::NoPurgeOnRevoke) {
@@ -29,20 +29,20 @@ impl Instance {
             }
         }
         if self.client.unsettled != 0 {
-            self.settle(cluster)?;
+            self.resolve_positions(cluster)?;
         }
-        // What was fetched ahead comes all the same.
-        for _ in 0..if self.in_round.is_some() && !self.held_back { 3 } else { 0 } {
+        // Records that were fetched before the pause still arrive.
+        for _ in 0..if self.in_round.is_some() && !self.reading_paused { 3 } else { 0 } {
             let Some(record) = self.poll(cluster) else { break };
-            cluster.broker.coverage.put_aside += 1;
-            self.stash.push(record);
+            cluster.broker.coverage.deferred += 1;
+            self.deferred.push(record);
         }
-        self.held_back |= self.in_round.is_some() && !self.stash.is_empty();
+        self.reading_paused |= self.in_round.is_some() && !self.deferred.is_empty();
         Ok(())
     }
 
-    /// Finds out where the new partitions start.
-    fn settle(&mut self, cluster: &mut Cluster) -> Result<(), FatalError> {
+    /// Reads the committed offsets of new partitions and starts them there.
+    fn resolve_positions(&mut self, cluster: &mut Cluster) -> Result<(), FatalError> {
         let new = self.client.unsettled;
         let numbers: Vec<u32> = (0..PARTITIONS as u32).filter(|partition| new & 1 << partition != 0).collect();
         let answer = Planted::new(&mut self.client, cluster).committed(&numbers);
@@ -59,9 +59,10 @@ impl Instance {
             let end = source.end(cluster.now);
             note(&self.client.name, || format!("starts {partition} at {base}, {:?}", map.completed));
             self.throttle.handle_assigned(cluster.now, partition, base, &map, end);
-            let flying = self.client.producer.in_flight.iter().filter(|(_, record, _)| record.partition == partition);
-            let flying = flying.fold(0, |set, (_, record, _)| set | 1 << record.offset);
-            self.client.sent[partition as usize] = cluster.broker.checker.sent_by_next_owner(partition, flying);
+            let in_flight =
+                self.client.producer.in_flight.iter().filter(|(_, record, _)| record.partition == partition);
+            let in_flight = in_flight.fold(0, |set, (_, record, _)| set | 1 << record.offset);
+            self.client.sent[partition as usize] = cluster.broker.checker.sent_by_next_owner(partition, in_flight);
             self.positions[partition as usize] = base;
             self.assigned |= 1 << partition;
             self.paused &= !(1 << partition);
@@ -75,7 +76,7 @@ impl Instance {
                 self.held[slot.0 as usize] = None;
             }
             self.round.forget(partition);
-            self.stash.retain(|record| record.partition != partition);
+            self.deferred.retain(|record| record.partition != partition);
         }
         self.assigned &= !partitions;
     }

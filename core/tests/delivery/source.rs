@@ -1,34 +1,34 @@
-//! The logs that are read.
+//! The source partitions.
 
 use watermaster_core::delivery::Form;
 use watermaster_core::units::Time;
 
-/// The most source partitions.
+/// Maximum number of source partitions.
 pub const PARTITIONS: usize = 6;
 
-/// Who refuses a record.
+/// The part of the system that refuses a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Poison {
-    Nobody,
-    /// The producer does at once: too large for the target.
+    None,
+    /// The producer refuses it at once: too large for the target.
     Producer,
-    /// The target's broker does, and with it the whole batch.
+    /// The target's broker refuses it, together with its whole batch.
     Broker,
-    /// Both topics' brokers do; the dead-letter topic takes a stub.
+    /// The brokers of both topics refuse it; the dead-letter topic takes a stub.
     Whole,
-    /// As `Whole`, but the dead-letter topic takes only a stub without the key.
+    /// Like `Whole`, but the dead-letter topic takes only a stub without the key.
     Key,
-    /// Every broker does, a stub, too.
+    /// Every broker refuses it, and its stubs.
     Everywhere,
-    /// The instance does: it has too many headers, so that only a stub is ever sent.
+    /// The instance rejects it for too many headers, so that only a stub is ever sent.
     Instance,
 }
 
 impl Poison {
-    /// Whether the dead-letter topic refuses the record in this form.
+    /// Returns whether the dead-letter topic refuses the record in this form.
     pub fn is_refused_as(self, form: Form) -> bool {
         match self {
-            Poison::Nobody | Poison::Producer | Poison::Broker => false,
+            Poison::None | Poison::Producer | Poison::Broker => false,
             Poison::Whole | Poison::Instance => form == Form::Whole,
             Poison::Key => form != Form::KeylessStub,
             Poison::Everywhere => true,
@@ -36,7 +36,7 @@ impl Poison {
     }
 }
 
-/// A record; who it is is all it carries.
+/// A record, reduced to its identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record {
     pub partition: u32,
@@ -45,18 +45,18 @@ pub struct Record {
     pub poison: Poison,
 }
 
-/// A source partition. What is no record is a hole: compacted away, or a transaction's marker.
+/// A source partition. `None` is a hole: a compacted record or a transaction's marker.
 #[derive(Debug)]
 pub struct Source {
     pub start: i64,
     pub entries: Vec<Option<Record>>,
-    /// When each can be read, ascending.
+    /// The time at which each entry becomes readable, ascending.
     pub arrivals: Vec<Time>,
     pub arrived: usize,
 }
 
 impl Source {
-    /// The log's end now.
+    /// Returns the end of the log at `now`.
     pub fn end(&mut self, now: Time) -> i64 {
         while self.arrivals.get(self.arrived).is_some_and(|&at| at <= now) {
             self.arrived += 1;
@@ -64,7 +64,7 @@ impl Source {
         self.start + self.arrived as i64
     }
 
-    /// The log's end once everything has arrived.
+    /// Returns the end of the log once all entries have arrived.
     pub fn last_end(&self) -> i64 {
         self.start + self.entries.len() as i64
     }

@@ -1,4 +1,4 @@
-//! What happened, for people. Written down only when a failing seed is run again.
+//! A readable log of the last events. Recorded only when a failing seed is run again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use watermaster_core::units::Time;
 
 use super::sim::START;
 
-/// The lines that are kept.
+/// Number of lines that are kept.
 const LINES: usize = 60;
 
 thread_local! {
@@ -16,27 +16,27 @@ thread_local! {
     static KEPT: RefCell<VecDeque<String>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// Writes down what this thread does from now on.
+/// Starts the trace of this thread.
 pub fn start() {
     ON.set(true);
     KEPT.with_borrow_mut(VecDeque::clear);
 }
 
-/// The last lines; nothing is written down any more.
+/// Stops the trace and returns its last lines.
 pub fn stop() -> Vec<String> {
     ON.set(false);
     KEPT.with_borrow_mut(|kept| kept.drain(..).collect())
 }
 
-/// What follows happens now.
+/// Sets the time of the events that follow.
 pub fn at(now: Time) {
     NOW.set(now);
 }
 
-/// Something happened: to whom, and what.
-pub fn note<W: std::fmt::Display>(who: W, what: impl FnOnce() -> String) {
+/// Records an event of `subject`.
+pub fn note<W: std::fmt::Display>(subject: W, what: impl FnOnce() -> String) {
     if ON.get() {
-        let line = format!("{:>9.3} s  {who:<12} {}", NOW.get().since(START).as_secs_f64(), what());
+        let line = format!("{:>9.3} s  {subject:<12} {}", NOW.get().since(START).as_secs_f64(), what());
         KEPT.with_borrow_mut(|kept| {
             if kept.len() == LINES {
                 kept.pop_front();

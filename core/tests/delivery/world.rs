@@ -1,7 +1,7 @@
-//! The scheduler: who does something next, and what befalls whom.
+//! The scheduler: runs the next instance, broker event or fault.
 //!
-//! Every instance has two threads, its engine's and librdkafka's, which take turns by simulated time. What happens next is
-//! what is due first; how long each step takes is the seed's choice, and so is the order.
+//! Every instance has two threads, its engine's and librdkafka's, which take turns in simulated time. The event that is
+//! due first runs first; the seed chooses how long each step takes, and thereby the order.
 
 use std::time::Duration;
 
@@ -20,33 +20,33 @@ use super::sim::START;
 use super::support::random::Random;
 use super::trace::{self, note};
 
-/// After the last fault everything has to come to rest within this.
-const REST: Duration = Duration::from_secs(1_200);
-/// More turns than any seed needs.
-const TURNS: u32 = 400_000;
-/// How often it is looked whether everything rests.
-const LOOK: Duration = Duration::from_secs(1);
+/// Maximum time from the last fault until all records are delivered.
+const REST_TIMEOUT: Duration = Duration::from_secs(1_200);
+/// Maximum number of turns of a seed; no seed needs as many.
+const MAX_TURNS: u32 = 400_000;
+/// Interval between two checks whether all records are delivered.
+const REST_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A place for a process.
+/// A process that runs or will start.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) process: Option<Process>,
-    /// When the next one starts here.
+    /// The time at which the next process starts here.
     pub(super) restart: Time,
-    /// Its `transactional.id`.
+    /// The `transactional.id` of the process.
     pub(super) id: usize,
-    /// Another process took its place while it hung: it does not start again.
+    /// Set if another process replaced this one while it hung: it does not start again.
     pub(super) ghost: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) instance: Instance,
-    /// When its engine does something.
+    /// The time of the engine's next turn.
     engine: Time,
-    /// When librdkafka does something.
+    /// The time of librdkafka's next turn.
     background: Time,
-    /// Not before this does any of them.
+    /// The time before which neither of them runs.
     pub(super) paused: Time,
 }
 
@@ -56,9 +56,9 @@ pub struct World {
     pub(super) session: Duration,
     pub(super) seats: Vec<Seat>,
     started: u32,
-    pub(super) strikes: u64,
-    pub(super) next_strike: Time,
-    next_look: Time,
+    pub(super) fault_interval: u64,
+    pub(super) next_fault: Time,
+    next_check: Time,
     pub(super) quiet_from: Time,
 }
 
@@ -70,7 +70,7 @@ impl World {
         let group = Group::new(scenario.sources.len() as u32, scenario.session);
         let broker = Broker::new(scenario.sources, scenario.job.transaction_timeout, group, exactly_once);
         let mut later = Random::stream(seed, 1);
-        let rates = scenario.rates.with_later_ones(&mut later).with_a_narrow_network(seed, &scenario.job);
+        let rates = scenario.rates.with_later_faults(&mut later).with_a_slow_network(seed, &scenario.job);
         let cluster =
             Cluster { now: START, random, later, rates, quiet: false, plant, exactly_once, epochs: 0, broker };
         let mut world = World {
@@ -79,16 +79,16 @@ impl World {
             session: scenario.session,
             seats: Vec::new(),
             started: 0,
-            strikes: scenario.strikes,
-            next_strike: START,
-            next_look: scenario.quiet_from,
+            fault_interval: scenario.fault_interval,
+            next_fault: START,
+            next_check: scenario.quiet_from,
             quiet_from: scenario.quiet_from,
         };
         world.coverage().small_maps += u64::from(scenario.small_map);
         for _ in 0..scenario.instances {
             world.add_seat();
         }
-        world.strike_later();
+        world.schedule_fault();
         world
     }
 
@@ -96,24 +96,24 @@ impl World {
         &mut self.cluster.broker.coverage
     }
 
-    /// Runs to the end. What was counted, or what does not hold.
+    /// Runs to the end. Returns the counts, or the invariant that broke.
     pub fn run(mut self) -> Result<Coverage, String> {
-        for _ in 0..TURNS {
+        for _ in 0..MAX_TURNS {
             if let Some(broken) = self.cluster.broker.checker.broken.take() {
                 return Err(broken);
             }
-            if self.cluster.quiet && self.next_look <= self.cluster.now {
-                self.next_look = self.cluster.now + LOOK;
+            if self.cluster.quiet && self.next_check <= self.cluster.now {
+                self.next_check = self.cluster.now + REST_CHECK_INTERVAL;
                 if self.is_at_rest() {
                     return self.conclude();
                 }
-                if self.cluster.now > self.quiet_from + REST {
+                if self.cluster.now > self.quiet_from + REST_TIMEOUT {
                     return Err(self.restless());
                 }
             }
             self.advance();
         }
-        Err(format!("endless: {TURNS} turns; {}", self.restless()))
+        Err(format!("endless: {MAX_TURNS} turns; {}", self.restless()))
     }
 
     fn conclude(mut self) -> Result<Coverage, String> {
@@ -129,19 +129,19 @@ impl World {
 
     // ## Time
 
-    /// Does what is due next.
+    /// Runs the next event.
     fn advance(&mut self) {
         let broker = self.cluster.broker.next_event();
-        let strike = if self.cluster.quiet { Time::NEVER } else { self.next_strike.min(self.quiet_from) };
+        let fault = if self.cluster.quiet { Time::NEVER } else { self.next_fault.min(self.quiet_from) };
         let (seat, at) = self.next_seat();
-        let next = broker.min(strike).min(at).min(if self.cluster.quiet { self.next_look } else { Time::NEVER });
+        let next = broker.min(fault).min(at).min(if self.cluster.quiet { self.next_check } else { Time::NEVER });
         self.cluster.now = self.cluster.now.max(next);
         trace::at(self.cluster.now);
         if broker <= next {
             let Cluster { now, random, broker, .. } = &mut self.cluster;
             broker.run(*now, random);
-        } else if strike <= next {
-            self.strike();
+        } else if fault <= next {
+            self.inject_fault();
         } else if at <= next {
             self.seat_turn(seat);
         }
@@ -229,7 +229,7 @@ impl World {
         let name = format!("i{}(id {id})", self.started);
         note(&name, || "starts".to_owned());
         let mut job = self.job.clone();
-        // Somebody looked at why it stopped.
+        // An operator has read why the instance stopped.
         job.rules.discard_undeliverable |= self.cluster.quiet;
         let instance = Instance::new(Client::new(name, id, self.cluster.new_producer()), job, now);
         self.seats[seat].process = Some(Process { instance, engine: now, background: now, paused: Time::ZERO });
@@ -238,14 +238,14 @@ impl World {
 
     pub(super) fn dies(&mut self, seat: usize) {
         if let Some(process) = self.seats[seat].process.take() {
-            note(&process.instance.client.name, || "is dead".to_owned());
+            note(&process.instance.client.name, || "crashed".to_owned());
             let with_map = process.instance.holds_around_a_map(&self.cluster);
             self.coverage().crashes_with_map += u64::from(with_map);
         }
         self.restart(seat);
     }
 
-    /// Somebody starts a process here again: mostly soon, mostly by the same id.
+    /// Schedules a new process: mostly soon, mostly with the same id.
     fn restart(&mut self, seat: usize) {
         if self.seats[seat].ghost {
             return;
@@ -262,7 +262,7 @@ impl World {
 
     // ## Rest
 
-    /// No more faults; whoever was hit recovers.
+    /// Ends all faults; instances and brokers recover.
     pub(super) fn quiet(&mut self) {
         note("world", || "no more faults".to_owned());
         let now = self.cluster.now;
@@ -290,7 +290,7 @@ impl World {
         broker.is_quiet() && broker.sources.iter().enumerate().all(done) && self.seats.iter().all(idle)
     }
 
-    /// Why it is not at rest.
+    /// Describes the unfinished partitions and the busy instances.
     fn restless(&self) -> String {
         let broker = &self.cluster.broker;
         let partitions = broker.sources.iter().enumerate();
@@ -302,6 +302,6 @@ impl World {
         let busy: Vec<&str> =
             busy.map(|process| &process.instance).filter(|one| !one.is_idle()).map(|one| &*one.client.name).collect();
         let open = if broker.is_quiet() { "" } else { "; a transaction is open" };
-        format!("silent: no rest long after the last fault: {unfinished:?}; at work: {busy:?}{open}")
+        format!("silent: not done long after the last fault: {unfinished:?}; busy: {busy:?}{open}")
     }
 }

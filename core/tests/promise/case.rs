@@ -8,7 +8,7 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, ClientPolicy, Lending, Limit, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Weight};
 
-/// What every case of a class has.
+/// A class of cases; all of its policies have the property in its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     Ordinary,
@@ -30,7 +30,7 @@ impl Class {
         Class::ThousandClients,
     ];
 
-    /// Whether a policy is of this class.
+    /// Returns whether a policy is of this class.
     pub fn holds(self, policy: &Policy) -> bool {
         let weights = || policy.clients.iter().map(|client| client.weight);
         match self {
@@ -65,12 +65,12 @@ impl Class {
     }
 }
 
-/// The name of the n-th client.
+/// Returns the name of the n-th client.
 pub fn name(index: usize) -> String {
     format!("client-{index:04}")
 }
 
-/// A policy of a class: any modes, weights and bounds, no own limits.
+/// Generates policies of a class: any modes, weights and bounds, no client limits.
 pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
     let cycles =
         prop_oneof![Just(100_000_000_u64), Just(1_000_000_000), Just(10_000_000_000), 100_000_000_u64..3_000_000_000];
@@ -121,7 +121,7 @@ fn budgets() -> impl Strategy<Value = MapBudget> {
     ]
 }
 
-/// Own limits around a client's part of the capacity.
+/// Generates client limits near the client's part of the capacity.
 pub fn own_limits() -> impl Strategy<Value = Limit> {
     (1_u32..60, 1_u64..4_000, 1_u32..30).prop_map(|(rate, millis, burst)| Limit {
         rate: rate.try_into().unwrap(),
@@ -130,34 +130,34 @@ pub fn own_limits() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// What happens next.
+/// A step of a script.
 #[derive(Debug, Clone, Copy)]
 pub enum Step {
     /// A client sends to a partition.
     Send { client: usize, partition: usize, records: u32, bytes: u32 },
-    /// So many ids that were never seen send a record each.
+    /// `ids` new clients send a record each.
     Flood { ids: u32, partition: usize },
-    /// Records of nobody, or of somebody who is not allowed.
+    /// Anonymous records, or records of a client that is not allowed.
     Unknown { allowed: bool, partition: usize, records: u32 },
-    /// What was rejected lately is sent again.
+    /// Rejected records are sent again.
     Storm { partition: usize, records: u32 },
     /// Offsets without records.
     Hole { partition: usize, offsets: u32 },
     /// Time passes, in thousandths of a cycle.
     Wait { cycles: u32 },
-    /// Time jumps: nobody asks the throttle meanwhile.
+    /// Time passes without a call to the throttle.
     Stall { cycles: u32 },
     /// A round is committed.
     Commit,
-    /// The process ends after a commit, the next one begins later.
+    /// The process ends after a commit, the next one starts later.
     Restart { cycles: u32 },
-    /// One partition goes after a commit and comes back later.
+    /// A partition is revoked after a commit and assigned again later.
     Reassign { partition: usize, cycles: u32 },
     /// A partition was not fetched for a while.
     FetchGap { partition: usize },
 }
 
-/// A script for so many clients and partitions.
+/// Generates scripts for these numbers of clients and partitions.
 pub fn scripts(clients: usize, partitions: usize, longest: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(steps(clients, partitions), 1..longest)
 }

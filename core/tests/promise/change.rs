@@ -1,5 +1,5 @@
-//! Policies that change while records flow: nothing is lost, decided twice or overtaken, and no window holds more than
-//! the largest capacity in force in it.
+//! Policies that change while records flow: no record is lost, decided twice or overtaken, and no window holds more
+//! than the largest capacity in force in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ enum Step {
         cycles: u32,
     },
     Change(Box<Policy>),
-    /// A partition was not fetched for a while: so many more records are catching up.
+    /// A partition was not fetched for a while: `records` more records are catching up.
     FetchGap {
         partition: u32,
         records: i64,
@@ -46,7 +46,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
     changing(class).prop_flat_map(move |policy| {
         let budget = policy.map_budget;
         let change = changing(class).prop_map(move |other| {
-            // The maps that were written must fit on.
+            // The offset maps that were written must still fit.
             Step::Change(Box::new(Policy { map_budget: budget, ..other }))
         });
         let send = (0_usize..12, 0..PARTITIONS, prop_oneof![1_u32..8, 1_u32..80])
@@ -64,7 +64,7 @@ fn changing(class: Class) -> impl Strategy<Value = Policy> {
         policy.clients[0].limit = limit;
         policy.enforce = rare % 4 != 0;
         if rare < 80 {
-            // Full now and then.
+            // The map is sometimes full.
             policy.map_budget = MapBudget::Chars(chars);
         }
         if rare % 8 == 1 {
@@ -74,10 +74,10 @@ fn changing(class: Class) -> impl Strategy<Value = Policy> {
     })
 }
 
-/// A throttle whose policy changes, and what was in force when.
+/// A throttle with a changing policy, and the history of its policies.
 struct World {
     sim: Sim,
-    /// Each policy with the moment from which on it was in force.
+    /// Each policy with the time from which it was in force.
     history: Vec<(Time, Policy)>,
 }
 
@@ -86,7 +86,7 @@ impl World {
         match step {
             Step::Send { client, partition, records } => {
                 for n in 0..records {
-                    // What was in flight when it was paused still comes.
+                    // Records in flight at the pause still arrive.
                     if n < IN_FLIGHT || !self.sim.paused[partition as usize] {
                         self.sim.read(&name(client), partition);
                     }
@@ -105,27 +105,27 @@ impl World {
     }
 
     fn policy(&self) -> &Policy {
-        &self.history.last().expect("there is always one").1
+        &self.history.last().expect("the history is never empty").1
     }
 
     fn change(&mut self, policy: Policy) {
-        // So that it is clear which policy a decision was taken by.
+        // Separates the decisions of the two policies.
         self.sim.run_for(Duration::from_nanos(1));
         self.sim.throttle.handle_policy(self.sim.now, policy.clone());
         let granted: u64 = self.sim.throttle.clients().map(|client| client.grant.records).sum();
-        assert_eq!(granted, policy.capacity, "what is granted");
+        assert_eq!(granted, policy.capacity, "the grants add up to the capacity");
         for client in &policy.clients {
             assert!(self.sim.throttle.client(&client.name).is_some_and(|known| known.configured), "{}", client.name);
         }
         self.sim.act();
         let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
         if !policy.enforce {
-            assert_eq!(held, 0, "shadow mode holds nothing back");
+            assert_eq!(held, 0, "shadow mode delays no record");
         }
         self.history.push((self.sim.now, policy));
     }
 
-    /// The policies in force somewhere in (from, until].
+    /// Returns the policies in force at some time in (from, until].
     fn in_force(&self, from: Time, until: Time) -> impl Iterator<Item = &Policy> {
         let ends = self.history.iter().skip(1).map(|(at, _)| *at).chain([Time::NEVER]);
         let within = move |(begin, end): (Time, Time)| begin <= until && end > from;
@@ -136,9 +136,11 @@ impl World {
             .map(|((_, policy), _)| policy)
     }
 
-    /// The longest window that ends here and is as long as the shortest cycle in force in it.
+    /// Returns the length of the longest window that ends at `until` and is as long as the shortest cycle in force in
+    /// it.
     fn window(&self, until: Time) -> Duration {
-        let mut length = self.in_force(until, until).map(|policy| policy.cycle).min().expect("one is in force");
+        let mut length =
+            self.in_force(until, until).map(|policy| policy.cycle).min().expect("some policy is always in force");
         loop {
             let shortest = self.in_force(earlier(until, length), until).map(|policy| policy.cycle).min();
             match shortest.filter(|shortest| *shortest < length) {
@@ -156,13 +158,14 @@ impl World {
             if self.in_force(until, until).any(|policy| !policy.enforce) {
                 continue;
             }
-            let capacity = self.in_force(from, until).map(|policy| policy.capacity).max().expect("one is in force");
+            let capacity =
+                self.in_force(from, until).map(|policy| policy.capacity).max().expect("some policy is always in force");
             let first = times.partition_point(|at| *at <= from);
             assert!((last + 1 - first) as u64 <= capacity, "{} of {capacity} in a window", last + 1 - first);
         }
     }
 
-    fn nobody_is_overtaken(&self) {
+    fn no_record_is_overtaken(&self) {
         let mut turns: BTreeMap<(&str, u32), usize> = BTreeMap::new();
         for ((partition, offset), life) in &self.sim.lives {
             if matches!(life.fate, Fate::Admitted { .. }) {
@@ -172,15 +175,15 @@ impl World {
         }
     }
 
-    /// Everything is decided in the end, and counted once.
+    /// Checks that every record is decided in the end, and counted once.
     fn finish(&mut self) {
         let (records, policy) = (self.sim.lives.len() as u64, self.policy().clone());
         if records / policy.capacity < 150 {
-            let cycles = u32::try_from(records / policy.capacity + 3).expect("few");
+            let cycles = u32::try_from(records / policy.capacity + 3).expect("the number of cycles is small");
             let slowest = policy.clients.iter().filter_map(|client| client.limit).map(|limit| limit.per).max();
             self.sim.run_for(policy.cycle * cycles * 21 / 20 + slowest.unwrap_or_default() * records as u32);
             let held = self.sim.lives.values().filter(|life| life.fate == Fate::Held).count();
-            assert_eq!(held, 0, "everything is decided in the end");
+            assert_eq!(held, 0, "records are undecided in the end");
         }
         let (mut admitted, mut rejected) = (0, 0);
         let unregistered = self.sim.throttle.unregistered().0;
@@ -189,13 +192,13 @@ impl World {
             rejected += counts.rejected.total();
         }
         assert_eq!(admitted, self.sim.admissions().len() as u64, "admitted");
-        let turned_away = self.sim.lives.values().filter(|life| matches!(life.fate, Fate::Rejected(_))).count();
-        assert_eq!(rejected, turned_away as u64, "rejected");
+        let rejections = self.sim.lives.values().filter(|life| matches!(life.fate, Fate::Rejected(_))).count();
+        assert_eq!(rejected, rejections as u64, "rejected");
     }
 }
 
 fn earlier(time: Time, by: Duration) -> Time {
-    Time::from_nanos(time.as_nanos() - u64::try_from(by.as_nanos()).expect("a cycle"))
+    Time::from_nanos(time.as_nanos() - u64::try_from(by.as_nanos()).expect("a cycle fits in 64 bits of nanoseconds"))
 }
 
 fn run(case: Case) {
@@ -206,7 +209,7 @@ fn run(case: Case) {
     }
     world.finish();
     world.no_window_holds_too_much();
-    world.nobody_is_overtaken();
+    world.no_record_is_overtaken();
 }
 
 #[test]

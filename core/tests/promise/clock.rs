@@ -1,4 +1,4 @@
-//! A caller whose clock goes back, or who reads it once for many calls: the promise holds.
+//! A clock that goes back, or that is read once for many calls: the guarantee still holds.
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, prop_oneof};
@@ -11,21 +11,21 @@ use crate::case::{Class, name, policies};
 use crate::check;
 use crate::sim::START;
 
-/// A call, at a moment so many thousandths of a cycle before or after the last one.
+/// A call, with its time in thousandths of a cycle after (or before) the last one.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     thousandths: i32,
-    what: What,
+    kind: CallKind,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum CallKind {
     Records {
         client: usize,
         records: u32,
     },
     Act,
-    /// A partition comes: the shell looks at the clock again for it.
+    /// A partition is assigned: the engine reads the clock again for it.
     Assign,
     Timeout,
     Commit,
@@ -35,34 +35,34 @@ fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Call>)> {
     policies(class).prop_flat_map(|mut policy| {
         policy.map_budget = MapBudget::default();
         let clients = policy.clients.len().min(12);
-        let what = prop_oneof![
+        let kind = prop_oneof![
             6 => (0..clients, prop_oneof![1_u32..5, 1_u32..200])
-                .prop_map(|(client, records)| What::Records { client, records }),
-            3 => proptest::strategy::Just(What::Act),
-            1 => proptest::strategy::Just(What::Assign),
-            1 => proptest::strategy::Just(What::Timeout),
-            1 => proptest::strategy::Just(What::Commit),
+                .prop_map(|(client, records)| CallKind::Records { client, records }),
+            3 => proptest::strategy::Just(CallKind::Act),
+            1 => proptest::strategy::Just(CallKind::Assign),
+            1 => proptest::strategy::Just(CallKind::Timeout),
+            1 => proptest::strategy::Just(CallKind::Commit),
         ];
         let back = prop_oneof![5 => 0..300_i32, 2 => -300..0_i32, 1 => -3_000..3_000_i32];
-        let call = (back, what).prop_map(|(thousandths, what)| Call { thousandths, what });
+        let call = (back, kind).prop_map(|(thousandths, kind)| Call { thousandths, kind });
         vec(call, 1..60).prop_map(move |calls| (policy.clone(), calls))
     })
 }
 
-/// Whatever moments the calls name: admissions count at the latest moment that was named so far, and by these no window
-/// of a cycle holds more than the capacity.
-fn no_clock_admits_twice((policy, calls): (Policy, Vec<Call>)) {
+/// Checks calls with any times: admissions count at the latest time passed so far, and by these times no window of a
+/// cycle holds more than the capacity.
+fn clock_steps_keep_the_window((policy, calls): (Policy, Vec<Call>)) {
     let (capacity, cycle) = (policy.capacity, policy.cycle);
     let mut throttle = Throttle::new(policy, START);
     throttle.handle_assigned(START, 0, 0, &OffsetMap::default(), 0);
     let (mut now, mut latest, mut offset, mut partitions) = (START, START, 0, 1);
     let mut admitted: Vec<Time> = Vec::new();
-    for Call { thousandths, what } in calls {
+    for Call { thousandths, kind } in calls {
         let by = cycle * thousandths.unsigned_abs() / 1_000;
         now = if thousandths < 0 { now - by } else { now + by };
         latest = latest.max(now);
-        match what {
-            What::Records { client, records } => {
+        match kind {
+            CallKind::Records { client, records } => {
                 for _ in 0..records {
                     let sender = Sender::Client(&name(client));
                     let verdict = throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender });
@@ -70,17 +70,17 @@ fn no_clock_admits_twice((policy, calls): (Policy, Vec<Call>)) {
                     offset += 1;
                 }
             }
-            What::Act => {
+            CallKind::Act => {
                 while let Some(action) = throttle.poll_action(now) {
                     admitted.extend(matches!(action, Action::Admit { .. }).then_some(latest));
                 }
             }
-            What::Assign => {
+            CallKind::Assign => {
                 throttle.handle_assigned(now, partitions, 0, &OffsetMap::default(), 0);
                 partitions += 1;
             }
-            What::Timeout => throttle.handle_timeout(now),
-            What::Commit => {
+            CallKind::Timeout => throttle.handle_timeout(now),
+            CallKind::Commit => {
                 while let Some(action) = throttle.poll_action(now) {
                     admitted.extend(matches!(action, Action::Admit { .. }).then_some(latest));
                 }
@@ -99,6 +99,6 @@ fn no_clock_admits_twice((policy, calls): (Policy, Vec<Call>)) {
 }
 
 #[test]
-fn a_clock_that_goes_back_admits_no_record_twice() {
-    check("clock", cases, no_clock_admits_twice);
+fn a_clock_that_goes_back_keeps_the_window() {
+    check("clock", cases, clock_steps_keep_the_window);
 }

@@ -1,4 +1,4 @@
-//! Who goes first: a recalled lender, backlogged clients by weight, equals who are more than the capacity.
+//! The order of clients: a recalled lender, backlogged clients by weight, more equal clients than capacity.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use watermaster_core::units::Ratio;
 
 use crate::case::{Class, name, policies};
 use crate::pace::only_capacity;
-use crate::world::{Fate, Who, World};
+use crate::world::{Fate, Origin, World};
 use crate::{check, check_class};
 
 #[derive(Debug)]
 struct Recall {
     policy: Policy,
     competitors: usize,
-    /// Records of the lender before it lent.
+    /// Number of records of the lender before it lends.
     early: u32,
-    /// Thousandths of a cycle.
+    /// Additional idle time, in thousandths of a cycle.
     idle: u32,
     batch: usize,
 }
@@ -35,41 +35,42 @@ fn recalls(class: Class) -> impl Strategy<Value = Recall> {
     })
 }
 
-/// A lender (client 0) that was not served for three cycles in which others waited is recalled: between its record's
-/// arrival and its admission, each competitor is admitted at most once. (Three cycles, and a share of at least a
-/// record if it was ever served: then the virtual time has passed what it was served, and its record's turn is now.)
+/// Checks the recall for a lender (client 0) that sends nothing for three cycles in which others have a backlog:
+/// between the arrival of its next record and its admission, each competitor is admitted at most once. (Three cycles,
+/// and a share of at least one record if it was ever served, suffice for the virtual time to pass the lender's, so that
+/// its record is next.)
 fn lender_goes_first(case: Recall) {
     let Recall { policy, competitors, early, idle, batch } = case;
     let capacity = policy.capacity;
     let mut world = World::new(policy, 2, batch, 0);
     let share = world.throttle.client(&name(0)).unwrap().grant.default_share.floor();
     let early = if share == 0 { 0 } else { u64::from(early).min(share) };
-    (0..early).for_each(|_| world.append(1, Who::Client(0), 10));
+    (0..early).for_each(|_| world.append(1, Origin::Client(0), 10));
     world.run_until(world.later(1_000));
     assert_eq!(world.held_of(0), 0);
     for n in 0..capacity as usize * 5 + competitors * 3 + 150 {
-        world.append(0, Who::Client(1 + n % competitors), 10);
+        world.append(0, Origin::Client(1 + n % competitors), 10);
     }
     world.run_until(world.later(3_000 + idle));
     let before = world.decisions.len();
-    // More than one, if the others' backlog outlasts them.
+    // More than one record, if the backlog of the others outlasts them.
     let records = if share > 0 && capacity / share <= 20 { 3 } else { 1 };
-    (0..records).for_each(|_| world.append(1, Who::Client(0), 10));
+    (0..records).for_each(|_| world.append(1, Origin::Client(0), 10));
     let at = (1, early as usize);
     let last = (1, early as usize + records - 1);
     while !matches!(world.record(last.0, last.1).fate, Fate::Admitted) {
         world.run_until(world.later(20));
         assert!(world.throttle.backlog().0 > 0);
     }
-    let mut served: HashMap<Who, u32> = HashMap::new();
+    let mut served: HashMap<Origin, u32> = HashMap::new();
     for decision in world.decisions[before..].iter().take_while(|decision| decision.record != at) {
-        *served.entry(decision.who).or_default() += 1;
+        *served.entry(decision.origin).or_default() += 1;
     }
     assert!(served.values().all(|&records| records <= 1), "{served:?}");
-    // The weights of all others together are at most what is granted and what is theirs by default.
+    // The weights of all others together are at most the sum of their grants and their default shares.
     let turn = 2 * capacity * (records as u64 - 1) / share.max(1);
     let others = world.decisions[before..].iter().take_while(|decision| decision.record != last);
-    let others = others.filter(|decision| decision.who != Who::Client(0)).count() as u64;
+    let others = others.filter(|decision| decision.origin != Origin::Client(0)).count() as u64;
     assert!(others <= turn + 2 * competitors as u64, "{others} before its last record");
 }
 
@@ -78,19 +79,19 @@ fn a_recalled_lender_waits_at_most_one_record_of_each_competitor() {
     check("recall", recalls, lender_goes_first);
 }
 
-/// While all clients wait, grants are default shares, and any two get records in proportion to those: never further
-/// apart than one record of each (start-time fair queueing's bound).
+/// Checks that, while all clients have a backlog, grants are default shares, and any two clients are served in
+/// proportion to these: never further apart than one record of each (the bound of start-time fair queueing).
 fn shares_are_fair((policy, batch): (Policy, usize)) {
     const CYCLES: f64 = 2.0;
     let clients = policy.clients.len();
-    // Else the first one's records might all go at once.
+    // With a burst, all records of the first client might be admitted at once.
     let policy = Policy { burst: Ratio::ZERO, commit_interval: Duration::from_micros(1), ..policy };
     let mut world = World::new(policy, 1, batch, 0);
     let weights: Vec<f64> =
         (0..clients).map(|n| world.throttle.client(&name(n)).unwrap().grant.default_share.as_f64()).collect();
     for (client, weight) in weights.iter().enumerate() {
         let records = (weight * (CYCLES + 1.0)).ceil() as u32 + 3;
-        (0..records).for_each(|_| world.append(0, Who::Client(client), 10));
+        (0..records).for_each(|_| world.append(0, Origin::Client(client), 10));
     }
     world.read();
     let start = world.decisions.len();
@@ -102,7 +103,7 @@ fn shares_are_fair((policy, batch): (Policy, usize)) {
             break;
         }
         for decision in &world.decisions[counted..] {
-            if let Who::Client(client) = decision.who {
+            if let Origin::Client(client) = decision.origin {
                 served[client] += 1.0;
             }
         }
@@ -112,7 +113,7 @@ fn shares_are_fair((policy, batch): (Policy, usize)) {
         let least = normal().map(|(served, weight)| (served + 1.0) / weight).fold(f64::MAX, f64::min);
         assert!(most <= least * (1.0 + 1e-9), "{most} beside {least}: {served:?} for {weights:?}");
     }
-    assert!(counted > start, "somebody was served");
+    assert!(counted > start, "no client was served");
 }
 
 #[test]
@@ -141,8 +142,8 @@ fn equals(class: Class) -> impl Strategy<Value = Equals> {
     )
 }
 
-/// Ten equals with constant demand and a capacity of c: each gets a record in c of 10 cycles, one more or less.
-fn nobody_starves(case: Equals) {
+/// Checks ten equal clients with constant demand and a capacity of c: each gets a record in c of 10 cycles, ± 1.
+fn equals_take_turns(case: Equals) {
     let Equals { policy, capacity, order, offset } = case;
     let cycle = policy.cycle;
     let mut world = World::new(policy, 1, 1, 0);
@@ -151,7 +152,7 @@ fn nobody_starves(case: Equals) {
     while world.now < start + cycle * 10 {
         for &client in &order {
             if world.held_of(client) < 20 {
-                world.append(0, Who::Client(client), 10);
+                world.append(0, Origin::Client(client), 10);
             }
         }
         world.run_until(world.later(10));
@@ -159,7 +160,7 @@ fn nobody_starves(case: Equals) {
     let mut got = [[false; 10]; 10];
     for decision in world.decisions.iter().filter(|decision| decision.rejection.is_none() && decision.at >= start) {
         let number = (decision.at.since(start).as_nanos() / cycle.as_nanos()) as usize;
-        if let Who::Client(client) = decision.who
+        if let Origin::Client(client) = decision.origin
             && number < 10
         {
             got[client][number] = true;
@@ -170,8 +171,8 @@ fn nobody_starves(case: Equals) {
 }
 
 #[test]
-fn no_equal_starves() {
-    check_class("equals", Class::Ordinary, equals, nobody_starves);
-    check_class("equals", Class::NothingReserved, equals, nobody_starves);
-    check_class("equals", Class::AllReserved, equals, nobody_starves);
+fn no_client_starves_among_equals() {
+    check_class("equals", Class::Ordinary, equals, equals_take_turns);
+    check_class("equals", Class::NothingReserved, equals, equals_take_turns);
+    check_class("equals", Class::AllReserved, equals, equals_take_turns);
 }

@@ -1,4 +1,4 @@
-//! A client's own limit beside governor, on a clock of its own.
+//! A client's own limit compared with the crate governor.
 
 use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
@@ -11,9 +11,9 @@ use crate::case::{Class, Step, own_limits, policies, scripts};
 use crate::check;
 use crate::pace::only_capacity;
 use crate::sim::START;
-use crate::world::{Who, World};
+use crate::world::{Origin, World};
 
-/// Governor, asked in the order of decisions.
+/// Governor's limiter, asked in the order of decisions.
 struct Twin {
     clock: FakeRelativeClock,
     limiter: RateLimiter<
@@ -32,7 +32,7 @@ impl Twin {
         Twin { limiter: RateLimiter::direct_with_clock(quota, clock.clone()), clock, now: START }
     }
 
-    /// Whether a token is there at this moment, or when.
+    /// Takes a token at this time. Returns the time of the next token if there is none.
     fn take(&mut self, at: Time) -> Result<(), Time> {
         self.clock.advance(at.since(self.now));
         self.now = at;
@@ -44,25 +44,26 @@ fn scripted(class: Class) -> impl Strategy<Value = (Policy, Limit, Vec<Step>)> {
     (policies(class), own_limits()).prop_flat_map(|(mut policy, limit)| {
         policy.clients[0].limit = Some(limit);
         scripts(policy.clients.len(), 2, 60).prop_map(move |mut script| {
-            // A new process begins with full buckets.
+            // A new process starts with full buckets.
             script.retain(|step| !matches!(step, Step::Restart { .. }));
             (policy.clone(), limit, script)
         })
     })
 }
 
-/// Whoever is admitted has a token; who is rejected as `client_limit` has none; any other refusal takes none.
+/// Checks that an admitted record takes a token, a record rejected as `client_limit` finds none, and any other
+/// rejection takes none.
 fn agrees_with_governor((policy, limit, script): (Policy, Limit, Vec<Step>)) {
     let mut world = World::new(policy, 2, 3, 5);
     for step in script {
         world.step(step);
     }
     let mut twin = Twin::new(&limit);
-    for decision in world.decisions.iter().filter(|decision| decision.who == Who::Client(0)) {
+    for decision in world.decisions.iter().filter(|decision| decision.origin == Origin::Client(0)) {
         match decision.rejection {
             None => assert_eq!(twin.take(decision.at), Ok(()), "admitted at {:?}", decision.at),
             Some(rejection) if rejection.reason == Reason::ClientLimit => {
-                let until = twin.take(decision.at).expect_err("there is no token");
+                let until = twin.take(decision.at).expect_err("governor has no token either");
                 assert_eq!(until, decision.at + rejection.retry_after);
             }
             Some(_) => {}
@@ -71,11 +72,11 @@ fn agrees_with_governor((policy, limit, script): (Policy, Limit, Vec<Step>)) {
 }
 
 #[test]
-fn an_own_limit_is_governors() {
+fn a_client_limit_agrees_with_governor() {
     check("limit_reject", scripted, agrees_with_governor);
 }
 
-/// Shape mode, nothing but the limit in the way: each record goes at the moment at which governor has a token for it.
+/// Checks shape mode with only the limit in effect: each record is admitted when governor has a token for it.
 fn delays_as_governor((policy, limit, script): (Policy, Limit, Vec<Step>)) {
     let policy = Policy {
         mode: Mode::Shape,
@@ -91,7 +92,7 @@ fn delays_as_governor((policy, limit, script): (Policy, Limit, Vec<Step>)) {
         }
     }
     let mut twin = Twin::new(&limit);
-    for decision in world.decisions.iter().filter(|decision| decision.who == Who::Client(0)) {
+    for decision in world.decisions.iter().filter(|decision| decision.origin == Origin::Client(0)) {
         let read = world.record(decision.record.0, decision.record.1).read;
         let mut due = read.max(twin.now);
         while let Err(until) = twin.take(due) {
@@ -102,6 +103,6 @@ fn delays_as_governor((policy, limit, script): (Policy, Limit, Vec<Step>)) {
 }
 
 #[test]
-fn an_own_limit_delays_no_longer_than_governor() {
+fn a_client_limit_delays_exactly_as_governor() {
     check("limit_shape", scripted, delays_as_governor);
 }

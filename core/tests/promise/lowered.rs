@@ -1,4 +1,5 @@
-//! A capacity that is lowered and restored while records are delayed: service goes on, and equal clients stay equal.
+//! A capacity that is lowered and restored while records are delayed: records are still admitted, and equal clients
+//! stay equal.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::sim::{Fate, Sim, client};
 struct Case {
     policy: Policy,
     clients: usize,
-    /// Capacities and cycles that follow each other, each after so many thousandths of the longer cycle.
+    /// Successive capacities and cycles, each with the time after it in thousandths of the longer cycle.
     changes: Vec<(u64, Duration, u32)>,
 }
 
@@ -50,9 +51,9 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
     })
 }
 
-/// After each change a record is admitted within two of the longer cycles, and again within each two cycles. Once the
-/// last change is two cycles old, no client is more than two records ahead of another one.
-fn service_goes_on(case: Case) {
+/// Checks that after each change a record is admitted within two of the longer cycles. Once the last change is two
+/// cycles old, no client is more than two records ahead of another one.
+fn admissions_continue(case: Case) {
     let Case { mut policy, clients, changes } = case;
     let mut sim = Sim::new(policy.clone(), 1);
     for n in 0..clients * (700 / clients + 1) {
@@ -66,7 +67,7 @@ fn service_goes_on(case: Case) {
         sim.throttle.handle_policy(sim.now, policy.clone());
         let changed = sim.now;
         sim.run_for(longer * 2 + slice_width(longer) * 2);
-        assert!(admitted_since(&sim, changed) > 0, "nothing is admitted for two cycles at {capacity} in {next:?}");
+        assert!(admitted_since(&sim, changed) > 0, "no record is admitted for two cycles at {capacity} in {next:?}");
         sim.run_for(longer * after / 1_000);
         cycle = next;
     }
@@ -79,7 +80,7 @@ fn service_goes_on(case: Case) {
         sim.lives.values().filter(life).count()
     };
     let counts: Vec<usize> = (0..clients).map(since).collect();
-    assert!(sim.throttle.backlog().0 > 0, "all clients have a backlog until the end");
+    assert!(sim.throttle.backlog().0 > 0, "the backlog is empty before the end");
     let (most, least) = (counts.iter().max().unwrap(), counts.iter().min().unwrap());
     assert!(most - least <= 2, "{counts:?} at {} in {cycle:?}", policy.capacity);
     assert!(counts.iter().sum::<usize>() > 0, "{counts:?}");
@@ -90,6 +91,6 @@ fn admitted_since(sim: &Sim, moment: Time) -> usize {
 }
 
 #[test]
-fn a_changed_capacity_stops_no_service_and_starves_no_client() {
-    check("lowered", cases, service_goes_on);
+fn a_changed_capacity_stops_no_admissions_and_starves_no_client() {
+    check("lowered", cases, admissions_continue);
 }

@@ -1,8 +1,8 @@
-//! What the throttle promises, whatever comes: laws over random policies and random scripts, in simulated time.
+//! The throttle's guarantees as laws over random policies and random scripts, in simulated time.
 //!
 //! - `case.rs`: random policies and scripts, by [`case::Class`]
 //! - `world.rs`: the logs, the engine's part and the laws that hold at every step
-//! - one file for each law that needs a world of its own
+//! - one file for each law that needs another world
 
 mod case;
 mod change;
@@ -29,7 +29,7 @@ use case::Class;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-/// Cases of each law in each class, for the test that counts them.
+/// Number of cases of each law in each class.
 const CASES: [(&str, u32); 16] = [
     ("scripts", 1_800),
     ("tight", 400),
@@ -63,7 +63,7 @@ fn check_class<S: Strategy<Value: Debug>>(
     cases: impl Fn(Class) -> S,
     holds: impl Fn(S::Value),
 ) {
-    let (_, count) = CASES.iter().find(|(name, _)| *name == law).expect("every law has its number of cases");
+    let (_, count) = CASES.iter().find(|(name, _)| *name == law).expect("every law has an entry in CASES");
     let regressions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promise/proptest-regressions.txt");
     let config = Config {
         cases: std::env::var("PROMISE_CASES").map_or(*count, |text| text.parse().unwrap()),
@@ -81,10 +81,10 @@ fn check_class<S: Strategy<Value: Debug>>(
     }
 }
 
-/// Every class is one in so many of all cases, by construction: each law runs equally many of each.
+/// Each law runs the same number of cases of each class, so the number of classes bounds the part of each.
 #[test]
 fn there_are_enough_cases_and_enough_of_each_class() {
     let total: u32 = CASES.iter().map(|(_, cases)| cases * Class::ALL.len() as u32).sum();
     assert!(total >= 10_000, "{total}");
-    assert!(Class::ALL.len() <= 10, "each class is at least a tenth");
+    assert!(Class::ALL.len() <= 10, "each class is at least a tenth of all cases");
 }

@@ -1,4 +1,4 @@
-//! Shape mode: ids that come out of nowhere never delay a configured client that stays within its share.
+//! Shape mode: new ids never delay a configured client that stays within its share.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::case::{Class, name, policies};
 use crate::check;
 use crate::sim::{Fate, Sim};
 
-/// What strangers do next, in thousandths of a cycle.
+/// A step of the unlisted clients ("strangers"). Times are in thousandths of a cycle.
 #[derive(Debug, Clone, Copy)]
 enum Strangers {
-    /// Ids that are used once, at a constant rate: so many records in a cycle.
+    /// Ids that are used once, at a constant rate of `per_cycle` records.
     Once { per_cycle: u32, cycles: u32 },
     /// A burst of ids that are used once.
     Burst { records: u32, then: u32 },
-    /// Ids that were used before come back all at once.
+    /// Used ids return all at once.
     Return { ids: u32, each: u32, then: u32 },
-    /// Nothing.
+    /// No records.
     Quiet { then: u32 },
 }
 
@@ -31,7 +31,7 @@ enum Strangers {
 struct Case {
     policy: Policy,
     script: Vec<Strangers>,
-    /// How the configured clients send: so many records at a time.
+    /// Number of records that a configured client sends at a time.
     at_once: Vec<u64>,
 }
 
@@ -70,14 +70,14 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 /// A configured client that sends as fast as its share allows, some records at a time.
 struct Modest {
     name: String,
-    /// The default share beside as many strangers as there may be, in whole records.
+    /// The default share beside the maximum number of strangers, in whole records.
     share: u64,
     at_once: u64,
     sent: VecDeque<Time>,
 }
 
 impl Modest {
-    /// When the next records may be sent: all of them together exceed the share in no window of a cycle.
+    /// Returns the time at which the next records may be sent without exceeding the share in any window of a cycle.
     fn next(&self, cycle: Duration) -> Option<Time> {
         let at_once = self.at_once.min(self.share);
         if at_once == 0 {
@@ -156,10 +156,10 @@ impl World {
     }
 }
 
-/// Each record of a configured client that sends no more than its share is admitted within a cycle. A client that sends
-/// all of its share at one moment, after it lent it, waits a little longer for the last record: the window counts up
-/// to a slice too much, its share comes back with an early allocation (one in a hundredth of a cycle), and each other
-/// client in the queue has one record that is served before.
+/// Checks that each record of a configured client within its share is admitted within a cycle. A client that sends its
+/// whole share at once after lending it waits a little longer for the last record: the window counts up to a slice too
+/// much, the share is recalled by an early allocation (one in a hundredth of a cycle), and each other backlogged client
+/// has one record that is served first.
 fn the_modest_are_served(case: Case) {
     let Case { policy, script, at_once } = case;
     let (cycle, capacity, clients) = (policy.cycle, policy.capacity, policy.clients.len());

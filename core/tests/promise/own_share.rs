@@ -1,4 +1,4 @@
-//! Reject mode: a client that stays within its default share is never rejected for what others borrowed or used.
+//! Reject mode: a client within its default share is never rejected because others borrow or use too much.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::check;
 use crate::sim::{self, Fate, Sim};
 use crate::support::random::Random;
 
-/// What happens next.
+/// A step of the script.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Time passes, in thousandths of a cycle.
     Wait(u32),
-    /// Time passes until the oldest of the client's records is exactly a cycle old.
+    /// Time passes until the client's oldest record is exactly one cycle old.
     WaitForTheOldest,
-    /// The client sends up to this many records, as far as its share allows.
+    /// The client sends up to this many records, within its share.
     Own(u32),
     /// Another client sends this many.
     Other { client: usize, records: u32 },
@@ -36,6 +36,7 @@ struct Case {
 
 fn cases(class: Class) -> impl Strategy<Value = Case> {
     policies(class).prop_flat_map(|mut policy| {
+        let other = |(client, records)| Step::Other { client, records };
         policy.mode = Mode::Reject;
         (policy.queue_capacity, policy.queue_bytes, policy.map_budget) = (1 << 40, 1 << 40, MapBudget::default());
         let clients = policy.clients.len();
@@ -43,13 +44,13 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
             3 => prop_oneof![1_u32..20, 1_u32..400, 1_u32..1_500].prop_map(Step::Wait),
             3 => Just(Step::WaitForTheOldest),
             6 => prop_oneof![Just(1_u32), 1_u32..40, Just(5_000)].prop_map(Step::Own),
-            3 => (1..clients, prop_oneof![1_u32..10, 1_u32..400]).prop_map(|(client, records)| Step::Other { client, records }),
+            3 => (1..clients, prop_oneof![1_u32..10, 1_u32..400]).prop_map(other),
         ];
         vec(step, 1..60).prop_map(move |script| Case { policy: policy.clone(), script })
     })
 }
 
-/// The moments of the client's records in the last cycle.
+/// The times of the client's records in the last cycle.
 struct Sent(VecDeque<Time>);
 
 impl Sent {
@@ -61,8 +62,8 @@ impl Sent {
     }
 }
 
-/// Client 0 sends no more than its default share in any window of a cycle: no record of it is `over_allocation`, and
-/// one that is refused all the same finds the service's window full.
+/// Checks client 0, which sends no more than its default share in any window of a cycle: none of its records is
+/// rejected as `over_allocation`, and if one is rejected, the window of the service is full.
 fn within_its_share_is_never_over_allocation(case: Case) {
     let Case { policy, script } = case;
     let (cycle, capacity) = (policy.cycle, policy.capacity);
@@ -95,7 +96,7 @@ fn within_its_share_is_never_over_allocation(case: Case) {
                             let (held, _) = sim.throttle.window_admitted(sim.now);
                             assert!(held >= capacity, "{held} of {capacity} in the window");
                         }
-                        Fate::Held => panic!("nothing is catching up"),
+                        Fate::Held => panic!("no record is catching up, but one is delayed"),
                     }
                 }
             }
@@ -108,7 +109,7 @@ fn a_client_within_its_share_is_never_over_allocation() {
     check("own_share", cases, within_its_share_is_never_over_allocation);
 }
 
-/// What a lender feels beside a flood, by how much of its share it sends and what it reserves: the parts of its records
+/// Measures a lender beside a flood, by the used part of its share and its reservation: the fractions of its records
 /// that are rejected as `over_allocation` while it is within its share, and as `capacity_in_use`.
 fn refused_beside_a_flood(load: f64, reservation: u32, lending: Lending, seed: u64) -> (f64, f64) {
     const CAPACITY: u64 = 200;
@@ -120,7 +121,7 @@ fn refused_beside_a_flood(load: f64, reservation: u32, lending: Lending, seed: u
     policy.clients = (0..4).map(|n| sim::client(&name(n), 1.0, None)).collect();
     let mut sim = Sim::new(policy, 1);
     let share = CAPACITY as f64 / 4.0;
-    // The lender, two that send all of their shares, and a flood of eight shares; each at random moments.
+    // The lender, two clients that send all of their shares, and a flood of eight shares; each at random times.
     let rates = [load * share, share, share, 8.0 * share];
     let mut random = Random::stream(seed, 0);
     // The time from one record to the next, by the inverse of the exponential distribution.
@@ -150,7 +151,7 @@ fn refused_beside_a_flood(load: f64, reservation: u32, lending: Lending, seed: u
     (f64::from(over) / f64::from(records), f64::from(in_use) / f64::from(records))
 }
 
-/// The rows of the table: the reservation in millionths and as written, and the percentages at each load.
+/// The rows of the table: the reservation in millionths and as printed, and the percentages at each load.
 const FIGURES: [(u32, &str, [f64; 3]); 4] = [
     (0, "0", [7.2, 6.9, 6.2]),
     (100_000, "0.1", [6.2, 6.9, 6.2]),
@@ -158,13 +159,13 @@ const FIGURES: [(u32, &str, [f64; 3]); 4] = [
     (1_000_000, "1", [0.0, 0.0, 0.0]),
 ];
 
-/// The table of docs/algorithm.md.
+/// Compares the table of docs/algorithm.md with the measurement.
 #[test]
-fn what_a_lender_pays_for_lending_is_documented() {
+fn rejections_of_a_lender_are_as_documented() {
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/algorithm.md")).unwrap();
     for (reservation, shown, figures) in FIGURES {
         let row = figures.iter().fold(format!("| {shown} |"), |row, figure| format!("{row} {figure:.1} % |"));
-        assert!(document.contains(&row), "docs/algorithm.md does not say: {row}");
+        assert!(document.contains(&row), "docs/algorithm.md lacks the row {row}");
         for (load, figure) in [0.1, 0.4, 0.7].into_iter().zip(figures) {
             let (over, in_use) = refused_beside_a_flood(load, reservation, Lending::Proportional, 7);
             println!("reservation {shown}, load {load}: {:.1} % capacity_in_use", in_use * 100.0);

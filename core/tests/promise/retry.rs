@@ -1,4 +1,4 @@
-//! Reject mode: what a rejection says about when to come back is true.
+//! Reject mode: the `retry_after` of a rejection is right.
 
 use proptest::prelude::Strategy;
 use watermaster_core::policy::{Mode, Policy};
@@ -6,13 +6,13 @@ use watermaster_core::reason::Reason;
 
 use crate::case::{Class, Step, own_limits, policies, scripts};
 use crate::check;
-use crate::world::{Who, World};
+use crate::world::{Origin, World};
 
 #[derive(Debug)]
 struct Case {
     policy: Policy,
     script: Vec<Step>,
-    /// Which of the rejections is tried again.
+    /// The index of the rejection that is retried.
     which: usize,
 }
 
@@ -28,7 +28,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
     })
 }
 
-/// A script on two partitions; the third is never sent to.
+/// Runs the script on two of three partitions; the third stays empty.
 fn run(case: &Case, stop_after: usize) -> World {
     let mut world = World::new(case.policy.clone(), 3, 1, 0);
     world.stop_after = stop_after;
@@ -43,9 +43,9 @@ fn run(case: &Case, stop_after: usize) -> World {
     world
 }
 
-/// A record that was rejected comes again when it was told to, and nobody else does: it is admitted, unless a cycle has
-/// ended or an early allocation took from its grant since, or somebody who catches up was before it.
-fn comes_back_in_time(case: Case) {
+/// Checks that a rejected record which is sent again after `retry_after`, with no other record in between, is admitted,
+/// unless a cycle has ended, an early allocation has reduced its grant, or a record that catches up is before it.
+fn retry_is_admitted(case: Case) {
     let all = run(&case, usize::MAX).decisions;
     let temporary = |reason| matches!(reason, Reason::OverAllocation | Reason::CapacityInUse | Reason::ClientLimit);
     let rejected: Vec<usize> = (0..all.len())
@@ -54,7 +54,9 @@ fn comes_back_in_time(case: Case) {
     let Some(&index) = rejected.get(case.which % rejected.len().max(1)) else { return };
     let mut world = run(&case, index + 1);
     let decision = *world.decisions.last().unwrap();
-    let (Who::Client(client), Some(rejection)) = (decision.who, decision.rejection) else { panic!("{decision:?}") };
+    let (Origin::Client(client), Some(rejection)) = (decision.origin, decision.rejection) else {
+        panic!("{decision:?}")
+    };
     assert!(!rejection.retry_after.is_zero(), "{rejection:?}");
     if world.throttle.backlog().0 > 0 || world.now != decision.at {
         return;
@@ -70,13 +72,13 @@ fn comes_back_in_time(case: Case) {
         return;
     }
     world.stop_after = usize::MAX;
-    world.append(2, decision.who, 1);
+    world.append(2, decision.origin, 1);
     world.read_only(2);
     let again = world.decisions.last().unwrap();
     assert_eq!((again.record, again.rejection), ((2, 0), None), "after {rejection:?}");
 }
 
 #[test]
-fn a_record_that_comes_back_when_it_was_told_to_is_admitted() {
-    check("retry", cases, comes_back_in_time);
+fn a_record_that_returns_after_retry_after_is_admitted() {
+    check("retry", cases, retry_is_admitted);
 }

@@ -1,5 +1,4 @@
-//! Rounds of a bounded size, whatever a reload asks for: a commit records exactly the records that are in rounds so
-//! far.
+//! Rounds of a bounded size under any reload: a commit records exactly the records that are in rounds so far.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +17,24 @@ use crate::sim::START;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A client's records are read.
+    /// Records of a client are read.
     Read { client: usize, partition: u32, records: u32 },
     /// A record without a client is read.
     Anonymous { partition: u32 },
     /// Time passes, in thousandths of a cycle.
     Wait { cycles: u32 },
-    /// A reload with other bounds, another mode or another overflow.
+    /// A reload changes bounds, mode or overflow.
     Change(Box<Policy>),
-    /// One round.
+    /// A round is committed.
     Round,
-    /// A partition goes and comes back.
+    /// A partition is revoked and assigned again.
     Revoke { partition: u32 },
 }
 
 #[derive(Debug, Clone)]
 struct Case {
     policy: Policy,
-    /// Outputs of a full round.
+    /// Number of outputs in a full round.
     full: usize,
     script: Vec<Step>,
 }
@@ -74,15 +73,15 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
     })
 }
 
-/// A throttle, and an owner that puts no more than so many outputs into a round.
+/// A throttle, and an owner that puts at most `full` outputs into a round.
 struct Owner {
     throttle: Throttle,
     now: Time,
     full: usize,
     held: BTreeMap<Slot, (u32, i64)>,
-    /// Outputs that are not committed.
+    /// Number of outputs that are not committed.
     round: usize,
-    /// The offsets that were in a round, by partition.
+    /// By partition: the offsets that were in a round.
     completed: Vec<BTreeSet<i64>>,
     ends: Vec<i64>,
     paused: Vec<bool>,
@@ -90,7 +89,7 @@ struct Owner {
 
 impl Owner {
     fn output(&mut self, partition: u32, offset: i64) {
-        assert!(self.round < self.full, "a full round was given another output");
+        assert!(self.round < self.full, "a full round got another output");
         self.round += 1;
         assert!(self.completed[partition as usize].insert(offset), "{partition}/{offset} is in two rounds");
     }
@@ -107,7 +106,7 @@ impl Owner {
         self.ends[partition as usize] += 1;
         let arrival = Arrival { partition, offset, bytes: 200, sender };
         match self.throttle.handle_record(self.now, &arrival) {
-            Verdict::Skip => panic!("a record that was never read is skipped"),
+            Verdict::Skip => panic!("an unread record is skipped"),
             Verdict::Delay(slot) => assert_eq!(self.held.insert(slot, (partition, offset)), None),
             Verdict::Admit(_) | Verdict::Reject(_) => self.output(partition, offset),
         }
@@ -129,16 +128,16 @@ impl Owner {
         }
     }
 
-    /// Commits, full or not, and compares what the commit says with what was in rounds.
+    /// Commits the round and compares the commit with the records in rounds so far.
     fn round(&mut self) {
         self.act();
         for partition in 0..PARTITIONS {
             let (base, text) = self.throttle.commit_of(self.now, partition).expect("the map fits in its budget");
-            let map = offset_map::decode(base, text.as_bytes()).expect("our own map");
+            let map = offset_map::decode(base, text.as_bytes()).expect("the core's own map");
             let recorded = |offset: i64| offset < base || map.completed.contains(offset);
             for offset in 0..self.ends[partition as usize] {
                 let sent = self.completed[partition as usize].contains(&offset);
-                assert_eq!(recorded(offset), sent, "{partition}/{offset} is recorded, or was in a round");
+                assert_eq!(recorded(offset), sent, "{partition}/{offset}: recorded (left), in a round (right)");
             }
             self.throttle.handle_committed(partition);
         }
@@ -151,9 +150,9 @@ impl Owner {
         let mut freed = self.throttle.handle_revoked(partition);
         freed.sort_unstable();
         let mine: Vec<Slot> = self.held.iter().filter(|(_, (of, _))| *of == partition).map(|(slot, _)| *slot).collect();
-        assert_eq!(freed, mine, "the slots of its delayed records are free, each once");
+        assert_eq!(freed, mine, "the slots of its delayed records are freed, each once");
         self.held.retain(|_, (of, _)| *of != partition);
-        let map = offset_map::decode(base, text.as_bytes()).expect("our own map");
+        let map = offset_map::decode(base, text.as_bytes()).expect("the core's own map");
         self.paused[partition as usize] = false;
         self.throttle.handle_assigned(self.now, partition, base, &map, 0);
         let undecided: Vec<i64> = (base..self.ends[partition as usize])
@@ -166,7 +165,7 @@ impl Owner {
             let sender = Sender::Client("again");
             let arrival = Arrival { partition, offset, bytes: 200, sender };
             match self.throttle.handle_record(self.now, &arrival) {
-                Verdict::Skip => panic!("{partition}/{offset} was never decided"),
+                Verdict::Skip => panic!("{partition}/{offset} is skipped, but was never decided"),
                 Verdict::Delay(slot) => assert_eq!(self.held.insert(slot, (partition, offset)), None),
                 Verdict::Admit(_) | Verdict::Reject(_) => self.output(partition, offset),
             }
@@ -203,7 +202,7 @@ fn run(case: Case) {
             Step::Revoke { partition } => owner.revoke(partition),
         }
     }
-    // Rounds go on until nothing is due: then the backlogs are within their bounds.
+    // Rounds continue until no action is due: then the backlogs are within their bounds.
     let mut rounds = 0;
     let interval = owner.throttle.policy().commit_interval;
     while owner.round > 0 || rounds < 5 || owner.throttle.poll_timeout(owner.now) <= owner.now {
@@ -224,6 +223,6 @@ fn run(case: Case) {
 }
 
 #[test]
-fn no_round_exceeds_its_bounds_whatever_a_reload_asks_for() {
+fn no_round_exceeds_its_bounds_after_any_reload() {
     check("rounds", cases, run);
 }

@@ -1,4 +1,4 @@
-//! The laws that hold at every step of any script; `world.rs` states them.
+//! Random scripts; `world.rs` states the laws that hold at every step.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn with_rarities(mut policy: Policy, limit: Option<Limit>, rare: u8) -> Policy {
     policy
 }
 
-/// Small queues and maps that hold next to nothing, clients that alternate.
+/// Generates small queues and maps, and scripts of alternating clients.
 fn tight(class: Class) -> impl Strategy<Value = Case> {
     let bounds = (1_u64..30, 200_u64..4_000, 24_usize..44, any::<bool>(), 1_u64..20);
     (policies(class), bounds, 1_usize..3, 1_usize..9).prop_flat_map(|(mut policy, bounds, partitions, batch)| {
@@ -84,11 +84,11 @@ fn run(case: Case) {
 }
 
 #[test]
-fn small_bounds_lose_and_hold_up_nothing() {
+fn small_bounds_lose_and_block_no_record() {
     check("tight", tight, run);
 }
 
-macro_rules! whatever_comes {
+macro_rules! promise_tests {
     ($($test:ident: $class:ident,)*) => {
         $(
             #[test]
@@ -99,7 +99,7 @@ macro_rules! whatever_comes {
     };
 }
 
-whatever_comes! {
+promise_tests! {
     the_promise_holds: Ordinary,
     the_promise_holds_for_more_clients_than_capacity: MoreClientsThanCapacity,
     the_promise_holds_with_nothing_reserved: NothingReserved,

@@ -1,4 +1,4 @@
-//! Shadow mode admits everything at once, and counts what an enforcing twin does.
+//! Shadow mode admits every record at once, and counts the decisions of an enforcing twin.
 
 use proptest::prelude::Strategy;
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
@@ -22,14 +22,14 @@ fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
             _ => {}
         }
         if policy.mode == Mode::Reject {
-            // What catches up is bounded by pausing, which shadow mode can't.
+            // Catch-up backlogs are bounded by pausing, which shadow mode does not do.
             (policy.queue_capacity, policy.queue_bytes) = (1 << 40, 1 << 40);
         }
         scripts(policy.clients.len(), 2, 60).prop_map(move |script| (policy.clone(), script))
     })
 }
 
-/// Two throttles that are told the same.
+/// Two throttles with the same input.
 struct Twins {
     enforcing: Throttle,
     shadow: Throttle,
@@ -51,7 +51,7 @@ impl Twins {
             fresh: 0,
         };
         for partition in 0..2 {
-            // What waits at first catches up.
+            // The first 20 records of each partition are catching up.
             twins.enforcing.handle_assigned(START, partition, 0, &OffsetMap::default(), 20);
             twins.shadow.handle_assigned(START, partition, 0, &OffsetMap::default(), 20);
         }
@@ -72,9 +72,9 @@ impl Twins {
         self.enforcing.handle_timeout(self.now);
         self.shadow.handle_timeout(self.now);
         while let Some(action) = self.enforcing.poll_action(self.now) {
-            assert!(!matches!(action, Action::Pause { .. }), "nothing pauses here");
+            assert!(!matches!(action, Action::Pause { .. }), "no partition pauses in this test");
         }
-        assert_eq!(self.shadow.poll_action(self.now), None, "it has nothing to do");
+        assert_eq!(self.shadow.poll_action(self.now), None, "shadow mode has no action");
     }
 
     fn run_until(&mut self, until: Time) {
@@ -119,7 +119,7 @@ impl Twins {
     }
 }
 
-fn shadow_is_what_would_be((policy, script): (Policy, Vec<Step>)) {
+fn shadow_counts_match_enforcement((policy, script): (Policy, Vec<Step>)) {
     let mut twins = Twins::new(policy);
     for step in script {
         twins.step(step);
@@ -135,11 +135,11 @@ fn shadow_is_what_would_be((policy, script): (Policy, Vec<Step>)) {
     }
     let (real, counted) = twins.shadow.unregistered();
     assert_eq!(counted, twins.enforcing.unregistered().0);
-    assert_eq!(admitted + real.admitted, twins.sent, "everything is admitted");
+    assert_eq!(admitted + real.admitted, twins.sent, "shadow mode admits every record");
     assert_eq!(twins.shadow.backlog(), (0, 0));
 }
 
 #[test]
-fn shadow_mode_admits_everything_and_counts_what_would_be() {
-    check("shadow", cases, shadow_is_what_would_be);
+fn shadow_mode_admits_all_and_counts_like_enforcement() {
+    check("shadow", cases, shadow_counts_match_enforcement);
 }

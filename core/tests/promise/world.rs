@@ -1,4 +1,4 @@
-//! A service in simulated time: its logs, what the engine does, and the laws that hold at every step.
+//! A service in simulated time: its logs, the engine's part, and the laws that hold at every step.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -14,15 +14,15 @@ use watermaster_core::window::slice_width;
 use crate::case::{Step, name};
 use crate::sim::START;
 
-/// Who sent a record.
+/// The origin of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Who {
+pub enum Origin {
     Client(usize),
     NotAllowed,
     Anonymous,
 }
 
-/// What became of a record.
+/// The fate of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Unread,
@@ -39,47 +39,47 @@ impl Fate {
 
 #[derive(Debug, Clone)]
 pub struct Record {
-    pub who: Who,
+    pub origin: Origin,
     pub bytes: u32,
     pub fate: Fate,
-    /// When this owner read it, and when its fate was decided.
+    /// The times at which this owner read it and at which its fate was decided.
     pub read: Time,
     pub decided: Time,
 }
 
-/// One partition: its log (`None` is a hole), how far it was read, what the engine was told.
+/// One partition: its log (`None` is a hole), its positions, its state in the engine.
 #[derive(Debug, Default)]
 struct Log {
     records: Vec<Option<Record>>,
     position: usize,
-    /// How far this process ever read it, or where it began.
+    /// The furthest position that this process has read, or its start.
     seen: usize,
     catch_up: usize,
     assigned: bool,
     paused: bool,
-    /// Records that still come although it is paused.
+    /// Number of records that still arrive after a pause.
     in_flight: u32,
 }
 
-/// What the throttle must know of a client.
+/// The expected state of a client in the throttle.
 #[derive(Debug, Default)]
 struct Model {
     waiting: u64,
     arrivals: u64,
     held: u64,
-    /// When it was admitted, lately.
+    /// The times of recent admissions.
     admitted: VecDeque<Time>,
-    /// The last admitted offset by partition.
+    /// By partition: the last admitted offset.
     last: BTreeMap<usize, usize>,
 }
 
-/// A decision for good.
+/// A final decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Decision {
-    pub who: Who,
+    pub origin: Origin,
     pub at: Time,
     pub record: (usize, usize),
-    /// `None`: admitted.
+    /// `None` if the record is admitted.
     pub rejection: Option<Rejection>,
 }
 
@@ -91,14 +91,14 @@ pub struct World {
     names: Vec<String>,
     models: Vec<Model>,
     held: HashMap<Slot, (usize, usize)>,
-    /// In their order.
+    /// All decisions, in order.
     pub decisions: Vec<Decision>,
     in_window: VecDeque<Time>,
     resent: usize,
-    /// Nothing is read any more once so many were decided.
+    /// Number of decisions after which no record is read.
     pub stop_after: usize,
     cycle_start: Time,
-    /// Records that are read between two looks at what the throttle wants.
+    /// Number of records that are read between two polls of the throttle's actions.
     batch: usize,
     in_flight: u32,
 }
@@ -133,19 +133,19 @@ impl World {
     pub fn step(&mut self, step: Step) {
         match step {
             Step::Send { client, partition, records, bytes } => {
-                (0..records).for_each(|_| self.append(partition, Who::Client(client), bytes));
+                (0..records).for_each(|_| self.append(partition, Origin::Client(client), bytes));
                 self.read();
             }
             Step::Flood { ids, partition } => {
                 for _ in 0..ids {
                     let fresh = self.fresh();
-                    self.append(partition, Who::Client(fresh), 10);
+                    self.append(partition, Origin::Client(fresh), 10);
                 }
                 self.read();
             }
             Step::Unknown { allowed, partition, records } => {
-                let who = if allowed { Who::Anonymous } else { Who::NotAllowed };
-                (0..records).for_each(|_| self.append(partition, who, 10));
+                let origin = if allowed { Origin::Anonymous } else { Origin::NotAllowed };
+                (0..records).for_each(|_| self.append(partition, origin, 10));
                 self.read();
             }
             Step::Storm { partition, records } => self.storm(partition, records),
@@ -167,18 +167,18 @@ impl World {
         self.at_rest();
     }
 
-    /// A moment so many thousandths of a cycle from now.
+    /// Returns the time `cycles` thousandths of a cycle from now.
     pub fn later(&self, cycles: u32) -> Time {
         self.now + self.policy.cycle * cycles / 1_000
     }
 
-    /// A record is written to a log.
-    pub fn append(&mut self, partition: usize, who: Who, bytes: u32) {
-        let record = Record { who, bytes, fate: Fate::Unread, read: self.now, decided: self.now };
+    /// Appends a record to a log.
+    pub fn append(&mut self, partition: usize, origin: Origin, bytes: u32) {
+        let record = Record { origin, bytes, fate: Fate::Unread, read: self.now, decided: self.now };
         self.logs[partition].records.push(Some(record));
     }
 
-    /// A client that nobody knows.
+    /// Adds a client that the throttle does not know.
     pub fn fresh(&mut self) -> usize {
         self.names.push(format!("fresh-{}", self.names.len()));
         self.models.push(Model::default());
@@ -190,8 +190,8 @@ impl World {
         while left > 0 && self.resent < self.decisions.len() {
             let Decision { record: (from, offset), rejection, .. } = self.decisions[self.resent];
             if rejection.is_some() {
-                let Record { who, bytes, .. } = *self.record(from, offset);
-                self.append(partition, who, bytes);
+                let Record { origin, bytes, .. } = *self.record(from, offset);
+                self.append(partition, origin, bytes);
                 left -= 1;
             }
             self.resent += 1;
@@ -203,7 +203,7 @@ impl World {
         let log = &mut self.logs[partition];
         log.records.extend((0..offsets).map(|_| None));
         if offsets.is_multiple_of(2) && log.assigned && log.position + offsets as usize == log.records.len() {
-            // The end of the log is known only if everything before was read.
+            // The end of the log is known only if all records before it were read.
             log.position = log.records.len();
             log.seen = log.seen.max(log.position);
             self.throttle.handle_end(partition as u32, log.position as i64);
@@ -212,7 +212,7 @@ impl World {
 
     // ## The engine's part
 
-    /// Reads what may be read, and does what the throttle wants.
+    /// Reads all readable records and carries out the throttle's actions.
     pub fn read(&mut self) {
         self.act();
         loop {
@@ -230,14 +230,14 @@ impl World {
         }
     }
 
-    /// One record of this partition is read.
+    /// Reads one record of this partition.
     pub fn read_only(&mut self, partition: usize) {
         assert!(self.may_read(partition));
         self.read_one(partition);
         self.act();
     }
 
-    /// The round is full in the middle of a batch: nothing is taken from the throttle before it is committed.
+    /// Commits a round that is full in the middle of a batch: no action is polled before the commit.
     fn full_round(&mut self) {
         for partition in 0..self.logs.len() {
             if self.may_read(partition) {
@@ -270,15 +270,15 @@ impl World {
         let first_time = offset >= log.seen;
         let catching_up = offset < log.catch_up;
         log.seen = log.seen.max(log.position);
-        let (who, bytes, before) = {
-            let record = log.records[offset].as_ref().expect("holes are not read");
-            (record.who, record.bytes, record.fate)
+        let (origin, bytes, before) = {
+            let record = log.records[offset].as_ref().expect("a hole is never read");
+            (record.origin, record.bytes, record.fate)
         };
-        self.turn_cycles();
-        let sender = match who {
-            Who::Client(client) => Sender::Client(&self.names[client]),
-            Who::NotAllowed => Sender::NotAllowed("stranger"),
-            Who::Anonymous => Sender::Anonymous,
+        self.advance_cycles();
+        let sender = match origin {
+            Origin::Client(client) => Sender::Client(&self.names[client]),
+            Origin::NotAllowed => Sender::NotAllowed("stranger"),
+            Origin::Anonymous => Sender::Anonymous,
         };
         let arrival = Arrival { partition: partition as u32, offset: offset as i64, bytes, sender };
         let verdict = self.throttle.handle_record(self.now, &arrival);
@@ -287,7 +287,7 @@ impl World {
             return;
         }
         assert_eq!(before, Fate::Unread);
-        if let Who::Client(client) = who
+        if let Origin::Client(client) = origin
             && first_time
             && self.throttle.client(&self.names[client]).is_some()
         {
@@ -298,43 +298,43 @@ impl World {
             Verdict::Skip => panic!("({partition}, {offset}) is skipped, but was never decided"),
             Verdict::Admit(_) => {
                 if !catching_up {
-                    self.may_admit_at_once(who);
+                    self.may_admit_at_once(origin);
                 }
                 self.admitted(partition, offset);
             }
             Verdict::Delay(slot) => {
-                assert_eq!(self.held.insert(slot, (partition, offset)), None, "a slot is given once");
+                assert_eq!(self.held.insert(slot, (partition, offset)), None, "the throttle must not use a slot twice");
                 self.record_mut(partition, offset).fate = Fate::Held;
-                if let Who::Client(client) = who {
+                if let Origin::Client(client) = origin {
                     self.models[client].held += 1;
                 }
             }
             Verdict::Reject(rejection) => {
-                self.may_reject(who, rejection, catching_up);
+                self.may_reject(origin, rejection, catching_up);
                 self.rejected(partition, offset, rejection);
             }
         }
     }
 
-    /// Does what the throttle wants now.
+    /// Carries out the throttle's actions.
     pub fn act(&mut self) {
-        self.turn_cycles();
+        self.advance_cycles();
         self.throttle.handle_timeout(self.now);
         while let Some(action) = self.throttle.poll_action(self.now) {
-            self.enact(action);
+            self.apply(action);
         }
     }
 
-    fn enact(&mut self, action: Action) {
+    fn apply(&mut self, action: Action) {
         match action {
             Action::Admit { slot, .. } => {
-                let (partition, offset) = self.let_go(slot);
+                let (partition, offset) = self.release(slot);
                 self.admitted(partition, offset);
             }
             Action::Reject { slot, rejection, .. } => {
-                let (partition, offset) = self.let_go(slot);
+                let (partition, offset) = self.release(slot);
                 if rejection.reason == Reason::QueueFull {
-                    assert!(!self.pauses(), "queue_full where nothing may be lost");
+                    assert!(!self.pauses(), "queue_full although backlogs are bounded by pausing");
                 }
                 self.rejected(partition, offset, rejection);
             }
@@ -351,21 +351,21 @@ impl World {
         }
     }
 
-    fn let_go(&mut self, slot: Slot) -> (usize, usize) {
+    fn release(&mut self, slot: Slot) -> (usize, usize) {
         let (partition, offset) = self.held.remove(&slot).expect("only held records are decided later");
         assert!(self.logs[partition].assigned);
-        if let Who::Client(client) = self.record(partition, offset).who {
+        if let Origin::Client(client) = self.record(partition, offset).origin {
             self.models[client].held -= 1;
         }
         (partition, offset)
     }
 
-    /// Lets time pass, stopping wherever the throttle wants to be heard.
+    /// Lets time pass, stopping at each of the throttle's timeouts.
     pub fn run_until(&mut self, until: Time) {
         self.read();
         loop {
             let next = self.throttle.poll_timeout(self.now);
-            assert!(next > self.now, "it said nothing and wants to be heard at once");
+            assert!(next > self.now, "the throttle has no action, but its timeout is due");
             if next > until {
                 break;
             }
@@ -383,15 +383,15 @@ impl World {
         log.seen = log.seen.max(log.position);
         log.catch_up = log.records.len();
         let high = log.records.len() as i64;
-        self.turn_cycles();
+        self.advance_cycles();
         self.throttle.handle_assigned(self.now, partition as u32, base, map, high);
     }
 
-    /// The commit of a partition, which says exactly what is completed.
+    /// Commits a partition and checks that the commit records exactly the completed offsets.
     fn commit(&mut self, partition: usize) -> (i64, OffsetMap) {
         let (base, text) = self.throttle.commit_of(self.now, partition as u32).expect("the map fits in its budget");
         self.throttle.handle_committed(partition as u32);
-        let map = offset_map::decode(base, text.as_bytes()).expect("our own map");
+        let map = offset_map::decode(base, text.as_bytes()).expect("the core's own map");
         let log = &self.logs[partition];
         let mut recorded = vec![false; log.records.len()];
         recorded[..base as usize].fill(true);
@@ -415,7 +415,7 @@ impl World {
         for model in &mut self.models {
             (model.waiting, model.arrivals, model.held) = (0, 0, 0);
             if self.policy.mode == Mode::Reject {
-                // What each client used is not known to the new owner; what the service took is.
+                // The new owner knows the admissions of the service, but not those of each client.
                 model.admitted.clear();
             }
         }
@@ -435,10 +435,10 @@ impl World {
             self.held.iter().filter(|(_, (of, _))| *of == partition).map(|(slot, _)| *slot).collect();
         freed.sort_unstable();
         mine.sort_unstable();
-        assert_eq!(freed, mine, "revoking frees what was held, once");
+        assert_eq!(freed, mine, "a revocation frees each held slot once");
         for slot in freed {
-            let (partition, offset) = self.held.remove(&slot).expect("it was held");
-            if let Who::Client(client) = self.record(partition, offset).who {
+            let (partition, offset) = self.held.remove(&slot).expect("the slot was held");
+            if let Origin::Client(client) = self.record(partition, offset).origin {
                 self.models[client].held -= 1;
             }
         }
@@ -458,8 +458,8 @@ impl World {
 
     // ## Laws
 
-    /// Edges that have passed: what waits at an edge is wanted in the cycle that begins there.
-    fn turn_cycles(&mut self) {
+    /// Starts the cycles that have begun: the backlog at the start of a cycle counts as wants of that cycle.
+    fn advance_cycles(&mut self) {
         if self.now < self.cycle_start + self.policy.cycle {
             return;
         }
@@ -467,20 +467,20 @@ impl World {
             self.cycle_start = self.cycle_start + self.policy.cycle;
         }
         for (model, name) in self.models.iter_mut().zip(&self.names) {
-            // Rejected records that wait for room in the map are held, but nobody wants them admitted.
+            // Rejected records that wait for room in the offset map are held, but are not wants.
             let waiting = self.throttle.client(name).map_or(0, |known| known.backlog().0);
             (model.waiting, model.arrivals) = (waiting, 0);
         }
         self.throttle.handle_timeout(self.now);
         let granted: u64 = self.throttle.clients().map(|client| client.grant.records).sum();
-        let nobody = self.throttle.clients().next().is_none();
-        assert!(nobody || granted == self.policy.capacity, "{granted} granted");
+        let no_clients = self.throttle.clients().next().is_none();
+        assert!(no_clients || granted == self.policy.capacity, "{granted} granted");
     }
 
     fn admitted(&mut self, partition: usize, offset: usize) {
         let now = self.now;
-        let Who::Client(client) = self.record(partition, offset).who else {
-            panic!("somebody unknown was admitted");
+        let Origin::Client(client) = self.record(partition, offset).origin else {
+            panic!("a record without a known client was admitted");
         };
         let record = self.record_mut(partition, offset);
         assert!(!record.fate.completed(), "({partition}, {offset}) was {:?}", record.fate);
@@ -490,8 +490,8 @@ impl World {
         if let Some(last) = model.last.insert(partition, offset) {
             assert!(last < offset, "order of a client in a partition: {offset} after {last}");
         }
-        let who = Who::Client(client);
-        self.decisions.push(Decision { who, at: now, record: (partition, offset), rejection: None });
+        let origin = Origin::Client(client);
+        self.decisions.push(Decision { origin, at: now, record: (partition, offset), rejection: None });
         self.in_window.push_back(now);
         while self.in_window[0] + self.policy.cycle <= now {
             self.in_window.pop_front();
@@ -505,43 +505,49 @@ impl World {
         let record = self.record_mut(partition, offset);
         assert!(!record.fate.completed(), "({partition}, {offset}) was {:?}", record.fate);
         (record.fate, record.decided) = (Fate::Rejected(rejection.reason), now);
-        let who = record.who;
-        self.decisions.push(Decision { who, at: now, record: (partition, offset), rejection: Some(rejection) });
+        let origin = record.origin;
+        self.decisions.push(Decision { origin, at: now, record: (partition, offset), rejection: Some(rejection) });
     }
 
-    /// Reject mode: nobody is over its allowance.
-    fn may_admit_at_once(&mut self, who: Who) {
-        let Who::Client(client) = who else { return };
+    /// Checks an immediate admission: in reject mode, the client is below its allowance.
+    fn may_admit_at_once(&mut self, origin: Origin) {
+        let Origin::Client(client) = origin else { return };
         if self.policy.mode == Mode::Reject && self.policy.window == Window::Sliding {
             let used = self.used(client, Duration::ZERO);
             let allowance = self.throttle.client(&self.names[client]).unwrap().allowance();
-            assert!(used < allowance, "{used} of {allowance}");
+            assert!(used < allowance, "admitted with {used} of {allowance} used");
         }
     }
 
-    fn may_reject(&mut self, who: Who, rejection: Rejection, catching_up: bool) {
-        let known = matches!(who, Who::Client(_));
+    fn may_reject(&mut self, origin: Origin, rejection: Rejection, catching_up: bool) {
+        let known = matches!(origin, Origin::Client(_));
         match rejection.reason {
-            Reason::Anonymous => assert_eq!(who, Who::Anonymous),
-            Reason::UnknownClient => assert_eq!(who, Who::NotAllowed),
+            Reason::Anonymous => assert_eq!(origin, Origin::Anonymous),
+            Reason::UnknownClient => assert_eq!(origin, Origin::NotAllowed),
             Reason::TooManyClients => assert!(known),
             Reason::OverAllocation => {
                 assert_eq!(self.policy.mode, Mode::Reject);
-                assert!(!catching_up || self.policy.catch_up == CatchUp::Reject, "nothing that catches up");
-                self.is_over_its_allowance(who);
+                assert!(
+                    !catching_up || self.policy.catch_up == CatchUp::Reject,
+                    "a record that catches up must not be rejected"
+                );
+                self.is_over_its_allowance(origin);
             }
             Reason::CapacityInUse => {
                 assert_eq!(self.policy.mode, Mode::Reject);
-                assert!(!catching_up || self.policy.catch_up == CatchUp::Reject, "nothing that catches up");
+                assert!(
+                    !catching_up || self.policy.catch_up == CatchUp::Reject,
+                    "a record that catches up must not be rejected"
+                );
             }
             Reason::ClientLimit => assert_eq!(self.policy.mode, Mode::Reject),
-            reason => assert!(!known, "{reason:?} for {who:?} as it comes"),
+            reason => assert!(!known, "{reason:?} for {origin:?} at arrival"),
         }
     }
 
-    /// A client below its grant, or below its default share, is not over its allowance.
-    fn is_over_its_allowance(&mut self, who: Who) {
-        let Who::Client(client) = who else { return };
+    /// Checks that the client has used its grant, and at least its default share.
+    fn is_over_its_allowance(&mut self, origin: Origin) {
+        let Origin::Client(client) = origin else { return };
         let waiting = self.throttle.client(&self.names[client]).unwrap().backlog().0;
         let slack = slice_width(self.policy.cycle);
         let used = match self.policy.window {
@@ -556,7 +562,7 @@ impl World {
         assert!(used + waiting >= granted, "{used} used and {waiting} waiting of {granted}");
     }
 
-    /// How many of a client's records were admitted in the last cycle and a little more.
+    /// Counts the client's admissions in the last cycle plus `more`.
     fn used(&mut self, client: usize, more: Duration) -> u64 {
         let admitted = &mut self.models[client].admitted;
         let keep = self.policy.cycle + slice_width(self.policy.cycle);
@@ -566,18 +572,21 @@ impl World {
         admitted.iter().filter(|at| **at + self.policy.cycle + more > self.now).count() as u64
     }
 
-    /// Whether backlogs are bounded by reading less.
+    /// Returns whether backlogs are bounded by pausing.
     fn pauses(&self) -> bool {
         self.policy.overflow == Overflow::Pause || self.policy.mode == Mode::Reject
     }
 
-    /// What holds whenever the throttle has said everything.
+    /// Checks the laws that hold whenever no action is left.
     pub fn at_rest(&mut self) {
         self.wants_are_counted();
         self.backlogs_are_bounded();
-        // Encoding may succeed beyond the budget's part, if the window's memory happens to be small.
+        // Encoding may succeed beyond the budget of the map if the recent admissions take little space.
         let used = |partition| self.throttle.partition(partition).map_or(0.0, |view| view.map_used);
-        assert!((0..self.logs.len() as u32).all(|partition| used(partition) <= 1.0), "the map's budget");
+        assert!(
+            (0..self.logs.len() as u32).all(|partition| used(partition) <= 1.0),
+            "an offset map exceeds its budget"
+        );
     }
 
     fn wants_are_counted(&self) {
@@ -596,7 +605,7 @@ impl World {
 
     fn backlogs_are_bounded(&self) {
         let (records, bytes) = self.throttle.backlog();
-        assert_eq!(records, self.held.len() as u64, "what is held");
+        assert_eq!(records, self.held.len() as u64, "backlog and held records differ");
         let late = self.logs.len() as u64 * (1 + u64::from(self.in_flight) + self.batch as u64);
         let most = self.policy.queue_capacity + if self.pauses() { 2 * late } else { 0 };
         assert!(self.models.iter().all(|model| model.held <= most));
@@ -604,7 +613,7 @@ impl World {
         assert!(bytes <= self.policy.queue_bytes + 2 * late * 200, "{bytes} bytes");
     }
 
-    /// Everything is decided in the end.
+    /// Checks that every record is decided in the end.
     pub fn finish(&mut self) {
         let records: usize = self.logs.iter().map(|log| log.records.len()).sum();
         let cycles = records as u64 / self.policy.capacity + 3;
@@ -636,7 +645,7 @@ impl World {
         self.held.is_empty() && self.logs.iter().all(|log| log.records.iter().skip(log.position).all(Option::is_none))
     }
 
-    // ## What it shows
+    // ## Views
 
     pub fn record(&self, partition: usize, offset: usize) -> &Record {
         self.logs[partition].records[offset].as_ref().expect("a hole is no record")
@@ -650,7 +659,7 @@ impl World {
         self.models[client].held
     }
 
-    /// The name of a client.
+    /// Returns the name of a client.
     pub fn name(&self, client: usize) -> &str {
         &self.names[client]
     }

@@ -1,4 +1,4 @@
-//! Drives a throttle through simulated time and writes down what became of every record.
+//! Drives a throttle through simulated time and records the fate of every record.
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::{Time, Weight};
 
-/// A policy with room for everything, to be changed where a test cares.
+/// A policy without tight bounds; each test changes the fields that it is about.
 pub fn policy(capacity: u64, cycle: Duration) -> Policy {
     Policy {
         max_clients: 100_000,
@@ -30,7 +30,7 @@ pub fn client(name: &str, weight: f64, limit: Option<Limit>) -> ClientPolicy {
     ClientPolicy { name: name.into(), weight, limit }
 }
 
-/// What became of a record.
+/// The fate of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Admitted { waited: Duration },
@@ -38,19 +38,19 @@ pub enum Fate {
     Held,
 }
 
-/// A record's life so far.
+/// The history of a record.
 #[derive(Debug, Clone)]
 pub struct Life {
     pub client: String,
     pub read: Time,
     pub fate: Fate,
-    /// When its fate was decided; for a held one, when it was read.
+    /// The time of the decision; for a held record, the time at which it was read.
     pub decided: Time,
-    /// The how-many-eth decision it was.
+    /// The number of the decision, counted over all records.
     pub turn: usize,
 }
 
-/// A throttle, its partitions' logs and the time.
+/// A throttle, the logs of its partitions and the simulated time.
 pub struct Sim {
     pub throttle: Throttle,
     pub now: Time,
@@ -61,11 +61,11 @@ pub struct Sim {
     turns: usize,
 }
 
-/// Far from zero, as a real clock is.
+/// The start of simulated time: far from zero, like a real clock.
 pub const START: Time = Time::from_nanos(1_700_000_000_000_000_000);
 
 impl Sim {
-    /// A service with this many partitions, assigned and empty.
+    /// Creates a service with this many partitions, assigned and empty.
     pub fn new(policy: Policy, partitions: u32) -> Sim {
         let mut sim = Sim {
             throttle: Throttle::new(policy, START),
@@ -82,19 +82,19 @@ impl Sim {
         sim
     }
 
-    /// A record of this client is read from a partition now.
+    /// Reads a record of this client from a partition.
     pub fn read(&mut self, client: &str, partition: u32) -> Fate {
         self.read_sized(Sender::Client(client), partition, 100)
     }
 
-    /// A record is read from a partition now.
+    /// Reads a record of this sender and size from a partition.
     pub fn read_sized(&mut self, sender: Sender<'_>, partition: u32, bytes: u32) -> Fate {
         let offset = self.ends[partition as usize];
         self.ends[partition as usize] += 1;
         self.reread(sender, partition, offset, bytes)
     }
 
-    /// The record at this offset is read now.
+    /// Reads the record at this offset.
     pub fn reread(&mut self, sender: Sender<'_>, partition: u32, offset: i64, bytes: u32) -> Fate {
         let name = match sender {
             Sender::Client(name) | Sender::NotAllowed(name) => name,
@@ -107,20 +107,20 @@ impl Sim {
             Verdict::Admit(_) => Fate::Admitted { waited: Duration::ZERO },
             Verdict::Reject(rejection) => Fate::Rejected(rejection.reason),
             Verdict::Delay(slot) => {
-                assert_eq!(self.held.insert(slot, at), None, "a slot is given once");
+                assert_eq!(self.held.insert(slot, at), None, "the throttle must not use a slot twice");
                 Fate::Held
             }
         };
         self.turns += 1;
         let life = Life { client: name.into(), read: self.now, fate, decided: self.now, turn: self.turns };
         if let Some(before) = self.lives.insert(at, life) {
-            assert_eq!(before.fate, Fate::Held, "{at:?} was dealt with twice");
+            assert_eq!(before.fate, Fate::Held, "{at:?} was decided twice");
         }
         self.act();
         self.lives[&at].fate
     }
 
-    /// Does what the throttle says now.
+    /// Carries out the throttle's actions.
     pub fn act(&mut self) {
         self.throttle.handle_timeout(self.now);
         while let Some(action) = self.throttle.poll_action(self.now) {
@@ -141,12 +141,12 @@ impl Sim {
         (life.fate, life.decided, life.turn) = (fate, self.now, self.turns);
     }
 
-    /// Lets time pass, stopping wherever the throttle wants to be heard.
+    /// Lets time pass, stopping at each of the throttle's timeouts.
     pub fn run_until(&mut self, until: Time) {
         self.act();
         loop {
             let next = self.throttle.poll_timeout(self.now);
-            assert!(next > self.now, "it said nothing and wants to be heard at once");
+            assert!(next > self.now, "the throttle has no action, but its timeout is due");
             if next > until {
                 break;
             }
@@ -156,20 +156,20 @@ impl Sim {
         self.now = self.now.max(until);
     }
 
-    /// Lets time pass.
+    /// Lets time pass, like [`run_until`](Sim::run_until).
     pub fn run_for(&mut self, duration: Duration) {
         self.run_until(self.now + duration);
     }
 
-    /// The process dies after a commit and another one takes over at once: what was held is read again.
+    /// Replaces the process after a commit: held records are read again.
     pub fn restart(&mut self, policy: Policy) {
         let commits: Vec<(i64, String)> = (0..self.ends.len() as u32)
-            .map(|partition| self.throttle.commit_of(self.now, partition).expect("the map fits"))
+            .map(|partition| self.throttle.commit_of(self.now, partition).expect("the offset map fits"))
             .collect();
         self.throttle = Throttle::new(policy, self.now);
         self.held.clear();
         for (partition, (base, text)) in (0u32..).zip(&commits) {
-            let map = offset_map::decode(*base, text.as_bytes()).expect("our own map");
+            let map = offset_map::decode(*base, text.as_bytes()).expect("the core's own map");
             self.paused[partition as usize] = false;
             self.throttle.handle_assigned(self.now, partition, *base, &map, self.ends[partition as usize]);
         }
@@ -178,29 +178,29 @@ impl Sim {
                 let before = self.lives[&(partition, offset)].clone();
                 let fate = self.reread(Sender::Client(&before.client), partition, offset, 100);
                 if before.fate != Fate::Held {
-                    assert_eq!(fate, before.fate, "what was completed is not done again");
+                    assert_eq!(fate, before.fate, "a completed record must not be decided again");
                 }
             }
         }
     }
 
-    /// A partition's map is within its budget, and can be committed.
+    /// Asserts that the partition's offset map is within its budget and can be committed.
     pub fn assert_the_map_fits(&mut self, partition: u32) {
-        assert!(self.throttle.partition(partition).unwrap().map_used <= 1.0, "the map fits");
-        self.throttle.commit_of(self.now, partition).expect("the map fits");
+        assert!(self.throttle.partition(partition).unwrap().map_used <= 1.0, "the offset map fits");
+        self.throttle.commit_of(self.now, partition).expect("the offset map fits");
     }
 
-    /// Grants by client, in the order of the names given.
+    /// Returns the grants of these clients, in the same order.
     pub fn grants(&self, names: &[&str]) -> Vec<u64> {
         names.iter().map(|name| self.throttle.client(name).unwrap().grant.records).collect()
     }
 
-    /// How many of a client's records have a fate that passes.
+    /// Counts the records of a client with a fate that passes `test`.
     pub fn count(&self, client: &str, test: impl Fn(&Fate) -> bool) -> usize {
         self.lives.values().filter(|life| life.client == client && test(&life.fate)).count()
     }
 
-    /// When records were admitted, in order.
+    /// Returns the times of all admissions, in order.
     pub fn admissions(&self) -> Vec<Time> {
         let admitted = self.lives.values().filter(|life| matches!(life.fate, Fate::Admitted { .. }));
         let mut times: Vec<Time> = admitted.map(|life| life.decided).collect();
@@ -208,7 +208,7 @@ impl Sim {
         times
     }
 
-    /// The most that were admitted in any window (t − cycle, t].
+    /// Returns the maximum number of admissions in a window (t − cycle, t].
     pub fn most_in_a_window(&self, cycle: Duration) -> usize {
         let times = self.admissions();
         let mut first = 0;

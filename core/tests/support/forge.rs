@@ -1,9 +1,9 @@
-//! Maps from an enemy: any contents, with a checksum that holds. Written after `docs/offset-map.md`, without the
-//! crate's own code, so that it does not share its mistakes.
+//! Forged offset maps: any contents, with a valid checksum. Written from `docs/offset-map.md` without the crate's own
+//! code, so that both do not share a mistake.
 
 const NARROW: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// How bits become characters.
+/// The alphabet that encodes bits as characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alphabet {
     Wide,
@@ -11,7 +11,7 @@ pub enum Alphabet {
 }
 
 impl Alphabet {
-    /// The character that marks it.
+    /// The character that names the alphabet.
     pub fn mark(self) -> char {
         match self {
             Alphabet::Wide => 'c',
@@ -19,7 +19,7 @@ impl Alphabet {
         }
     }
 
-    /// Bits in a character.
+    /// Number of bits in a character.
     pub fn symbol_bits(self) -> usize {
         match self {
             Alphabet::Wide => 15,
@@ -27,12 +27,12 @@ impl Alphabet {
         }
     }
 
-    /// Characters of the checksum.
+    /// Number of characters of the checksum.
     pub fn check_symbols(self) -> usize {
         32usize.div_ceil(self.symbol_bits())
     }
 
-    /// The character of a symbol.
+    /// Returns the character of a symbol.
     pub fn character(self, symbol: u16) -> char {
         let point = match self {
             Alphabet::Narrow => u16::from(NARROW[usize::from(symbol)]),
@@ -58,12 +58,12 @@ impl Alphabet {
     }
 }
 
-/// A map of these bits, beside the offset `base`.
+/// Builds a map of these bits for the offset `base`.
 pub fn map(alphabet: Alphabet, base: i64, bits: &[bool]) -> String {
     seal('1', alphabet, base, &text(alphabet, bits))
 }
 
-/// Any body as a map: with prefix, and a checksum that holds.
+/// Adds prefix and valid checksum to any body.
 pub fn seal(version: char, alphabet: Alphabet, base: i64, body: &str) -> String {
     let mark = alphabet.mark();
     let mut hasher = crc32fast::Hasher::new();
@@ -74,7 +74,7 @@ pub fn seal(version: char, alphabet: Alphabet, base: i64, body: &str) -> String 
     format!("wm{version}{mark}{check}{body}")
 }
 
-/// Alphabet and bits of a map, padding included; `None` if it has no such form.
+/// Returns alphabet and bits of a map, padding included; `None` if the text does not have this form.
 pub fn unseal(map: &str) -> Option<(Alphabet, Vec<bool>)> {
     let rest = map.strip_prefix("wm1")?;
     let alphabet = [Alphabet::Wide, Alphabet::Narrow].into_iter().find(|alphabet| rest.starts_with(alphabet.mark()))?;
@@ -85,7 +85,7 @@ pub fn unseal(map: &str) -> Option<(Alphabet, Vec<bool>)> {
     Some((alphabet, bits))
 }
 
-/// Values, each in its width.
+/// Returns the bits of the values, each in its width.
 pub fn bits_of(values: &[(u64, usize)]) -> Vec<bool> {
     let mut bits = Vec::new();
     values.iter().for_each(|(value, width)| push(&mut bits, *value, *width));

@@ -1,4 +1,4 @@
-//! What tests of the core share.
+//! Helpers shared by the tests of the core.
 
 // Each test crate that includes this module uses a part of it.
 #![allow(dead_code)]

@@ -1,5 +1,5 @@
-//! Every query of every panel, asked of a real Prometheus that scrapes a running Watermaster: none stays empty in the
-//! scenario that should fill it ([`placed`] says which).
+//! Runs every query of every panel on a real Prometheus that scrapes a running Watermaster: each query returns data for
+//! the scenario that [`placed`] assigns to its panel.
 
 mod placed;
 mod prometheus;
@@ -16,12 +16,12 @@ use self::question::{Question, Run};
 use self::stage::{CAMPAIGN, CLIENT, SERVICES, Stage};
 use crate::support::board::{Board, text};
 
-/// Until everything has answered. The campaign takes less than half of it.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// The time in which every query must return data. The campaign takes less than half of it.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[test]
 #[ignore = "needs a real Kafka and Prometheus: scripts/test"]
-fn every_panel_answers() {
+fn every_panel_shows_data() {
     let boards = Board::all();
     let (panels, annotations) = (questions_of_panels(&boards), questions_of_annotations(&boards));
     let counts = [boards.iter().flat_map(Board::panels).count(), panels.len(), annotations.len()];
@@ -30,8 +30,8 @@ fn every_panel_answers() {
     let run = Run::start();
     let prometheus = Prometheus::start(&addresses);
     let mut stage = Stage::start(ports);
-    // What an instance did before it was first seen is in no rate.
-    until_answered(&mut stage, "the first instance, to be seen", || all_ready(&prometheus, &addresses[..1]));
+    // A rate omits the increase of a counter before the first scrape.
+    until_answered(&mut stage, "the first instance", || all_ready(&prometheus, &addresses[..1]));
     stage.join();
     let mut open = panels;
     until_answered(&mut stage, "panels, variables and rules", || {
@@ -45,7 +45,7 @@ fn every_panel_answers() {
     until_answered(&mut stage, "the annotations", || still_open(&mut open, &prometheus, run));
     stage.end();
     let [panels, queries, annotations] = counts;
-    eprintln!("{panels} panels, {queries} queries, {annotations} annotations: each was answered");
+    eprintln!("{panels} panels, {queries} queries, {annotations} annotations: all returned data");
 }
 
 fn questions_of_panels(boards: &[Board]) -> Vec<Question> {
@@ -68,21 +68,21 @@ fn questions_of_annotations(boards: &[Board]) -> Vec<Question> {
     annotations.map(question).collect()
 }
 
-/// Probes once a scrape until there are no complaints.
+/// Calls `complaints` once per scrape interval until it returns none.
 fn until_answered(stage: &mut Stage, what: &str, mut complaints: impl FnMut() -> Vec<String>) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
     loop {
         stage.assert_well();
         let left = complaints();
         if left.is_empty() {
             return;
         }
-        assert!(Instant::now() < deadline, "{what}: not answered in {PATIENCE:?}:\n{}\n", left.join("\n"));
+        assert!(Instant::now() < deadline, "{what}: incomplete after {ANSWER_TIMEOUT:?}:\n{}\n", left.join("\n"));
         std::thread::sleep(SCRAPE);
     }
 }
 
-/// Asks, and lets go what has been answered: a stat need not stay above zero.
+/// Asks the open questions and removes those with an answer: a value need not stay above zero.
 fn still_open(open: &mut Vec<Question>, prometheus: &Prometheus, run: Run) -> Vec<String> {
     let mut complaints = Vec::new();
     open.retain(|question| match question.ask(prometheus, run) {
@@ -103,7 +103,7 @@ fn all_ready(prometheus: &Prometheus, instances: &[String]) -> Vec<String> {
     instances.iter().filter(|instance| !ready(instance)).cloned().collect()
 }
 
-/// What a user can choose holds what the test has chosen.
+/// Returns the boards' variables that do not offer the test's values.
 fn unanswered_variables(boards: &[Board], prometheus: &Prometheus, run: Run, addresses: &[String]) -> Vec<String> {
     let mut complaints = Vec::new();
     for (board, variable) in boards.iter().flat_map(|board| board.variables().map(move |one| (board, one))) {
@@ -112,7 +112,7 @@ fn unanswered_variables(boards: &[Board], prometheus: &Prometheus, run: Run, add
             "instance" => addresses.iter().map(String::as_str).collect(),
             "service" => SERVICES.to_vec(),
             "client" => vec![CLIENT],
-            other => panic!("{}: the variable {other} is not known here", board.file),
+            other => panic!("{}: this test does not know the variable {other}", board.file),
         };
         let series = run.substitute(variable.series, CAMPAIGN);
         let [start, end, _] = run.range();
@@ -125,7 +125,7 @@ fn unanswered_variables(boards: &[Board], prometheus: &Prometheus, run: Run, add
     complaints
 }
 
-/// Rules that could not be evaluated on what is really scraped, or were not yet.
+/// Returns the rules that Prometheus could not evaluate on the scraped series, or has not evaluated yet.
 fn unhealthy_rules(prometheus: &Prometheus) -> Vec<String> {
     let data = match prometheus.ask("rules", &[]) {
         Ok(data) => data,

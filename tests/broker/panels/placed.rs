@@ -1,25 +1,25 @@
-//! Which scenario fills which panel. A panel that is not here fails the test, and so does a line that names no panel.
+//! The scenario that fills each panel. The test fails for a panel without a line here, and for a line without a panel.
 
 use std::collections::BTreeMap;
 
-use super::stage::{CAMPAIGN, PASSTHROUGH, PAUSES, REJECTS};
+use super::stage::{CAMPAIGN, PAUSES, REJECTS, SHADOW};
 use crate::support::board::Board;
 
-/// What a query must answer with, within the run, and with which service chosen.
+/// The data that a query must return within the run, and the service that is chosen on the board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Something that is not zero.
+    /// A sample that is not zero.
     Filled(&'static str),
-    /// A series that stays at zero while all is well. For what counts as ill health only.
+    /// A series, which may stay at zero: only for counters of failures.
     Quiet(&'static str),
-    /// A series for every service, and something that is not zero in at least one.
+    /// A series for every service, of which at least one is not always zero.
     AllServices,
-    /// A series for every service, none of which stays at zero.
+    /// A series for every service, none of which is always zero.
     EachService,
 }
 
 impl Needs {
-    /// The service that is chosen on the board.
+    /// Returns the service that is chosen on the board.
     pub fn service(self) -> &'static str {
         match self {
             Needs::Filled(service) | Needs::Quiet(service) => service,
@@ -28,7 +28,7 @@ impl Needs {
     }
 }
 
-/// A line of the table: a panel, and what each of its queries needs; if it is one for all, only once.
+/// A line of the table: a panel and the need of each of its queries, or a single need that applies to all.
 pub struct Placed {
     id: u64,
     title: &'static str,
@@ -41,13 +41,13 @@ const fn panel(id: u64, title: &'static str, needs: &'static [Needs]) -> Placed 
 
 const SHAPED: Needs = Needs::Filled(CAMPAIGN);
 const REJECTED: Needs = Needs::Filled(REJECTS);
-const PASSED: Needs = Needs::Filled(PASSTHROUGH);
+const SHADOWED: Needs = Needs::Filled(SHADOW);
 const PAUSED: Needs = Needs::Filled(PAUSES);
 const ILL_HEALTH: Needs = Needs::Quiet(CAMPAIGN);
 const ALL: Needs = Needs::AllServices;
 const EACH: Needs = Needs::EachService;
 
-/// By the boards' uids.
+/// The tables of all boards, by the boards' uids.
 pub const BOARDS: [(&str, &[Placed]); 4] = [
     ("watermaster-overview", OVERVIEW),
     ("watermaster-client", CLIENT),
@@ -56,7 +56,7 @@ pub const BOARDS: [(&str, &[Placed]); 4] = [
 ];
 
 const OVERVIEW: &[Placed] = &[
-    // State, decisions (0 is shadow mode), used, admitted, rejected, waiting, oldest, not read yet.
+    // State, decisions (0 is shadow mode), used, admitted, rejected, delayed, oldest, unread.
     panel(1, "All services", &[EACH, ALL, EACH, EACH, ALL, ALL, ALL, ALL]),
     panel(3, "Ready instances", &[SHAPED]),
     panel(4, "Decisions", &[SHAPED]),
@@ -99,17 +99,17 @@ const CLIENT: &[Placed] = &[
     panel(5, "Borrows (lends)", &[SHAPED]),
     panel(6, "Backlog", &[SHAPED]),
     panel(7, "Expected delay", &[SHAPED]),
-    // The own limit is only drawn where the client has one.
+    // A client's own limit is drawn only if the client has one.
     panel(9, "Wanted, granted, admitted, per cycle", &[SHAPED, SHAPED, SHAPED, SHAPED, REJECTED]),
     panel(10, "Decisions", &[SHAPED, SHAPED, REJECTED]),
     panel(11, "Part of the capacity", &[SHAPED]),
     panel(12, "Borrowed and lent", &[SHAPED]),
-    panel(14, "Backlog", &[SHAPED, SHAPED, PASSED]),
+    panel(14, "Backlog", &[SHAPED, SHAPED, SHADOWED]),
     panel(15, "Expected delay", &[SHAPED]),
     panel(16, "Oldest delayed record of the service", &[SHAPED]),
     panel(18, "Rejected by reason", &[REJECTED]),
     panel(19, "Rejected part", &[REJECTED]),
-    panel(20, "Would be delayed or rejected (shadow mode)", &[PASSED]),
+    panel(20, "Would be delayed or rejected (shadow mode)", &[SHADOWED]),
 ];
 
 const KAFKA: &[Placed] = &[
@@ -134,30 +134,30 @@ const KAFKA: &[Placed] = &[
     panel(22, "Widest offset map", &[SHAPED]),
     panel(23, "Paused partitions", &[PAUSED]),
     panel(25, "Assigned partitions", &[SHAPED]),
-    // A second instance joins this service.
+    // Only this service has a second instance, which joins later.
     panel(26, "Rebalances", &[PAUSED]),
     panel(27, "State", &[SHAPED]),
 ];
 
 const CAPACITY_PLANNING: &[Placed] = &[
-    // 0 is shadow mode.
+    // The value 0 is shadow mode.
     panel(2, "Decisions", &[SHAPED]),
-    panel(3, "Capacity", &[PASSED]),
-    panel(4, "Most in any cycle", &[PASSED]),
-    panel(5, "Sufficient for 99 % of the time", &[PASSED]),
-    panel(6, "Time above the capacity", &[PASSED]),
-    panel(7, "Used on average", &[PASSED]),
-    panel(8, "Demand and capacity", &[PASSED]),
-    panel(10, "Shadow decisions", &[PASSED]),
-    panel(11, "Would be rejected, by reason", &[PASSED]),
-    panel(12, "Would be delayed, by client", &[PASSED]),
-    panel(13, "Would be rejected, by client", &[PASSED]),
-    panel(14, "Shadow backlog by client", &[PASSED]),
-    panel(15, "Part that would be delayed or rejected", &[PASSED]),
-    panel(17, "Clients over the chosen range", &[PASSED]),
+    panel(3, "Capacity", &[SHADOWED]),
+    panel(4, "Most in any cycle", &[SHADOWED]),
+    panel(5, "Sufficient for 99 % of the time", &[SHADOWED]),
+    panel(6, "Time above the capacity", &[SHADOWED]),
+    panel(7, "Used on average", &[SHADOWED]),
+    panel(8, "Demand and capacity", &[SHADOWED]),
+    panel(10, "Shadow decisions", &[SHADOWED]),
+    panel(11, "Would be rejected, by reason", &[SHADOWED]),
+    panel(12, "Would be delayed, by client", &[SHADOWED]),
+    panel(13, "Would be rejected, by client", &[SHADOWED]),
+    panel(14, "Shadow backlog by client", &[SHADOWED]),
+    panel(15, "Part that would be delayed or rejected", &[SHADOWED]),
+    panel(17, "Clients over the chosen range", &[SHADOWED]),
 ];
 
-/// What each query of a panel needs, in their order; `None` if the panel is not placed.
+/// Returns the needs of a panel's queries, in their order; `None` if the panel has no line.
 pub fn needs(board: &str, id: u64, queries: usize) -> Option<Vec<Needs>> {
     let (_, lines) = BOARDS.iter().find(|(uid, _)| *uid == board)?;
     let line = lines.iter().find(|line| line.id == id)?;
@@ -165,20 +165,22 @@ pub fn needs(board: &str, id: u64, queries: usize) -> Option<Vec<Needs>> {
 }
 
 #[test]
-fn every_panel_is_placed() {
+fn every_panel_has_a_line() {
     let boards = Board::all();
     let mut lines: BTreeMap<_, _> = BTreeMap::new();
     for (uid, placed) in BOARDS {
         for line in placed {
-            assert!(lines.insert((uid, line.id), line).is_none(), "{uid}: {} is placed twice", line.title);
+            assert!(lines.insert((uid, line.id), line).is_none(), "{uid}: {} has two lines", line.title);
         }
     }
     let mut problems = Vec::new();
     for (board, panel) in boards.iter().flat_map(|board| board.panels().map(move |panel| (board, panel))) {
         let queries = panel.targets().count();
         match lines.remove(&(board.uid(), panel.id())) {
-            None => problems.push(panel.problem(format!("number {} is not placed", panel.id()))),
-            Some(line) if line.title != panel.title() => problems.push(panel.problem(format!("not {:?}", line.title))),
+            None => problems.push(panel.problem(format!("panel {} has no line", panel.id()))),
+            Some(line) if line.title != panel.title() => {
+                problems.push(panel.problem(format!("its line is titled {:?}", line.title)))
+            }
             Some(line) if line.needs.len() != 1 && line.needs.len() != queries => {
                 problems.push(panel.problem(format!("{} needs for {queries} queries", line.needs.len())));
             }

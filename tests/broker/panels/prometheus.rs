@@ -1,4 +1,4 @@
-//! A Prometheus of the test's own, with our configuration and rules, that scrapes every second.
+//! The test's own Prometheus, with the repository's configuration and rules, which scrapes every second.
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -13,11 +13,11 @@ use crate::support::process::Process;
 use crate::support::repository::{read, root};
 use crate::support::wait::wait_until;
 
-/// Between two scrapes, and between two evaluations of the rules.
+/// The interval between two scrapes, and between two evaluations of the rules.
 pub const SCRAPE: Duration = Duration::from_secs(1);
 
 pub struct Prometheus {
-    // Ended before its directory goes.
+    // Declared before `dir`, so that the process ends before its directory is removed.
     process: Process,
     url: String,
     dir: TempDir,
@@ -25,7 +25,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it; it goes on to scrape these addresses as the job `watermaster`, whether or not somebody listens there yet.
+    /// Starts Prometheus. It scrapes these addresses as the job `watermaster`, even before an instance listens there.
     pub fn start(addresses: &[String]) -> Prometheus {
         let dir = tempfile::Builder::new().prefix("watermaster-prometheus-").tempdir().expect("a temporary directory");
         let own = format!("127.0.0.1:{}", free_port());
@@ -52,7 +52,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The `data` of an answer of the API, or its error.
+    /// Calls the API; returns the `data` of the answer, or its error.
     pub fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Result<Value, String> {
         let request = self.agent.get(format!("{}/api/v1/{path}", self.url)).query_pairs(parameters.iter().copied());
         let mut answer = request.call().map_err(|why| why.to_string())?;
@@ -61,34 +61,36 @@ impl Prometheus {
         if body["status"] == "success" { Ok(body["data"].take()) } else { Err(body["error"].to_string()) }
     }
 
-    /// What it complained of.
+    /// Returns the log.
     pub fn log(&self) -> String {
         read(&self.dir.path().join("log"))
     }
 }
 
-/// The repository's `prometheus/`, with what a test must have different: who is scraped, and how often.
+/// Copies the repository's `prometheus/`, with the test's own scrape targets and interval.
 fn lay_out(dir: &TempDir, own: &str, addresses: &[String]) {
-    let mut config: Yaml = yaml_serde::from_str(&read(&root("prometheus/prometheus.yml"))).expect("it is YAML");
+    let mut config: Yaml =
+        yaml_serde::from_str(&read(&root("prometheus/prometheus.yml"))).expect("prometheus.yml is YAML");
     let seconds = || Yaml::from(format!("{}s", SCRAPE.as_secs()));
     config["global"]["scrape_interval"] = seconds();
     config["global"]["evaluation_interval"] = seconds();
-    for job in config["scrape_configs"].as_sequence_mut().expect("there are scrape_configs") {
+    for job in config["scrape_configs"].as_sequence_mut().expect("scrape_configs is a list") {
         match job["job_name"].as_str() {
             Some("watermaster") => {
                 job["scrape_interval"] = seconds();
-                // The compose file's; there are no such names here.
-                let fields = job.as_mapping_mut().expect("a job has fields");
-                fields.remove("dns_sd_configs").expect("the compose file finds its replicas by name");
+                // The service discovery of the compose file: its host names do not exist here.
+                let fields = job.as_mapping_mut().expect("a job is a table");
+                fields.remove("dns_sd_configs").expect("the job watermaster has dns_sd_configs");
             }
             Some("prometheus") => job["static_configs"][0]["targets"][0] = Yaml::from(own),
-            other => panic!("no job called {other:?} is known here"),
+            other => panic!("this test does not know the job {other:?}"),
         }
     }
     let path = |name: &str| dir.path().join(name);
-    fs::write(path("prometheus.yml"), yaml_serde::to_string(&config).expect("it is YAML")).expect("it can be written");
+    fs::write(path("prometheus.yml"), yaml_serde::to_string(&config).expect("the configuration is valid YAML"))
+        .expect("the file can be written");
     std::os::unix::fs::symlink(root("prometheus/rules"), path("rules")).expect("the rules can be linked");
-    fs::create_dir(path("targets")).expect("a folder");
+    fs::create_dir(path("targets")).expect("the folder can be created");
     let targets: String = addresses.iter().map(|address| format!("    - {address}\n")).collect();
-    fs::write(path("targets/local.yml"), format!("- targets:\n{targets}")).expect("it can be written");
+    fs::write(path("targets/local.yml"), format!("- targets:\n{targets}")).expect("the file can be written");
 }

@@ -1,4 +1,4 @@
-//! What a dashboard asks, asked as Grafana would, and whether the answer is one.
+//! The queries of the dashboards, sent as Grafana sends them, and the check of their answers.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,16 +10,16 @@ use super::prometheus::{Prometheus, SCRAPE};
 use super::stage::{CLIENT, SERVICES};
 use crate::support::board::{list, placeholders, text};
 
-/// The time that the boards show: since the start of the run.
+/// The time range that the boards show: from the start of the run until now.
 #[derive(Clone, Copy)]
 pub struct Run {
     start: Instant,
     since_1970: Duration,
 }
 
-/// A query of a panel or an annotation, with what it must answer with.
+/// A query of a panel or an annotation, and the data that it must return.
 pub struct Question {
-    /// How people find it.
+    /// The board, panel and query, for messages.
     pub place: String,
     expression: String,
     legend: String,
@@ -29,18 +29,18 @@ pub struct Question {
 
 impl Run {
     pub fn start() -> Run {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
         Run { start: Instant::now(), since_1970 }
     }
 
-    /// `start`, `end` and `step` of a query over all of it; the end is now.
+    /// Returns `start`, `end` and `step` of a query over the whole run; the end is now.
     pub fn range(&self) -> [(&'static str, String); 3] {
         let end = self.since_1970 + self.start.elapsed();
         let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
         [("start", seconds(self.since_1970)), ("end", seconds(end)), ("step", SCRAPE.as_secs().to_string())]
     }
 
-    /// Puts in what Grafana would: *All* jobs and instances, one service, one client.
+    /// Substitutes the variables as Grafana does: *All* jobs and instances, one service, one client.
     pub fn substitute(&self, expression: &str, service: &str) -> String {
         let rate_interval = format!("{}s", 4 * SCRAPE.as_secs());
         let range = format!("{}s", self.start.elapsed().as_secs().max(1));
@@ -53,13 +53,13 @@ impl Run {
             ("$client", CLIENT),
         ];
         let plain = values.iter().fold(expression.to_owned(), |text, (variable, value)| text.replace(variable, value));
-        assert!(!plain.contains('$'), "a variable that is not known here: {plain}");
+        assert!(!plain.contains('$'), "this test does not know a variable in: {plain}");
         plain
     }
 }
 
 impl Question {
-    /// A panel's query.
+    /// Returns the question of a panel's query.
     pub fn of_target(place: String, target: &Value, needs: Needs) -> Question {
         Question {
             place: format!("{place}, query {}", text(&target["refId"])),
@@ -75,7 +75,7 @@ impl Question {
         Question { place, expression: text(&annotation["expr"]).to_owned(), legend, instant: false, needs }
     }
 
-    /// Asks; what is wrong with the answer.
+    /// Sends the query; the error says what is wrong with the answer.
     pub fn ask(&self, prometheus: &Prometheus, run: Run) -> Result<(), String> {
         let expression = run.substitute(&self.expression, self.needs.service());
         let [start, end, step] = run.range();
@@ -90,41 +90,41 @@ impl Question {
     }
 }
 
-/// What is wrong with these series of a vector or a matrix.
+/// Checks the series of a vector or a matrix; the error says what is wrong with them.
 fn judge(series: &[Value], needs: Needs, legend: &str) -> Result<(), String> {
     if series.is_empty() {
         return Err("no series".to_owned());
     }
     let named = |series: &Value, label: &str| !text(&series["metric"][label]).is_empty();
     if let Some(label) = placeholders(legend).find(|label| !series.iter().any(|series| named(series, label))) {
-        return Err(format!("nothing for {label} of the legend"));
+        return Err(format!("no value for the label {label} of the legend"));
     }
     match needs {
         Needs::Quiet(_) => Ok(()),
         Needs::Filled(_) if series.iter().any(is_filled) => Ok(()),
-        Needs::Filled(_) => Err(format!("nothing but {}", values(series))),
+        Needs::Filled(_) => Err(format!("only {}", values(series))),
         Needs::AllServices => {
             everywhere(series, |_| true)?;
-            if series.iter().any(is_filled) { Ok(()) } else { Err(format!("nothing but {}", values(series))) }
+            if series.iter().any(is_filled) { Ok(()) } else { Err(format!("only {}", values(series))) }
         }
         Needs::EachService => everywhere(series, is_filled),
     }
 }
 
-/// Whether there is such a series for every service.
+/// Checks that every service has a series for which `such` holds.
 fn everywhere(series: &[Value], such: impl Fn(&Value) -> bool) -> Result<(), String> {
     let found: BTreeSet<&str> =
         series.iter().filter(|series| such(series)).map(|series| text(&series["metric"]["service"])).collect();
     let missing: Vec<&str> = SERVICES.iter().filter(|service| !found.contains(**service)).copied().collect();
-    if missing.is_empty() { Ok(()) } else { Err(format!("nothing, or nothing but zeros, for {missing:?}")) }
+    if missing.is_empty() { Ok(()) } else { Err(format!("no series, or only zeros, for {missing:?}")) }
 }
 
-/// Whether there is something to draw: a number that is not zero.
+/// Returns whether a sample of the series is a finite number other than zero.
 fn is_filled(series: &Value) -> bool {
     samples(series).any(|value| value.parse::<f64>().is_ok_and(|value| value.is_finite() && value != 0.0))
 }
 
-/// Of a matrix's series, or the one of a vector's.
+/// Returns the samples of a matrix's series, or the single sample of a vector's.
 fn samples(series: &Value) -> impl Iterator<Item = &str> {
     let one = series.get("value").into_iter();
     list(&series["values"]).chain(one).map(|sample| text(&sample[1]))
@@ -136,7 +136,7 @@ fn values(series: &[Value]) -> String {
 }
 
 #[test]
-fn an_empty_answer_is_no_answer() {
+fn answers_without_data_are_rejected() {
     use serde_json::json;
     let needs = Needs::Filled("any");
     let matrix = |values: &[&str]| {
@@ -145,9 +145,9 @@ fn an_empty_answer_is_no_answer() {
     };
     assert!(judge(&[], Needs::Quiet("any"), "").is_err());
     assert!(judge(&[matrix(&["0"])], Needs::Quiet("any"), "").is_ok());
-    assert_eq!(judge(&[matrix(&["0", "NaN", "+Inf"])], needs, ""), Err("nothing but +Inf, 0, NaN".to_owned()));
+    assert_eq!(judge(&[matrix(&["0", "NaN", "+Inf"])], needs, ""), Err("only +Inf, 0, NaN".to_owned()));
     assert!(judge(&[matrix(&["0"]), matrix(&["NaN", "-0.1"])], needs, "{{client}}").is_ok());
-    assert!(judge(&[matrix(&["1"])], needs, "{{reason}}").is_err(), "a legend without a name");
+    assert!(judge(&[matrix(&["1"])], needs, "{{reason}}").is_err(), "a series without the label of the legend");
     let vector = |service: &str, value: &str| json!({ "metric": { "service": service }, "value": [1.5, value] });
     let all = |value: &str| SERVICES.map(|service| vector(service, value));
     assert!(judge(&all("1"), Needs::EachService, "").is_ok());
@@ -156,5 +156,5 @@ fn an_empty_answer_is_no_answer() {
     let one = vector(SERVICES[3], "1");
     assert!(judge(&[first.clone(), second.clone(), third.clone(), one.clone()], Needs::AllServices, "").is_ok());
     assert!(judge(&[first, second.clone(), third.clone(), one.clone()], Needs::EachService, "").is_err());
-    assert!(judge(&[second, third, one], Needs::AllServices, "").is_err(), "a service is missing");
+    assert!(judge(&[second, third, one], Needs::AllServices, "").is_err(), "a series of one service is missing");
 }

@@ -1,4 +1,4 @@
-//! What the panels look at: four services, each with the same campaign in another mode, and two instances.
+//! The system under observation: four services, which run the same campaign in different modes, and two instances.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,27 +14,27 @@ use crate::support::process::Process;
 use crate::support::repository::{read, root};
 use crate::support::watermaster::Watermaster;
 
-/// Shapes; what waits too long or is too much is rejected.
+/// The service in mode `shape` that rejects records beyond the bounds of delay and backlog.
 pub const CAMPAIGN: &str = "campaign";
-/// Rejects what is early.
+/// The service in mode `reject`.
 pub const REJECTS: &str = "rejects";
-/// Lets everything pass, and counts what it would have done.
-pub const PASSTHROUGH: &str = "passthrough";
-/// Shapes; what is too much is left in Kafka. A second instance joins it.
+/// The service in shadow mode.
+pub const SHADOW: &str = "shadow";
+/// The service in mode `shape` with `overflow = "pause"`, which leaves the excess in Kafka. A second instance joins it.
 pub const PAUSES: &str = "pauses";
-pub const SERVICES: [&str; 4] = [CAMPAIGN, REJECTS, PASSTHROUGH, PAUSES];
+pub const SERVICES: [&str; 4] = [CAMPAIGN, REJECTS, SHADOW, PAUSES];
 
-/// The client that sends the campaign; the one that is chosen on the board *Client*.
+/// The client that sends the campaign and is chosen on the board *Client*.
 pub const CLIENT: &str = "credit-card";
-/// As in `config/scenarios/campaign.toml`.
+/// The clients of `config/scenarios/campaign.toml`.
 const CLIENTS: [&str; 4] = [CLIENT, "home-loan", "personal-loan", "car-loan"];
-/// With a source topic of their own. The other one is sent to the first: among records that wait, some are completed, and
-/// there is a map to look at.
+/// The number of clients with their own source topic. The records of the fourth client go to the first topic, so that
+/// completed and delayed records alternate there and the offset map is not empty.
 const SOURCES: usize = 3;
 
-/// How long the campaign is played, in seconds. Not a time to wait: the test ends when everything has answered.
+/// The duration of the campaign in seconds. The test may end earlier: as soon as all queries return data.
 const PLAYED: &str = "40";
-const END: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const TOKEN: &str = "the-token-of-the-panels";
 
 pub struct Stage {
@@ -43,7 +43,7 @@ pub struct Stage {
     loads: Vec<Load>,
     config: Config,
     ports: [u16; 2],
-    /// The configuration for the loads, their logs, the token.
+    /// The folder with the configuration for the loads, their logs and the token.
     dir: TempDir,
     _topics: Topics,
 }
@@ -56,7 +56,7 @@ struct Load {
 }
 
 impl Stage {
-    /// Where the first instance will answer, and the second.
+    /// Returns the admin addresses of the first and the second instance.
     pub fn addresses(ports: [u16; 2]) -> [String; 2] {
         ports.map(|port| format!("127.0.0.1:{port}"))
     }
@@ -71,7 +71,7 @@ impl Stage {
         }
     }
 
-    /// Starts the first instance and one load for each service.
+    /// Starts the first instance, and one load for each service.
     pub fn start(ports: [u16; 2]) -> Stage {
         let broker = Broker::of_this_run();
         let group = unique("panels");
@@ -90,7 +90,7 @@ impl Stage {
         Stage { first, second: None, loads, config, ports, dir, _topics: topics }
     }
 
-    /// A second instance takes partitions of one service.
+    /// Starts the second instance, which takes over partitions of one service.
     pub fn join(&mut self) {
         let mut config = self.config.clone();
         (config.instance, config.listen) = ("second", format!("127.0.0.1:{}", self.ports[1]));
@@ -98,16 +98,17 @@ impl Stage {
         self.second = Some(Watermaster::spawn(&config));
     }
 
-    /// The first instance gets another capacity for the campaign, and lets it pass.
+    /// Reloads the first instance with another capacity and shadow mode for the campaign.
     pub fn reload(&mut self) {
-        let campaign = self.config.services.iter_mut().find(|service| service.name == CAMPAIGN).expect("it is there");
+        let campaign =
+            self.config.services.iter_mut().find(|service| service.name == CAMPAIGN).expect("a campaign service");
         campaign.capacity *= 2;
         campaign.keys.push_str("\nenforce = false");
         let (status, body) = self.first.reload(&self.config.to_toml(), TOKEN);
         assert_eq!(status, 200, "{body}");
     }
 
-    /// Panics if something has ended that should not have.
+    /// Panics if an instance has ended, or a load has failed.
     pub fn assert_well(&mut self) {
         self.first.assert_running();
         if let Some(second) = &mut self.second {
@@ -116,11 +117,11 @@ impl Stage {
         self.loads.iter_mut().for_each(Load::assert_well);
     }
 
-    /// Ends what it started.
+    /// Ends the loads and the instances.
     pub fn end(mut self) {
         self.loads.clear();
         for watermaster in [Some(&mut self.first), self.second.as_mut()].into_iter().flatten() {
-            assert_eq!(watermaster.terminate(END).code(), Some(0), "{}", watermaster.log());
+            assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
         }
         drop(self.dir);
     }
@@ -132,12 +133,12 @@ impl Load {
         let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
         command.args(["load", "--service", service, "--seconds", PLAYED, "--no-read-back", "--config"]);
         command.arg(dir.path().join("load.toml")).arg("--scenario").arg(root("config/scenarios/campaign.toml"));
-        let stderr = File::create(&log).expect("a log can be written");
+        let stderr = File::create(&log).expect("the log can be written");
         command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         Load { process: Process::start(&mut command), service, log }
     }
 
-    /// It still sends, or has sent everything.
+    /// Panics if the load has ended with an error.
     fn assert_well(&mut self) {
         if let Some(status) = self.process.try_wait() {
             assert!(status.success(), "the load of {} ended with {status}: {}", self.service, read(&self.log));
@@ -149,7 +150,7 @@ fn topics(service: &Service) -> Vec<Topic> {
     let names = service.sources.iter().map(|(topic, _)| topic).chain([&service.target, &service.dead_letter]);
     let topic = |name| {
         let mut topic = Topic::new(name, 2);
-        // Without a limit there is no retention to draw.
+        // A panel draws the retention, which a topic without a limit does not have.
         topic.set("retention.ms", "86400000");
         topic
     };
@@ -157,13 +158,13 @@ fn topics(service: &Service) -> Vec<Topic> {
 }
 
 fn service(group: &str, name: &str) -> Service {
-    // What of the campaign fits in differs, so that each has something of everything that can happen in it.
+    // The bounds differ between the services, so that every outcome of a mode occurs in it.
     let (capacity, keys, tables) = match name {
         CAMPAIGN => (200, "", "[service.shape]\nqueue_capacity = 1000\nmax_delay = \"8s\""),
         REJECTS => {
             (100, "mode = \"reject\"", "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }")
         }
-        PASSTHROUGH => (100, "enforce = false", "[service.shape]\nqueue_capacity = 300\nmax_delay = \"5s\""),
+        SHADOW => (100, "enforce = false", "[service.shape]\nqueue_capacity = 300\nmax_delay = \"5s\""),
         _ => (100, "", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
     };
     let known = |client: &&&str| !tables.contains(&format!("service.client.{client}]"));

@@ -1,4 +1,4 @@
-//! What befalls instances and brokers.
+//! Faults of instances and brokers.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use super::client::Cluster;
 use super::trace::note;
 use super::world::{Seat, World};
 
-/// The most instances that are meant to run.
-const SEATS: usize = 4;
+/// Maximum number of instances that run at once, replaced ones not counted.
+const MAX_INSTANCES: usize = 4;
 
 impl World {
-    pub(super) fn strike_later(&mut self) {
-        let wait = self.cluster.random.below(2 * self.strikes) + 1;
-        self.next_strike = self.cluster.now + Duration::from_millis(wait);
+    pub(super) fn schedule_fault(&mut self) {
+        let wait = self.cluster.random.below(2 * self.fault_interval) + 1;
+        self.next_fault = self.cluster.now + Duration::from_millis(wait);
     }
 
-    pub(super) fn strike(&mut self) {
+    pub(super) fn inject_fault(&mut self) {
         if self.cluster.now >= self.quiet_from {
             return self.quiet();
         }
-        self.strike_later();
+        self.schedule_fault();
         let living: Vec<usize> = (0..self.seats.len()).filter(|&seat| self.seats[seat].process.is_some()).collect();
         if living.is_empty() {
             return;
@@ -29,7 +29,7 @@ impl World {
             0..=2 => self.kill(seat),
             3 | 4 => self.pause(seat, false),
             5 | 6 => self.pause(seat, true),
-            7 => self.haunt(seat),
+            7 => self.replace_while_hung(seat),
             8 => self.join(),
             9 => self.drain(seat),
             10 => self.expel(seat),
@@ -64,9 +64,9 @@ impl World {
         }
     }
 
-    /// It hangs, and is replaced by a process with the same id. Then it wakes up.
-    fn haunt(&mut self, seat: usize) {
-        if self.seats.len() >= 2 * SEATS {
+    /// Pauses a process and starts another with the same id; later the paused process goes on.
+    fn replace_while_hung(&mut self, seat: usize) {
+        if self.seats.len() >= 2 * MAX_INSTANCES {
             return;
         }
         self.pause(seat, true);
@@ -78,7 +78,7 @@ impl World {
     }
 
     fn join(&mut self) {
-        if self.seats.iter().filter(|seat| !seat.ghost).count() < SEATS {
+        if self.seats.iter().filter(|seat| !seat.ghost).count() < MAX_INSTANCES {
             self.coverage().joins += 1;
             self.add_seat();
         }
@@ -88,7 +88,7 @@ impl World {
         let now = self.cluster.now;
         self.coverage().drains += 1;
         if let Some(process) = &mut self.seats[seat].process {
-            note(&process.instance.client.name, || "is to drain".to_owned());
+            note(&process.instance.client.name, || "starts to drain".to_owned());
             process.instance.drain(now);
         }
     }
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// A foreign producer takes the id for itself.
+    /// Lets a foreign producer take the transactional id.
     fn hijack(&mut self, seat: usize) {
         let id = self.seats[seat].id;
         let Cluster { now, random, broker, .. } = &mut self.cluster;
@@ -124,16 +124,16 @@ impl World {
 
     fn transactions_down(&mut self) {
         let time = self.cluster.random.millis(300, 18_000);
-        note("coordinator", || format!("of transactions is away for {time:?}"));
+        note("coordinator", || format!("of transactions is unavailable for {time:?}"));
         self.coverage().coordinator_down += 1;
         self.cluster.broker.transactions_down = self.cluster.now + time;
     }
 
     fn group_down(&mut self) {
         let until = self.cluster.now + self.cluster.random.millis(300, 18_000);
-        note("coordinator", || "of the group is away".to_owned());
+        note("coordinator", || "of the group is unavailable".to_owned());
         self.coverage().coordinator_down += 1;
         self.cluster.broker.group_down = until;
-        self.cluster.broker.group.forgive(until);
+        self.cluster.broker.group.restart_sessions(until);
     }
 }
