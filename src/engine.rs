@@ -259,7 +259,7 @@ impl<'c> Engine<'c> {
     fn take_policy(&mut self, now: Time) {
         let Some(policy) = self.job.policies.take() else { return };
         let service = &self.job.service.name;
-        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.as_str());
+        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.into_str());
         let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
         info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
         self.throttle.handle_policy(now, policy);

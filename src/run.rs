@@ -95,7 +95,7 @@ fn log_start(config: &Config) {
             dead_letter = service.dead_letter,
             capacity = policy.capacity,
             cycle_seconds = policy.cycle.as_secs_f64(),
-            mode = policy.mode.as_str(),
+            mode = policy.mode.into_str(),
             enforce = policy.enforce,
             "protecting a service"
         );

@@ -6,6 +6,7 @@ mod pages;
 
 use std::sync::Arc;
 use std::sync::{PoisonError, RwLock};
+use strum::VariantNames;
 
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::policy::{Mode, Policy};
@@ -13,13 +14,13 @@ use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason};
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
-pub const ALLOCATION_CAUSES: &[&str] = &throttle::Cause::NAMES;
+pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
 /// The reasons for pausing a partition: a client's backlog bound, the service's, or the offset map's room.
-pub const PAUSE_REASONS: &[&str] = &PauseReason::NAMES;
+pub const PAUSE_REASONS: &[&str] = PauseReason::VARIANTS;
 /// The outcomes of a round.
 pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
 /// The causes of replacing a producer.
-pub const PRODUCER_CAUSES: &[&str] = &ReplaceCause::NAMES;
+pub const PRODUCER_CAUSES: &[&str] = ReplaceCause::VARIANTS;
 /// The findings of a resync about a record of a round.
 pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
 
@@ -46,7 +47,7 @@ pub struct ServiceSnapshot {
     pub backlog_limit_bytes: u64,
     pub oldest_held_seconds: f64,
     /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
-    pub allocations: [u64; throttle::Cause::NAMES.len()],
+    pub allocations: [u64; throttle::Cause::VARIANTS.len()],
     pub partitions: Vec<PartitionSnapshot>,
     /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
     pub paused: Vec<(&'static str, u64)>,
@@ -62,7 +63,7 @@ pub struct ServiceSnapshot {
     /// Consumers that were replaced because they were in no group for too long.
     pub consumer_recreations: u64,
     /// Failed calls of transactions by phase and class, in the order of the core's names.
-    pub transaction_errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
+    pub transaction_errors: [[u64; ErrorClass::VARIANTS.len()]; Phase::VARIANTS.len()],
     pub resyncs: u64,
     /// Records of interrupted rounds, in the order of [`RESYNCED`].
     pub resynced: [u64; RESYNCED.len()],

@@ -69,7 +69,7 @@ mod tests {
         String::from_utf8(std::mem::take(&mut memory.0.lock().unwrap())).unwrap()
     }
 
-    /// Logs in every way in which the program logs, broken and hostile text included.
+    /// Logs an example of each form that the program uses, with broken and hostile text.
     fn log_examples() {
         let (service, left_out) = ("kyc", [None, Some(12_u64)]);
         tracing::info!(service, target = "kyc.requests", capacity = 400_u64, cycle_seconds = 10.0, enforce = true, "a");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_of_json_tells_time_level_target_and_message() {
+    fn each_line_of_json_has_time_level_target_and_message() {
         let text = written(LogFormat::Json, log_examples);
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines.len(), 5, "{text}");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_stay_where_they_were_put() {
+    fn entries_keep_their_addresses() {
         let mut table = Chunks::default();
         assert!(table.get(0).is_none());
         table.set(0, 0);

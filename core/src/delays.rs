@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_count_those_that_went_at_once_and_are_close() {
+    fn quantiles_count_undelayed_records_and_are_close() {
         let mut delays = DelayHistogram::default();
         assert_eq!(delays.quantile(0.99), 0.0);
         for _ in 0..98 {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_take_their_bound() {
+    fn buckets_include_their_upper_bound() {
         let mut histogram = Histogram::default();
         histogram.record(Duration::from_millis(1));
         histogram.record(Duration::from_micros(1_001));

@@ -4,6 +4,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use strum::{EnumString, IntoStaticStr, VariantNames};
+
 use crate::offset_map::MapBudget;
 use crate::units::{Ratio, Weight};
 
@@ -112,7 +114,8 @@ pub struct Limit {
 }
 
 /// The rule by which lent capacity is shared among the clients that want more than their share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Lending {
     /// In proportion to the wants beyond the share.
     #[default]
@@ -122,7 +125,8 @@ pub enum Lending {
 }
 
 /// The treatment of a record that can't go at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Mode {
     /// The record waits in its client's backlog.
     #[default]
@@ -131,18 +135,9 @@ pub enum Mode {
     Reject,
 }
 
-impl Mode {
-    /// Returns the name that configuration, logs and metrics use.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Mode::Shape => "shape",
-            Mode::Reject => "reject",
-        }
-    }
-}
-
 /// Reject mode: the window that a grant is counted over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Window {
     /// Any window of one cycle.
     #[default]
@@ -152,7 +147,8 @@ pub enum Window {
 }
 
 /// Reject mode: the treatment of records that were read late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum CatchUp {
     /// Late records wait as in shape mode.
     #[default]
@@ -162,7 +158,8 @@ pub enum CatchUp {
 }
 
 /// The treatment of records when a backlog bound is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Overflow {
     /// The oldest backlog of the client furthest above its share of the bound is rejected as `queue_full`.
     #[default]

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use strum::{IntoStaticStr, VariantArray, VariantNames};
+
 /// The reason for which a record went to the dead-letter topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 #[repr(u8)]
 pub enum Reason {
     /// No client id, or one that can't be read.
@@ -28,32 +31,9 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the enum.
-    pub const ALL: [Reason; 9] = [
-        Reason::Anonymous,
-        Reason::UnknownClient,
-        Reason::TooManyClients,
-        Reason::ClientLimit,
-        Reason::OverAllocation,
-        Reason::CapacityInUse,
-        Reason::QueueFull,
-        Reason::Expired,
-        Reason::Undeliverable,
-    ];
-
-    /// The name in headers, metrics and the HTTP API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Reason::Anonymous => "anonymous",
-            Reason::UnknownClient => "unknown_client",
-            Reason::TooManyClients => "too_many_clients",
-            Reason::ClientLimit => "client_limit",
-            Reason::OverAllocation => "over_allocation",
-            Reason::CapacityInUse => "capacity_in_use",
-            Reason::QueueFull => "queue_full",
-            Reason::Expired => "expired",
-            Reason::Undeliverable => "undeliverable",
-        }
-    }
+    pub const ALL: &[Reason] = <Reason as VariantArray>::VARIANTS;
+    /// The names of all reasons, in the same order.
+    pub const NAMES: &[&str] = <Reason as VariantNames>::VARIANTS;
 }
 
 /// A decision to reject a record.
@@ -68,7 +48,7 @@ pub struct Rejection {
 
 /// A count for each reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct ReasonCounts([u64; Reason::ALL.len()]);
+pub struct ReasonCounts([u64; Reason::NAMES.len()]);
 
 impl ReasonCounts {
     /// Counts one more rejection.
@@ -100,6 +80,6 @@ impl ReasonCounts {
 
     /// Iterates over the reasons and their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
-        Reason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
+        Reason::ALL.iter().copied().map(|reason| (reason, self.get(reason)))
     }
 }

@@ -29,6 +29,8 @@ mod registry;
 
 use std::time::Duration;
 
+use strum::VariantNames;
+
 use crate::policy::{Mode, Policy};
 use crate::slot::Slot;
 use crate::units::Time;
@@ -346,7 +348,7 @@ impl Scheduler {
     }
 
     /// Allocations so far, by [`Cause`].
-    pub fn allocations(&self) -> [u64; Cause::NAMES.len()] {
+    pub fn allocations(&self) -> [u64; Cause::VARIANTS.len()] {
         self.cycles.allocations
     }
 

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_counts_for_a_cycle_and_at_most_a_slice_more() {
+    fn records_count_for_a_cycle_and_at_most_a_slice_more() {
         let mut window = SlidingCount::exact_up_to(0, CYCLE);
         window.add(at(5_003), 7);
         assert_eq!(window.count(at(6_003)), 7);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_silence_empties_it() {
+    fn a_long_silence_empties_the_window() {
         let mut window = SlidingCount::new(CYCLE);
         window.add(at(1), 3);
         assert_eq!(window.count(at(3_600_000)), 0);
@@ -401,9 +401,9 @@ mod tests {
     }
 
     #[test]
-    fn it_holds_less_from_when_it_says_on() {
+    fn the_count_is_below_the_limit_from_the_predicted_time() {
         let mut window = SlidingCount::exact_up_to(0, CYCLE);
-        // Around the ring's end, with empty slices between.
+        // Records around the end of the ring, with empty slices between them.
         for (ms, n) in [(5_003, 2), (5_004, 1), (5_500, 4), (5_998, 3)] {
             window.add(at(ms), n);
         }
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn inheriting_twice_charges_once_and_the_future_is_now() {
+    fn inheriting_twice_charges_once_and_future_slices_count_now() {
         let mut window = SlidingCount::new(CYCLE);
         window.add(at(5_001), 2);
         assert_eq!(window.inherit(at(5_100), at(5_005), 5), Some((at(5_000), 3)));
@@ -427,16 +427,16 @@ mod tests {
     }
 
     #[test]
-    fn time_that_runs_backwards_loses_nothing() {
+    fn time_that_runs_backwards_loses_no_record() {
         let mut window = SlidingCount::new(CYCLE);
         window.add(at(9_000), 1);
         window.add(at(100), 1);
         assert_eq!(window.count(at(9_000)), 2);
     }
 
-    /// At two records a cycle, a client that sends exactly once a cycle found its last record still counted.
+    /// The bug: at two records a cycle, the last record of a client that sends exactly once a cycle still counted.
     #[test]
-    fn a_few_records_leave_exactly_after_a_cycle() {
+    fn few_records_leave_exactly_after_a_cycle() {
         let mut window = SlidingCount::new(CYCLE);
         window.add(at(5_003), 2);
         assert_eq!(window.next_release(at(5_500)), Some(at(6_003)));
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(window.count(at(6_003)), 0);
     }
 
-    /// A record added at some milliseconds after the one before, or an inherited slice, or another cycle.
+    /// Records added some milliseconds after the last ones, an inherited slice, or a new cycle length.
     #[derive(Debug, Clone)]
     enum Step {
         Add(u64, u64),
@@ -465,7 +465,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10_000))]
 
-        /// The count is never below the truth, the certain count never above it, and both are the truth while the
+        /// The count is never below the true number, the certain count never above it, and both are exact while the
         /// window holds few records of its own.
         #[test]
         fn counts_enclose_the_truth_and_few_records_are_counted_exactly(steps in steps(), limit in 0..3_usize) {
@@ -490,7 +490,7 @@ mod tests {
                         }
                     }
                     Step::Over(length) => {
-                        // A longer window remembers no more than the shorter one did.
+                        // A longer window keeps no more records than the shorter one held.
                         own.retain(|added| added + cycle > now);
                         inherited.retain(|added| added + cycle > now);
                         window = window.over(at(now), Duration::from_millis(length));

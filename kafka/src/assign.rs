@@ -219,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn an_own_commit_goes_on() {
+    fn an_own_commit_is_continued() {
         assert_eq!(outcome(&ours(), 0, 500, STRICT), (100, vec![(103, 106), (110, 120)], 0, false));
-        // Also at either end of what exists.
+        // Both ends of the log are valid starts.
         assert_eq!(outcome(&ours(), 100, 120, STRICT).0, 100);
         assert_eq!(outcome(&ours(), 0, 100, STRICT).0, 100);
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(start(&ours(), 0, 99, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
         let continued = [
             (101, (101, vec![(103, 106), (110, 120)], 1, true)),
-            // 103 to 105 were done; 100 to 102 and 106 were not.
+            // 103 to 105 are completed; 100 to 102 and 106 are not.
             (103, (106, vec![(110, 120)], 3, true)),
             (107, (107, vec![(110, 120)], 4, true)),
             (110, (120, vec![], 7, true)),

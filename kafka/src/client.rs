@@ -180,7 +180,7 @@ impl ProducerContext for LoggingContext {
 mod tests {
     use super::*;
 
-    /// A Kafka that had just started made each producer log GETPID a dozen times within half a second.
+    /// The bug: with Kafka just started, each producer logged GETPID a dozen times within half a second.
     #[test]
     fn a_kind_does_not_depend_on_the_numbers_in_a_message() {
         let failed = |broker: &str, after: u32| {

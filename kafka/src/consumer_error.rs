@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_is_missing_when_all_answers_say_so_for_long() {
+    fn a_topic_is_missing_after_31_seconds_of_negative_answers() {
         let start = Instant::now();
         // Each case: the answers by second after the first error, and the second at which the topic counts as missing.
         let gone = (0..=40).map(|second| (second, Some(true))).collect::<Vec<_>>();

@@ -569,7 +569,7 @@ mod tests {
         let mut element = list.add_partition("loans", 0);
         element.set_offset(Offset::Offset(7)).unwrap();
         element.set_metadata("x".repeat(metadata.len()));
-        // SAFETY: the list has one element, whose metadata is as long as these bytes.
+        // SAFETY: the list has one element, with metadata as long as these bytes.
         unsafe {
             let element = (*list.ptr()).elems;
             let target = (*element).metadata.cast::<u8>();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_metadata_comes_back_byte_for_byte() {
+    fn foreign_metadata_is_read_byte_for_byte() {
         let broker = Embedded::start(1).unwrap();
         broker.create_topic("loans", 1).unwrap();
         let consumer: BaseConsumer = ClientConfig::new()
@@ -592,7 +592,7 @@ mod tests {
             let mut asked = TopicPartitionList::new();
             asked.add_partition("loans", 0);
             let answer = consumer.committed_offsets(asked, TIMEOUT).unwrap();
-            let [entry] = &entries(&answer)[..] else { panic!("one partition was asked for") };
+            let [entry] = &entries(&answer)[..] else { panic!("the answer must have one entry") };
             assert_eq!((entry.topic.as_str(), entry.partition, entry.offset), ("loans", 0, 7));
             assert_eq!((entry.error, entry.metadata.as_slice()), (Code::NoError, metadata));
         }
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_of_headers_are_any_bytes() {
+    fn names_and_values_of_headers_may_be_any_bytes() {
         let headers: [RawHeader<'_>; 10] = [
             (b"a", Some(b"1")),
             (b"a", None),

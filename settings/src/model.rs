@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use strum::{Display, EnumString, VariantNames};
 use watermaster_core::policy::Policy;
 
-use crate::choices;
+use crate::reader::Choice;
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,53 +37,73 @@ pub struct Kafka {
     pub properties: BTreeMap<String, String>,
 }
 
-choices! {
-    /// The guarantee for a reader of the target.
-    pub enum Delivery {
-        AtLeastOnce = "at_least_once",
-        ExactlyOnce = "exactly_once",
-    }
-
-    /// The assignment of partitions to the instances of a group.
-    pub enum GroupProtocol {
-        /// By one of the instances, cooperative-sticky. Any broker supports it.
-        Classic = "classic",
-        /// By the broker (KIP-848): Apache Kafka 4.0 or later.
-        Consumer = "consumer",
-    }
-
-    /// The start of a partition without a committed offset.
-    pub enum StartFrom {
-        Earliest = "earliest",
-        Latest = "latest",
-    }
-
-    /// The reaction to a committed offset that another program committed.
-    pub enum OnForeignOffset {
-        Stop = "stop",
-        Replay = "replay",
-    }
-
-    /// The reaction to records that were deleted before they were read.
-    pub enum OnDataLoss {
-        Stop = "stop",
-        Continue = "continue",
-    }
-
-    /// The reaction to a record that the dead-letter topic refuses, too.
-    pub enum OnUndeliverable {
-        Stop = "stop",
-        Discard = "discard",
-    }
-
-    /// The format of log lines.
-    pub enum LogFormat {
-        /// Text on a terminal, JSON elsewhere.
-        Auto = "auto",
-        Text = "text",
-        Json = "json",
-    }
+/// The guarantee for a reader of the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Delivery {
+    AtLeastOnce,
+    ExactlyOnce,
 }
+
+/// The assignment of partitions to the instances of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum GroupProtocol {
+    /// By one of the instances, cooperative-sticky. Any broker supports it.
+    Classic,
+    /// By the broker (KIP-848): Apache Kafka 4.0 or later.
+    Consumer,
+}
+
+/// The start of a partition without a committed offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum StartFrom {
+    Earliest,
+    Latest,
+}
+
+/// The reaction to a committed offset that another program committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum OnForeignOffset {
+    Stop,
+    Replay,
+}
+
+/// The reaction to records that were deleted before they were read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum OnDataLoss {
+    Stop,
+    Continue,
+}
+
+/// The reaction to a record that the dead-letter topic refuses, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum OnUndeliverable {
+    Stop,
+    Discard,
+}
+
+/// The format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON elsewhere.
+    Auto,
+    Text,
+    Json,
+}
+
+impl Choice for Delivery {}
+impl Choice for GroupProtocol {}
+impl Choice for StartFrom {}
+impl Choice for OnForeignOffset {}
+impl Choice for OnDataLoss {}
+impl Choice for OnUndeliverable {}
+impl Choice for LogFormat {}
 
 /// The HTTP server.
 #[derive(Debug, Clone, PartialEq)]

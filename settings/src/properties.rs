@@ -188,18 +188,18 @@ mod tests {
 
     use super::*;
 
-    /// A property as librdkafka's CONFIGURATION.md describes it.
+    /// A property in librdkafka's CONFIGURATION.md.
     struct Described {
         name: String,
         kind: String,
-        /// The description without the names of other properties, which stand in backquotes.
+        /// The description without the names of other properties (in backquotes).
         text: String,
     }
 
-    /// The properties of the librdkafka that this program is built with.
+    /// Returns the properties of the librdkafka that this program is built with.
     fn described() -> Vec<Described> {
         let said = |program: &str, arguments: &[&str]| Command::new(program).args(arguments).output().unwrap().stdout;
-        // Packages of other platforms need not be there.
+        // Packages of other platforms may be missing.
         let rustc = String::from_utf8(said("rustc", &["-vV"])).unwrap();
         let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
         let arguments = ["metadata", "--format-version", "1", "--offline", "--filter-platform", host];
@@ -220,8 +220,8 @@ mod tests {
         Some(Described { name, kind, text })
     }
 
-    /// Whether a person who reads the name or the description would think of a secret.
-    fn smells(property: &Described) -> bool {
+    /// Returns whether the name or the description of a property suggests a secret.
+    fn suggests_a_secret(property: &Described) -> bool {
         const NAMES: [&str; 13] = [
             "password",
             "passphrase",
@@ -238,17 +238,17 @@ mod tests {
             "username",
         ];
         const TEXTS: [&str; 7] = ["password", "passphrase", "secret", "private key", "credential", "token", "username"];
-        // A number or one of librdkafka's own words is no secret, even where the description speaks of one.
+        // A number or an enumerated value is no secret, even if the description mentions one.
         let is_free = property.kind == "string" || property.kind == "pattern list";
         NAMES.iter().any(|word| property.name.contains(word))
             || (is_free && TEXTS.iter().any(|word| property.text.contains(word)))
     }
 
     #[test]
-    fn no_property_that_smells_of_a_secret_is_shown() {
+    fn no_property_that_suggests_a_secret_is_shown() {
         let all = described();
         assert!(all.len() > 150, "{} properties are found", all.len());
-        let shown: Vec<_> = all.iter().filter(|each| smells(each) && is_harmless(&each.name)).collect();
+        let shown: Vec<_> = all.iter().filter(|each| suggests_a_secret(each) && is_harmless(&each.name)).collect();
         assert!(shown.is_empty(), "{:?}", shown.iter().map(|each| &each.name).collect::<Vec<_>>());
         for hidden in ["sasl.password", "sasl.kerberos.kinit.cmd", "sasl.oauthbearer.extensions", "ssl.key.location"] {
             assert!(all.iter().any(|each| each.name == hidden) && !is_harmless(hidden), "{hidden}");
@@ -264,7 +264,7 @@ mod tests {
         let count = listed.len();
         listed.sort_unstable();
         listed.dedup();
-        assert_eq!(listed.len(), count, "named twice");
+        assert_eq!(listed.len(), count, "a property is listed twice");
     }
 
     #[test]

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_neither_guessed_nor_endless() {
+    fn a_token_has_a_minimum_and_a_maximum_length() {
         let new = |text: &str| Token::new(text).map(drop).map_err(|why| why.to_string());
         assert_eq!(new(" \n").unwrap_err(), "the token has 0 characters, fewer than 16");
         assert_eq!(new("fifteen-letters").unwrap_err(), "the token has 15 characters, fewer than 16");

@@ -139,6 +139,6 @@ mod tests {
         drop(first);
         assert!(budget.take(half + 1).is_none() && budget.take(half).is_some());
         drop(second);
-        assert!(budget.take(usize::MAX).is_some(), "an answer above the bound, alone");
+        assert!(budget.take(usize::MAX).is_some(), "a single answer may exceed the bound");
     }
 }

@@ -214,7 +214,7 @@ mod tests {
     fn the_connection_that_keeps_the_server_waiting_longest_is_closed() {
         let mut open = OpenConnections { limit: 3, connections: Vec::new() };
         let connections = [open.add(), open.add(), open.add()];
-        // The oldest one is being answered, the second has just been.
+        // The oldest connection is being answered, the second has just got its answer.
         connections[0].begin_answer();
         connections[1].wait_for_client();
         let is_open = |open: &OpenConnections, index: usize| {
@@ -227,7 +227,7 @@ mod tests {
         fourth.begin_answer();
         fifth.begin_answer();
         let _sixth = open.add();
-        assert!(!is_open(&open, 0), "all are being answered, the first one for longest");
+        assert!(!is_open(&open, 0), "all are being answered, the first one for the longest time");
     }
 
     #[test]

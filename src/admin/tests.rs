@@ -53,7 +53,7 @@ impl Server {
         Server { address: (Ipv4Addr::LOCALHOST, port).into(), state, runtime, stop: Some(stop), task }
     }
 
-    /// A connection that has sent `text`.
+    /// Opens a connection and sends `text`.
     fn connect(&self, text: &str) -> TcpStream {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -61,7 +61,7 @@ impl Server {
         stream
     }
 
-    /// The status of the answer to a request with these lines after the first one.
+    /// Returns the status of the answer to a request with these lines after the first one.
     fn status(&self, path: &str, version: &str, lines: &str) -> u16 {
         let mut stream = self.connect(&format!("GET {path} HTTP/{version}\r\n{lines}Connection: close\r\n\r\n"));
         let mut answer = String::new();
@@ -128,14 +128,14 @@ fn snapshot() -> ServiceSnapshot {
 }
 
 #[test]
-fn a_service_is_shown_as_the_contract_says() {
+fn a_service_is_shown_as_documented() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     server.show(snapshot());
     let reasons: serde_json::Map<_, _> = Reason::ALL
-        .into_iter()
-        .map(|r| (r.as_str().to_owned(), json!(u64::from(r == Reason::OverAllocation))))
+        .iter()
+        .map(|r| (r.into_str().to_owned(), json!(u64::from(*r == Reason::OverAllocation))))
         .collect();
-    let none: serde_json::Map<_, _> = Reason::ALL.into_iter().map(|r| (r.as_str().to_owned(), json!(0))).collect();
+    let none: serde_json::Map<_, _> = Reason::ALL.iter().map(|r| (r.into_str().to_owned(), json!(0))).collect();
     let client = |name: &str, granted: u64, lent: f64, borrowed: f64| {
         json!({
             "name": name, "wants": 7, "default_share": 50.0, "granted": granted, "admitted": 11, "delayed": 4,
@@ -171,12 +171,12 @@ fn unknown_paths_are_404_in_json() {
 }
 
 #[test]
-fn readyz_tells_why_not() {
+fn readyz_gives_the_reason() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     let not = |reason: &str| (503, json!({ "ready": false, "services": [{ "name": "kyc", "reason": reason }] }));
     assert_eq!(server.json("/readyz"), not("joining the group"));
-    server.show(ServiceSnapshot { trouble: Some("the brokers are away".to_owned()), ..Default::default() });
-    assert_eq!(server.json("/readyz"), not("the brokers are away"));
+    server.show(ServiceSnapshot { trouble: Some("the brokers are unreachable".to_owned()), ..Default::default() });
+    assert_eq!(server.json("/readyz"), not("the brokers are unreachable"));
     server.show(snapshot());
     assert_eq!(server.json("/readyz"), (200, json!({ "ready": true, "services": [] })));
     server.state.draining.store(true, Ordering::Relaxed);
@@ -197,7 +197,7 @@ fn livez_follows_the_heartbeat_alone() {
 }
 
 #[test]
-fn metrics_are_there_before_the_first_snapshot_and_after() {
+fn metrics_are_served_before_and_after_the_first_snapshot() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     assert!(server.get("/metrics").1.contains("watermaster_capacity_units{service=\"kyc\"} 0\n"));
     server.show(snapshot());
@@ -207,14 +207,14 @@ fn metrics_are_there_before_the_first_snapshot_and_after() {
 }
 
 #[test]
-fn the_configuration_comes_with_its_hash() {
+fn the_configuration_is_served_with_its_hash() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     let expected = json!({ "hash": "abc", "config": { "kafka": { "group_id": "watermaster" } } });
     assert_eq!(server.json("/v1/config"), (200, expected));
 }
 
 #[test]
-fn changing_needs_the_token_also_on_loopback() {
+fn changes_need_the_token_also_on_loopback() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     for method in ["POST", "PUT", "DELETE"] {
         assert_eq!(server.request(method, "/v1/services/kyc", None).0, 401, "{method}");
@@ -237,10 +237,10 @@ fn beyond_loopback_reading_needs_the_token_but_probes_do_not() {
 }
 
 #[test]
-fn serving_ends_with_the_future_handed_in() {
+fn serving_ends_with_its_stop_future() {
     let mut server = Server::start(Ipv4Addr::LOCALHOST);
     assert_eq!(server.get("/livez").0, 200);
-    // A half-sent request must not hold it up for good.
+    // A half-sent request must not block the end for ever.
     let _half = std::net::TcpStream::connect(server.address).unwrap();
     drop(server.stop.take());
     let task = server.task.take().unwrap();
@@ -256,11 +256,11 @@ fn impatient(request_timeout: Duration, answer_timeout: Duration) -> Server {
 const SHORT: Duration = Duration::from_millis(50);
 const NEVER: Duration = Duration::from_secs(3_600);
 
-/// Reads until the server closes the connection, and returns the number of bytes; it may reset it, too.
+/// Reads until the server closes or resets the connection. Returns the number of bytes.
 fn read_to_end(mut stream: TcpStream) -> usize {
     let mut text = Vec::new();
     match stream.read_to_end(&mut text) {
-        Err(why) if why.kind() != std::io::ErrorKind::ConnectionReset => panic!("it is still open: {why}"),
+        Err(why) if why.kind() != std::io::ErrorKind::ConnectionReset => panic!("the connection is still open: {why}"),
         _ => text.len(),
     }
 }
@@ -272,7 +272,7 @@ fn a_client_that_sends_no_request_or_half_of_one_is_cut_off() {
         assert_eq!(read_to_end(server.connect(sent)), 0, "{sent:?}");
     }
     let kept_open = server.connect("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(read_to_end(kept_open) > 0, "it is answered, and then idle for too long");
+    assert!(read_to_end(kept_open) > 0, "the request is answered before the idle connection is closed");
 }
 
 /// An answer with 20 000 clients is larger than the kernel's buffers.
@@ -290,7 +290,7 @@ fn a_client_that_does_not_read_its_answer_is_cut_off() {
     socket.connect(&server.address.into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.write_all(b"GET /v1/services HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    // A MB a second at most, for two seconds; then all that the kernel still has.
+    // Reads at most 1 MB/s for two seconds, then the rest in the kernel's buffers.
     let mut read = 0;
     for _ in 0..2_000 {
         read += stream.read(&mut [0; 1_024]).unwrap_or(0);
@@ -307,11 +307,11 @@ fn idle_connections_do_not_keep_others_from_the_probes() {
     idle.extend((0..200).map(|_| server.connect("GET /livez HTTP/1.1\r\n")));
     assert_eq!(server.get("/livez").0, 200);
     for first in idle.drain(..300) {
-        assert_eq!(read_to_end(first), 0, "it made room for a later one");
+        assert_eq!(read_to_end(first), 0, "an old connection is closed for a new one");
     }
 }
 
-/// The publisher stays locked, as while it renders a page of 100 000 labels.
+/// The publisher stays locked, as if it rendered a page of 100 000 labels.
 #[test]
 fn probes_do_not_wait_for_slow_pages() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
@@ -333,7 +333,7 @@ fn probes_do_not_wait_for_slow_pages() {
 }
 
 #[test]
-fn on_loopback_a_request_names_this_machine() {
+fn on_loopback_a_request_must_name_this_machine() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     server.show(snapshot());
     let host = |host: &str| server.status("/v1/services", "1.1", &format!("Host: {host}\r\n"));

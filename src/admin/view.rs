@@ -55,7 +55,7 @@ impl ServiceView {
     pub fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
         ServiceView {
             name: name.to_owned(),
-            mode: snapshot.mode.as_str(),
+            mode: snapshot.mode.into_str(),
             enforce: snapshot.enforce,
             capacity: snapshot.capacity,
             cycle_seconds: snapshot.cycle_seconds,
@@ -95,5 +95,5 @@ impl ClientView {
 
 /// Returns every reason with its count, 0 included, so that scripts find each reason.
 pub fn rejections(counts: &ReasonCounts) -> BTreeMap<&'static str, u64> {
-    counts.iter().map(|(reason, count)| (reason.as_str(), count)).collect()
+    counts.iter().map(|(reason, count)| (reason.into_str(), count)).collect()
 }

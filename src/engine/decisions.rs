@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tracing::{debug, warn};
 use watermaster_core::delivery::Form;
-use watermaster_core::throttle::{Action, Arrival, PauseReason, Rejection, Sender, Verdict};
+use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Verdict};
 use watermaster_core::units::Time;
 
 use super::Engine;
@@ -115,7 +115,7 @@ impl<'c> Engine<'c> {
             }
             Action::Pause { partition: number } => {
                 let (topic, partition) = self.link.name(number);
-                let reason = self.throttle.paused(number).map(PauseReason::as_str);
+                let reason = self.throttle.paused(number).map(|reason| reason.into_str());
                 debug!(service = self.job.service.name, topic, partition, reason, "paused");
                 self.intake.pause(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
             }

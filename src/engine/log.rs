@@ -46,7 +46,7 @@ impl Reporter {
                 })
             }
             Event::ProducerReplaced { cause, error } => log_limiter.warn("replaced", now, |suppressed| {
-                warn!(service, cause = cause.as_str(), suppressed, "replacing the producer: {error}");
+                warn!(service, cause = cause.into_str(), suppressed, "replacing the producer: {error}");
             }),
             Event::Divided { outputs, next } => log_limiter.warn("divided", now, |suppressed| {
                 warn!(service, outputs, next, suppressed, "a round took too long: it is committed in parts");

@@ -1,6 +1,7 @@
 //! The engine's counts and snapshots.
 
 use std::time::Duration;
+use strum::VariantNames;
 
 use tracing::debug;
 use watermaster_core::delays::Histogram;
@@ -56,16 +57,16 @@ pub(super) struct Reporter {
     round_time: Histogram,
     rounds: [u64; ROUND_OUTCOMES.len()],
     recreations: [u64; PRODUCER_CAUSES.len()],
-    phases: [Histogram; Phase::NAMES.len()],
+    phases: [Histogram; Phase::VARIANTS.len()],
     /// The phases of the running round.
-    spent: [Duration; Phase::NAMES.len()],
-    errors: [[u64; ErrorClass::NAMES.len()]; Phase::NAMES.len()],
+    spent: [Duration; Phase::VARIANTS.len()],
+    errors: [[u64; ErrorClass::VARIANTS.len()]; Phase::VARIANTS.len()],
     resyncs: u64,
     resynced: [u64; 2],
     published: Option<Time>,
     clients: SnapshotBuilder,
     /// The allocations that were logged.
-    allocations: [u64; Cause::NAMES.len()],
+    allocations: [u64; Cause::VARIANTS.len()],
 }
 
 impl Reporter {
@@ -118,7 +119,9 @@ impl Reporter {
             return;
         }
         let (cycle, clients) = (throttle.cycle(), throttle.known());
-        for (cause, runs) in Cause::NAMES.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before)) {
+        for (cause, runs) in
+            Cause::VARIANTS.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before))
+        {
             if runs > 0 {
                 debug!(service, cause, runs, cycle, clients, "allocated");
             }
@@ -165,7 +168,7 @@ impl Reporter {
         let clients = self.clients.build(throttle);
         let (mut map_used_ratio, mut map_characters, mut map_span) = (0.0_f64, 0, 0);
         let mut partitions = Vec::new();
-        let mut paused = PauseReason::NAMES.map(|name| (name, 0));
+        let mut paused = Self::named(PauseReason::VARIANTS, [0; PauseReason::VARIANTS.len()]);
         for (number, entry) in link.partitions.all() {
             let Some(view) = throttle.partition(number) else { continue };
             map_used_ratio = map_used_ratio.max(view.map_used);
@@ -181,7 +184,7 @@ impl Reporter {
                 held: view.held,
             });
             if let Some(reason) = throttle.paused(number)
-                && let Some(count) = paused.iter_mut().find(|(name, _)| *name == reason.as_str())
+                && let Some(count) = paused.iter_mut().find(|(name, _)| *name == reason.into_str())
             {
                 count.1 += 1;
             }
@@ -204,7 +207,7 @@ impl Reporter {
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),
             partitions,
-            paused: paused.to_vec(),
+            paused,
             map_used_ratio,
             map_characters,
             map_span,

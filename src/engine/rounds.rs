@@ -290,15 +290,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_age_of_any_timestamp_can_be_told() {
+    fn the_age_of_any_timestamp_is_defined() {
         let now = 1_700_000_000_000;
         for (timestamp, millis) in [(now - 5, 5), (now, 0), (now + 5, 0), (i64::MAX, 0), (i64::MIN, i64::MAX as u64)] {
             assert_eq!(age(now, timestamp), Duration::from_millis(millis), "{timestamp}");
         }
     }
 
-    /// With brokers that took 780 ms for a round, three instances got 64 records into each, 220 a second, while 1200
-    /// came.
+    /// The bug: with brokers that took 780 ms for a round, three instances got 64 records into each, 220 a second,
+    /// while 1200 a second arrived.
     #[test]
     fn a_slow_round_leaves_half_an_interval_to_read() {
         let (began, interval) = (Time::from_nanos(1_000_000_000_000), Duration::from_millis(100));

@@ -4,7 +4,7 @@ use watermaster_core::reason::{Reason, ReasonCounts};
 
 use crate::snapshot::{Counts, ServiceSnapshot};
 
-const REASONS: usize = Reason::ALL.len();
+const REASONS: usize = Reason::NAMES.len();
 /// Admitted, delayed, and one counter for each reason of a rejection.
 const HALF: usize = 2 + REASONS;
 
@@ -70,7 +70,7 @@ impl<'a> Decisions<'a> {
         self.0[1]
     }
 
-    /// Returns one count for each of [`Reason::ALL`].
+    /// Returns one count for each of [`Reason::NAMES`].
     pub(super) fn rejected_by_reason(self) -> &'a [u64] {
         &self.0[2..]
     }

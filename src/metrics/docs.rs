@@ -1,6 +1,7 @@
 //! `docs/metrics.md`, generated from the table.
 
 use std::fmt::Write;
+use strum::VariantNames;
 
 use super::table::{Metric, TABLE};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
@@ -56,14 +57,13 @@ records of no client, and clients that lost their label. |
 | `mode` | `shape`, `reject` |
 ",
     );
-    let reasons = Reason::ALL.map(Reason::as_str);
-    push_values(page, "`reason` of a rejection", &reasons);
+    push_values(page, "`reason` of a rejection", Reason::NAMES);
     push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
     push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
     push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
-    push_values(page, "`phase` of a round", &Phase::NAMES);
-    push_values(page, "`class` of an error", &ErrorClass::NAMES);
+    push_values(page, "`phase` of a round", Phase::VARIANTS);
+    push_values(page, "`class` of an error", ErrorClass::VARIANTS);
     push_values(page, "`found` of a record", &RESYNCED);
 }
 

@@ -1,6 +1,7 @@
 //! Every metric, in one table. The page and `docs/metrics.md` are made from it; dashboards and rules are tested
 //! against it.
 
+use strum::VariantNames;
 use watermaster_core::delays::BOUNDS;
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::policy::Mode;
@@ -173,7 +174,7 @@ metrics! {
         Service |s, out| out.put(u8::from(s.newest.enforce));
     "watermaster_mode" Gauge Bool ["service" "mode"]
         "1 for the configured mode, 0 for the other."
-        Service |s, out| out.put_each(&MODES.map(Mode::as_str), MODES.map(|mode| u8::from(mode == s.newest.mode)));
+        Service |s, out| out.put_each(Mode::VARIANTS, MODES.map(|mode| u8::from(mode == s.newest.mode)));
 
     // ## Waiting
     "watermaster_backlog_records" Gauge Records ["service" "client"]
@@ -308,19 +309,19 @@ metrics! {
 }
 
 fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
-    out.put_each(&Reason::ALL.map(Reason::as_str), decisions.rejected_by_reason().iter().copied());
+    out.put_each(Reason::NAMES, decisions.rejected_by_reason().iter().copied());
 }
 
 fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
     let none = HistogramSnapshot::default();
-    for (index, phase) in Phase::NAMES.iter().enumerate() {
+    for (index, phase) in Phase::VARIANTS.iter().enumerate() {
         out.put_histogram(&[phase], service.newest.round_phases.get(index).unwrap_or(&none));
     }
 }
 
 fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, counts) in Phase::NAMES.iter().zip(&service.newest.transaction_errors) {
-        for (class, count) in ErrorClass::NAMES.iter().zip(counts) {
+    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.transaction_errors) {
+        for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
             out.put_with(&[phase, class], *count);
         }
     }

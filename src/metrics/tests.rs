@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use strum::VariantNames;
 
 use proptest::prelude::*;
 use watermaster_core::delays::BOUNDS;
@@ -11,10 +12,10 @@ use super::table::Kind;
 use super::*;
 use crate::snapshot::{ClientSnapshot, Counts, HistogramSnapshot, PartitionSnapshot};
 
-/// A sample of a scrape: family and labels as Prometheus reads them, and the value.
+/// The samples of a scrape: metric name and labels as Prometheus reads them, and the value.
 type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
 
-/// Reads the text format as strictly as Prometheus does: a head before the samples, no series twice.
+/// Reads the text format as strictly as Prometheus: HELP and TYPE before the samples, no series twice.
 fn parse(text: &str) -> (Samples, BTreeMap<String, String>) {
     let mut samples = Samples::new();
     let mut types = BTreeMap::new();
@@ -53,7 +54,7 @@ fn parse_sample(line: &str) -> (String, BTreeMap<String, String>, f64) {
     (name.to_owned(), labels, rest.strip_prefix(' ').unwrap().parse().unwrap())
 }
 
-/// A label's value up to its closing quote, and what follows.
+/// Returns a label's value up to its closing quote, and the rest of the text.
 fn unescape(text: &str) -> (String, &str) {
     let mut value = String::new();
     let mut chars = text.char_indices();
@@ -122,7 +123,7 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
     for client in ["home-loan", "_other"] {
         let with = |more: (&'static str, &'static str)| [("service", "kyc"), ("client", client), more];
         for reason in Reason::ALL {
-            let labels = with(("reason", reason.as_str()));
+            let labels = with(("reason", reason.into_str()));
             assert_eq!(sample(&samples, "watermaster_rejected_total", &labels), Some(0.0));
             assert_eq!(sample(&samples, "watermaster_shadow_rejected_total", &labels), Some(0.0));
         }
@@ -143,7 +144,7 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
 }
 
 #[test]
-fn a_revoked_partition_is_gone_from_the_next_scrape() {
+fn a_revoked_partition_is_missing_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
     shown.partitions = vec![PartitionSnapshot { topic: "t".into(), partition: 3, lag: 7, unread: 4, held: 2 }];
@@ -157,7 +158,7 @@ fn a_revoked_partition_is_gone_from_the_next_scrape() {
 }
 
 #[test]
-fn a_partition_that_is_paused_no_more_counts_0() {
+fn a_resumed_partition_counts_0() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
     shown.paused = vec![("map", 2)];
@@ -185,16 +186,16 @@ fn histograms_are_cumulative_and_keep_their_sum() {
     assert_eq!(sample(&samples, "watermaster_delay_seconds_count", &[("service", "kyc")]), Some(6.0));
 }
 
-/// An alert on a bucket must find it from the first scrape on, at the documented bound.
+/// An alert needs its bucket from the first scrape on, at the documented bound.
 #[test]
-fn buckets_are_those_of_the_table_before_and_after_the_first_snapshot() {
+fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     let mut publisher = Publisher::new("", 10);
     publisher.declare(&crate::fixture::service(Mode::Shape, true));
     let before = parse(&publisher.render()).0;
     let counted = HistogramSnapshot { counts: vec![1; BOUNDS.len() + 1], sums: vec![1.0; BOUNDS.len() + 1] };
     let mut shown = snapshot(Vec::new());
     (shown.delay, shown.end_to_end, shown.round) = (counted.clone(), counted.clone(), counted.clone());
-    shown.round_phases = vec![counted; Phase::NAMES.len()];
+    shown.round_phases = vec![counted; Phase::VARIANTS.len()];
     let after = scrape(&mut publisher, shown);
     for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Histogram) {
         let name = format!("{}_bucket", metric.name);
@@ -235,7 +236,7 @@ fn a_client_without_a_limit_shows_infinity() {
 }
 
 #[test]
-fn one_mode_is_in_force() {
+fn one_mode_has_the_value_1() {
     let mut publisher = Publisher::new("", 10);
     let modes = |samples: &Samples| {
         ["shape", "reject"].map(|mode| sample(samples, "watermaster_mode", &[("service", "kyc"), ("mode", mode)]))
@@ -268,7 +269,7 @@ fn clients_beyond_the_bound_count_as_other() {
 }
 
 #[test]
-fn a_client_that_loses_its_label_is_gone_from_the_next_scrape() {
+fn a_client_that_loses_its_label_is_missing_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 1);
     let at = |cycle, real: u64| {
         let real = ClientSnapshot { wants: 5, ..client("real", real) };
@@ -287,7 +288,7 @@ fn a_client_that_loses_its_label_is_gone_from_the_next_scrape() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Ids come from outside: with any ids the scrape stays valid and each keeps a series of its own.
+    /// Ids are foreign input: with any ids the scrape stays valid, and each id keeps its own series.
     #[test]
     fn any_client_id_survives_the_text_format(names in prop::collection::btree_set(r#"[\\"na\n{},= é]{1,6}"#, 1..20)) {
         let mut publisher = Publisher::new("", 100);

@@ -43,13 +43,13 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_below_half_a_record_is_none() {
+    fn a_difference_below_half_a_record_is_not_shown() {
         let shown = [(50, 50.4), (50, 49.5), (50, 57.0)].map(|(granted, share)| lends_or_borrows(granted, share));
         assert_eq!(shown, ["-", "borrows 1", "lends 7"]);
     }
 
     #[test]
-    fn an_id_can_not_steer_the_terminal() {
+    fn an_id_cannot_control_the_terminal() {
         assert_eq!(printable("a\x1b[2J\nb\u{202e}c"), "a·[2J·b·c");
         assert!(matches!(printable("prêt-immobilier 住宅"), Cow::Borrowed(_)));
     }

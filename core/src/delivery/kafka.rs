@@ -4,6 +4,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use strum::{IntoStaticStr, VariantNames};
+
 use crate::offset_map::DecodeError;
 
 use super::round::Output;
@@ -50,7 +52,8 @@ impl PartialEq for ClientError {
 impl Eq for ClientError {}
 
 /// The reaction that an error of a transaction asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ErrorClass {
     /// Repeat the same call, and make no other.
     Retriable,
@@ -58,16 +61,6 @@ pub enum ErrorClass {
     Abortable,
     /// Replace the producer.
     Fatal,
-}
-
-impl ErrorClass {
-    /// The names of all classes, for metrics.
-    pub const NAMES: [&'static str; 3] = ["retriable", "abortable", "fatal"];
-
-    /// Returns the name of the class.
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
 }
 
 /// The cause of a transaction's error, where it matters.

@@ -1,5 +1,6 @@
 //! Reports of the delivery machine: the next step, events for the log and the metrics, fatal errors.
 
+use strum::{IntoStaticStr, VariantNames};
 use thiserror::Error;
 
 use super::kafka::{ClientError, ErrorClass, Foreign, TransactionError};
@@ -68,7 +69,8 @@ pub enum FatalError {
 }
 
 /// The part of a round that is under way, for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Phase {
     /// A producer gets its epoch.
     Prepare,
@@ -81,33 +83,14 @@ pub enum Phase {
     Resync,
 }
 
-impl Phase {
-    /// The names of all phases.
-    pub const NAMES: [&'static str; 7] = ["prepare", "begin", "send", "offsets", "commit", "abort", "resync"];
-
-    /// Returns the name of the phase.
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
-
 /// The reason to replace a producer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum ReplaceCause {
     Fatal,
     Fenced,
     Timeout,
     Disconnect,
-}
-
-impl ReplaceCause {
-    /// The names of all causes.
-    pub const NAMES: [&'static str; 4] = ["fatal", "fenced", "timeout", "disconnect"];
-
-    /// Returns the name of the cause.
-    pub fn as_str(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
 }
 
 /// The end of a transaction without an acknowledged commit.

@@ -2,31 +2,22 @@
 
 use std::collections::VecDeque;
 
+use strum::{IntoStaticStr, VariantNames};
+
 use crate::policy::{Overflow, Policy};
 
 /// The reason for which a partition is paused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum PauseReason {
     /// A client's backlog reached `queue_capacity`.
+    #[strum(serialize = "queue_capacity")]
     Queue { client: u32 },
     /// The backlogs reached `queue_bytes`.
+    #[strum(serialize = "queue_bytes")]
     Bytes,
     /// The partition's offset map is nearly as large as it may be.
     Map,
-}
-
-impl PauseReason {
-    /// The names of all reasons, for metrics.
-    pub const NAMES: [&'static str; 3] = ["queue_capacity", "queue_bytes", "map"];
-
-    /// The name of this reason.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            PauseReason::Queue { .. } => Self::NAMES[0],
-            PauseReason::Bytes => Self::NAMES[1],
-            PauseReason::Map => Self::NAMES[2],
-        }
-    }
 }
 
 /// A change in the reading of a partition.

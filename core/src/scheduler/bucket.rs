@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn it_paces_at_capacity_per_cycle() {
+    fn a_bucket_paces_at_capacity_per_cycle() {
         let mut bucket = LeakyBucket::new(10, Duration::from_secs(1), Ratio::ZERO, Duration::from_millis(1));
         let mut now = at(1_000);
         for n in 0..20 {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_goes_at_once_and_leaks_away() {
+    fn a_burst_is_admitted_at_once_and_leaks_away() {
         let burst = Ratio::from_millionths(300_000).unwrap();
         let mut bucket = LeakyBucket::new(10, Duration::from_secs(1), burst, Duration::from_millis(1));
         let took = std::iter::repeat_with(|| bucket.has_room(at(500)).then(|| bucket.charge(at(500))))

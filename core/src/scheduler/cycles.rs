@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use strum::VariantNames;
+
 use super::backlog::Backlog;
 use super::client::Client;
 use super::registry::Registry;
@@ -10,18 +12,14 @@ use crate::policy::Policy;
 use crate::units::{Time, nanos};
 
 /// The reason for which the allocator ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Cause {
     Cycle,
     NewClient,
     Recall,
     /// Another policy.
     Reload,
-}
-
-impl Cause {
-    /// The names of all causes, in the order of the enum.
-    pub const NAMES: [&'static str; 4] = ["cycle", "new_client", "recall", "reload"];
 }
 
 /// The running cycle, and the allocations so far.
@@ -32,7 +30,7 @@ pub(super) struct Cycles {
     /// The start of the next cycle.
     pub(super) end: Time,
     early: EarlyAllocation,
-    pub(super) allocations: [u64; Cause::NAMES.len()],
+    pub(super) allocations: [u64; Cause::VARIANTS.len()],
     allocator: Allocator,
     claims: Claims,
     /// A buffer.
@@ -60,7 +58,7 @@ impl Cycles {
             start: now,
             end: now + cycle,
             early: EarlyAllocation::default(),
-            allocations: [0; Cause::NAMES.len()],
+            allocations: [0; Cause::VARIANTS.len()],
             allocator: Allocator::new(),
             claims: Claims::default(),
             grants: Vec::new(),

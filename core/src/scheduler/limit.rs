@@ -111,10 +111,10 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Somebody who takes a token whenever there is one gets as many in a window as is said, or one less: the
-        /// window is open at its start.
+        /// A client that takes every token at once gets `most_in` tokens in a window, or one less: the window is open
+        /// at its start.
         #[test]
-        fn the_most_in_a_window_is_what_a_greedy_client_gets(
+        fn a_greedy_client_gets_the_maximum_in_a_window(
             rate in 1..200_u32,
             per_ms in 1..2_000_u64,
             burst in 1..50_u32,

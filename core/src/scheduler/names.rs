@@ -96,7 +96,7 @@ impl Entry {
 mod tests {
     use super::*;
 
-    /// Short and long ones, some of which begin alike.
+    /// Returns short and long names, some with the same prefix.
     fn name(number: u32) -> String {
         if number.is_multiple_of(2) {
             format!("{number}")
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_however_long_they_are_and_however_large_the_table_grew() {
+    fn names_of_any_length_are_found_in_a_growing_table() {
         let mut names = Names::default();
         let find = |names: &Names, number: u32| names.find(&name(number), |index| index == number);
         for number in 0..5_000 {

@@ -49,7 +49,7 @@ fn policy(enforce: bool) -> Policy {
     }
 }
 
-/// The definition, by a scan of all clients.
+/// Returns the client furthest above its share, by a scan of all clients.
 fn furthest_by_scan(throttle: &Throttle) -> Option<&str> {
     let policy = throttle.policy();
     let excess = |client: &Client| {
@@ -64,7 +64,7 @@ fn furthest_by_scan(throttle: &Throttle) -> Option<&str> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
-    fn the_heap_of_excesses_finds_the_client_that_a_scan_finds(
+    fn heap_and_scan_find_the_same_client_furthest_above_its_share(
         enforce: bool,
         look in 1..4_usize,
         calls in prop::collection::vec(call(), 1..80),
@@ -96,7 +96,7 @@ proptest! {
             }
             while throttle.poll_action(now).is_some() {}
             prop_assert!(throttle.scheduler.backlog().1 <= throttle.policy().queue_bytes);
-            // Not each time, so that evictions are the first to ask, too.
+            // Only after some calls, so that evictions, too, are sometimes the first to use the heap.
             if number % look == 0 {
                 let furthest = throttle.scheduler.furthest_above_share().map(str::to_owned);
                 prop_assert_eq!(furthest.as_deref(), furthest_by_scan(&throttle));

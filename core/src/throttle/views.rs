@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::VariantNames;
+
 use super::Throttle;
 use crate::delays::Histogram;
 use crate::ledger::{PartitionView, PauseReason};
@@ -69,7 +71,7 @@ impl Throttle {
     }
 
     /// Allocations so far, by [`Cause`].
-    pub fn allocations(&self) -> [u64; Cause::NAMES.len()] {
+    pub fn allocations(&self) -> [u64; Cause::VARIANTS.len()] {
         self.scheduler.allocations()
     }
 

@@ -17,7 +17,7 @@ use crate::topics::Topics;
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {
-    let topics = Topics::new(["loans"]).expect("no NUL");
+    let topics = Topics::new(["loans"]).expect("a topic name without NUL");
     let commit =
         |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
     let sizes = |bytes: &[usize]| {
@@ -30,7 +30,7 @@ fn commits_are_split_into_requests_that_a_broker_accepts() {
     assert_eq!(sizes(&[MAX_REQUEST_BYTES, 1, MAX_REQUEST_BYTES]), [1, 1, 1]);
 }
 
-/// Longer than any step of these tests.
+/// Timeout of one step of a test.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(50);
 const TOPIC: &str = "loans.kyc";
@@ -47,11 +47,12 @@ impl Bench {
         let broker = Embedded::start(1).unwrap();
         broker.create_topic(TOPIC, partitions).unwrap();
         let text = include_str!("../../../config/watermaster.minimal.toml");
-        let mut settings =
-            Config::parse(text, Path::new("test.toml"), [], crate::PROPERTY_RULES).expect("it is valid").settings;
+        let mut settings = Config::parse(text, Path::new("test.toml"), [], crate::PROPERTY_RULES)
+            .expect("the configuration is valid")
+            .settings;
         let kafka = &mut settings.kafka;
         (kafka.bootstrap_servers, kafka.on_data_loss) = (broker.bootstrap_servers(), on_data_loss);
-        // The embedded broker waits for a session less a second for members to come back.
+        // The embedded broker waits for rejoining members for the session timeout minus one second.
         kafka.properties.extend(
             [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
                 .map(|(property, value)| (property.to_owned(), value.to_owned())),
@@ -87,7 +88,7 @@ fn until<T>(consumer: &Consumer, mut wanted: impl FnMut(Event<'_>) -> Option<T>)
             return found;
         }
     }
-    panic!("waited in vain");
+    panic!("timed out");
 }
 
 fn wait_for_assignment(consumer: &Consumer) -> usize {
@@ -97,7 +98,7 @@ fn wait_for_assignment(consumer: &Consumer) -> usize {
     })
 }
 
-/// Returns the offset of the next record; panics on other events of weight.
+/// Returns the offset of the next record; panics on events other than `Idle` and `Up`.
 fn next_offset(consumer: &Consumer) -> i64 {
     until(consumer, |event| match event {
         Event::Record(record) => Some(record.offset()),
@@ -110,8 +111,8 @@ fn wait_for_empty_queue(consumer: &Consumer) {
     until(consumer, |_| (ffi::waiting_records(consumer.base.client()) == 0).then_some(()));
 }
 
-/// Gives all partitions back, as a restart does before it fails.
-fn give_all_back(consumer: &Consumer) {
+/// Unassigns all partitions, like a restart that fails half-way.
+fn unassign_all(consumer: &Consumer) {
     consumer.base.incremental_unassign(&consumer.base.assignment().unwrap()).unwrap();
 }
 
@@ -126,16 +127,16 @@ fn an_error_that_a_pause_dropped_is_found_by_a_probe() {
     // The embedded broker keeps 5 MiB of a partition.
     bench.feed(8, 1 << 20);
     consumer.resume(&[FIRST]).unwrap();
-    // librdkafka reports this once, and a pause at this moment would drop it.
+    // librdkafka reports the error once, and a pause now would drop it.
     let deadline = Instant::now() + TIMEOUT;
     while !consumer.base.context().forget_out_of_range() {
-        assert!(Instant::now() < deadline, "waited in vain");
+        assert!(Instant::now() < deadline, "timed out");
         assert!(!matches!(consumer.base.poll(TICK), Some(Ok(_))));
     }
     let silent_until = Instant::now() + Duration::from_secs(1);
     while Instant::now() < silent_until {
         let event = consumer.poll(TICK);
-        assert!(matches!(event, Event::Idle), "there is nothing to find, then: {event:?}");
+        assert!(matches!(event, Event::Idle), "the error was not dropped: {event:?}");
     }
     consumer.probe_ends(vec![(FIRST, 2)]);
     let to = until(&consumer, |event| {
@@ -156,7 +157,7 @@ fn a_restart_that_failed_half_way_is_finished() {
     let consumer = bench.consumer();
     wait_for_assignment(&consumer);
     assert_eq!([next_offset(&consumer), next_offset(&consumer)], [0, 1]);
-    give_all_back(&consumer);
+    unassign_all(&consumer);
     consumer.passed(FIRST, 2);
     bench.feed(1, 1);
     consumer.base.context().suspect_positions();
@@ -170,7 +171,7 @@ fn no_restart_while_the_group_waits_for_this_member() {
     wait_for_assignment(&consumer);
     let membership = consumer.base.context();
     wait_for_empty_queue(&consumer);
-    assert!(!membership.may_restart(&consumer.base), "nothing is wrong");
+    assert!(!membership.may_restart(&consumer.base), "no position is in doubt");
     membership.suspect_positions();
     assert!(membership.may_restart(&consumer.base));
     membership.leave_unresolved(vec![FIRST]);
@@ -182,7 +183,7 @@ fn a_rebalance_is_answered_after_half_a_restart() {
     let bench = Bench::new(2, OnDataLoss::Stop);
     let first = bench.consumer();
     assert_eq!(wait_for_assignment(&first), 2);
-    give_all_back(&first);
+    unassign_all(&first);
     let second = bench.consumer();
     let deadline = Instant::now() + TIMEOUT;
     let (mut revoked, mut assigned) = (false, 0);
@@ -193,8 +194,8 @@ fn a_rebalance_is_answered_after_half_a_restart() {
             assigned += assignments.len();
         }
     }
-    // Half a restart leaves librdkafka with a rebalance that it takes for answered. The group may end while that is
-    // served, and questions then wait for ever (seen under valgrind), so close has a timeout.
+    // Half a restart leaves a rebalance that librdkafka counts as answered. The group may end while that is handled,
+    // and requests then wait for ever (seen under valgrind), so close has a timeout.
     for consumer in [second, first] {
         consumer.close(TIMEOUT);
     }

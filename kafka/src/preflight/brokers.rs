@@ -96,7 +96,7 @@ mod tests {
     fn kafka(lines: &str) -> Kafka {
         let text = format!("[kafka]\n{lines}\n{}", include_str!("../../../config/watermaster.minimal.toml"));
         Config::parse(&text, std::path::Path::new("test.toml"), [], crate::PROPERTY_RULES)
-            .expect("it is valid")
+            .expect("the configuration is valid")
             .settings
             .kafka
     }
@@ -124,14 +124,14 @@ mod tests {
         assert!(found_with[0].1.contains("is 10000, the brokers allow 5000"), "{found_with:?}");
         assert!(found_with[1].1.contains("3 replicas") && found_with[1].1.contains("only 1"), "{found_with:?}");
         assert_eq!(found("delivery = \"at_least_once\"", &lacking), []);
-        // An existing log: its configured replicas do not matter any more.
+        // An existing log keeps its replicas: the configured number does not matter.
         let exists = BrokerFacts { transaction_log_replicas: Some(1), ..lacking };
         assert_eq!(found(EXACTLY_ONCE, &exists).len(), 1);
         assert_eq!(found(EXACTLY_ONCE, &BrokerFacts::default()), []);
     }
 
     #[test]
-    fn a_hidden_transaction_log_prevents_nothing() {
+    fn a_hidden_transaction_log_is_no_error() {
         let lacking = facts(&[("transaction.state.log.replication.factor", "3")]);
         let hidden = BrokerFacts { transaction_log_hidden: true, ..lacking };
         let texts = found(EXACTLY_ONCE, &hidden);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thin_transaction_log_is_doubtful() {
+    fn too_few_replicas_of_the_transaction_log_give_a_warning() {
         let thin = facts(&[("transaction.state.log.min.isr", "2")]);
         let two = BrokerFacts { brokers: 2, transaction_log_replicas: Some(1), ..thin };
         let texts = found(EXACTLY_ONCE, &two);

@@ -51,7 +51,7 @@ pub(super) fn headers(output: &mut Output<'_>, letter: &DeadLetter<'_>, service:
     let timestamp_ms = Number::new(output.timestamp_ms().unwrap_or(NO_TIMESTAMP));
     let [retry_after_ms, attempt] = [letter.retry_after_ms, attempt].map(Number::new);
     let values: [(&[u8], &[u8]); 9] = [
-        (REASON, letter.reason.as_str().as_bytes()),
+        (REASON, letter.reason.into_str().as_bytes()),
         (SERVICE, service.as_bytes()),
         (CLIENT, letter.client.as_bytes()),
         (TOPIC, source.as_bytes()),

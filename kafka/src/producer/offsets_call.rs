@@ -77,26 +77,26 @@ mod tests {
         let call = OffsetsCall::default();
         let once = move || held.recv().map_err(|_| unanswered("released"));
         assert_eq!(call.poll(Duration::ZERO, once), Ok(false));
-        assert!(call.finish(Duration::ZERO).is_err(), "another call would be refused");
+        assert!(call.finish(Duration::ZERO).is_err(), "the call has not finished");
         assert_eq!(call.poll(Duration::ZERO, || panic!("a second call")), Ok(false));
-        release.send(()).expect("the call waits for it");
+        release.send(()).expect("the call waits for the release");
         assert_eq!(call.poll(LONG, || panic!("a second call")), Ok(true));
         assert_eq!(call.finish(Duration::ZERO), Ok(()));
     }
 
     #[test]
-    fn an_error_is_returned_once_and_the_next_call_is_another_one() {
+    fn an_error_is_returned_once_and_then_a_new_call_starts() {
         let call = OffsetsCall::default();
         assert_eq!(call.poll(LONG, || Err(unanswered("refused"))), Err(unanswered("refused")));
         assert_eq!(call.poll(LONG, || Ok(())), Ok(true));
     }
 
     #[test]
-    fn an_abandoned_call_is_waited_for() {
+    fn finish_waits_for_an_abandoned_call() {
         let (release, held) = mpsc::channel();
         let call = OffsetsCall::default();
         assert_eq!(call.poll(Duration::ZERO, move || held.recv().map_err(|_| unanswered("released"))), Ok(false));
-        release.send(()).expect("the call waits for it");
+        release.send(()).expect("the call waits for the release");
         assert_eq!(call.finish(LONG), Ok(()));
     }
 }

@@ -48,7 +48,7 @@ fn at(pointer: &str, text: &[u8]) -> Result<String, AnonymousReason> {
 }
 
 #[test]
-fn json_is_walked_along_the_pointer() {
+fn json_pointers_are_followed() {
     let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(129));
     let escaped = format!(r#"{{"a":"\u0041{}"}}"#, "x".repeat(128));
     let deep = format!(r#"{{"b":{}{},"a":"x"}}"#, "[".repeat(100_000), "]".repeat(100_000));
@@ -112,7 +112,7 @@ fn recursion_on_the_path_is_bounded() {
 }
 
 #[test]
-fn ways_are_tried_in_order() {
+fn sources_of_the_id_are_tried_in_order() {
     let all = [ClientFrom::Header("id".to_owned()), ClientFrom::Json(path("/id")), ClientFrom::Key, ClientFrom::Topic];
     const LONG: &[u8] = &[b'x'; 129];
     let header = |value: Option<&'static [u8]>| vec![("id", value)];
@@ -151,7 +151,7 @@ fn ways_are_tried_in_order() {
     assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(AnonymousReason::Missing));
 }
 
-/// Documents over few keys, so that pointers hit.
+/// Generates documents with few different keys, so that pointers often match.
 fn document() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -176,7 +176,7 @@ fn pointer() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn agrees_with_a_tree(document in document(), pointer in pointer(), pretty: bool) {
+    fn pointers_agree_with_a_parsed_tree(document in document(), pointer in pointer(), pretty: bool) {
         let text = if pretty { serde_json::to_vec_pretty(&document) } else { serde_json::to_vec(&document) }.unwrap();
         let expected = match document.pointer(&pointer) {
             None => Err(AnonymousReason::Missing),
@@ -188,19 +188,24 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes: Vec<u8>, pointer in pointer()) {
+    fn arbitrary_bytes_yield_a_valid_id_or_an_error(bytes: Vec<u8>, pointer in pointer()) {
         if let Ok(client) = at(&pointer, &bytes) {
             prop_assert!((1..=MAX_CLIENT_BYTES).contains(&client.len()));
         }
     }
 
     #[test]
-    fn damaged_documents_yield_no_other_client(document in document(), pointer in pointer(), cut in any::<prop::sample::Index>()) {
+    fn damaged_documents_yield_no_other_client(
+        document in document(),
+        pointer in pointer(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        use AnonymousReason::{BrokenJson, DuplicateKey, Missing, NotAString};
         // A cut document is broken, unless only a number lost digits.
         let text = json!({ "a": document }).to_string();
         let cut = cut.index(text.len());
         let found = at(&format!("/a{pointer}"), &text.as_bytes()[..cut]);
-        prop_assert!(matches!(found, Err(AnonymousReason::BrokenJson | AnonymousReason::NotAString | AnonymousReason::DuplicateKey | AnonymousReason::Missing)));
-        prop_assert!(found != Err(AnonymousReason::Missing) || cut == 0);
+        prop_assert!(matches!(found, Err(BrokenJson | NotAString | DuplicateKey | Missing)));
+        prop_assert!(found != Err(Missing) || cut == 0);
     }
 }

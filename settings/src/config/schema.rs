@@ -1,6 +1,7 @@
 //! The table of keys: what may be written, and what holds where it is not.
 
 use std::time::Duration;
+use strum::VariantNames;
 
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
 use watermaster_core::units::MAX_CAPACITY;
@@ -8,7 +9,7 @@ use watermaster_core::units::MAX_CAPACITY;
 use crate::model::{Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, StartFrom};
 use crate::reader::Fallback::{Derived, Required, Text, Unset};
 use crate::reader::Kind::{Addresses, Choice, Count, Decimal, Flag, Size, Texts};
-use crate::reader::{Choice as _, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
+use crate::reader::{Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
 
 /// librdkafka's properties that the protocol owns, by every name that they have, or that have a key of their own.
 pub const REFUSED_PROPERTIES: &[(&str, &str)] = &[
@@ -92,12 +93,12 @@ const KAFKA: &[Key] = &[
         Kind::Text("1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\""),
         Derived("the host's name"),
     ),
-    key("delivery", Choice(Delivery::NAMES), Text("exactly_once")),
-    key("group_protocol", Choice(GroupProtocol::NAMES), Text("classic")),
+    key("delivery", Choice(Delivery::VARIANTS), Text("exactly_once")),
+    key("group_protocol", Choice(GroupProtocol::VARIANTS), Text("classic")),
     key("commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
-    key("start_from", Choice(StartFrom::NAMES), Text("earliest")),
-    key("on_foreign_offset", Choice(OnForeignOffset::NAMES), Text("stop")),
-    key("on_data_loss", Choice(OnDataLoss::NAMES), Text("stop")),
+    key("start_from", Choice(StartFrom::VARIANTS), Text("earliest")),
+    key("on_foreign_offset", Choice(OnForeignOffset::VARIANTS), Text("stop")),
+    key("on_data_loss", Choice(OnDataLoss::VARIANTS), Text("stop")),
     key("map_budget", Kind::Text("\"N chars\" or \"N bytes\", N from 64 to 4096"), Text("4096 chars")),
 ];
 
@@ -118,7 +119,7 @@ const ADMIN: &[Key] = &[
     key("metrics_clients", Count(0, 100_000), Text("200")),
 ];
 
-const LOG: &[Key] = &[key("format", Choice(LogFormat::NAMES), Text("auto"))];
+const LOG: &[Key] = &[key("format", Choice(LogFormat::VARIANTS), Text("auto"))];
 
 const SERVICE: &[Key] = &[
     key("name", Kind::Text("1 to 64 letters, digits, dashes or underscores"), Required),
@@ -127,14 +128,14 @@ const SERVICE: &[Key] = &[
     reloaded_key("capacity", Count(1, MAX_CAPACITY), Required),
     reloaded_key("cycle", Kind::Duration(millis(100), DAY), Text("10s")),
     reloaded_key("reservation", RATIO, Text("0.1")),
-    reloaded_key("lending", Choice(Lending::NAMES), Text("proportional")),
-    reloaded_key("mode", Choice(Mode::NAMES), Text("shape")),
+    reloaded_key("lending", Choice(Lending::VARIANTS), Text("proportional")),
+    reloaded_key("mode", Choice(Mode::VARIANTS), Text("shape")),
     reloaded_key("enforce", Flag, Text("true")),
-    reloaded_key("window", Choice(Window::NAMES), Text("sliding")),
-    reloaded_key("catch_up", Choice(CatchUp::NAMES), Text("delay")),
+    reloaded_key("window", Choice(Window::VARIANTS), Text("sliding")),
+    reloaded_key("catch_up", Choice(CatchUp::VARIANTS), Text("delay")),
     key("scope", Choice(&["instance"]), Text("instance")),
     key("control_topic", TOPIC, Derived("<group_id>.<service>.control")),
-    key("on_undeliverable", Choice(OnUndeliverable::NAMES), Text("stop")),
+    key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),
     key(
         "client_from",
         Texts("a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\""),
@@ -153,7 +154,7 @@ const SHAPE: &[Key] = &[
     reloaded_key("queue_capacity", Count(1, 1_000_000_000), Text("10000")),
     reloaded_key("queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
     reloaded_key("max_delay", Kind::Duration(millis(1), MAX_DELAY), Text("60s")),
-    reloaded_key("overflow", Choice(Overflow::NAMES), Text("dead_letter")),
+    reloaded_key("overflow", Choice(Overflow::VARIANTS), Text("dead_letter")),
     reloaded_key("burst", RATIO, Text("0.01")),
 ];
 

@@ -4,10 +4,9 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
 use watermaster_core::units::{Ratio, Weight};
 
-use crate::choices;
 use crate::client_id::MAX_CLIENT_BYTES;
 use crate::model::ClientFrom;
-use crate::reader::{FromText, Kind, ValueError, decimal};
+use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
 use crate::token::TokenError;
 
 /// The longest name of a Kafka topic.
@@ -57,11 +56,11 @@ pub enum TextError {
 
 const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
 
-choices! { for Lending { Proportional = "proportional", MaxMin = "max_min" } }
-choices! { for Mode { Shape = "shape", Reject = "reject" } }
-choices! { for Window { Sliding = "sliding", Fixed = "fixed" } }
-choices! { for CatchUp { Delay = "delay", Reject = "reject" } }
-choices! { for Overflow { DeadLetter = "dead_letter", Pause = "pause" } }
+impl Choice for Lending {}
+impl Choice for Mode {}
+impl Choice for Window {}
+impl Choice for CatchUp {}
+impl Choice for Overflow {}
 
 impl FromText for Weight {
     fn from_text(text: &str, _: Kind) -> Result<Weight, ValueError> {
@@ -217,7 +216,7 @@ mod tests {
         assert_eq!(thousandths("2.3"), Ok(2_300));
         assert_eq!(thousandths("0.001"), Ok(1));
         assert_eq!(thousandths("1_000_000"), Ok(1_000_000_000));
-        assert_eq!(thousandths("1.5000000000"), Ok(1_500), "zeros at the end do not count");
+        assert_eq!(thousandths("1.5000000000"), Ok(1_500), "trailing zeros do not count");
         for wrong in ["0", "0.0001", "1000000.001", "-1", "1e3", "nan", "inf", ".5", "", "1.0.0", "٣"] {
             assert!(thousandths(wrong).is_err(), "{wrong}");
         }
@@ -225,7 +224,7 @@ mod tests {
         assert_eq!(millionths("0.000001"), Ok(1));
         assert_eq!(millionths("1"), Ok(1_000_000));
         assert!(millionths("1.000001").is_err());
-        assert!(millionths("0.1000000000000000055").is_err(), "a float would round it");
+        assert!(millionths("0.1000000000000000055").is_err(), "a float would round the number");
         assert!(millionths("99999999999999999999").is_err());
     }
 

@@ -1,18 +1,22 @@
-//! A file as a load scenario has it: variants of a table, rates, sizes, choices.
+//! Reading a file like a load scenario: variants of a table, rates, sizes, choices.
 
 use std::time::Duration;
 
+use strum::{Display, EnumString, VariantNames};
+
 use super::Fallback::{Required, Text};
 use super::*;
-use crate::{choices, read_struct};
+use crate::read_struct;
 
-choices! {
-    /// The kinds of a phase.
-    enum PhaseKind {
-        Steady = "steady",
-        Ramp = "ramp",
-    }
+/// The kinds of a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+enum PhaseKind {
+    Steady,
+    Ramp,
 }
+
+impl Choice for PhaseKind {}
 
 /// Records per second, or a part of the capacity.
 #[derive(Debug, PartialEq)]
@@ -48,7 +52,7 @@ static PHASE_KINDS: [SectionSchema; 2] = [
 ];
 const STEADY: &[Key] = &[key("rate", RATE, Required), key("for", LENGTH, Text("10s"))];
 static SECTIONS: [SectionSchema; 1] =
-    [section("phase", Shape::List, &[key("kind", Kind::Choice(PhaseKind::NAMES), Required)], &PHASE_KINDS)];
+    [section("phase", Shape::List, &[key("kind", Kind::Choice(PhaseKind::VARIANTS), Required)], &PHASE_KINDS)];
 const KEYS: &[Key] = &[
     key("seed", Kind::Count(0, i64::MAX as u64), Text("1")),
     key("sizes", Kind::Integers("a size, or [smallest, largest], from 0 to 1000"), Text("300")),

@@ -7,7 +7,7 @@ use watermaster_core::scheduler::Forgotten;
 use super::*;
 use crate::snapshot::{Counts, Page, SnapshotBuilder};
 
-/// What can happen to a service between two scrapes.
+/// An event of a service between two scrapes.
 #[derive(Debug, Clone)]
 enum Step {
     Admit(u8, u8),
@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A registry as the core keeps it, shown a part at a time: the counts of a forgotten client stay in its page.
+/// A registry like the core's, shown a part at a time: the counts of an evicted client stay in its page.
 struct Registry {
     slots: [Option<(u8, ClientSnapshot)>; 8],
     free: Vec<usize>,
@@ -128,7 +128,7 @@ fn total(snapshot: &ServiceSnapshot) -> CounterSet {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
-    fn counters_never_decrease_and_add_up_while_clients_come_and_go(
+    fn counters_never_decrease_and_always_add_up(
         max_labels in 0..5_usize,
         renewed in 1..4_usize,
         steps in prop::collection::vec(step(), 1..120),
@@ -143,7 +143,7 @@ proptest! {
             }
             let snapshot = registry.snapshot(renewed);
             labels.update(&snapshot);
-            prop_assert!(!registry.decided().went_back(&total(&snapshot)), "more than was decided");
+            prop_assert!(!registry.decided().went_back(&total(&snapshot)), "more than the decisions");
             if renewed == 3 {
                 prop_assert_eq!(total(&snapshot), registry.decided());
             }
@@ -157,7 +157,7 @@ proptest! {
                 let name = format!("c{id}");
                 let is_configured = |client: &ClientSnapshot| client.configured && *client.name == *name;
                 let shown = snapshot.clients.iter().any(is_configured);
-                prop_assert!(!shown || now.contains_key(&name), "{name} is configured");
+                prop_assert!(!shown || now.contains_key(&name), "{name} is configured, but has no label");
             }
             let sum = now.values().fold(CounterSet::default(), |sum, t| sum.plus(t));
             prop_assert_eq!(sum, total(&snapshot));
@@ -170,7 +170,7 @@ proptest! {
 }
 
 #[test]
-fn a_client_that_comes_back_continues_its_counters() {
+fn a_client_that_returns_continues_its_counters() {
     let mut registry = Registry::default();
     let mut labels = ClientLabels::new(9, []);
     let count = |labels: &ClientLabels, name: &str| {
@@ -200,7 +200,7 @@ fn admitted(labels: &ClientLabels) -> BTreeMap<String, u64> {
     labels.iter().map(|(name, counters, _)| (name.to_owned(), counters.done().admitted_and_rejected()[0])).collect()
 }
 
-/// Once, ids that came first kept their labels for the life of the process, and a client that came later had none.
+/// The bug: the first ids kept their labels for the life of the process, and a later client got none.
 #[test]
 fn ids_that_are_used_once_do_not_keep_their_labels() {
     let mut labels = ClientLabels::new(200, ["configured".into()]);
@@ -209,7 +209,7 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
         let wants = u64::from(cycle < 2);
         let mut clients: Vec<_> = (0..1_000).map(|id| sends(&format!("id-{id:03}"), 1, wants)).collect();
         clients.push(ClientSnapshot { configured: true, ..sends("configured", 0, 0) });
-        // Five records a cycle, from the cycle after the ids on.
+        // `real` sends five records a cycle, from the cycle after the ids on.
         clients.extend((cycle > 0).then(|| sends("real", 5 * cycle, 5)));
         labels.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
         let now = admitted(&labels);
@@ -220,18 +220,18 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
     }
     // In cycle 2 the first ids have been idle for two cycles and `real` has sent in two: it gets a label.
     assert_eq!(before.get("real"), Some(&15));
-    assert!(before.contains_key("configured"), "a configured client keeps its label however idle it is");
+    assert!(before.contains_key("configured"), "an idle configured client must keep its label");
     assert_eq!((before.contains_key("id-000"), before.contains_key("id-001")), (false, true));
 }
 
 #[test]
-fn a_label_is_kept_while_its_client_waits_or_comes_back_in_time() {
+fn a_label_is_kept_while_its_client_has_a_backlog_or_returns_in_time() {
     let mut labels = ClientLabels::new(2, []);
     for cycle in 0..10 {
         let delayed = ClientSnapshot { backlog: 1, ..sends("delayed", 0, 1) };
         let seldom = sends("seldom", 1 + cycle / 2, 1);
         let clients = vec![delayed, sends("real", 5 * cycle, 5), seldom];
-        // The first two to come are the owners.
+        // The first two clients get the labels.
         let clients = if cycle == 0 { vec![clients[0].clone(), clients[2].clone()] } else { clients };
         labels.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
         assert!(!admitted(&labels).contains_key("real"), "cycle {cycle}");

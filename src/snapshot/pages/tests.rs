@@ -12,12 +12,12 @@ use super::*;
 
 const CYCLE: Duration = Duration::from_secs(1);
 
-/// What happens to a service between two snapshots.
+/// An event of a service between two snapshots.
 #[derive(Debug, Clone)]
 enum Step {
-    /// From the first number on, the second number of neighbouring clients send a record each.
+    /// Clients from the first number on send a record each; the second number is their count.
     Arrive(u16, u16),
-    /// Cycles pass: delayed records are sent, idle clients are forgotten.
+    /// Cycles pass: delayed records are sent, idle clients are evicted.
     Wait(u8),
     Publish,
 }
@@ -97,7 +97,7 @@ fn sum(clients: &Clients, unregistered: &Counts) -> [u64; 3] {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn sums_never_fall_and_never_exceed_the_truth_with_any_number_of_copied_pages(
+    fn sums_never_fall_and_never_exceed_the_true_sums(
         always in 0..2_usize,
         others in 1..5_usize,
         steps in prop::collection::vec(step(), 1..40),
@@ -105,7 +105,7 @@ proptest! {
         let mut service = Service::new();
         let mut builder = SnapshotBuilder::default();
         let mut before = [0; 3];
-        // The figures of each client when each snapshot was made.
+        // The figures of each client at the time of each snapshot.
         let mut history: Vec<BTreeMap<String, [u64; 4]>> = Vec::new();
         for step in &steps {
             service.apply(step);
@@ -130,28 +130,28 @@ proptest! {
             let now = (0..service.throttle.pages()).flat_map(|number| service.page(number).clients);
             history.push(now.map(|client| figures(&client)).collect());
             let names: Vec<&str> = clients.iter().map(|client| &*client.name).collect();
-            prop_assert!(names.is_sorted_by(|a, b| a < b), "sorted, each once");
+            prop_assert!(names.is_sorted_by(|a, b| a < b), "names are not sorted and unique");
             prop_assert_eq!(clients.known(), service.throttle.known());
-            // The number of snapshots after which each page has had its turn.
+            // The number of snapshots after which each page has been copied.
             let turns = service.throttle.pages().saturating_sub(always).div_ceil(others).max(1);
             let lately = &history[history.len().saturating_sub(turns)..];
             for (name, shown) in clients.iter().map(figures) {
                 let was = |then: &BTreeMap<String, [u64; 4]>| then.get(&name) == Some(&shown);
-                prop_assert!(lately.iter().any(was), "{name} as it was more than {turns} snapshots ago");
+                prop_assert!(lately.iter().any(was), "{name} has figures from more than {turns} snapshots ago");
             }
-            // A client that was registered all the time, in one place, is shown.
+            // A client that stayed registered in one slot is shown.
             let life = |then: &BTreeMap<String, [u64; 4]>, name: &str| then.get(name).map(|[since, ..]| *since);
             for name in lately[0].keys() {
                 let since = life(&lately[0], name);
                 let stayed = lately.iter().all(|then| life(then, name) == since);
-                prop_assert!(!stayed || clients.get(name).is_some(), "{name} has been there for {turns} snapshots");
+                prop_assert!(!stayed || clients.get(name).is_some(), "{name} is missing after {turns} snapshots");
             }
         }
     }
 }
 
 #[test]
-fn as_many_clients_as_one_snapshot_copies_are_of_one_moment() {
+fn clients_that_fit_in_one_snapshot_are_of_the_same_moment() {
     let mut builder = SnapshotBuilder::default();
     let pages = COPIED;
     for moment in 1..4_u64 {
@@ -169,7 +169,7 @@ fn as_many_clients_as_one_snapshot_copies_are_of_one_moment() {
     }
 }
 
-/// A client of the demo that sent five times the capacity at once.
+/// Returns a client of the demo that sent five times the capacity at once.
 fn flooding(enforce: bool) -> ClientSnapshot {
     let now = Time::ZERO + Duration::from_secs(1_000);
     let policy = crate::fixture::service(Mode::Shape, enforce).policy;
@@ -184,9 +184,9 @@ fn flooding(enforce: bool) -> ClientSnapshot {
 }
 
 #[test]
-fn in_shadow_mode_nothing_waits_but_the_shadow_backlog_is_shown() {
-    let (enforced, observed) = (flooding(true), flooding(false));
+fn in_shadow_mode_the_backlog_is_empty_and_the_shadow_backlog_is_shown() {
+    let (enforced, shadowed) = (flooding(true), flooding(false));
     assert!(enforced.backlog > 0 && enforced.shadow_backlog == 0, "{enforced:?}");
-    assert!(observed.backlog == 0 && observed.shadow_backlog == enforced.backlog, "{observed:?}");
-    assert!(enforced.counts.delayed > 0 && observed.shadow.delayed == enforced.counts.delayed);
+    assert!(shadowed.backlog == 0 && shadowed.shadow_backlog == enforced.backlog, "{shadowed:?}");
+    assert!(enforced.counts.delayed > 0 && shadowed.shadow.delayed == enforced.counts.delayed);
 }

@@ -138,7 +138,7 @@ where
 /// Returns the configuration of the demo; the environment does not change it.
 pub fn config(mode: Mode, shadow: bool, bootstrap_servers: &str) -> Config {
     let kafka = format!("[kafka]\nbootstrap_servers = {bootstrap_servers:?}");
-    let service = format!("[[service]]\nmode = \"{}\"\nenforce = {}", mode.as_str(), !shadow);
+    let service = format!("[[service]]\nmode = \"{}\"\nenforce = {}", mode.into_str(), !shadow);
     let text = CONFIG.replacen("[kafka]", &kafka, 1).replacen("[[service]]", &service, 1);
     Config::parse(&text, Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES)
         .unwrap_or_else(|errors| panic!("the configuration of the demo is tested: {errors}"))

@@ -153,7 +153,7 @@ impl ClientSummary {
     }
 
     fn rejected_as(&self, reason: Reason) -> u64 {
-        self.rejected.get(reason.as_str()).copied().unwrap_or(0)
+        self.rejected.get(reason.into_str()).copied().unwrap_or(0)
     }
 
     fn in_words(&self, service: &ServiceStatus) -> String {
@@ -193,7 +193,7 @@ fn claims(status: &ServiceStatus, clients: &[ClientSummary]) -> Vec<Claim> {
     }];
     for client in within_their_share(clients) {
         let ClientSummary { name, sent_above_share: above, delay_p99_seconds: wait, .. } = client;
-        if status.mode == Mode::Reject.as_str() {
+        if status.mode == Mode::Reject.into_str() {
             let rejected = client.rejected_as(Reason::OverAllocation);
             claims.push(Claim {
                 claim: format!("{name} is never over_allocation within its share"),

@@ -1,4 +1,4 @@
-//! The demo's configuration and scenario belong together.
+//! The demo's configuration fits its scenario.
 
 use watermaster_core::policy::Mode;
 

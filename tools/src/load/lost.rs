@@ -76,7 +76,7 @@ mod tests {
     use super::super::schedule::Shape;
     use super::*;
 
-    /// An account with waiting records at these offsets of partition 3.
+    /// Builds an account with waiting records at these offsets of partition 3.
     fn waiting_at(offsets: &[i64]) -> Account {
         let mut account =
             Account::new(plan("[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 1\n"));
@@ -89,7 +89,7 @@ mod tests {
         account
     }
 
-    /// The commit of a group that has completed all offsets below 10, and 12.
+    /// Builds the commit of a group that has completed all offsets below 10, and 12.
     fn committed() -> (i64, Vec<u8>) {
         let mut tracker = Tracker::new(10);
         (10..=12).for_each(|offset| _ = tracker.observe(offset));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn completed_records_that_did_not_come_out_are_lost() {
+    fn completed_records_without_an_output_are_lost() {
         let mut account = waiting_at(&[9, 10, 11, 12, 13]);
         let (offset, metadata) = committed();
         judge(vec![((SourceIndex(0), 3), offset, metadata.clone())], &mut account).unwrap();

@@ -170,7 +170,7 @@ pub mod tests {
     use watermaster_settings::client_id::{Fields, HeaderLookup, Identity, identify};
     use watermaster_settings::config::Config;
 
-    /// A service that takes 100 records per second.
+    /// Builds a service that takes 100 records per second.
     pub fn service(client_from: &str, sources: &str) -> Service {
         let text = format!(
             "[[service]]\nname = \"kyc\"\ntarget = \"out\"\ndead_letter = \"dead\"\ncapacity = 1000\ncycle = \"10s\"\n\
@@ -183,7 +183,7 @@ pub mod tests {
             .remove(0)
     }
 
-    /// The plan of a scenario at a service with one open source.
+    /// Builds the plan of a scenario for a service with one open source.
     pub fn plan(scenario: &str) -> Plan {
         let scenario = Scenario::parse(scenario, Path::new("s.toml")).unwrap();
         Plan::new(&scenario, &service("[\"header:client-id\"]", OPEN)).unwrap()
@@ -263,7 +263,8 @@ pub mod tests {
             way in prop::sample::select(vec!["header:x", "json:/a~1b/c", "json:/client", "key", "topic"]),
             value_bytes in 0..400_u32,
         ) {
-            let sources = format!("[[service.source]]\ntopic = \"in\"\nclient = {}\n", serde_json::Value::from(id.as_str()));
+            let client = serde_json::Value::from(id.as_str());
+            let sources = format!("[[service.source]]\ntopic = \"in\"\nclient = {client}\n");
             let service = service(&format!("[{way:?}]"), &sources);
             let mut scenario = load("a", None);
             scenario.clients[0].id.clone_from(&id);

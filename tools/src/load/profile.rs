@@ -126,20 +126,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_moment_is_when_the_records_are_due(phases in prop::collection::vec(phase(), 1..6), part in 0.0..1.0_f64) {
+        fn moment_and_expected_are_inverse(phases in prop::collection::vec(phase(), 1..6), part in 0.0..1.0_f64) {
             let profile = Profile::new(&phases, 100.0);
             let records = profile.total * part;
             if let Some(at) = profile.moment(records) {
                 prop_assert!(at <= profile.length() + Duration::from_nanos(2));
                 let back = profile.expected(at);
-                prop_assert!((back - records).abs() <= 1e-5 * (1.0 + records), "{records} at {at:?}, which expects {back}");
+                prop_assert!((back - records).abs() <= 1e-5 * (1.0 + records), "{records} at {at:?}, then {back} are due");
             } else {
                 prop_assert!(records >= profile.total);
             }
         }
 
         #[test]
-        fn moments_come_in_order(phases in prop::collection::vec(phase(), 1..6), step in 0.5..20.0_f64) {
+        fn moments_are_ascending(phases in prop::collection::vec(phase(), 1..6), step in 0.5..20.0_f64) {
             let profile = Profile::new(&phases, 100.0);
             let moments: Vec<_> = (0..).map_while(|n| profile.moment(f64::from(n) * step)).take(3_000).collect();
             prop_assert!(moments.is_sorted());

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::load::plan::tests::plan;
 
-    /// The line once said "0 admitted, 0 rejected" of records that were not read back.
+    /// The bug: the line showed "0 admitted, 0 rejected" for records that were not read back.
     #[test]
     fn unknown_outcomes_are_not_shown() {
         let account = Account::new(plan(

@@ -8,10 +8,11 @@ mod schema;
 use std::path::Path;
 use std::time::Duration;
 
+use strum::{Display, EnumString, VariantNames};
 use watermaster_settings::client_id::MAX_CLIENT_BYTES;
 use watermaster_settings::config::{self, ConfigErrors, Origin};
-use watermaster_settings::reader::{FromText, Kind, Reader, Section, ValueError};
-use watermaster_settings::{choices, read_struct};
+use watermaster_settings::read_struct;
+use watermaster_settings::reader::{Choice, FromText, Kind, Reader, Section, ValueError};
 
 pub use phase::Phase;
 
@@ -45,15 +46,17 @@ pub struct ClientLoad {
     pub retry: Option<RetryPolicy>,
 }
 
-choices! {
-    /// Distribution of records in time.
-    pub enum Arrivals {
-        /// Independent of each other, as from people.
-        Poisson = "poisson",
-        /// At equal distances, as from machines.
-        Even = "even",
-    }
+/// Distribution of records in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Arrivals {
+    /// Independent of each other, as from people.
+    Poisson,
+    /// At equal distances, as from machines.
+    Even,
 }
+
+impl Choice for Arrivals {}
 
 /// A rate of sending.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -133,7 +133,7 @@ mod tests {
             Schedule::new(&plan).filter(|arrival| arrival.at <= until).for_each(|arrival| sent[arrival.client] += 1);
             for (client, sent) in plan.clients.iter().zip(sent) {
                 let expected = client.profile.expected(until);
-                // Even arrivals are right to a record; those of Poisson's kind within six standard deviations.
+                // Even arrivals are exact to one record; Poisson arrivals are within six standard deviations.
                 let tolerance = if even { 1.001 } else { 6.0 * expected.sqrt() + 6.0 };
                 let off = (f64::from(sent) - expected).abs();
                 prop_assert!(off <= tolerance, "{}: {sent} sent, {expected} expected", client.id);

@@ -209,7 +209,7 @@ mod tests {
 
     const BURST: &str = "[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 20\n";
 
-    /// A start so long ago that every record is due.
+    /// Returns a start long enough ago that every record is due.
     fn long_ago() -> Start {
         Start { instant: Instant::now().checked_sub(Duration::from_secs(60)).unwrap(), epoch_us: 1_000_000 }
     }

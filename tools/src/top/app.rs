@@ -121,7 +121,7 @@ pub mod tests {
     use super::super::fetch::tests::service;
     use super::*;
 
-    /// A screen with these services, a second after the first answer.
+    /// Builds a screen with these services, a second after the first answer.
     pub fn app(names: &[&str], colour: bool) -> App {
         let mut app = App::new("http://127.0.0.1:9464".to_owned(), colour);
         let named = |name: &&str| ServiceStatus { name: (*name).to_owned(), ..service() };
@@ -149,7 +149,7 @@ pub mod tests {
         });
         assert_eq!(chosen, ["b", "c", "a", "c", "b"]);
         app.receive(Answer { at: Instant::now(), outcome: Ok(vec![service()]) });
-        assert_eq!(app.services[app.chosen()].name, "kyc", "the chosen one is gone");
+        assert_eq!(app.services[app.chosen()].name, "kyc", "the first service replaces a chosen one that is gone");
     }
 
     #[test]

@@ -178,7 +178,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A moment in a campaign, as the API shows it.
+    /// Returns the status of a service in a campaign, in the API's form.
     pub fn service() -> ServiceStatus {
         let client = |name: &str, wants: u64, granted: u64, admitted: u64, delayed: u64, backlog: u64| {
             json!({

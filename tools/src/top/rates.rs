@@ -75,7 +75,7 @@ mod tests {
         }
 
         #[test]
-        fn counts_that_went_back_have_no_rate(
+        fn decreased_counts_have_no_rate(
             before in prop::array::uniform3(0..9_u64),
             now in prop::array::uniform3(0..9_u64),
             ms in 0..9_u64,

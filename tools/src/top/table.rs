@@ -150,7 +150,7 @@ mod tests {
     use super::super::rates;
     use super::*;
 
-    /// A service a second after an answer with smaller counts.
+    /// Returns a service, a second after an answer with smaller counts.
     fn moment() -> ServiceStatus {
         let (mut before, mut now) = (service(), [service()]);
         for (client, admitted) in before.clients.iter_mut().zip([35, 72, 50, 43]) {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_in_a_campaign() {
+    fn a_campaign_is_shown_as_expected() {
         let expected = "\
 client        wants granted      share admit/s delay/s reject/s backlog
 car-loan         35      35   lends 15      35       0        0       0
@@ -182,7 +182,7 @@ personal-loan    43      43    lends 7      43       0        0       0";
     }
 
     #[test]
-    fn without_room_the_columns_worth_least_are_dropped() {
+    fn a_narrow_table_drops_the_least_important_columns() {
         let expected = "\
 client        wants granted admit/s backlog
 credit-card    6350      72      72    6334
@@ -210,7 +210,7 @@ persona…       0";
     }
 
     #[test]
-    fn shadow_mode_shows_the_backlog_that_would_be() {
+    fn shadow_mode_shows_the_shadow_backlog() {
         let mut moment = moment();
         moment.enforce = false;
         moment.clients[0].shadow.backlog = 77;
@@ -220,9 +220,12 @@ persona…       0";
     }
 
     proptest! {
-        /// Ids come from outside, and terminals have any size.
+        /// Ids are foreign input, and terminals have any size.
         #[test]
-        fn no_line_is_wider_than_the_terminal(name in "\\PC{0,60}|[a-z\u{7f}\n\u{1b}住宅é]{0,60}", width in 0..120_usize) {
+        fn no_line_is_wider_than_the_terminal(
+            name in "\\PC{0,60}|[a-z\u{7f}\n\u{1b}住宅é]{0,60}",
+            width in 0..120_usize,
+        ) {
             let mut moment = moment();
             moment.clients[0].name = name;
             for line in fitted(&moment, &rows(&moment, Sort::default()), width) {

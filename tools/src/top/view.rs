@@ -222,7 +222,7 @@ mod tests {
         terminal.backend().clone()
     }
 
-    /// The screen's lines, what is blank at their ends left out.
+    /// Returns the lines of the screen without trailing blanks.
     fn text(app: &App, now: Instant, width: u16, height: u16) -> String {
         let shown = drawn(app, now, width, height).to_string();
         let lines = shown.lines().map(|line| line.trim_matches('"').trim_end());
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_in_a_campaign() {
+    fn a_campaign_is_drawn_as_expected() {
         let expected = "\
 watermaster top  http://127.0.0.1:9464
 kyc takes 200 in any 1 s; 180 admitted in the last one; shape; ready
@@ -249,7 +249,7 @@ q quit  s sort: client  tab service  ↑↓ scroll  ? help";
     }
 
     #[test]
-    fn a_narrow_terminal_shows_what_matters_most() {
+    fn a_narrow_terminal_shows_the_most_important_columns() {
         let expected = "\
 watermaster top  http://127.0.0.1:
 [bureau] kyc
@@ -277,7 +277,7 @@ q quit  s sort: client  tab servic";
         app.receive(Answer { at: now, outcome: Err(FetchError::TokenNeeded) });
         let shown = text(&app, now + Duration::from_secs(7), 80, 12);
         assert_eq!(shown.lines().nth(1), Some("no answer for 7 s, asking again: it asks for a token: --token-file"));
-        assert!(shown.contains("credit-card"), "what was there last stays: {shown}");
+        assert!(shown.contains("credit-card"), "the last answer must stay: {shown}");
     }
 
     #[test]
@@ -312,7 +312,7 @@ q quit  s sort: client  tab servic";
     }
 
     #[test]
-    fn without_colour_there_is_none() {
+    fn no_colour_is_drawn_if_colour_is_off() {
         let colours = |colour| {
             let screen = drawn(&app(&["bureau", "kyc"], colour), Instant::now(), 80, 14);
             let cells = screen.buffer().content().iter();

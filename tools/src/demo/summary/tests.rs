@@ -1,4 +1,4 @@
-//! Summaries of accounts made up for the test.
+//! Summaries of example accounts.
 
 use serde_json::json;
 
@@ -7,8 +7,8 @@ use crate::load::account::{ArrivalTime, Attempt, Event, Outcome, Sent};
 use crate::load::plan::tests::plan;
 use crate::load::schedule::Shape;
 
-/// The accounts of two clients, `car-loan` and `credit-card`, with these outcomes: client, reason of rejection.
-/// Records come out after a second.
+/// Builds the accounts of two clients, `car-loan` and `credit-card`, with these outcomes: client, reason of a
+/// rejection. Records are delivered after one second.
 fn account(outcomes: &[(usize, Option<&str>)]) -> Account {
     let client = |id: &str| format!("[[client]]\nid = {id:?}\n[[client.phase]]\nkind = \"burst\"\nrecords = 9\n");
     let mut account = Account::new(plan(&[client("car-loan"), client("credit-card")].concat()));
@@ -24,7 +24,7 @@ fn account(outcomes: &[(usize, Option<&str>)]) -> Account {
     account
 }
 
-/// What the instance shows of these accounts.
+/// Builds the status that an instance shows for these accounts.
 fn status(mode: &str, account: &Account) -> ServiceStatus {
     let client = |at: usize| {
         let counts = &account.clients[at];
@@ -55,7 +55,7 @@ fn broken(summary: &Summary) -> Vec<String> {
 const NONE_SENT: [Vec<Duration>; 2] = [Vec::new(), Vec::new()];
 
 #[test]
-fn the_object_is_as_the_contract_says() {
+fn the_object_is_as_documented() {
     let outcomes = [(0, None), (1, None), (1, Some("queue_full"))];
     let json = serde_json::to_value(summary("shape", &outcomes, &NONE_SENT)).unwrap();
     assert_eq!(json.as_object().unwrap().len(), 1);
@@ -99,7 +99,7 @@ fn a_rejection_within_the_share_breaks_a_claim_in_reject_mode() {
         broken(&summary("reject", &over, &NONE_SENT)),
         ["car-loan is never over_allocation within its share: 1 rejected, 0 sent above it"]
     );
-    // The 51st record within a cycle and the delay of reading.
+    // The 51st record within one cycle plus the delay of reading.
     let burst: Vec<Duration> = (0..51).map(Duration::from_millis).collect();
     assert_eq!(broken(&summary("reject", &over, &[burst, Vec::new()])), Vec::<String>::new());
     let in_use = summary("reject", &[(0, Some("capacity_in_use"))], &NONE_SENT);
@@ -108,7 +108,7 @@ fn a_rejection_within_the_share_breaks_a_claim_in_reject_mode() {
 }
 
 #[test]
-fn a_record_that_comes_a_cycle_after_its_share_is_not_above_it() {
+fn a_record_a_cycle_after_the_share_is_not_above_it() {
     let spread: Vec<Duration> = (0..200).map(|n| Duration::from_millis(n * 22)).collect();
     assert_eq!(above_share(&spread, 50.0, Duration::from_secs(1)), 0);
     let denser: Vec<Duration> = (0..200).map(|n| Duration::from_micros(n * 21_999)).collect();

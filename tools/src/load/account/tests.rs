@@ -1,4 +1,4 @@
-//! Properties of the account: it adds up, whatever happens.
+//! Properties of the account: it adds up after any events.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,8 @@ use super::super::plan::tests::plan;
 use super::*;
 
 const TWO: &str = "[[client]]\nid = \"a\"\nretry = { backoff = \"1s\", attempts = 3 }\n[[client.phase]]\n\
-                   kind = \"burst\"\nrecords = 1\n[[client]]\nid = \"b\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 1\n";
+                   kind = \"burst\"\nrecords = 1\n[[client]]\nid = \"b\"\n[[client.phase]]\nkind = \"burst\"\n\
+                   records = 1\n";
 
 fn sent(client: usize, number: u32) -> Event {
     let second = Duration::from_secs(1);
@@ -27,7 +28,7 @@ fn rejected(number: usize, ms: u64) -> Event {
     Event::Arrived { number, outcome: Outcome::Rejected("queue_full".to_owned()), at: at(ms) }
 }
 
-/// The account after these events, and the last retry.
+/// Returns the account after these events, and the last retry.
 fn after(events: &[Event]) -> (Account, Option<Attempt>) {
     let mut account = Account::new(plan(TWO));
     let retry = events.iter().map(|event| account.apply(event)).last().flatten();
@@ -47,7 +48,7 @@ fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
 }
 
 #[test]
-fn attempts_end_and_other_clients_never_retry() {
+fn attempts_are_limited_and_clients_without_retry_never_retry() {
     assert_eq!(after(&[sent(0, 3), rejected(0, 2_000)]).1, None);
     let (account, retry) = after(&[sent(1, 1), rejected(0, 2_000)]);
     assert_eq!((account.open, retry), (0, None));
@@ -61,7 +62,7 @@ fn duplicates_are_counted_and_admitted_ones_count_in_the_window() {
 }
 
 #[test]
-fn clocks_that_differ_are_noticed() {
+fn differing_clocks_are_detected() {
     let (account, _) = after(&[sent(1, 1), sent(1, 1), admitted(0, 999), admitted(1, 900)]);
     assert_eq!((account.before_due, account.clients[1].delays.quantile(1.0)), (1, 0.0));
 }

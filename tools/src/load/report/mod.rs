@@ -181,7 +181,7 @@ fn service_facts(kafka: &Kafka, service: &Service) -> ServiceFacts {
         name: service.name.clone(),
         target: service.target.clone(),
         dead_letter: service.dead_letter.clone(),
-        mode: policy.mode.as_str(),
+        mode: policy.mode.into_str(),
         enforce: policy.enforce,
         delivery: match kafka.delivery {
             Delivery::ExactlyOnce => "exactly_once",

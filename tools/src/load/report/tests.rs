@@ -1,4 +1,4 @@
-//! Reports of accounts made up for the test.
+//! Reports of example accounts.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -26,7 +26,7 @@ fn kafka() -> Kafka {
     .kafka
 }
 
-/// 1000 records in 10 s.
+/// Builds a service that takes 1000 records in 10 s.
 fn shaped() -> Service {
     service("[\"key\"]", "[[service.source]]\ntopic = \"in\"\n")
 }
@@ -47,7 +47,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// An account of records: client, time of sending, delay until it came out, reason of rejection; in milliseconds.
+/// Builds an account of records: client, send time, delay of the output, reason of a rejection; times in milliseconds.
 fn account_of(records: &[(usize, u64, Option<u64>, Option<&str>)], appended: bool) -> Account {
     let mut account = Account::new(plan(CLIENTS));
     for (number, (client, at, after, reason)) in records.iter().enumerate() {
@@ -98,10 +98,10 @@ fn the_object_is_as_documented() {
     assert_eq!(report["series"]["clients"][0]["sent"][4], 1);
     let documented = include_str!("../../../../docs/load.md");
     for (key, _) in report.as_object().unwrap() {
-        assert!(documented.contains(&format!("`{key}`")), "docs/load.md says nothing of {key}");
+        assert!(documented.contains(&format!("`{key}`")), "docs/load.md lacks {key}");
     }
     for (key, _) in totals.as_object().unwrap() {
-        assert!(documented.contains(&format!("`{key}`")), "docs/load.md says nothing of {key}");
+        assert!(documented.contains(&format!("`{key}`")), "docs/load.md lacks {key}");
     }
 }
 
@@ -121,7 +121,7 @@ fn a_broken_promise_is_a_problem_and_a_slow_reader_is_not() {
 }
 
 #[test]
-fn a_round_in_reject_mode_may_be_all_that_fits() {
+fn a_round_in_reject_mode_may_hold_the_whole_capacity() {
     let mut service = shaped();
     service.policy.mode = Mode::Reject;
     assert_eq!(window::round(&service.policy), 1_000);
@@ -155,7 +155,7 @@ total     4     0        2        1       1     1 100 ms 2 s 2 s 2 s
     assert!(shown.contains("Rejected: 1 queue_full.") && shown.contains("1 still wait"), "{shown}");
 }
 
-/// Checks that a page is well-formed, stands alone, and has no number that is none.
+/// Checks that a page is well-formed, self-contained, and has no NaN or infinity.
 fn check(page: &str) {
     let xml = page.replace("<!DOCTYPE html>\n", "");
     let document = roxmltree::Document::parse(&xml).unwrap_or_else(|error| panic!("{error}\n{page}"));
@@ -170,7 +170,7 @@ fn check(page: &str) {
 }
 
 #[test]
-fn the_page_stands_alone() {
+fn the_page_is_self_contained() {
     let page = html(&report(&some(), &shaped(), Ended::NoProgress));
     check(&page);
     assert_eq!(page.matches("<svg").count(), 4);
@@ -183,11 +183,15 @@ proptest! {
 
     #[test]
     fn every_report_is_a_page(
-        records in prop::collection::vec((0..2_usize, 0..200_000_u64, prop::option::of(0..90_000_u64), any::<bool>()), 0..40),
+        records in prop::collection::vec(
+            (0..2_usize, 0..200_000_u64, prop::option::of(0..90_000_u64), any::<bool>()),
+            0..40,
+        ),
         appended: bool,
     ) {
+        let reason = |rejected: bool| rejected.then_some("queue_full");
         let records: Vec<_> =
-            records.into_iter().map(|(client, at, after, out)| (client, at, after, out.then_some("queue_full"))).collect();
+            records.into_iter().map(|(client, at, after, out)| (client, at, after, reason(out))).collect();
         let report = report(&account_of(&records, appended), &shaped(), Ended::AccountedFor);
         check(&html(&report));
         prop_assert!(!text(&report).contains("NaN"));

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use watermaster_settings::choices;
-use watermaster_settings::reader::Section;
+use strum::{Display, EnumString, VariantNames};
+use watermaster_settings::reader::{Choice, Section};
 
 use super::Rate;
 
@@ -20,15 +20,17 @@ pub enum Phase {
     Campaign { base: Rate, peak: Rate, rise: Duration, plateau: Duration, decay: Duration },
 }
 
-choices! {
-    /// The values of `kind`.
-    pub enum PhaseKind {
-        Steady = "steady",
-        Ramp = "ramp",
-        Burst = "burst",
-        Campaign = "campaign",
-    }
+/// The values of `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum PhaseKind {
+    Steady,
+    Ramp,
+    Burst,
+    Campaign,
 }
+
+impl Choice for PhaseKind {}
 
 impl Phase {
     /// Returns the length of the phase.

@@ -1,10 +1,11 @@
 //! The keys of a scenario.
 
 use std::time::Duration;
+use strum::VariantNames;
 
 use watermaster_settings::reader::Fallback::{Derived, Required, Text, Unset};
 use watermaster_settings::reader::Kind::{self, Choice, Count, DecimalOrPercent, Integers};
-use watermaster_settings::reader::{Choice as _, Key, Schema, SectionSchema, Shape, key, section};
+use watermaster_settings::reader::{Key, Schema, SectionSchema, Shape, key, section};
 
 use super::Arrivals;
 use super::phase::PhaseKind;
@@ -34,7 +35,7 @@ pub static SCHEMA: Schema = Schema {
 
 static CLIENTS: [SectionSchema; 1] = [section("client", Shape::List, CLIENT, &CLIENT_SECTIONS)];
 static CLIENT_SECTIONS: [SectionSchema; 2] = [
-    section("phase", Shape::List, &[key("kind", Choice(PhaseKind::NAMES), Required)], &PHASE_KINDS),
+    section("phase", Shape::List, &[key("kind", Choice(PhaseKind::VARIANTS), Required)], &PHASE_KINDS),
     section("retry", Shape::Table, RETRY, &[]),
 ];
 static PHASE_KINDS: [SectionSchema; 4] = [
@@ -53,7 +54,7 @@ const CLIENT: &[Key] = &[
     key("id", Kind::Text("a client id of 1 to 128 bytes"), Required),
     key("topic", Kind::Text("a source topic of the service"), Unset),
     key("value_bytes", Integers(VALUE_BYTES), Text("300")),
-    key("arrivals", Choice(Arrivals::NAMES), Text("poisson")),
+    key("arrivals", Choice(Arrivals::VARIANTS), Text("poisson")),
     key("keys", Count(0, 1_000_000), Text("100")),
 ];
 const RETRY: &[Key] = &[

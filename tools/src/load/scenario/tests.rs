@@ -1,4 +1,4 @@
-//! What scenarios may contain, and the errors of those that contain something else.
+//! Valid scenarios, and the errors of invalid ones.
 
 use watermaster_core::policy::Mode;
 
@@ -11,7 +11,7 @@ fn parse(text: &str) -> Result<Scenario, ConfigErrors> {
 const LEAST: &str = "[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 5\nfor = \"10s\"\n";
 
 #[test]
-fn the_shortest_scenario() {
+fn the_shortest_scenario_is_valid() {
     let scenario = parse(LEAST).unwrap();
     assert_eq!((scenario.name.as_str(), scenario.seed, scenario.length()), ("s", 1, Duration::from_secs(10)));
     let client = &scenario.clients[0];
@@ -88,7 +88,7 @@ fn all_errors_are_reported_with_their_lines() {
 }
 
 #[test]
-fn a_text_that_is_no_toml_or_is_empty_is_refused() {
+fn invalid_toml_and_empty_text_are_refused() {
     assert!(parse("[[client").unwrap_err().to_string().contains("s.toml:1"));
     assert!(parse("").unwrap_err().to_string().contains("at least one [[client]]"));
     let twice = format!("{LEAST}{LEAST}");
@@ -116,7 +116,7 @@ fn stretching_keeps_rates() {
 }
 
 #[test]
-fn the_scenarios_that_ship_are_valid_and_fit_the_demo() {
+fn the_shipped_scenarios_are_valid_and_fit_the_demo() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/scenarios");
     let demo = crate::demo::config(Mode::Shape, false, "localhost:1").settings.services.remove(0);
     let mut names = Vec::new();
