@@ -36,4 +36,4 @@ mod topics;
 
 pub use client::{KafkaError, PROPERTY_RULES, client_version};
 #[cfg(any(test, feature = "tools"))]
-pub use tools::{embedded, load, probe};
+pub use tools::{embedded, load};

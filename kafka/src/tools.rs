@@ -2,4 +2,3 @@
 
 pub mod embedded;
 pub mod load;
-pub mod probe;
