@@ -244,11 +244,7 @@ fn all_errors_are_shown_at_once_and_sorted() {
     assert_eq!(
         keys,
         [
-            "admin.listen",
-            "kafka.start_from",
-            "service[0].capacity",
-            "service[0].mode",
-            "service[0].source[0].bogus",
+            "admin.listen", "kafka.start_from", "service[0].capacity", "service[0].mode", "service[0].source[0].bogus",
             "service[0].source[0].topic"
         ]
     );
@@ -297,10 +293,7 @@ fn the_environment_takes_precedence_and_secrets_are_hidden() {
             assert!(!shown.contains(secret), "{shown}");
         }
         for part in [
-            "200ms",
-            "environment variable WATERMASTER_KAFKA__COMMIT_INTERVAL",
-            "socket.timeout.ms",
-            "5000",
+            "200ms", "environment variable WATERMASTER_KAFKA__COMMIT_INTERVAL", "socket.timeout.ms", "5000",
             "(redacted)",
         ] {
             assert!(shown.contains(part), "{part} is not in {shown}");

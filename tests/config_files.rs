@@ -147,18 +147,9 @@ fn the_hash_follows_the_meaning_and_not_the_instance() {
 fn the_refused_properties_are_those_of_the_contract() {
     let refused: Vec<_> = REFUSED_PROPERTIES.iter().map(|(name, _)| *name).collect();
     for name in [
-        "group.id",
-        "group.instance.id",
-        "transactional.id",
-        "enable.idempotence",
-        "acks",
-        "isolation.level",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "auto.offset.reset",
-        "partition.assignment.strategy",
-        "partitioner",
-        "delivery.report.only.error",
+        "group.id", "group.instance.id", "transactional.id", "enable.idempotence", "acks", "isolation.level",
+        "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "partition.assignment.strategy",
+        "partitioner", "delivery.report.only.error",
     ] {
         assert!(refused.contains(&name), "{name}");
     }

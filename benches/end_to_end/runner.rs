@@ -127,11 +127,7 @@ impl Runner {
     }
 
     fn bare_loop(
-        &self,
-        transactions: Transactions,
-        workload: &Workload,
-        broker: &str,
-        route: &Route,
+        &self, transactions: Transactions, workload: &Workload, broker: &str, route: &Route,
     ) -> (String, Vec<String>) {
         let program = std::env::current_exe().expect("this program has a path");
         let records = workload.records.to_string();

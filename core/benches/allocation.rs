@@ -27,12 +27,8 @@ fn allocation(criterion: &mut Criterion) {
 }
 
 fn measure(
-    group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
-    name: String,
-    size: usize,
-    capacity: u64,
-    lending: Lending,
-    make: fn(&mut dyn FnMut() -> u64) -> Made,
+    group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>, name: String, size: usize,
+    capacity: u64, lending: Lending, make: fn(&mut dyn FnMut() -> u64) -> Made,
 ) {
     let mut random = random_numbers();
     let names: Vec<String> = (0..size).map(|_| format!("client-{:016x}", random())).collect();

@@ -119,10 +119,7 @@ impl Allocator {
     ///
     /// As [`allocate`](Allocator::allocate).
     pub fn allocate_claims<'n>(
-        &mut self,
-        params: &AllocationParams,
-        claims: &[Claim],
-        name_of: impl Fn(usize) -> &'n str + Copy,
+        &mut self, params: &AllocationParams, claims: &[Claim], name_of: impl Fn(usize) -> &'n str + Copy,
         grants: &mut Vec<Grant>,
     ) {
         grants.clear();

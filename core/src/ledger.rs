@@ -67,13 +67,7 @@ impl Ledger {
     /// Assigns a partition with the contents of its last commit. `high` is its high watermark. Each slice of recent
     /// admissions that the partition did not know goes to `inherited`.
     pub fn assign(
-        &mut self,
-        now: Time,
-        number: u32,
-        base: i64,
-        map: &OffsetMap,
-        high: i64,
-        mut inherited: impl FnMut(Time, u64),
+        &mut self, now: Time, number: u32, base: i64, map: &OffsetMap, high: i64, mut inherited: impl FnMut(Time, u64),
     ) {
         while self.partitions.len() <= number as usize {
             self.partitions.push(Partition::unassigned(self.map_room.cycle));

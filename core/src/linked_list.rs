@@ -77,9 +77,7 @@ impl LinkedList {
 
     /// Iterates over the slots from head to tail.
     pub(crate) fn iter<'a, T>(
-        &self,
-        table: &'a Chunks<T>,
-        links: impl Fn(&T) -> &Links + 'a,
+        &self, table: &'a Chunks<T>, links: impl Fn(&T) -> &Links + 'a,
     ) -> impl Iterator<Item = Slot> + 'a {
         std::iter::successors(self.head(), move |slot| {
             let after = links(&table[slot.index()]).after;

@@ -134,10 +134,7 @@ pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
 /// this width back from the newest; an end between two steps counts at the later. If that does not fit, all admissions
 /// count in the newest slice: so a set still fits that was checked before a restart with a larger capacity.
 pub fn encode(
-    budget: MapBudget,
-    tracker: &Tracker,
-    slice_ms: u32,
-    admitted: &[AdmissionSlice],
+    budget: MapBudget, tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice],
 ) -> Result<String, TooLarge> {
     let budget_bits = budget.payload_bits();
     let mut bits = write_bits(tracker, slice_ms, admitted);

@@ -133,11 +133,7 @@ impl Throttle {
     /// Asks the scheduler for its decision. An admission completes at once, so it must fit in the offset map.
     #[inline(always)]
     fn decide(
-        &mut self,
-        now: Time,
-        arrival: &Arrival<'_>,
-        observed: Observed,
-        fits: impl FnOnce(&Ledger) -> bool,
+        &mut self, now: Time, arrival: &Arrival<'_>, observed: Observed, fits: impl FnOnce(&Ledger) -> bool,
     ) -> Decision {
         match self.client_of(now, arrival.sender) {
             Ok(client) => {

@@ -89,10 +89,7 @@ fn start_after_loss(offset: i64, map: OffsetMap, low: i64) -> Start {
 /// Returns the group's committed offsets. With `read_committed`, the broker answers after pending transactions have
 /// ended.
 pub(super) fn committed<C: ClientContext + ConsumerContext>(
-    consumer: &BaseConsumer<C>,
-    topics: &Topics,
-    partitions: &[SourcePartition],
-    timeout: Duration,
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, Committed)>, ClientError> {
     if partitions.is_empty() {
         return Ok(Vec::new());
@@ -108,10 +105,7 @@ pub(super) fn committed<C: ClientContext + ConsumerContext>(
 
 /// Returns the first offset of each partition and the one after its last (stable) record, in two requests a broker.
 pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
-    consumer: &BaseConsumer<C>,
-    topics: &Topics,
-    partitions: &[SourcePartition],
-    deadline: Instant,
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
         return Ok(HashMap::new());
@@ -127,10 +121,7 @@ pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
 
 /// Returns the offset after the last (stable) record of each partition for which a broker answers.
 pub(super) fn highs<C: ClientContext + ConsumerContext>(
-    consumer: &BaseConsumer<C>,
-    topics: &Topics,
-    partitions: &[SourcePartition],
-    timeout: Duration,
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> HashMap<SourcePartition, i64> {
     if partitions.is_empty() {
         return HashMap::new();
@@ -143,11 +134,7 @@ pub(super) fn highs<C: ClientContext + ConsumerContext>(
 /// Looks up one end of each partition. Where a timestamp is expected, [`Offset::Beginning`] and [`Offset::End`] stand
 /// for themselves.
 fn look_up<C: ClientContext + ConsumerContext>(
-    consumer: &BaseConsumer<C>,
-    topics: &Topics,
-    partitions: &[SourcePartition],
-    edge: Offset,
-    timeout: Duration,
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], edge: Offset, timeout: Duration,
 ) -> Result<TopicPartitionList, ClientError> {
     consumer.offsets_for_times(topics.list_at(partitions.iter().map(|partition| (*partition, edge))), timeout)
 }
@@ -159,8 +146,7 @@ pub(super) fn remaining(deadline: Instant) -> Duration {
 
 /// Returns the entries of a list by partition, or the first error of any partition.
 fn by_partition(
-    topics: &Topics,
-    list: &TopicPartitionList,
+    topics: &Topics, list: &TopicPartitionList,
 ) -> Result<HashMap<SourcePartition, ffi::Entry>, ClientError> {
     let mut found = HashMap::new();
     for entry in ffi::entries(list) {

@@ -130,10 +130,7 @@ enum Queue {
 
 /// Empties the queue, and removes partitions with a record from `open`.
 fn remove_read(
-    consumer: &BaseConsumer<Ends>,
-    topics: &Topics,
-    open: &mut HashMap<SourcePartition, i64>,
-    deadline: Instant,
+    consumer: &BaseConsumer<Ends>, topics: &Topics, open: &mut HashMap<SourcePartition, i64>, deadline: Instant,
 ) -> Queue {
     loop {
         match consumer.poll(POLL_TIMEOUT) {

@@ -233,9 +233,7 @@ pub(super) struct ProducedRecord<'a> {
 /// Hands a record to a producer, which copies key and value. (`BaseProducer::send` copies the topic's name and looks
 /// it up each time.)
 pub(super) fn produce<C: ClientContext>(
-    client: &Client<C>,
-    topic: &TopicHandle,
-    record: ProducedRecord<'_>,
+    client: &Client<C>, topic: &TopicHandle, record: ProducedRecord<'_>,
 ) -> Result<(), Code> {
     let part = |bytes: Option<&[u8]>| match bytes {
         Some(bytes) => (bytes.as_ptr().cast::<c_void>(), bytes.len()),
@@ -421,10 +419,7 @@ pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<
 /// Adds offsets to the transaction, fenced by the consumer's membership. May take far longer than `timeout`, even for
 /// ever: librdkafka waits for a connection to the group's coordinator without a timeout.
 pub(super) fn send_offsets<C: ClientContext>(
-    client: &Client<C>,
-    list: &TopicPartitionList,
-    group: &GroupMetadata,
-    timeout: Duration,
+    client: &Client<C>, list: &TopicPartitionList, group: &GroupMetadata, timeout: Duration,
 ) -> Result<(), CallError> {
     // SAFETY: client, list and metadata live during the call, and librdkafka copies the latter two; the error is owned.
     unsafe {

@@ -62,9 +62,7 @@ pub struct Config {
 impl Config {
     /// Reads the file at `path` and lays the `WATERMASTER_SECTION__KEY` variables of `environment` over it.
     pub fn load(
-        path: &Path,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-        rules: PropertyRules,
+        path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>, rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let error = ConfigError::of_file(path, None, format!("can't be read: {error}"));
@@ -75,10 +73,7 @@ impl Config {
 
     /// Reads `text`, which comes from `path`, as [`load`](Config::load) does.
     pub fn parse(
-        text: &str,
-        path: &Path,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
-        rules: PropertyRules,
+        text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>, rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
         let reader = Reader::new(&SCHEMA, text, path, environment)?;
         let settings = settings(&reader.root(), rules);

@@ -119,19 +119,8 @@ mod tests {
     /// Returns whether the name or the description of a property suggests a secret.
     fn suggests_a_secret(property: &Described) -> bool {
         const NAMES: [&str; 13] = [
-            "password",
-            "passphrase",
-            "secret",
-            "pem",
-            "key",
-            "cmd",
-            "config",
-            "token",
-            "extensions",
-            "jaas",
-            "assertion",
-            "credential",
-            "username",
+            "password", "passphrase", "secret", "pem", "key", "cmd", "config", "token", "extensions", "jaas",
+            "assertion", "credential", "username",
         ];
         const TEXTS: [&str; 7] = ["password", "passphrase", "secret", "private key", "credential", "token", "username"];
         // A number or an enumerated value is no secret, even if the description mentions one.

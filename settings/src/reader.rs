@@ -74,10 +74,7 @@ impl Reader {
     /// # Errors
     /// When the text is not TOML. Nothing more can be said of it then.
     pub fn new(
-        schema: &'static Schema,
-        text: &str,
-        path: &Path,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {
         let mut errors = Vec::new();
         let layers = Layers::new(schema, text, path, environment, &mut errors)

@@ -61,16 +61,8 @@ mod tests {
             assert!(is_this_machine(right), "{right}");
         }
         for wrong in [
-            "",
-            "evil.example",
-            "evil.example:9464",
-            "localhost.evil.example",
-            "127.0.0.1.evil.example",
-            "evil@localhost",
-            "localhost@evil.example",
-            "128.0.0.1",
-            "0.0.0.0:9464",
-            "[::2]:9464",
+            "", "evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example",
+            "evil@localhost", "localhost@evil.example", "128.0.0.1", "0.0.0.0:9464", "[::2]:9464",
             "localhost, evil.example",
         ] {
             assert!(!is_this_machine(wrong), "{wrong}");

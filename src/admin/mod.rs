@@ -70,17 +70,13 @@ pub struct ServiceHandle {
 /// # Errors
 /// When the listener's address can't be read.
 pub async fn serve(
-    listener: TcpListener,
-    state: Arc<AdminState>,
-    shutdown: impl Future<Output = ()> + Send + 'static,
+    listener: TcpListener, state: Arc<AdminState>, shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     serve_within(ConnectionLimits::DEFAULT, listener, state, shutdown).await
 }
 
 async fn serve_within(
-    limits: ConnectionLimits,
-    listener: TcpListener,
-    state: Arc<AdminState>,
+    limits: ConnectionLimits, listener: TcpListener, state: Arc<AdminState>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let app = router(state, listener.local_addr()?);

@@ -100,8 +100,7 @@ impl AnswerPool {
     /// # Errors
     /// The response for the client: 503 when too many requests wait, 500 when the work panicked.
     pub(super) async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
+        &self, work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Box<Response>> {
         let closed = "the semaphores are never closed";
         let Ok(waiting) = Arc::clone(&self.waiting).try_acquire_owned() else {

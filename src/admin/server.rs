@@ -49,10 +49,7 @@ impl ConnectionLimits {
 
 /// Serves on `listener` until `shutdown` is done and open requests are answered, or [`SHUTDOWN_GRACE`] has passed.
 pub(super) async fn serve(
-    listener: TcpListener,
-    app: Router,
-    limits: ConnectionLimits,
-    shutdown: impl Future<Output = ()>,
+    listener: TcpListener, app: Router, limits: ConnectionLimits, shutdown: impl Future<Output = ()>,
 ) {
     let mut shutdown = pin!(shutdown);
     let (stop, stopped) = watch::channel(());
@@ -93,10 +90,7 @@ fn is_of_connection(why: &io::Error) -> bool {
 
 /// Serves one connection until either side closes it.
 async fn converse(
-    stream: TcpStream,
-    app: Router,
-    limits: ConnectionLimits,
-    connection: Arc<Connection>,
+    stream: TcpStream, app: Router, limits: ConnectionLimits, connection: Arc<Connection>,
     mut stopped: watch::Receiver<()>,
 ) {
     let app = TowerToHyperService::new(app);

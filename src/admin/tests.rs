@@ -131,10 +131,8 @@ fn snapshot() -> ServiceSnapshot {
 fn a_service_is_shown_as_documented() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
     server.show(snapshot());
-    let reasons: serde_json::Map<_, _> = Reason::ALL
-        .iter()
-        .map(|r| (r.into_str().to_owned(), json!(u64::from(*r == Reason::OverAllocation))))
-        .collect();
+    let reasons: serde_json::Map<_, _> =
+        Reason::ALL.iter().map(|r| (r.into_str().to_owned(), json!(u64::from(*r == Reason::OverAllocation)))).collect();
     let none: serde_json::Map<_, _> = Reason::ALL.iter().map(|r| (r.into_str().to_owned(), json!(0))).collect();
     let client = |name: &str, granted: u64, lent: f64, borrowed: f64| {
         json!({

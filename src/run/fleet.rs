@@ -70,11 +70,7 @@ pub(super) struct Fleet {
 impl Fleet {
     /// Starts an engine for each service, except for services with an error in the report.
     pub(super) fn start(
-        settings: &Settings,
-        engines: Vec<Engine>,
-        report: &Report,
-        options: RunOptions,
-        stop: &Arc<AtomicBool>,
+        settings: &Settings, engines: Vec<Engine>, report: &Report, options: RunOptions, stop: &Arc<AtomicBool>,
     ) -> Fleet {
         let (ended, ends) = mpsc::unbounded_channel();
         for (service, engine) in settings.services.iter().zip(engines) {

@@ -37,10 +37,7 @@ pub(super) struct HttpServer {
 impl HttpServer {
     /// Binds `admin.listen` and serves the figures of these engines; `/readyz` reports draining once `stop` is set.
     pub(super) async fn start(
-        settings: &Settings,
-        shown: Shown,
-        engines: &[Engine],
-        stop: Arc<AtomicBool>,
+        settings: &Settings, shown: Shown, engines: &[Engine], stop: Arc<AtomicBool>,
     ) -> Result<HttpServer, HttpError> {
         let (listener, address) = bind(settings.admin.listen).await?;
         let state = AdminState {

@@ -157,11 +157,7 @@ impl SnapshotBuilder {
     /// Returns `known` clients that stand in `pages` pages, which `page` copies, with other numbers for [`CURRENT`] and
     /// [`COPIED`].
     pub(crate) fn build_some(
-        &mut self,
-        known: usize,
-        pages: usize,
-        [current, copied]: [usize; 2],
-        page: impl Fn(usize) -> Page,
+        &mut self, known: usize, pages: usize, [current, copied]: [usize; 2], page: impl Fn(usize) -> Page,
     ) -> Clients {
         let made = self.made;
         let copy = |number: usize| Arc::new(Page { made, ..page(number) });

@@ -185,9 +185,6 @@ fn new_ids_neither_grow_memory_nor_affect_configured_clients() {
     eprintln!("{} admitted, rejected: {reasons:?}", target.len());
     let rejected: u64 = reasons.values().sum();
     assert_eq!(target.len() as u64 + rejected, fresh, "records are lost or repeated");
-    assert!(
-        reasons.keys().all(|reason| ["too_many_clients", "queue_full"].contains(&reason.as_str())),
-        "{reasons:?}"
-    );
+    assert!(reasons.keys().all(|reason| ["too_many_clients", "queue_full"].contains(&reason.as_str())), "{reasons:?}");
     assert!(reasons["too_many_clients"] > fresh * 9 / 10, "{reasons:?}");
 }

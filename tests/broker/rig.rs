@@ -46,22 +46,14 @@ impl Rig {
 
     /// Creates the topics; `change` may first change the target. Sources and dead-letter topic accept any timestamp.
     pub fn with_target(
-        broker: &Broker,
-        prefix: &str,
-        sources: usize,
-        partitions: i32,
-        change: impl FnOnce(&mut Topic),
+        broker: &Broker, prefix: &str, sources: usize, partitions: i32, change: impl FnOnce(&mut Topic),
     ) -> Rig {
         Rig::with_outputs(broker, prefix, sources, partitions, |target, _| change(target))
     }
 
     /// Creates the topics; `change` may first change target and dead-letter topic.
     pub fn with_outputs(
-        broker: &Broker,
-        prefix: &str,
-        sources: usize,
-        partitions: i32,
-        change: impl FnOnce(&mut Topic, &mut Topic),
+        broker: &Broker, prefix: &str, sources: usize, partitions: i32, change: impl FnOnce(&mut Topic, &mut Topic),
     ) -> Rig {
         Rig::build(broker, prefix, (sources, partitions), |topics| {
             if let [.., target, dead_letter] = topics {
@@ -77,10 +69,7 @@ impl Rig {
 
     /// Creates the topics; `change` may first change all of them, target and dead-letter topic last.
     fn build(
-        broker: &Broker,
-        prefix: &str,
-        (sources, partitions): (usize, i32),
-        change: impl FnOnce(&mut [Topic]),
+        broker: &Broker, prefix: &str, (sources, partitions): (usize, i32), change: impl FnOnce(&mut [Topic]),
     ) -> Rig {
         let name = unique(prefix);
         let sources: Vec<String> = (0..sources).map(|n| format!("{name}.source-{n}")).collect();

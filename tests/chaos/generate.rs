@@ -81,11 +81,7 @@ pub fn run(plan: &Path) {
 
 /// Sends the due records and follows commands, until `stop`.
 fn send_until_stopped(
-    plan: &Plan,
-    producer: &Sender,
-    maker: &Mutex<RecordMaker>,
-    partitions: &[AtomicI32],
-    counts: [&Arc<SendCounts>; 2],
+    plan: &Plan, producer: &Sender, maker: &Mutex<RecordMaker>, partitions: &[AtomicI32], counts: [&Arc<SendCounts>; 2],
 ) {
     let commands = commands();
     let began = Instant::now();
@@ -193,11 +189,7 @@ fn send(producer: &Sender, new: &NewRecord, counts: &SendCounts) -> bool {
 
 /// Sends transactions until `stop`. A transaction that fails is aborted with its producer.
 fn transactions(
-    plan: &Plan,
-    maker: &Mutex<RecordMaker>,
-    partitions: &[AtomicI32],
-    counts: &Arc<SendCounts>,
-    stop: &AtomicBool,
+    plan: &Plan, maker: &Mutex<RecordMaker>, partitions: &[AtomicI32], counts: &Arc<SendCounts>, stop: &AtomicBool,
 ) {
     let id = format!("{}-upstream", plan.group);
     let mut current: Option<Sender> = None;
@@ -228,11 +220,7 @@ fn transactions(
 }
 
 fn transaction(
-    producer: &Sender,
-    maker: &Mutex<RecordMaker>,
-    partitions: &[AtomicI32],
-    fate: Fate,
-    counts: &SendCounts,
+    producer: &Sender, maker: &Mutex<RecordMaker>, partitions: &[AtomicI32], fate: Fate, counts: &SendCounts,
 ) -> Result<(), KafkaError> {
     producer.begin_transaction()?;
     let mut sent = 0;

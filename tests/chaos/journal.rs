@@ -174,17 +174,8 @@ pub fn summary(verdict: &Value, anomalies: &BTreeMap<String, u64>) -> (String, b
         *all.entry(kind.clone()).or_default() += count.as_u64().unwrap_or(0);
     }
     const ALWAYS: [&str; 11] = [
-        "lost",
-        "duplicated",
-        "in_both",
-        "alien",
-        "altered",
-        "reordered",
-        "hanging",
-        "silent",
-        "live_differs",
-        "promise",
-        "died",
+        "lost", "duplicated", "in_both", "alien", "altered", "reordered", "hanging", "silent", "live_differs",
+        "promise", "died",
     ];
     ALWAYS.iter().for_each(|kind| _ = all.entry((*kind).to_owned()).or_default());
     let good = all.values().all(|count| *count == 0);

@@ -26,17 +26,8 @@ struct Mutant {
 /// The injected faults of the control run, which has no planted fault: all that the planted faults are combined with.
 /// Any anomaly in it is a false alarm.
 const CONTROL: &[&str] = &[
-    "kill_same_id",
-    "join",
-    "leave",
-    "pause_session",
-    "slow",
-    "failpoint_before_commit",
-    "failpoint_before_offsets",
-    "failpoint_after_send",
-    "hold_end_txn",
-    "hold_end_txn",
-    "kill_new_id",
+    "kill_same_id", "join", "leave", "pause_session", "slow", "failpoint_before_commit", "failpoint_before_offsets",
+    "failpoint_after_send", "hold_end_txn", "hold_end_txn", "kill_new_id",
 ];
 
 fn mutant(fault: Fault) -> Mutant {
@@ -92,10 +83,7 @@ pub fn run(args: &Args, site: &Arc<Site>, dir: &Path) -> Result<bool, Box<dyn Er
 
 /// Returns the number of anomalies of each kind in a run with this planted fault.
 fn one_run(
-    args: &Args,
-    site: &Arc<Site>,
-    dir: &Path,
-    planted: Option<Fault>,
+    args: &Args, site: &Arc<Site>, dir: &Path, planted: Option<Fault>,
 ) -> Result<BTreeMap<String, u64>, Box<dyn Error>> {
     let name = planted.map_or("none", Fault::name);
     let base = args.plan(site.cluster.bootstrap(), Mode::Shape, args.seed % 2 == 1);

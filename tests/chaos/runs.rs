@@ -15,14 +15,8 @@ use crate::world::{Site, World};
 
 /// The faults of a short run, in this order.
 const SHORT: [&str; 8] = [
-    "kill_same_id",
-    "failpoint_after_offsets",
-    "hold_end_txn",
-    "pause_session",
-    "cut",
-    "txn_coordinator_kill",
-    "kill_new_id",
-    "blackhole",
+    "kill_same_id", "failpoint_after_offsets", "hold_end_txn", "pause_session", "cut", "txn_coordinator_kill",
+    "kill_new_id", "blackhole",
 ];
 
 /// Runs each requested mode, and tells whether all checks passed.
@@ -75,12 +69,7 @@ fn is_possible(args: &Args, kind: &str) -> bool {
 }
 
 fn one_run(
-    args: &Args,
-    plan: Plan,
-    site: &Arc<Site>,
-    dir: &Path,
-    deck: &Deck,
-    time: Duration,
+    args: &Args, plan: Plan, site: &Arc<Site>, dir: &Path, deck: &Deck, time: Duration,
 ) -> Result<(Vec<Entry>, bool), Box<dyn Error>> {
     let mode = plan.mode;
     let dir: PathBuf = dir.join(&plan.group);

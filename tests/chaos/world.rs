@@ -88,11 +88,7 @@ impl Site {
 impl World {
     /// Creates the topics, starts all processes, and waits until all permanent instances are ready.
     pub fn start(
-        plan: Plan,
-        site: Arc<Site>,
-        dir: &Path,
-        permanent: usize,
-        planted: Option<&str>,
+        plan: Plan, site: Arc<Site>, dir: &Path, permanent: usize, planted: Option<&str>,
     ) -> Result<World, Box<dyn Error>> {
         fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         // A copy, because a build during the run would replace the original.

@@ -8,15 +8,8 @@ use super::record::{Header, Identity, Record};
 
 /// The headers that a rejected record gains, in order, last.
 pub const THROTTLE_HEADERS: [&str; 9] = [
-    "throttle-reason",
-    "throttle-service",
-    "throttle-client",
-    "throttle-topic",
-    "throttle-partition",
-    "throttle-offset",
-    "throttle-timestamp-ms",
-    "throttle-retry-after-ms",
-    "throttle-attempt",
+    "throttle-reason", "throttle-service", "throttle-client", "throttle-topic", "throttle-partition",
+    "throttle-offset", "throttle-timestamp-ms", "throttle-retry-after-ms", "throttle-attempt",
 ];
 
 /// The expectations of a test.
@@ -96,10 +89,7 @@ impl Judge<'_> {
 
     /// Returns the source of a record that is seen for the first time.
     fn find<'s>(
-        &self,
-        places: &mut HashMap<u64, (&'s Record, u32)>,
-        verdict: &mut Verdict,
-        record: &Record,
+        &self, places: &mut HashMap<u64, (&'s Record, u32)>, verdict: &mut Verdict, record: &Record,
     ) -> Option<&'s Record> {
         let Some((source, found)) = self.identity.of(record).and_then(|number| places.get_mut(&number)) else {
             verdict.wrong.push(format!("not in a source: {}", place(record)));

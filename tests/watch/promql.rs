@@ -95,9 +95,7 @@ fn unknown_values(series: Series, matcher: &Matcher) -> Vec<String> {
 
 /// Collects the selectors and groupings of a tree. The parser's own walk does not name the function of a selector.
 fn collect<'e>(
-    expression: &'e Expr,
-    function: Option<&'static str>,
-    selectors: &mut Vec<Selector<'e>>,
+    expression: &'e Expr, function: Option<&'static str>, selectors: &mut Vec<Selector<'e>>,
     groupings: &mut Vec<String>,
 ) {
     match expression {

@@ -18,12 +18,8 @@ pub(super) struct Candidate {
 
 /// Hands out the records that rounding down left over, and settles the credits.
 pub(super) fn hand_out<'n>(
-    capacity: u64,
-    claims: &[Claim],
-    name_of: impl Fn(usize) -> &'n str,
-    remainders: &Remainders,
-    candidates: &mut Vec<Candidate>,
-    grants: &mut [Grant],
+    capacity: u64, claims: &[Claim], name_of: impl Fn(usize) -> &'n str, remainders: &Remainders,
+    candidates: &mut Vec<Candidate>, grants: &mut [Grant],
 ) {
     // Less than one record of each claim was rounded away: there are fewer left over than claims.
     let left = (capacity - grants.iter().map(|grant| grant.records).sum::<u64>()) as usize;
@@ -47,10 +43,7 @@ pub(super) fn hand_out<'n>(
 /// Moves the first `count` candidates to the front. Names are compared only among those that tie for the last place:
 /// with many claims that are alike, each look at a name waits for memory.
 fn move_first<'n>(
-    candidates: &mut [Candidate],
-    count: usize,
-    name_of: &impl Fn(usize) -> &'n str,
-    remainders: &Remainders,
+    candidates: &mut [Candidate], count: usize, name_of: &impl Fn(usize) -> &'n str, remainders: &Remainders,
 ) {
     let before = |one: &Candidate, other: &Candidate| {
         (other.key.cmp(&one.key))

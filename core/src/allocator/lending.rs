@@ -43,10 +43,7 @@ pub(super) struct Borrower {
 impl<P: Parts> Split<P> {
     /// Decides the ratio; `borrowers` is a buffer.
     pub(super) fn new(
-        lending: Lending,
-        shares: &Shares<P>,
-        claims: &[Claim],
-        borrowers: &mut Vec<Borrower>,
+        lending: Lending, shares: &Shares<P>, claims: &[Claim], borrowers: &mut Vec<Borrower>,
     ) -> Split<P> {
         let (surplus, deficit) = totals(shares, claims);
         if deficit <= surplus {

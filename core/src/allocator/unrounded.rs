@@ -22,11 +22,7 @@ pub(super) struct Remainders {
 impl Remainders {
     /// Computes each client's exact grant; its records are those rounded down, its credit is still the old one.
     pub(super) fn grant(
-        &mut self,
-        shares: &Shares<u128>,
-        split: &Split<u128>,
-        claims: &[Claim],
-        grants: &mut Vec<Grant>,
+        &mut self, shares: &Shares<u128>, split: &Split<u128>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
         let denominator = Divisor::new(shares.per_record * split.denominator);
         self.clear(denominator.limbs());
@@ -43,12 +39,7 @@ impl Remainders {
 
     /// Computes the grants with numbers of any size.
     pub(super) fn grant_wide(
-        &mut self,
-        capacity: u64,
-        shares: &Shares<Wide>,
-        split: &Split<Wide>,
-        claims: &[Claim],
-        grants: &mut Vec<Grant>,
+        &mut self, capacity: u64, shares: &Shares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
         // No grant exceeds the capacity, which bounds every number below: 40 + 90 + 174 + 64 = 368 bits at most.
         let denominator = shares.per_record.bit_len() + split.denominator.bit_len();
@@ -60,11 +51,7 @@ impl Remainders {
     }
 
     fn divide<const BITS: usize, const LIMBS: usize>(
-        &mut self,
-        shares: &Shares<Wide>,
-        split: &Split<Wide>,
-        claims: &[Claim],
-        grants: &mut Vec<Grant>,
+        &mut self, shares: &Shares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
         self.clear(LIMBS);
         let ratio = Uint::<BITS, LIMBS>::from(split.numerator);

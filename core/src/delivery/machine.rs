@@ -214,11 +214,7 @@ impl<O> Machine<O> {
     /// Makes the next step of a round. Until [`Step::Done`], no output may be added. A round that is given up stays
     /// open: its owner aborts it, or leaves it to the next producer of this id.
     pub fn step<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        round: &mut Round<P>,
-        throttle: &mut Throttle,
-        kafka: &mut K,
-        now: Time,
+        &mut self, round: &mut Round<P>, throttle: &mut Throttle, kafka: &mut K, now: Time,
     ) -> Result<Step, FatalError> {
         let context = StepContext { round, throttle, kafka, now };
         match mem::replace(&mut self.state, State::Starting) {
@@ -257,11 +253,7 @@ impl<O> Machine<O> {
 
     /// Filling: hands the outputs over to the producer.
     fn fill<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        mut attempt: Attempt<O>,
-        mut next: usize,
-        mut emptied: bool,
+        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>, mut next: usize, mut emptied: bool,
     ) -> Result<Step, FatalError> {
         let StepContext { round, kafka, now, .. } = context;
         let until = (next + CHUNK).min(attempt.tags.len());

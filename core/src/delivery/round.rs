@@ -114,11 +114,7 @@ impl<P> Round<P> {
 
     /// Adds a record that goes to the dead-letter topic in this form. `name` is its client's name, empty for anonymous.
     pub fn reject(
-        &mut self,
-        (partition, offset): (u32, i64),
-        (payload, form): (P, Form),
-        bytes: usize,
-        rejection: Rejection,
+        &mut self, (partition, offset): (u32, i64), (payload, form): (P, Form), bytes: usize, rejection: Rejection,
         name: Arc<str>,
     ) {
         let client = rejection.client.map(|_| Arc::clone(&name));
@@ -246,9 +242,7 @@ impl<P> Round<P> {
 /// # Errors
 /// A map outgrew its budget. For an empty `without` this is a defect: the core completes no record that does not fit.
 pub(super) fn commits_without<P>(
-    throttle: &mut Throttle,
-    now: Time,
-    without: &[Output<P>],
+    throttle: &mut Throttle, now: Time, without: &[Output<P>],
 ) -> Result<Vec<Commit>, offset_map::TooLarge> {
     let without = offsets_of(without);
     let touched: Vec<u32> = throttle.touched().collect();

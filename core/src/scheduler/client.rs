@@ -76,12 +76,7 @@ const MAX_DELAY_HISTOGRAMS: u32 = 1_000;
 impl Client {
     /// An unlisted client without a grant.
     pub(super) fn new(
-        index: u32,
-        name: &str,
-        queue: ClientQueue,
-        since_cycle: Option<u64>,
-        policy: &Policy,
-        now: Time,
+        index: u32, name: &str, queue: ClientQueue, since_cycle: Option<u64>, policy: &Policy, now: Time,
     ) -> Client {
         Client {
             name: Arc::from(name),

@@ -88,11 +88,7 @@ impl Registry {
     /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers;
     /// `limits` are kept, all others start full.
     fn configure(
-        &mut self,
-        policy: &Policy,
-        now: Time,
-        since_cycle: Option<u64>,
-        mut limits: HashMap<Arc<str>, Box<OwnLimit>>,
+        &mut self, policy: &Policy, now: Time, since_cycle: Option<u64>, mut limits: HashMap<Arc<str>, Box<OwnLimit>>,
     ) {
         self.weights = Weights::new(policy, self.weights.unlisted_granted);
         self.max_clients = policy.max_clients;
@@ -187,12 +183,7 @@ impl Registry {
     /// # Errors
     /// The registry is full of configured clients and of those that were active in the last two cycles.
     pub(super) fn register(
-        &mut self,
-        name: &str,
-        cycle: u64,
-        policy: &Policy,
-        backlog: &mut Backlog,
-        now: Time,
+        &mut self, name: &str, cycle: u64, policy: &Policy, backlog: &mut Backlog, now: Time,
     ) -> Result<u32, Full> {
         if self.len() >= self.most() && !self.forget_for_newcomer(now, policy.cycle) {
             return Err(Full);

@@ -189,12 +189,7 @@ impl Throttle {
     }
 
     fn complete_rejected(
-        &mut self,
-        slot: Slot,
-        at: Location,
-        bytes: u32,
-        rejection: Rejection,
-        name: Option<Arc<str>>,
+        &mut self, slot: Slot, at: Location, bytes: u32, rejection: Rejection, name: Option<Arc<str>>,
     ) -> Step {
         let Location { partition, offset } = at;
         self.ledger.complete(partition, offset);

@@ -137,11 +137,7 @@ fn max_min_loans(classes: &[Class], surplus: &Exact) -> Vec<Exact> {
 }
 
 fn hand_out_left_overs(
-    terms: &AllocationParams,
-    clients: &[Client],
-    class_of: &[usize],
-    exact: &[Exact],
-    dues: &mut [Due],
+    terms: &AllocationParams, clients: &[Client], class_of: &[usize], exact: &[Exact], dues: &mut [Due],
 ) {
     let left = terms.capacity - dues.iter().map(|due| due.records).sum::<u64>();
     // Comparing rationals is slow, and clients with the same class and credit have the same claim: rank the claims

@@ -58,10 +58,7 @@ fn check<S: Strategy<Value: Debug>>(law: &str, cases: impl Fn(Class) -> S, holds
 
 /// Runs a law over random cases of one class.
 fn check_class<S: Strategy<Value: Debug>>(
-    law: &str,
-    class: Class,
-    cases: impl Fn(Class) -> S,
-    holds: impl Fn(S::Value),
+    law: &str, class: Class, cases: impl Fn(Class) -> S, holds: impl Fn(S::Value),
 ) {
     let (_, count) = CASES.iter().find(|(name, _)| *name == law).expect("every law has an entry in CASES");
     let regressions = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/promise/proptest-regressions.txt");

@@ -143,10 +143,7 @@ impl CommitRequests {
     /// `wait` passes before the last answer; after 15 s in all, the commit fails as retriable. After an error, earlier
     /// requests may have succeeded. Before each request, `check_ownership` tells whether it may be sent.
     pub fn advance<C: ClientContext>(
-        &self,
-        client: &Client<C>,
-        lists: &[TopicPartitionList],
-        wait: Duration,
+        &self, client: &Client<C>, lists: &[TopicPartitionList], wait: Duration,
         check_ownership: impl Fn() -> Result<(), CommitError>,
     ) -> Result<bool, CommitError> {
         let now = Instant::now();

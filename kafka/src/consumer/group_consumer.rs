@@ -43,18 +43,13 @@ impl Consumer {
     /// With `accept_foreign_offsets`, reading starts at any committed offset, and nothing beyond it counts as
     /// completed.
     pub fn new(
-        kafka: &settings::Kafka,
-        service: &settings::Service,
-        accept_foreign_offsets: bool,
+        kafka: &settings::Kafka, service: &settings::Service, accept_foreign_offsets: bool,
     ) -> Result<Consumer, KafkaError> {
         Consumer::with_config(config(kafka, service), kafka, service, accept_foreign_offsets)
     }
 
     pub(super) fn with_config(
-        config: ClientConfig,
-        kafka: &settings::Kafka,
-        service: &settings::Service,
-        accept_foreign_offsets: bool,
+        config: ClientConfig, kafka: &settings::Kafka, service: &settings::Service, accept_foreign_offsets: bool,
     ) -> Result<Consumer, KafkaError> {
         let rules = StartRules {
             start_from: kafka.start_from,
@@ -167,9 +162,7 @@ impl Consumer {
 
     /// Returns the group's committed offsets with their unchanged metadata, after pending transactions have ended.
     pub fn committed(
-        &self,
-        partitions: &[SourcePartition],
-        timeout: Duration,
+        &self, partitions: &[SourcePartition], timeout: Duration,
     ) -> Result<Vec<(SourcePartition, Committed)>, KafkaError> {
         Ok(assign::committed(&self.base, &self.topics, partitions, timeout)?)
     }

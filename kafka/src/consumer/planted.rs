@@ -26,9 +26,7 @@ impl Deref for PlantedConsumer {
 
 impl PlantedConsumer {
     pub fn new(
-        kafka: &settings::Kafka,
-        service: &settings::Service,
-        accept_foreign_offsets: bool,
+        kafka: &settings::Kafka, service: &settings::Service, accept_foreign_offsets: bool,
     ) -> Result<PlantedConsumer, KafkaError> {
         let mut config = config(kafka, service);
         if planted(Fault::ReadUncommitted) {

@@ -95,9 +95,7 @@ impl Membership {
     }
 
     fn assignments(
-        &self,
-        consumer: &BaseConsumer<Membership>,
-        partitions: &[SourcePartition],
+        &self, consumer: &BaseConsumer<Membership>, partitions: &[SourcePartition],
     ) -> Result<Vec<Assignment>, Unresolved> {
         let deadline = Instant::now() + RESOLVE_TIMEOUT;
         let committed = assign::committed(consumer, &self.topics, partitions, assign::remaining(deadline))

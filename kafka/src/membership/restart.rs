@@ -36,8 +36,7 @@ impl Membership {
 
     /// Returns the next offset of each partition.
     pub(super) fn positions(
-        &self,
-        consumer: &BaseConsumer<Membership>,
+        &self, consumer: &BaseConsumer<Membership>,
     ) -> Result<BTreeMap<SourcePartition, i64>, ClientError> {
         let mut positions = self.state().starts.clone();
         for entry in ffi::entries(&consumer.position()?) {
@@ -88,9 +87,7 @@ impl Membership {
     }
 
     fn try_restart(
-        &self,
-        consumer: &BaseConsumer<Membership>,
-        paused: &BTreeSet<SourcePartition>,
+        &self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>,
     ) -> Result<(), ClientError> {
         let mut positions = self.positions(consumer)?;
         let partitions: Vec<_> = positions.keys().copied().collect();
@@ -121,9 +118,7 @@ impl Membership {
 
     /// Returns the partitions among these that librdkafka considers assigned.
     pub(super) fn still_assigned(
-        &self,
-        consumer: &BaseConsumer<Membership>,
-        partitions: &[SourcePartition],
+        &self, consumer: &BaseConsumer<Membership>, partitions: &[SourcePartition],
     ) -> Result<TopicPartitionList, ClientError> {
         let mut assigned = self.topics.partitions(&consumer.assignment()?);
         assigned.retain(|partition| partitions.contains(partition));

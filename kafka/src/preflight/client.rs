@@ -125,9 +125,7 @@ impl PreflightClient {
 
     /// Returns the configuration of each topic that the broker describes.
     pub fn topic_configs(
-        &self,
-        topics: &[&str],
-        timeout: Duration,
+        &self, topics: &[&str], timeout: Duration,
     ) -> Result<BTreeMap<String, ConfigResource>, ClientError> {
         let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
         // Any broker knows; unless one is named, librdkafka waits for the controller, which the embedded broker never
@@ -139,10 +137,7 @@ impl PreflightClient {
     }
 
     fn configs(
-        &self,
-        resources: &[ResourceSpecifier<'_>],
-        broker: Option<i32>,
-        timeout: Duration,
+        &self, resources: &[ResourceSpecifier<'_>], broker: Option<i32>, timeout: Duration,
     ) -> Result<Vec<ConfigResourceResult>, ClientError> {
         let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
         let admin: AdminClient<LoggingContext> = self.config.create_with_context(LoggingContext)?;

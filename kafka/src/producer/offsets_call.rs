@@ -20,9 +20,7 @@ pub(super) struct OffsetsCall(RefCell<Option<Receiver<Answer>>>);
 impl OffsetsCall {
     /// Starts a call if none is running, and waits for its answer. Returns false if it takes longer.
     pub(super) fn poll(
-        &self,
-        wait: Duration,
-        call: impl FnOnce() -> Answer + Send + 'static,
+        &self, wait: Duration, call: impl FnOnce() -> Answer + Send + 'static,
     ) -> Result<bool, TransactionError> {
         let mut running = self.0.borrow_mut();
         let answer = match running.take() {

@@ -32,9 +32,7 @@ impl Length {
 impl Packed {
     /// Copies key, value and headers.
     pub fn new<'r>(
-        key: Option<&[u8]>,
-        value: Option<&[u8]>,
-        headers: impl Iterator<Item = RawHeader<'r>> + Clone,
+        key: Option<&[u8]>, value: Option<&[u8]>, headers: impl Iterator<Item = RawHeader<'r>> + Clone,
     ) -> Packed {
         let (key_length, value_length) = (Length::of(key), Length::of(value));
         let size = |(name, value): RawHeader<'_>| 8 + name.len() + value.map_or(0, <[u8]>::len);

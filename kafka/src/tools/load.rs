@@ -213,11 +213,7 @@ pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<
 /// # Errors
 /// When the group's coordinator does not answer in time, or refuses.
 pub fn committed(
-    kafka: &Kafka,
-    group: &str,
-    topics: &[String],
-    partitions: &[SourcePartition],
-    timeout: Duration,
+    kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
     let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
     let consumer: BaseConsumer<LoggingContext> = config(kafka, &[], &forced).create_with_context(LoggingContext)?;
@@ -246,10 +242,7 @@ fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> 
 }
 
 fn partitions(
-    consumer: &BaseConsumer<LoggingContext>,
-    kafka: &Kafka,
-    topic: &str,
-    timeout: Duration,
+    consumer: &BaseConsumer<LoggingContext>, kafka: &Kafka, topic: &str, timeout: Duration,
 ) -> Result<i32, OpenError> {
     let metadata = consumer.fetch_metadata(Some(topic), timeout).map_err(|error| OpenError::Unreachable {
         bootstrap_servers: kafka.bootstrap_servers.clone(),

@@ -27,9 +27,7 @@ pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
 
 /// Reads librdkafka's properties: the values in `properties` and the files in `properties_file`.
 fn properties(
-    section: &Section<'_>,
-    protocol: Option<GroupProtocol>,
-    rules: PropertyRules,
+    section: &Section<'_>, protocol: Option<GroupProtocol>, rules: PropertyRules,
 ) -> Option<BTreeMap<String, String>> {
     let (written, files) = (section.table("properties"), section.table("properties_file"));
     let mut properties = BTreeMap::new();

@@ -32,10 +32,7 @@ impl Layers {
     /// # Errors
     /// When the text is not TOML.
     pub fn new(
-        schema: &Schema,
-        text: &str,
-        path: &Path,
-        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        schema: &Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
         errors: &mut Vec<ConfigError>,
     ) -> Result<Layers, Box<ConfigError>> {
         let places = places::find(text, path)?;

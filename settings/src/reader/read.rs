@@ -56,10 +56,7 @@ impl<'a> Section<'a> {
 
     /// Reads a key with a default that follows from other keys; `None` if one of those keys is wrong.
     pub fn derived_text<T, E: Display>(
-        &self,
-        name: &str,
-        default: Option<impl Display>,
-        parse: impl Fn(&str) -> Result<T, E>,
+        &self, name: &str, default: Option<impl Display>, parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<T> {
         if default.is_none() && self.written(name).is_none() {
             return None;
@@ -105,11 +102,7 @@ impl<'a> Section<'a> {
 
     /// Reads an element of a list; returns it with what is shown of it.
     fn element<T, E: Display>(
-        &self,
-        path: KeyPath,
-        item: &Value,
-        kind: Kind,
-        parse: impl Fn(&str) -> Result<T, E>,
+        &self, path: KeyPath, item: &Value, kind: Kind, parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<(serde_json::Value, T)> {
         let problem = match scalar_text(item, None).filter(|(text, form)| fits(*form, kind, text)) {
             Some((text, _)) => match parse(&text) {

@@ -129,10 +129,7 @@ pub const fn reloaded_key(name: &'static str, kind: Kind, fallback: Fallback) ->
 
 /// Returns a section.
 pub const fn section(
-    name: &'static str,
-    shape: Shape,
-    keys: &'static [Key],
-    sections: &'static [SectionSchema],
+    name: &'static str, shape: Shape, keys: &'static [Key], sections: &'static [SectionSchema],
 ) -> SectionSchema {
     SectionSchema { name, shape, keys, sections }
 }

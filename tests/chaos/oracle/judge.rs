@@ -143,10 +143,7 @@ fn take_sources<'p>(pass: &'p Pass, remains: bool, truths: &mut Truths<'p>, verd
 }
 
 fn judge_output<'p>(
-    plan: &Plan,
-    output: (TopicRole, i32, &'p Found),
-    truths: &mut Truths<'p>,
-    vanished: &mut HashMap<u64, u32>,
+    plan: &Plan, output: (TopicRole, i32, &'p Found), truths: &mut Truths<'p>, vanished: &mut HashMap<u64, u32>,
     verdict: &mut Verdict,
 ) {
     let (place, partition, found) = output;

@@ -162,11 +162,7 @@ fn end_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64, K
 }
 
 fn check_committed(
-    plan: &Plan,
-    consumer: &BaseConsumer,
-    ends: &BTreeMap<(String, i32), i64>,
-    last: &Pass,
-    verdict: &mut Verdict,
+    plan: &Plan, consumer: &BaseConsumer, ends: &BTreeMap<(String, i32), i64>, last: &Pass, verdict: &mut Verdict,
 ) {
     let mut list = TopicPartitionList::new();
     let sources = ends.iter().filter(|((topic, _), _)| plan.sources.iter().any(|source| source.name == *topic));

@@ -45,15 +45,8 @@ pub struct Reason(usize);
 
 /// All reasons in `docs/dead-letters.md`.
 pub const REASONS: [&str; 9] = [
-    "anonymous",
-    "unknown_client",
-    "too_many_clients",
-    "client_limit",
-    "over_allocation",
-    "capacity_in_use",
-    "queue_full",
-    "expired",
-    "undeliverable",
+    "anonymous", "unknown_client", "too_many_clients", "client_limit", "over_allocation", "capacity_in_use",
+    "queue_full", "expired", "undeliverable",
 ];
 
 /// All records found, by topic and partition, in the order of offsets.

@@ -198,11 +198,7 @@ fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service
 
 /// Sends the plan and reports the outcome. An interrupt ends the sending, a second one the reading.
 fn measure(
-    kafka: &Kafka,
-    service: &Service,
-    plan: Plan,
-    read_back: bool,
-    interrupts: &Interrupts,
+    kafka: &Kafka, service: &Service, plan: Plan, read_back: bool, interrupts: &Interrupts,
 ) -> Result<Report, SessionError> {
     let mut session = Session::start(kafka, service, plan, read_back)?;
     let patience = NO_PROGRESS_TIMEOUT.max(service.policy.cycle * 3);

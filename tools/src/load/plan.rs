@@ -200,10 +200,7 @@ pub mod tests {
     }
 
     fn entrance_of(
-        client_from: &str,
-        sources: &str,
-        id: &str,
-        topic: Option<&str>,
+        client_from: &str, sources: &str, id: &str, topic: Option<&str>,
     ) -> Result<(String, ClientFrom), String> {
         let plan = Plan::new(&load(id, topic), &service(client_from, sources)).map_err(|errors| errors.to_string())?;
         let client = &plan.clients[0];

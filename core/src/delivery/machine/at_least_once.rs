@@ -25,9 +25,7 @@ impl<O> Machine<O> {
     /// Landing: waits until each output has arrived or failed. A broken producer is purged, because it would wait
     /// forever, and replaced.
     pub(super) fn await_all<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        mut attempt: Attempt<O>,
+        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>,
     ) -> Result<Step, FatalError> {
         let StepContext { round, throttle, kafka, now } = context;
         if attempt.broken.is_some() || kafka.fatal().is_some() {
@@ -54,9 +52,7 @@ impl<O> Machine<O> {
     /// what was sent as it is: partitions that stay here are committed again, the next owner of the others repeats this
     /// round.
     pub(super) fn commit_offsets<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        pending: Option<PendingCommit<O>>,
+        &mut self, context: StepContext<'_, P, K>, pending: Option<PendingCommit<O>>,
     ) -> Result<Step, FatalError> {
         let StepContext { throttle, kafka, now, .. } = context;
         let pending = match pending {

@@ -13,9 +13,7 @@ use crate::units::Time;
 
 impl<O> Machine<O> {
     pub(super) fn bisect<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        mut bisection: Bisection,
+        &mut self, context: StepContext<'_, P, K>, mut bisection: Bisection,
     ) -> Result<Step, FatalError> {
         if self.rules.strategy == Strategy::AtLeastOnce {
             self.state = match bisection.next_group() {
@@ -39,9 +37,7 @@ impl<O> Machine<O> {
 
     /// Evaluates a probe that was aborted.
     pub(super) fn judge<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        mut attempt: Attempt<O>,
+        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>,
     ) -> Result<Step, FatalError> {
         let StepContext { round, throttle, kafka, .. } = context;
         if !attempt.landed {
@@ -64,11 +60,7 @@ impl<O> Machine<O> {
 
     /// Schedules the missing outputs of a group of `sent` outputs.
     pub(super) fn conclude_group<P>(
-        &mut self,
-        round: &mut Round<P>,
-        throttle: &mut Throttle,
-        sent: usize,
-        missing: Missing,
+        &mut self, round: &mut Round<P>, throttle: &mut Throttle, sent: usize, missing: Missing,
         mut bisection: Bisection,
     ) -> Result<Step, FatalError> {
         let step = if missing.again.is_empty() { Step::Again } else { Step::Backoff };
@@ -83,11 +75,7 @@ impl<O> Machine<O> {
 
     /// Redirects a record that its topic refuses for good. Returns whether it, or a stub of it, still has to be sent.
     fn refuse<P>(
-        &mut self,
-        round: &mut Round<P>,
-        throttle: &mut Throttle,
-        tag: usize,
-        error: DeliveryError,
+        &mut self, round: &mut Round<P>, throttle: &mut Throttle, tag: usize, error: DeliveryError,
     ) -> Result<bool, FatalError> {
         let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
         let refused = round.refuse(tag, throttle);

@@ -17,10 +17,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(15);
 impl<O> Machine<O> {
     /// Committing: commits the transaction.
     pub(super) fn commit<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        since: Time,
-        outputs: usize,
+        &mut self, context: StepContext<'_, P, K>, since: Time, outputs: usize,
     ) -> Result<Step, FatalError> {
         let StepContext { round, throttle, kafka, now } = context;
         let Err(error) = kafka.commit() else {
@@ -67,11 +64,7 @@ impl<O> Machine<O> {
 
     /// Reacts to the error of a call other than begin and abort.
     pub(super) fn recover<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        phase: Phase,
-        error: TransactionError,
-        now: Time,
+        &mut self, kafka: &mut K, phase: Phase, error: TransactionError, now: Time,
     ) -> Result<Step, FatalError> {
         deny(&error)?;
         match error.class {
@@ -89,12 +82,7 @@ impl<O> Machine<O> {
 
     /// Replaces the producer; its successor ends the transaction that it left open.
     pub(super) fn abandon_producer<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        phase: Phase,
-        error: TransactionError,
-        outcome: AttemptOutcome,
-        now: Time,
+        &mut self, kafka: &mut K, phase: Phase, error: TransactionError, outcome: AttemptOutcome, now: Time,
     ) -> Result<Step, FatalError> {
         self.call_failed(phase, &error);
         self.end_attempt(outcome, error.clone().into());
@@ -105,10 +93,7 @@ impl<O> Machine<O> {
 
     /// Aborting: aborts the transaction, or replaces the producer.
     pub(super) fn abort<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        since: Time,
-        then: Then<O>,
+        &mut self, context: StepContext<'_, P, K>, since: Time, then: Then<O>,
     ) -> Result<Step, FatalError> {
         let StepContext { round, throttle, kafka, now } = context;
         let mut replaced = true;

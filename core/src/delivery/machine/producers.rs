@@ -34,9 +34,7 @@ pub(super) struct ProducerHistory {
 impl<O> Machine<O> {
     /// Gets a producer ready for a transaction. Returns `None` when it is. No transaction is open.
     pub(super) fn ready<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        now: Time,
+        &mut self, kafka: &mut K, now: Time,
     ) -> Result<Option<Step>, FatalError> {
         if let Some(error) = kafka.fatal() {
             self.replace(kafka, ReplaceCause::Fatal, error.into(), now)?;
@@ -64,10 +62,7 @@ impl<O> Machine<O> {
     }
 
     pub(super) fn replace_after<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        error: TransactionError,
-        now: Time,
+        &mut self, kafka: &mut K, error: TransactionError, now: Time,
     ) -> Result<(), FatalError> {
         let outlived = self.began.is_some() && self.age(now) >= self.transaction_timeout();
         let cause = match (error.class, error.kind) {
@@ -85,11 +80,7 @@ impl<O> Machine<O> {
 
     /// Replaces the producer. Fails after too many failures.
     pub(super) fn replace<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        kafka: &mut K,
-        cause: ReplaceCause,
-        error: DeliveryError,
-        now: Time,
+        &mut self, kafka: &mut K, cause: ReplaceCause, error: DeliveryError, now: Time,
     ) -> Result<(), FatalError> {
         self.events.push(Event::ProducerReplaced { cause, error: error.clone() });
         match cause {

@@ -12,9 +12,7 @@ use crate::throttle::Throttle;
 impl<O> Machine<O> {
     /// Drops the outputs that are recorded as completed from the round.
     pub(super) fn resync<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        warned: bool,
+        &mut self, context: StepContext<'_, P, K>, warned: bool,
     ) -> Result<Step, FatalError> {
         let StepContext { round, throttle, kafka, now } = context;
         self.state = State::Resyncing { warned };
@@ -45,10 +43,7 @@ impl<O> Machine<O> {
     }
 
     fn drop_recorded<P>(
-        &mut self,
-        round: &mut Round<P>,
-        throttle: &Throttle,
-        committed: Vec<Committed>,
+        &mut self, round: &mut Round<P>, throttle: &Throttle, committed: Vec<Committed>,
     ) -> Result<(), FatalError> {
         let mut recorded: BTreeMap<u32, (i64, OffsetMap)> = BTreeMap::new();
         for Committed { partition, offset } in committed {

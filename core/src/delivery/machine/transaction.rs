@@ -13,8 +13,7 @@ use crate::units::Time;
 impl<O> Machine<O> {
     /// Starting: prepares the producer and the offsets, then begins the transaction.
     pub(super) fn start_transaction<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
+        &mut self, context: StepContext<'_, P, K>,
     ) -> Result<Step, FatalError> {
         let StepContext { round, throttle, kafka, now } = context;
         // A probe commits nothing, so it may go on with a producer in doubt.
@@ -44,10 +43,7 @@ impl<O> Machine<O> {
     /// Returns the outputs of the next attempt and the commits that cover exactly them: the whole round, or as many of
     /// its first decisions as can be sent in time.
     fn next_part<P>(
-        &self,
-        round: &Round<P>,
-        throttle: &mut Throttle,
-        now: Time,
+        &self, round: &Round<P>, throttle: &mut Throttle, now: Time,
     ) -> Result<(Vec<usize>, Vec<Commit>), FatalError> {
         let tags = round.next_tags(self.most);
         let rest = &round.outputs[tags.last().map_or(round.len(), |last| last + 1)..];
@@ -85,10 +81,7 @@ impl<O> Machine<O> {
     }
 
     pub(super) fn begin<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        tags: Vec<usize>,
-        purpose: Purpose<O>,
+        &mut self, context: StepContext<'_, P, K>, tags: Vec<usize>, purpose: Purpose<O>,
     ) -> Result<Step, FatalError> {
         let StepContext { kafka, now, .. } = context;
         let Err(error) = kafka.begin() else {
@@ -111,9 +104,7 @@ impl<O> Machine<O> {
     /// Offsets: adds the offsets to the transaction while its records are on their way. One after the other would add a
     /// fifth to the time of a round.
     pub(super) fn send_offsets<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        mut attempt: Attempt<O>,
+        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>,
     ) -> Result<Step, FatalError> {
         let StepContext { kafka, now, .. } = context;
         let Purpose::Commit(offsets) = &attempt.purpose else { unreachable!("a probe is aborted without offsets") };
@@ -138,9 +129,7 @@ impl<O> Machine<O> {
 
     /// Landing: waits until all outputs have landed, one has failed, or the deadline has passed.
     pub(super) fn land<P, K: Kafka<P, Offsets = O>>(
-        &mut self,
-        context: StepContext<'_, P, K>,
-        mut attempt: Attempt<O>,
+        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>,
     ) -> Result<Step, FatalError> {
         let StepContext { kafka, now, .. } = context;
         attempt.landed = kafka.flush();
