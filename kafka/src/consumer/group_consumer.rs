@@ -135,8 +135,15 @@ impl Consumer {
 
     /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
     /// long as the group is empty: such a commit could undo one by the partition's next owner.
-    pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
-        if self.base.assignment_lost() || !ffi::is_member(self.base.client()) {
+    fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
+        if !ffi::is_member(self.base.client()) {
+            return Err(CommitError::Lost(CommitFailure::NotMember));
+        }
+        self.check_assignment(offsets)
+    }
+
+    pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), CommitError> {
+        if self.base.assignment_lost() {
             return Err(CommitError::Lost(CommitFailure::NotMember));
         }
         let membership = self.base.context();

@@ -41,7 +41,8 @@ impl PlantedConsumer {
         }
         let group = GroupMetadata::unfenced(self.0.base.client());
         let offsets = Offsets::new(commits, &self.0.topics, group.ok_or(CommitError::Lost(CommitFailure::NotMember))?);
-        self.0.check_ownership(&offsets)?;
+        // Without the check of membership: an expelled consumer goes on committing.
+        self.0.check_assignment(&offsets)?;
         Ok(offsets)
     }
 
