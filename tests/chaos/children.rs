@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write, stdin};
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -119,4 +119,19 @@ impl Drop for Role {
     fn drop(&mut self) {
         self.process.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).signal(Signal::Kill);
     }
+}
+
+/// Reads the commands of the main process from standard input, in a thread of its own. Once the main process is gone,
+/// `at_end` counts as its last command.
+pub fn commands(at_end: Option<&'static str>) -> Receiver<String> {
+    let (sender, commands) = channel();
+    std::thread::spawn(move || {
+        let lines = stdin().lock().lines().map_while(Result::ok);
+        for line in lines.chain(at_end.map(str::to_owned)) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    commands
 }

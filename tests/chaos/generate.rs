@@ -4,10 +4,8 @@
 //! Commands on standard input, one on a line: `partitions TOPIC N`, `poison KIND`, `stop`. The generator reports its
 //! counts each second; its final report has the field `done`.
 
-use std::io::{BufRead, stdin};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +15,7 @@ use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 use serde_json::json;
 
+use crate::children;
 use crate::origin::Fate;
 use crate::plan::Plan;
 use crate::records::{NewRecord, RecordMaker};
@@ -83,7 +82,7 @@ pub fn run(plan: &Path) {
 fn send_until_stopped(
     plan: &Plan, producer: &Sender, maker: &Mutex<RecordMaker>, partitions: &[AtomicI32], counts: [&Arc<SendCounts>; 2],
 ) {
-    let commands = commands();
+    let commands = children::commands(Some("stop"));
     let began = Instant::now();
     let (mut sent, mut reported) = (0_u64, Instant::now());
     loop {
@@ -123,21 +122,6 @@ fn due_seconds(seconds: f64) -> f64 {
     let period = HIGH.0 + LOW.0;
     let (whole, part) = ((seconds / period).floor(), seconds % period);
     whole * (high + low) + part.min(HIGH.0) * HIGH.1 + (part - HIGH.0).max(0.0) * LOW.1
-}
-
-/// Reads commands from standard input in a thread of its own.
-fn commands() -> Receiver<String> {
-    let (sender, commands) = channel();
-    std::thread::spawn(move || {
-        for line in stdin().lock().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-        // The main process is gone.
-        let _ = sender.send("stop".to_owned());
-    });
-    commands
 }
 
 fn report([plain, upstream]: [&Arc<SendCounts>; 2], done: serde_json::Value) {

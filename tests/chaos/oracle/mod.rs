@@ -11,13 +11,12 @@ mod kafka;
 mod pass;
 mod promise;
 
-use std::io::{BufRead, stdin};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use crate::children;
 use crate::plan::{Plan, now_ms};
 use judge::judge;
 use kafka::Reader;
@@ -28,7 +27,7 @@ const PARTITION_INTERVAL: Duration = Duration::from_secs(3);
 
 pub fn run(plan: &Path) {
     let plan = Plan::read(plan);
-    let commands = commands();
+    let commands = children::commands(None);
     let mut live = Pass::new(&plan);
     let mut reader = Reader::new(&plan);
     let mut instances: Vec<(u64, u64)> = Vec::new();
@@ -66,17 +65,4 @@ pub fn run(plan: &Path) {
     kafka::check_ends(&plan, &last, &mut verdict);
     promise::check(&plan, &last, &instances, &mut verdict);
     println!("{}", json!({ "verdict": verdict }));
-}
-
-/// Reads commands from standard input in a thread of its own.
-fn commands() -> Receiver<String> {
-    let (sender, commands) = channel();
-    std::thread::spawn(move || {
-        for line in stdin().lock().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-    });
-    commands
 }
