@@ -79,6 +79,12 @@ pub enum Refused {
 }
 
 impl<P> Output<P> {
+    /// Makes an output that goes to the target as it is, named by its partition and offset.
+    fn new((partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) -> Output<P> {
+        let (rejected, form, orphan, discarded) = (None, Form::Whole, false, false);
+        Output { payload, partition, offset, bytes, client, rejected, form, orphan, discarded }
+    }
+
     /// Returns whether a stub is sent in place of the record.
     fn is_stub(&self) -> bool {
         self.form != Form::Whole && !self.discarded
@@ -98,38 +104,17 @@ impl<P> Default for Round<P> {
 
 impl<P> Round<P> {
     /// Adds a record, named by its partition and offset, that goes to the target.
-    pub fn admit(&mut self, (partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) {
-        self.push(Output {
-            payload,
-            partition,
-            offset,
-            bytes,
-            client,
-            rejected: None,
-            form: Form::Whole,
-            orphan: false,
-            discarded: false,
-        });
+    pub fn admit(&mut self, place: (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) {
+        self.push(Output::new(place, payload, bytes, client));
     }
 
     /// Adds a record that goes to the dead-letter topic in this form. `name` is its client's name, empty for anonymous.
     pub fn reject(
-        &mut self, (partition, offset): (u32, i64), (payload, form): (P, Form), bytes: usize, rejection: Rejection,
-        name: Arc<str>,
+        &mut self, place: (u32, i64), (payload, form): (P, Form), bytes: usize, rejection: Rejection, name: Arc<str>,
     ) {
         let client = rejection.client.map(|_| Arc::clone(&name));
         let rejected = Some(Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name });
-        self.push(Output {
-            payload,
-            partition,
-            offset,
-            bytes,
-            client,
-            rejected,
-            form,
-            orphan: false,
-            discarded: false,
-        });
+        self.push(Output { rejected, form, ..Output::new(place, payload, bytes, client) });
     }
 
     fn push(&mut self, output: Output<P>) {
