@@ -167,7 +167,7 @@ pub struct Running {
 /// Starts every service of a configuration, and its HTTP side.
 ///
 /// # Errors
-/// When `admin.listen` can't be bound, the token file can't be read, or the system has no threads left.
+/// Fails when `admin.listen` can't be bound, the token file can't be read, or the system has no threads left.
 pub fn start(config: &Config) -> Result<Running, StartError> {
     let runtime = runtime(1).map_err(StartError::Runtime)?;
     let settings = &config.settings;
@@ -194,7 +194,7 @@ impl Running {
     /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.
     ///
     /// # Errors
-    /// When a service ended with an error, now or before.
+    /// Fails when a service ended with an error, now or before.
     pub fn stop(mut self) -> Result<(), ServicesFailed> {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.runtime.block_on(async {

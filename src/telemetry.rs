@@ -12,7 +12,7 @@ use watermaster_settings::LogFormat;
 /// Starts logging for the whole process, at the level of `RUST_LOG`, or else at `default`.
 ///
 /// # Errors
-/// When logging was started before.
+/// Fails when logging was started before.
 pub fn init(format: LogFormat, default: Level) -> Result<(), TryInitError> {
     use tracing_subscriber::util::SubscriberInitExt;
 

@@ -72,7 +72,7 @@ impl Reader {
     /// Parses `text`, which comes from `path`, and lays the variables of `environment` over it.
     ///
     /// # Errors
-    /// When the text is not TOML. Nothing more can be said of it then.
+    /// Fails when the text is not TOML. Nothing more can be said of it then.
     pub fn new(
         schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {

@@ -42,7 +42,7 @@ impl Token {
     /// Takes the token from the text of its file, without the white space around it.
     ///
     /// # Errors
-    /// When the token is too short or too long.
+    /// Fails when the token is too short or too long.
     pub fn new(text: &str) -> Result<Token, TokenError> {
         let token = text.trim();
         match token.chars().count() {
@@ -69,7 +69,7 @@ impl TokenFile {
     /// host for another user.
     ///
     /// # Errors
-    /// When the file can't be read, when its permissions are refused, or when it holds no acceptable token.
+    /// Fails when the file can't be read, when its permissions are refused, or when it holds no acceptable token.
     pub fn read(path: &Path) -> Result<TokenFile, TokenError> {
         let metadata = fs::metadata(path)?;
         if !metadata.is_file() {

@@ -68,7 +68,7 @@ pub struct ServiceHandle {
 /// Serves on a bound listener until `shutdown` is done and open requests are answered or have timed out.
 ///
 /// # Errors
-/// When the listener's address can't be read.
+/// Fails when the listener's address can't be read.
 pub async fn serve(
     listener: TcpListener, state: Arc<AdminState>, shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {

@@ -26,7 +26,7 @@ struct Figures {
     pronoun_docs: usize,
     words: usize,
     persons: usize,
-    /// How often each type name is defined.
+    /// The number of definitions of each type name.
     types: BTreeMap<String, usize>,
     string_errors: usize,
     long_lines: usize,

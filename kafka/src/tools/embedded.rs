@@ -1,6 +1,6 @@
 //! A Kafka inside this process, for the demo and for tests.
 //!
-//! It is librdkafka's mock: groups, commits and records work; transactions, quotas, ACLs, CreateTopics and
+//! The broker is librdkafka's mock: groups, commits and records work; transactions, quotas, ACLs, CreateTopics and
 //! DescribeConfigs do not. A partition keeps 5 MiB or 100 000 batches in memory, then drops the oldest.
 
 use std::time::Duration;

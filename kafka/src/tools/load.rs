@@ -1,6 +1,6 @@
 //! A plain producer and a reader, which `watermaster load` puts before and behind a running Watermaster.
 //!
-//! They use the configured connection, but not the throttler's consumer and producer.
+//! Both use the configured connection, but not the throttler's consumer and producer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -85,7 +85,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     /// Makes a producer that calls `on_delivery` on librdkafka's thread, once for each record that was taken.
     ///
     /// # Errors
-    /// When librdkafka refuses a property.
+    /// Fails when librdkafka refuses a property.
     pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
         let defaults = [("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
@@ -96,7 +96,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     /// Hands a record over without waiting. Returns false if the queue is full and the record was not taken.
     ///
     /// # Errors
-    /// When the record can never be sent, because it is too large for instance.
+    /// Fails when the record can never be sent, because it is too large for instance.
     pub fn send(&self, outgoing: &LoadRecord<'_>) -> Result<bool, KafkaError> {
         let headers = outgoing
             .headers
@@ -158,7 +158,7 @@ impl Watcher {
     /// Finds the ends of the topics; later records will be read.
     ///
     /// # Errors
-    /// When no broker answers within `timeout`, or a topic can't be read.
+    /// Fails when no broker answers within `timeout`, or a topic can't be read.
     pub fn open(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<Watcher, OpenError> {
         // librdkafka requires a group, which is never joined; nothing is committed.
         let forced = [
@@ -200,7 +200,7 @@ impl Watcher {
 /// Checks that topics exist.
 ///
 /// # Errors
-/// When no broker answers within `timeout`, or a topic can't be used.
+/// Fails when no broker answers within `timeout`, or a topic can't be used.
 pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), OpenError> {
     let consumer: BaseConsumer<LoggingContext> =
         config(kafka, &[], &[]).create_with_context(LoggingContext).map_err(KafkaError::from)?;
@@ -211,7 +211,7 @@ pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<
 /// has one, after pending transactions have ended.
 ///
 /// # Errors
-/// When the group's coordinator does not answer in time, or refuses.
+/// Fails when the group's coordinator does not answer in time, or refuses.
 pub fn committed(
     kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {

@@ -30,7 +30,7 @@ impl Layers {
     /// Parses the file's `text` and lays the environment over it. Variables that can't be laid are noted in `errors`.
     ///
     /// # Errors
-    /// When the text is not TOML.
+    /// Fails when the text is not TOML.
     pub fn new(
         schema: &Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
         errors: &mut Vec<ConfigError>,

@@ -29,7 +29,7 @@ pub trait FromText: Sized {
     /// Parses `text`, which was written for a key of this kind.
     ///
     /// # Errors
-    /// When the text is not a value of the kind.
+    /// Fails when the text is not a value of the kind.
     fn from_text(text: &str, kind: Kind) -> Result<Self, ValueError>;
 }
 

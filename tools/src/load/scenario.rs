@@ -89,7 +89,7 @@ impl FromText for Rate {
     }
 }
 
-/// How a client retries rejected records.
+/// Retries of a client's rejected records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// The wait before the second attempt; doubled before each further attempt.
