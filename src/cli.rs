@@ -3,12 +3,10 @@
 mod check;
 mod show;
 
-use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::{io::ErrorKind, net::SocketAddr};
 
 use clap::{Args, Parser, Subcommand};
-use watermaster_settings::LogFormat;
-use watermaster_settings::config::Config;
+use watermaster_settings::{LogFormat, config::Config};
 use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
 use watermaster_tools::demo::{self, DemoArgs};

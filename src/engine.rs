@@ -27,16 +27,12 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 use watermaster_core::delivery::{DeliveryRules, Machine, Strategy};
-use watermaster_core::throttle::Throttle;
-use watermaster_core::units::Time;
+use watermaster_core::{throttle::Throttle, units::Time};
 
 use crate::clock::{self, Clock};
-use crate::heartbeat::Heartbeat;
-use crate::reload::Inbox;
-use crate::snapshot::SnapshotCell;
+use crate::{heartbeat::Heartbeat, reload::Inbox, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
-use watermaster_kafka::preflight;
-use watermaster_kafka::producer::Producer;
+use watermaster_kafka::{preflight, producer::Producer};
 use watermaster_settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 
 use contact::Contact;

@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use watermaster_core::policy::Mode;
-use watermaster_settings::Service;
-use watermaster_settings::config::Config;
+use watermaster_settings::{Service, config::Config};
 
 /// Returns `config/demo.toml` with another mode.
 pub fn config(mode: Mode, enforce: bool) -> Config {

@@ -1,8 +1,7 @@
 //! Takes over another configuration while the program runs: all of it, or nothing.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use serde_json::Value;
 use tracing::{error, info, warn};

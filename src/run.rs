@@ -7,23 +7,18 @@ mod fleet;
 mod http;
 mod signals;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tracing::{error, info, warn};
 
-use crate::admin::Shown;
-use crate::reload::Configuration;
+use crate::{admin::Shown, reload::Configuration};
 use fleet::{Engine, Fleet};
 pub use http::HttpError;
 use http::HttpServer;
 use signals::StopSignals;
 use watermaster_kafka::preflight;
-use watermaster_settings::Settings;
-use watermaster_settings::config::Config;
+use watermaster_settings::{Settings, config::Config};
 use watermaster_tools::cli::Exit;
 
 /// The longest wait for the brokers' answers about the topics.

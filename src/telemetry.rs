@@ -3,9 +3,7 @@
 use std::io::IsTerminal;
 
 use tracing::{Level, Subscriber};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::util::TryInitError;
+use tracing_subscriber::{EnvFilter, fmt::MakeWriter, util::TryInitError};
 
 use watermaster_settings::LogFormat;
 

@@ -16,11 +16,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::engine::{self, EngineError, Job};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
-use watermaster_core::offset_map;
-use watermaster_core::policy::Policy;
-use watermaster_core::units::Ratio;
-use watermaster_kafka::embedded::Embedded;
-use watermaster_kafka::preflight;
+use watermaster_core::{offset_map, policy::Policy, units::Ratio};
+use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
     StartFrom,

@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 
 use program::{file, text, watermaster};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::runtime::Runtime;
+use tokio::{net::TcpListener, runtime::Runtime};
 use watermaster::admin::{self, AdminState, ServiceHandle, Shown};
-use watermaster::heartbeat::Heartbeat;
-use watermaster::metrics::Publisher;
 use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
+use watermaster::{heartbeat::Heartbeat, metrics::Publisher};
 use watermaster_settings::token::Token;
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";

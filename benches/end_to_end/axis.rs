@@ -1,7 +1,6 @@
 //! The axis and the points of `--scale`.
 
-use std::error::Error;
-use std::str::FromStr;
+use std::{error::Error, str::FromStr};
 
 use crate::workload::Workload;
 

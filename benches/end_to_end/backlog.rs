@@ -7,14 +7,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::figures::{MIB, Spread};
-use crate::options::Options;
-use crate::process::Running;
 use crate::report::{Report, free_memory};
-use crate::runner::Runner;
-use crate::table;
 use crate::topics::{CreatedTopics, Topics};
-use crate::turns::in_turn;
-use crate::workload::Workload;
+use crate::{options::Options, process::Running, runner::Runner, table, turns::in_turn, workload::Workload};
 
 /// Time for the program to start and to read its first records.
 const STARTUP_TIME: Duration = Duration::from_secs(5);

@@ -1,16 +1,13 @@
 //! Measures CPU, time and memory of a run.
 
-use std::fmt;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use serde::Serialize;
 
-use crate::process::Running;
-use crate::runner::Runner;
 use crate::topics::{CreatedTopics, Probe, Route, Topics};
-use crate::turns::in_turn;
 use crate::workload::{self, Workload};
+use crate::{process::Running, runner::Runner, turns::in_turn};
 
 /// The time after which a run counts as failed.
 const RUN_TIMEOUT: Duration = Duration::from_secs(3600);

@@ -3,19 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rdkafka::Message as _;
-use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{Message as _, config::ClientConfig};
 use serde_json::json;
 
 use crate::figures::{Spread, quantile, sorted};
-use crate::options::Options;
-use crate::report::Report;
-use crate::runner::Runner;
-use crate::table;
-use crate::topics::Topics;
-use crate::turns::in_turn;
 use crate::workload::{self, Workload};
+use crate::{options::Options, report::Report, runner::Runner, table, topics::Topics, turns::in_turn};
 
 /// Records sent in this time are not counted: a program that has just started is slower.
 const WARM_UP: Duration = Duration::from_secs(3);

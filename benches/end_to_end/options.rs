@@ -1,7 +1,6 @@
 //! The options of the command line.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 

@@ -1,9 +1,8 @@
 //! The file of `--json`: one line for each table or point of an axis, each with a description of the machine.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::{io::Write as _, process::Command};
 
 use serde_json::{Value, json};
 

@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cost::Cost;
 use crate::figures::{MIB, Spread};
-use crate::runner::Runner;
-use crate::workload::Workload;
+use crate::{cost::Cost, runner::Runner, workload::Workload};
 
 /// The costs of all runs of all programs.
 pub struct Results {

@@ -3,10 +3,8 @@
 use std::fmt::Write as _;
 use std::process::{Command, Stdio};
 
-use crate::bare::Transactions;
-use crate::process::Running;
-use crate::topics::Route;
 use crate::workload::{ClientFrom, Scenario, Workload};
+use crate::{bare::Transactions, process::Running, topics::Route};
 
 /// One of the compared programs.
 #[derive(Debug, Clone)]

@@ -3,11 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::axis::{Axis, Scale};
-use crate::cost;
-use crate::options::Options;
-use crate::report::Report;
 use crate::results::{HEADS, Results};
-use crate::{backlog, table};
+use crate::{backlog, cost, options::Options, report::Report, table};
 
 /// Prints a table of the costs at each point.
 pub fn measure(broker: &str, options: &Options, scale: &Scale, report: &Report) {

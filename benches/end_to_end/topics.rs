@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList, client::DefaultClientContext, config::ClientConfig};
 
 use crate::workload::{self, Workload};
 

@@ -1,14 +1,11 @@
 //! The measured cases, and the engine that runs one of them.
 
-use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{error::Error, sync::Arc, thread};
 
 use watermaster::engine::{self, Job};
-use watermaster::heartbeat::Heartbeat;
-use watermaster::snapshot::SnapshotCell;
+use watermaster::{heartbeat::Heartbeat, snapshot::SnapshotCell};
 use watermaster_core::policy::{CatchUp, Mode, Policy};
 use watermaster_core::units::Ratio;
 use watermaster_kafka::preflight;

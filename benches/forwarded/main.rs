@@ -13,9 +13,8 @@
 mod engine;
 mod records;
 
-use std::error::Error;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread;
+use std::{error::Error, thread};
 
 use watermaster_kafka::embedded::Embedded;
 

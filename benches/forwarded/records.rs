@@ -1,7 +1,6 @@
 //! The records that wait in the source.
 
-use std::error::Error;
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};

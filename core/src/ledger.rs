@@ -11,12 +11,11 @@ mod records;
 
 use std::collections::VecDeque;
 
-use crate::chunks::Chunks;
 use crate::offset_map::{self, OffsetMap};
 use crate::policy::{Overflow, Policy};
-use crate::slot::Slot;
 use crate::tracker::{Seen, Tracker};
 use crate::units::{NANOS_PER_MILLI, Time};
+use crate::{chunks::Chunks, slot::Slot};
 pub use partition::PartitionView;
 use partition::{MapRoom, Partition};
 use pauses::Pauses;

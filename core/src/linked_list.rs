@@ -1,8 +1,7 @@
 //! Doubly linked lists through the entries of a table: an entry leaves its list in O(1) wherever it stands, without an
 //! allocation.
 
-use crate::chunks::Chunks;
-use crate::slot::Slot;
+use crate::{chunks::Chunks, slot::Slot};
 
 /// Marks the end of a list.
 const NONE: u32 = u32::MAX;

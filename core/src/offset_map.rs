@@ -13,8 +13,7 @@ use crc32fast::Hasher;
 use thiserror::Error;
 
 pub use crate::offset_runs::MAX_SPAN;
-use crate::offset_runs::OffsetRuns;
-use crate::tracker::Tracker;
+use crate::{offset_runs::OffsetRuns, tracker::Tracker};
 use bits::{BitWriter, Malformed};
 use text::Alphabet;
 

@@ -1,8 +1,7 @@
 //! The policy of a service: all that the core needs to know of the configuration, validated and with defaults filled
 //! in.
 
-use std::num::NonZeroU32;
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use strum::{EnumString, IntoStaticStr, VariantNames};
 

@@ -32,9 +32,7 @@ use std::time::Duration;
 use strum::VariantNames;
 
 use crate::policy::{Mode, Policy};
-use crate::slot::Slot;
-use crate::units::Time;
-use crate::window::SlidingCount;
+use crate::{slot::Slot, units::Time, window::SlidingCount};
 use backlog::Backlog;
 pub use backlog::QueuedRecord;
 pub use bounds::Eviction;

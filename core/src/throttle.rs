@@ -46,22 +46,14 @@ mod events;
 mod types;
 mod views;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::delays::Histogram;
 use crate::ledger::{Ledger, Observed, PendingRejection};
-use crate::policy::Policy;
-use crate::reason::Reason;
 use crate::scheduler::{Counts, Decision, QueuedRecord, Scheduler};
-use crate::slot::Slots;
-use crate::units::Time;
-use crate::window::SlidingCount;
+use crate::{delays::Histogram, policy::Policy, reason::Reason, slot::Slots, units::Time, window::SlidingCount};
 
 pub use crate::ledger::{PartitionView, PauseReason};
-pub use crate::reason::Rejection;
-pub use crate::scheduler::Cause;
-pub use crate::slot::Slot;
+pub use crate::{reason::Rejection, scheduler::Cause, slot::Slot};
 pub use types::{Action, Arrival, Sender, Verdict};
 
 /// One service's state machine.

@@ -5,10 +5,9 @@
 mod sim;
 mod support;
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use support::forge::{self, Alphabet};
 use support::random::Random;

@@ -7,8 +7,7 @@ use support::forge::{self, Alphabet, bits_of};
 use watermaster_core::offset_map::{
     AdmissionSlice, DecodeError, MAX_SLICES, MAX_SPAN, MapBudget, OffsetMap, Unreadable, decode, encode, overhead_bits,
 };
-use watermaster_core::offset_runs::OffsetRuns;
-use watermaster_core::tracker::Tracker;
+use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker};
 
 const SLICE_MS: u32 = 50;
 

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sim::{Fate, Sim, policy};
-use watermaster_core::offset_map::MapBudget;
-use watermaster_core::policy::Policy;
-use watermaster_core::reason::Reason;
-use watermaster_core::throttle::Throttle;
+use watermaster_core::{offset_map::MapBudget, policy::Policy, reason::Reason, throttle::Throttle};
 
 const SECOND: Duration = Duration::from_secs(1);
 const BYTES: u64 = 100;

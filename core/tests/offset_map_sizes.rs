@@ -4,8 +4,7 @@ mod support;
 
 use support::random::Random;
 use watermaster_core::offset_map::{MapBudget, encode};
-use watermaster_core::offset_runs::OffsetRuns;
-use watermaster_core::tracker::Tracker;
+use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker};
 
 const OFFSETS: u64 = 200_000;
 /// Mean length of a burst of delayed records.

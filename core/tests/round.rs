@@ -2,8 +2,7 @@
 
 mod sim;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sim::START;
 use watermaster_core::delivery::{Form, Round};

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use sim::{Fate, Sim, client, policy};
 use watermaster_core::offset_map::{MAX_SPAN, MapBudget, OffsetMap};
-use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Window};
-use watermaster_core::reason::Reason;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::{Ratio, Time};
+use watermaster_core::{offset_runs::OffsetRuns, reason::Reason};
 
 const SECOND: Duration = Duration::from_secs(1);
 const AT_ONCE: Fate = Fate::Admitted { waited: Duration::ZERO };

@@ -4,12 +4,11 @@ use std::io;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::ConsumerContext;
-use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::{DeliveryResult, ProducerContext};
-use rdkafka::types::RDKafkaConfRes;
+use rdkafka::{
+    client::ClientContext, consumer::ConsumerContext, error::KafkaError as ClientError, types::RDKafkaConfRes,
+};
 use watermaster_settings::config::{PropertyRefused, PropertyRules};
 use watermaster_settings::{self as settings, properties};
 

@@ -8,11 +8,9 @@ mod planted;
 #[cfg(test)]
 mod tests;
 
-pub use crate::assign::Committed;
 pub use crate::consumer_error::{FatalConsumerError, Outage, Reported};
-pub use crate::end_probe::Holes;
 pub use crate::event::{Assignment, Event, ForeignOffset};
-pub use crate::topics::SourcePartition;
+pub use crate::{assign::Committed, end_probe::Holes, topics::SourcePartition};
 pub use commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
 pub use config::{group_id, joins_within};
 #[cfg(not(feature = "failpoints"))]

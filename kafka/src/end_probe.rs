@@ -7,23 +7,20 @@
 //!
 //! The probe also finds offsets outside the broker's log, which the group's consumer may never report.
 
-use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{collections::HashMap, thread};
 
-use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::error::KafkaError as ClientError;
-use rdkafka::message::Message as _;
-use rdkafka::topic_partition_list::Offset;
+use rdkafka::{
+    client::ClientContext, error::KafkaError as ClientError, message::Message as _, topic_partition_list::Offset,
+};
 use serde::Deserialize;
 
-use crate::consumer_error::ConsumerErrorKind;
 use crate::topics::{SourcePartition, Topics};
-use crate::{client, ffi};
+use crate::{client, consumer_error::ConsumerErrorKind, ffi};
 
 /// The longest time that one probe takes.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -60,8 +60,7 @@ mod imp {
 
 #[cfg(feature = "failpoints")]
 mod imp {
-    use std::path::PathBuf;
-    use std::sync::OnceLock;
+    use std::{path::PathBuf, sync::OnceLock};
 
     use super::Fault;
 

@@ -2,19 +2,14 @@
 //! conditions.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::mem::ManuallyDrop;
-use std::os::raw::c_int;
-use std::ptr::NonNull;
-use std::time::Duration;
-use std::{mem, ptr, slice};
+use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
 
-use rdkafka::bindings as sys;
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
-use rdkafka::topic_partition_list::TopicPartitionList;
-use rdkafka::types::RDKafkaRespErr;
-use rdkafka::util::IntoOpaque as _;
+use rdkafka::{
+    bindings as sys, error::RDKafkaErrorCode as Code, topic_partition_list::TopicPartitionList, types::RDKafkaRespErr,
+    util::IntoOpaque as _,
+};
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, TransactionError};
 
 /// A partition of a list, as librdkafka returned it.
@@ -549,9 +544,8 @@ unsafe impl Send for ReplyQueue {}
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
-    use rdkafka::topic_partition_list::Offset;
+    use rdkafka::{ClientConfig, topic_partition_list::Offset};
 
     use super::*;
     use crate::embedded::Embedded;

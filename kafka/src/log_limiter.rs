@@ -1,8 +1,7 @@
 //! Limits log lines about events that may occur with every record or every attempt.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use std::{borrow::Cow, collections::HashMap};
 
 /// The shortest time between two lines of one kind. Metrics count every event.
 pub const REPEAT_INTERVAL: Duration = Duration::from_secs(10);

@@ -8,19 +8,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{IsError as _, KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::topic_partition_list::TopicPartitionList;
-use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{
+    client::ClientContext, config::RDKafkaLogLevel, topic_partition_list::TopicPartitionList, types::RDKafkaRespErr,
+};
 
-use crate::assign::StartRules;
-use crate::client;
 use crate::consumer_error::{ConsumerErrorKind as Kind, FatalConsumerError, MissingTopic, Outage, Reported};
-use crate::event::Event;
-use crate::log_limiter::LogLimiter;
 use crate::topics::{SourcePartition, Topics};
+use crate::{assign::StartRules, client, event::Event, log_limiter::LogLimiter};
 
 /// The longest attempt to find out where partitions start. A shutdown waits for it.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -6,8 +6,7 @@ mod problem;
 mod topics;
 mod transactions;
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_settings::{Service, Settings};
 

@@ -4,9 +4,7 @@ use std::ffi::CString;
 
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use crate::client::KafkaError;
-use crate::ffi;
-use crate::record::SourceIndex;
+use crate::{client::KafkaError, ffi, record::SourceIndex};
 
 /// A source and one of its partitions.
 pub type SourcePartition = (SourceIndex, i32);

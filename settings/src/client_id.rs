@@ -4,8 +4,7 @@
 //! holds something unusable ends the search and makes the record anonymous: a client with a broken id must not be taken
 //! for the client that a later place names.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 

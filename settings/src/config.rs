@@ -13,8 +13,7 @@ mod schema;
 mod service;
 mod values;
 
-use std::ffi::OsString;
-use std::path::Path;
+use std::{ffi::OsString, path::Path};
 
 pub use self::effective::Effective;
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};

@@ -2,10 +2,7 @@
 //!
 //! `config` reads the configuration as it is written and turns it into these. Nothing is validated a second time.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use strum::{Display, EnumString, VariantNames};
 use watermaster_core::policy::Policy;

@@ -21,21 +21,17 @@ mod schema;
 mod section;
 mod values;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::Path;
+use std::{cell::RefCell, collections::BTreeMap, ffi::OsString, path::Path};
 
 use serde_json::Value;
 
 use self::layers::Layers;
 
-pub use self::choice::Choice;
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::key_path::{KeyPath, Segment};
 pub use self::schema::{Fallback, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
-pub use self::section::Section;
 pub use self::values::{FromText, ValueError, count, decimal, duration};
+pub use self::{choice::Choice, section::Section};
 
 /// The text that stands in place of a value that must not be shown.
 pub const HIDDEN: &str = "(redacted)";

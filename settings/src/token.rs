@@ -1,8 +1,7 @@
 //! The bearer token of `/v1`, and the file that holds it.
 
 use std::fs::{self, Metadata};
-use std::io;
-use std::path::Path;
+use std::{io, path::Path};
 
 use subtle::ConstantTimeEq;
 

@@ -6,12 +6,9 @@
 
 use std::net::IpAddr;
 
-use axum::Json;
-use axum::extract::Request;
-use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, Version, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use axum::{Json, extract::Request, http::uri::Authority, middleware::Next};
 use serde_json::json;
 
 /// The hosts that a request may name, with any port.

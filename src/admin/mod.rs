@@ -9,11 +9,9 @@ mod pool;
 mod server;
 mod view;
 
-use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::{future::Future, net::SocketAddr, time::Instant};
 
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -27,10 +25,8 @@ use tokio::net::TcpListener;
 
 pub use view::{ClientView, ServiceView, ShadowView, rejections};
 
-use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
-use crate::reload::Configuration;
-use crate::snapshot::SnapshotCell;
+use crate::{heartbeat::Heartbeat, reload::Configuration, snapshot::SnapshotCell};
 use pool::{Answer, AnswerPool, UnreadBudget};
 use server::ConnectionLimits;
 use watermaster_settings::token::Token;

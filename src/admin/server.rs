@@ -4,11 +4,8 @@
 //! others from `/livez`. Each wait for a client is bounded, and when all connections are in use the one that has kept
 //! the server waiting longest is closed for the next one.
 
-use std::future::Future;
-use std::io;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::{future::Future, io, pin::pin, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;

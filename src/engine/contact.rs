@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use tracing::info;
 use watermaster_core::policy::{CatchUp, Mode};
-use watermaster_core::throttle::Throttle;
-use watermaster_core::units::Time;
+use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::link::Link;
-use super::membership::MembershipWatch;
+use super::{link::Link, membership::MembershipWatch};
 
 /// An idle loop sleeps for up to half a second, or a short cycle: that is no gap.
 const SLEEP: Duration = Duration::from_secs(1);

@@ -1,12 +1,10 @@
 //! Decisions: a record goes into the core, and its verdict, at once or later as an action, puts it into the round.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use tracing::{debug, warn};
-use watermaster_core::delivery::Form;
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Verdict};
-use watermaster_core::units::Time;
+use watermaster_core::{delivery::Form, units::Time};
 
 use super::Engine;
 use watermaster_kafka::record::{MAX_HEADERS, Output, Record};

@@ -1,7 +1,6 @@
 //! The payloads of delayed records.
 
-use watermaster_core::chunks::Chunks;
-use watermaster_core::slot::Slot;
+use watermaster_core::{chunks::Chunks, slot::Slot};
 
 use watermaster_kafka::record::Output;
 

@@ -1,15 +1,12 @@
 //! The end of a partition: offsets without records at its end must be committed as well, or the lag would never become
 //! 0.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use tracing::debug;
-use watermaster_core::throttle::Throttle;
-use watermaster_core::units::Time;
+use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::intake::Intake;
-use super::link::Link;
+use super::{intake::Intake, link::Link};
 use watermaster_kafka::consumer::SourcePartition;
 
 /// The interval at which partitions that are not at their end are examined. A partition of which nothing was read

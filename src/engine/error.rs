@@ -6,8 +6,7 @@ use watermaster_core::delivery::{DeliveryError, FatalError};
 use watermaster_core::offset_map::DecodeError;
 
 use super::Job;
-use watermaster_kafka::KafkaError;
-use watermaster_kafka::consumer::FatalConsumerError;
+use watermaster_kafka::{KafkaError, consumer::FatalConsumerError};
 
 /// The error that stopped a service.
 #[derive(Debug, Error)]

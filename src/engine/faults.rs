@@ -5,13 +5,11 @@ use watermaster_core::delivery::{
     ClientError, Commit, Committed, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
 use watermaster_core::offset_map::{self, MapBudget};
-use watermaster_core::offset_runs::OffsetRuns;
-use watermaster_core::tracker::Tracker;
+use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker};
 
 use super::link::Link;
-use watermaster_kafka::consumer::Offsets;
 use watermaster_kafka::failpoint::{Fault, planted, reach};
-use watermaster_kafka::record;
+use watermaster_kafka::{consumer::Offsets, record};
 
 /// A link that makes the planted mistake, and dies at the step that it is told.
 pub(super) struct FaultyLink<'a, 'c>(pub(super) &'a mut Link<'c>);

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{error, warn};
 
-use super::Job;
-use super::end_probe::EndProbe;
-use super::report::Reporter;
+use super::{Job, end_probe::EndProbe, report::Reporter};
 use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
 use watermaster_kafka::record::Record;
 

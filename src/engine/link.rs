@@ -7,8 +7,7 @@ use watermaster_core::delivery::{
     TransactionError,
 };
 
-use super::Job;
-use super::partitions::Partitions;
+use super::{Job, partitions::Partitions};
 use watermaster_kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
 use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
 use watermaster_kafka::record;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use watermaster_core::delivery::{AttemptOutcome, Event};
 
-use super::link::Link;
-use super::report::Reporter;
+use super::{link::Link, report::Reporter};
 
 impl Reporter {
     /// Counts and logs an event.

@@ -8,8 +8,7 @@ use std::time::Duration;
 use tracing::warn;
 use watermaster_core::units::Time;
 
-use super::Job;
-use super::report::Reporter;
+use super::{Job, report::Reporter};
 use watermaster_kafka::consumer::{self, Consumer};
 use watermaster_settings::GroupProtocol;
 

@@ -1,13 +1,11 @@
 //! The partitions of a service, by their number in the core.
 
-use std::cell::Cell;
-use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
+use std::{cell::Cell, collections::HashMap};
 
 use watermaster_core::units::Time;
 
-use watermaster_kafka::consumer::SourcePartition;
-use watermaster_kafka::record::SourceIndex;
+use watermaster_kafka::{consumer::SourcePartition, record::SourceIndex};
 
 /// Every partition that was ever assigned. Numbers are given once, in order, and stay.
 #[derive(Default)]

@@ -4,13 +4,11 @@ use std::time::Duration;
 use strum::VariantNames;
 
 use tracing::debug;
-use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::throttle::{Cause, PauseReason, Throttle};
-use watermaster_core::units::Time;
+use watermaster_core::{delays::Histogram, units::Time};
 
-use super::Job;
-use super::link::Link;
+use super::{Job, link::Link};
 use crate::snapshot::{
     HistogramSnapshot, PRODUCER_CAUSES, PartitionSnapshot, ROUND_OUTCOMES, ServiceSnapshot, SnapshotBuilder,
 };

@@ -5,17 +5,14 @@
 //! not lost: it goes on trying, and nothing is decided meanwhile. Records that come are deferred, and reading pauses
 //! from the first one on.
 
-use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{sync::atomic::Ordering, thread};
 
 use tracing::{info, warn};
 use watermaster_core::delivery::{ErrorClass, FatalError, Foreign, Kafka as _, Machine, Phase, Round, Step};
-use watermaster_core::throttle::Throttle;
-use watermaster_core::units::Time;
+use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::link::STEP_TIMEOUT;
-use super::{Engine, StopCause};
+use super::{Engine, StopCause, link::STEP_TIMEOUT};
 use crate::clock;
 use watermaster_kafka::consumer::{Event, Offsets};
 use watermaster_kafka::record::Output;

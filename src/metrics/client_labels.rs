@@ -10,8 +10,7 @@
 //! client's counters vanish and their counts join `_other`, which grows by them. Records that the new owner sent before
 //! are in `_other` already and stay there, so its own counters begin at 0.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::counters::CounterSet;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot};

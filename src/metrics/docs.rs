@@ -5,9 +5,8 @@ use strum::VariantNames;
 
 use super::table::{Metric, TABLE};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
-use watermaster_core::delays::BOUNDS;
 use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::reason::Reason;
+use watermaster_core::{delays::BOUNDS, reason::Reason};
 
 const HEAD: &str = "\
 # Metrics

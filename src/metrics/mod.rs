@@ -17,8 +17,7 @@ mod process;
 pub mod table;
 mod text;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub use docs::markdown;
 
@@ -28,8 +27,7 @@ use process::ProcessMetrics;
 use table::{Source, TABLE};
 use text::Samples;
 
-use crate::reload::LastReload;
-use crate::snapshot::ServiceSnapshot;
+use crate::{reload::LastReload, snapshot::ServiceSnapshot};
 use watermaster_settings::Service;
 
 /// The content type of the text that [`Publisher::render`] returns.

@@ -2,14 +2,10 @@
 //! against it.
 
 use strum::VariantNames;
-use watermaster_core::delays::BOUNDS;
 use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::policy::Mode;
-use watermaster_core::reason::Reason;
+use watermaster_core::{delays::BOUNDS, policy::Mode, reason::Reason};
 
-use super::counters::Decisions;
-use super::text::Samples;
-use super::{Instance, LabelFigures, ServiceMetrics};
+use super::{Instance, LabelFigures, ServiceMetrics, counters::Decisions, text::Samples};
 use crate::snapshot::{ALLOCATION_CAUSES, HistogramSnapshot, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 
 /// The kind of a metric.

@@ -3,10 +3,7 @@ use std::sync::Arc;
 use strum::VariantNames;
 
 use proptest::prelude::*;
-use watermaster_core::delays::BOUNDS;
-use watermaster_core::delivery::Phase;
-use watermaster_core::policy::Mode;
-use watermaster_core::reason::Reason;
+use watermaster_core::{delays::BOUNDS, delivery::Phase, policy::Mode, reason::Reason};
 
 use super::table::Kind;
 use super::*;

@@ -1,19 +1,15 @@
 //! The engines of a process: one thread for each service.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{sync::Arc, sync::atomic::AtomicBool, thread};
 
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use super::RunOptions;
-use crate::admin::ServiceHandle;
 use crate::engine::{self, EngineError, Job, StopCause};
-use crate::heartbeat::Heartbeat;
-use crate::reload::Inbox;
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
+use crate::{admin::ServiceHandle, heartbeat::Heartbeat, reload::Inbox};
 use watermaster_kafka::preflight::{Report, Severity};
 use watermaster_settings::{Service, Settings};
 

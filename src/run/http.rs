@@ -1,14 +1,9 @@
 //! The HTTP side of a running configuration.
 
-use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::{io, net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool};
 
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{info, warn};
 
 use super::fleet::Engine;

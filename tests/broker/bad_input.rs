@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
-use crate::support::broker::Broker;
-use crate::support::judge::Judge;
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::reader::Follower;
 use crate::support::record::{Header, Identity, Record};
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::judge::Judge, support::reader::Follower, support::watermaster::Watermaster,
+};
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 

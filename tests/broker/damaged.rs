@@ -1,14 +1,10 @@
 //! Unreadable records stop the service: it never continues behind them.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::{fs::OpenOptions, os::unix::fs::FileExt as _, path::Path};
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::own_broker::OwnBroker;
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::record::Identity;
-use crate::support::watermaster::Watermaster;
+use crate::{support::own_broker::OwnBroker, support::record::Identity, support::watermaster::Watermaster};
 
 /// The number of records in each of the three batches.
 const BATCH: u64 = 10;

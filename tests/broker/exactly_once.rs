@@ -6,16 +6,15 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
-use crate::support::broker::Broker;
 use crate::support::config::{Config, SHORT_SESSION};
-use crate::support::generator::Random;
 use crate::support::judge::{Judge, Verdict};
-use crate::support::own_broker::OwnBroker;
 use crate::support::producer::{Load, Outgoing, Producer};
-use crate::support::reader::Follower;
 use crate::support::record::{Identity, Record};
 use crate::support::wait::{let_the_fault_last, wait_until};
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::generator::Random, support::own_broker::OwnBroker, support::reader::Follower,
+    support::watermaster::Watermaster,
+};
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"";

@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
-use crate::support::broker::Broker;
 use crate::support::generator::{Generator, client_of};
 use crate::support::judge::{Judge, Verdict};
-use crate::support::producer::Producer;
-use crate::support::reader::Follower;
-use crate::support::record::Identity;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::producer::Producer, support::reader::Follower, support::record::Identity,
+    support::watermaster::Watermaster,
+};
 
 const RECORDS: usize = 200_000;
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);

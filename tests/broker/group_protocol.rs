@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use crate::exactly_once::{self, STOP_TIMEOUT, finish_with, follow, numbered, rounds, wait_for_backlog};
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::Config;
-use crate::support::producer::Load;
-use crate::support::reader::Follower;
 use crate::support::wait::{let_the_fault_last, wait_until};
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::config::Config, support::producer::Load, support::reader::Follower,
+    support::watermaster::Watermaster,
+};
 
 fn config(rig: &Rig, capacity: u64, instance: &'static str) -> Config {
     let mut config = exactly_once::config(rig, capacity, instance);

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
-use crate::support::broker::Broker;
 use crate::support::generator::{Generator, client_of};
-use crate::support::judge::Judge;
-use crate::support::own_broker::OwnBroker;
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::reader::Follower;
 use crate::support::record::{Identity, Record};
+use crate::{
+    support::broker::Broker, support::judge::Judge, support::own_broker::OwnBroker, support::reader::Follower,
+};
 
 const RECORDS: usize = 5_000;
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::rig::{Rig, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::Config;
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::config::Config, support::wait::wait_until, support::watermaster::Watermaster,
+};
 
 const CAMPAIGN: &str = r#"
 name = "short"

@@ -6,13 +6,11 @@ mod long {
     use std::time::{Duration, Instant};
 
     use crate::rig::{Rig, TargetTime};
-    use crate::support::config::Config;
-    use crate::support::own_broker::OwnBroker;
     use crate::support::producer::{Load, Outgoing, Producer};
-    use crate::support::reader::read_each;
-    use crate::support::record::Identity;
-    use crate::support::wait::let_the_fault_last;
-    use crate::support::watermaster::Watermaster;
+    use crate::{
+        support::config::Config, support::own_broker::OwnBroker, support::reader::read_each, support::record::Identity,
+        support::wait::let_the_fault_last, support::watermaster::Watermaster,
+    };
 
     const TOKEN: &str = "token-of-the-lowered-bound";
     const DELAYED: u64 = 900_000;

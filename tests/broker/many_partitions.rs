@@ -8,11 +8,11 @@ use watermaster_core::tracker::Tracker;
 
 use crate::exactly_once::{STOP_TIMEOUT, config, follow, rounds};
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::SHORT_SESSION;
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::record::Identity;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::config::SHORT_SESSION, support::record::Identity,
+    support::watermaster::Watermaster,
+};
 
 const PARTITIONS: i32 = 300;
 /// The number of records in each partition, of which every second one is already completed.

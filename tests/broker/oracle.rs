@@ -1,8 +1,6 @@
 //! Tests of the oracle: it reports each kind of damage and accepts an undamaged run.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::support::generator::{CLIENTS, Generator, client_of};
 use crate::support::judge::{Judge, THROTTLE_HEADERS, Verdict};

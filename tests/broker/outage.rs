@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::broker::Broker;
 use crate::support::config::{Config, Service};
 use crate::support::own_broker::{OwnBroker, free_port};
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::reader::Follower;
-use crate::support::record::Identity;
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::reader::Follower, support::record::Identity, support::wait::wait_until,
+    support::watermaster::Watermaster,
+};
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 const CAPACITY: u64 = 500;

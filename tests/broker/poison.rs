@@ -6,11 +6,9 @@ use std::time::Duration;
 use crate::exactly_once::{STOP_TIMEOUT, config, follow};
 use crate::rig::{DRAIN_TIMEOUT, Rig, an_hour_ago};
 use crate::support::broker::{Broker, Topic};
-use crate::support::generator::Random;
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::record::{Identity, Record};
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{support::generator::Random, support::wait::wait_until, support::watermaster::Watermaster};
 
 /// The number of records around the refused one.
 const NEIGHBOURS: u64 = 10;

@@ -1,10 +1,8 @@
 //! Brokers that do not support `exactly_once` or the group protocol are reported by `check --connect` and at the start.
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::Config;
-use crate::support::own_broker::OwnBroker;
 use crate::support::watermaster::{Watermaster, check};
+use crate::{support::broker::Broker, support::config::Config, support::own_broker::OwnBroker};
 
 fn config(rig: &Rig, kafka: &str) -> Config {
     let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:client-id\"]", ""));

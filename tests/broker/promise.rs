@@ -3,14 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::SHORT_SESSION;
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::promise::Promise;
-use crate::support::reader::Follower;
-use crate::support::record::Identity;
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::config::SHORT_SESSION, support::promise::Promise, support::reader::Follower,
+    support::record::Identity, support::wait::wait_until, support::watermaster::Watermaster,
+};
 
 const PROMISE: Promise = Promise {
     capacity: 2_000,
@@ -137,8 +134,7 @@ fn a_restart_within_a_cycle_remembers_recent_admissions() {
 /// The long tests of this file; `scripts/chaos` combines these faults with dying instances.
 mod long {
     use super::*;
-    use crate::support::own_broker::OwnBroker;
-    use crate::support::wait::let_the_fault_last;
+    use crate::{support::own_broker::OwnBroker, support::wait::let_the_fault_last};
 
     #[test]
     #[ignore = "takes a Kafka of its own: scripts/test --long"]

@@ -3,16 +3,12 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::Config;
-use crate::support::generator::Random;
-use crate::support::judge::Judge;
 use crate::support::producer::{Load, Outgoing};
-use crate::support::promise::Promise;
-use crate::support::reader::Follower;
 use crate::support::record::{Identity, Record};
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::config::Config, support::generator::Random, support::judge::Judge,
+    support::promise::Promise, support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
+};
 
 const TOKEN: &str = "the-token-of-the-reload";
 const COMMIT_INTERVAL: Duration = Duration::from_millis(20);

@@ -3,15 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
-use crate::support::broker::Broker;
-use crate::support::config::SHORT_SESSION;
 use crate::support::judge::{Judge, Verdict};
 use crate::support::producer::{Load, Outgoing, Producer};
-use crate::support::promise::Promise;
-use crate::support::reader::Follower;
 use crate::support::record::{Identity, Record};
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    support::broker::Broker, support::config::SHORT_SESSION, support::promise::Promise, support::reader::Follower,
+    support::wait::wait_until, support::watermaster::Watermaster,
+};
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
 

@@ -7,8 +7,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::support::broker::{Broker, Topic, Topics, unique};
 use crate::support::config::{Config, Service};
-use crate::support::reader::read_all;
-use crate::support::record::Record;
+use crate::{support::reader::read_all, support::record::Record};
 
 /// The number of partitions of the target. It differs from that of the sources, so that a copied number is detected.
 pub const TARGET_PARTITIONS: i32 = 6;

@@ -3,16 +3,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::exactly_once::STOP_TIMEOUT;
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime, an_hour_ago};
-use crate::support::broker::Broker;
-use crate::support::config::Config;
-use crate::support::generator::Random;
 use crate::support::producer::{Load, Outgoing, Producer};
-use crate::support::reader::Follower;
 use crate::support::record::{Header, Identity, Record};
-use crate::support::wait::wait_until;
-use crate::support::watermaster::Watermaster;
+use crate::{
+    exactly_once::STOP_TIMEOUT, support::broker::Broker, support::config::Config, support::generator::Random,
+    support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
+};
 
 const MAX_MESSAGE_BYTES: usize = 100_000;
 const MIB: u64 = 1 << 20;

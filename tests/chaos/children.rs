@@ -1,14 +1,11 @@
 //! Child processes that the kernel ends when this process ends.
 
-use std::error::Error;
-use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write, stdin};
-use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+use std::{error::Error, ffi::OsStr, fs::File, path::Path};
 
 use serde_json::Value;
 

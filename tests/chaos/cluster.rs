@@ -1,18 +1,15 @@
 //! Three Kafka nodes from the jars, each broker and controller, which tests kill, stop, freeze and restart.
 
-use std::error::Error;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use std::{error::Error, fs};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::children::{guarded, start};
-use crate::plan::client;
-use crate::support::own_broker::free_ports;
 use crate::support::process::{Process, Signal};
-use crate::wire;
+use crate::{plan::client, support::own_broker::free_ports, wire};
 
 pub const NODES: usize = 3;
 /// Time for a cluster to come up.

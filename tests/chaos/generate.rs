@@ -15,10 +15,8 @@ use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 use serde_json::json;
 
-use crate::children;
-use crate::origin::Fate;
-use crate::plan::Plan;
 use crate::records::{NewRecord, RecordMaker};
+use crate::{children, origin::Fate, plan::Plan};
 
 /// The high phase of the load: its length in seconds, and its rate as a multiple of the average. It exceeds the
 /// capacity, so that backlogs build up; the low phase drains them. Faults that need an instance with a backlog

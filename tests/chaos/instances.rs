@@ -8,10 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::children::{guarded, start};
-use crate::flow::SourcePartition;
 use crate::plan::{Mode, Plan};
 use crate::support::process::{Process, Signal};
-use crate::support::watermaster::sample;
+use crate::{flow::SourcePartition, support::watermaster::sample};
 
 const TEMPLATE: &str = include_str!("instance.toml");
 

@@ -1,11 +1,8 @@
 //! The record of a run: a line for each fault as it happens, and a table at the end.
 
-use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use std::{collections::BTreeMap, io::Write, path::Path, sync::Mutex};
 
 use serde::Serialize;
 use serde_json::{Value, json};

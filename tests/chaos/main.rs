@@ -28,9 +28,8 @@ mod schedule;
 mod wire;
 mod world;
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use args::Args;
 use world::Site;

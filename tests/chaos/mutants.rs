@@ -1,21 +1,13 @@
 //! Checks the oracle: a short run must fail with each planted fault in the program, and pass without one.
 
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, error::Error, path::Path, sync::Arc, time::Duration};
 
 // The names of the planted faults, the only part of the program that this executable uses.
 use watermaster_kafka::failpoint::Fault;
 
-use crate::args::Args;
-use crate::faults::find;
-use crate::journal::summary;
 use crate::plan::{Mode, Plan};
-use crate::schedule::inject;
-use crate::support::generator::Random;
 use crate::world::{Site, World};
+use crate::{args::Args, faults::find, journal::summary, schedule::inject, support::generator::Random};
 
 /// The injected faults that expose a planted fault, and the anomalies with which the oracle may report it.
 struct Mutant {

@@ -1,7 +1,6 @@
 //! The outcome of one fault.
 
-use crate::flow::SourcePartition;
-use crate::plan::now_ms;
+use crate::{flow::SourcePartition, plan::now_ms};
 
 /// The evidence that a fault took effect, or the reason why it did not.
 #[derive(Debug, Clone)]

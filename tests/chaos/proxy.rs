@@ -1,12 +1,11 @@
 //! A proxy before each broker, used only by the instances. It resets connections, delays or blocks requests, and holds
 //! an EndTxn request back.
 
-use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 const END_TXN: i16 = 26;
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::origin::{Fate, HEADER, Origin, first_line};
 use crate::plan::{Plan, TARGET_MAX_BYTES, now_ms};
-use crate::support::generator::Random;
-use crate::support::record::Header;
+use crate::{support::generator::Random, support::record::Header};
 
 /// The clients with their shares of the load in percent. The first ones demand far more than an equal share.
 const CLIENTS: [(&str, u64); 8] = [

@@ -1,17 +1,15 @@
 //! The runs under faults: plays a schedule on a cluster, and reports the verdict.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{error::Error, sync::Arc};
 
 use crate::args::{Args, COMMIT_INTERVAL_MS};
 use crate::faults::{Lane, find};
 use crate::journal::{Entry, json_report, rows, summary, table};
-use crate::plan::Plan;
 use crate::schedule::{Deck, inject, run_lane};
-use crate::support::generator::Random;
 use crate::world::{Site, World};
+use crate::{plan::Plan, support::generator::Random};
 
 /// The faults of a short run, in this order.
 const SHORT: [&str; 8] = [

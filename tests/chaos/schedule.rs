@@ -5,10 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::faults::{KINDS, Kind, Lane};
-use crate::journal::Entry;
-use crate::plan::Plan;
-use crate::support::generator::Random;
-use crate::world::World;
+use crate::{journal::Entry, plan::Plan, support::generator::Random, world::World};
 
 /// Longest pause between two faults of a lane, in ms.
 const MAX_PAUSE_MS: u64 = 800;

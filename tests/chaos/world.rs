@@ -1,24 +1,20 @@
 //! The parts of one run: topics, cluster, proxies, instances, generator, oracle, and the watch over the instances.
 
-use std::error::Error;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
+use std::{error::Error, fs};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use serde_json::Value;
 
-use crate::children::Role;
 use crate::cluster::{Cluster, NODES};
-use crate::flow::Flow;
 use crate::instances::{Fleet, Metrics};
 use crate::journal::{Journal, Recovery};
-use crate::outcome::Outcome;
 use crate::plan::{DEAD_LETTER_PARTITIONS, Plan, TARGET_MAX_BYTES, TARGET_PARTITIONS, now_ms};
-use crate::proxy::Proxy;
+use crate::{children::Role, flow::Flow, outcome::Outcome, proxy::Proxy};
 
 /// Slots for temporary instances, in addition to the permanent ones.
 const EXTRA_SLOTS: usize = 2;

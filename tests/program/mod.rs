@@ -1,8 +1,7 @@
 //! Runs the built program.
 
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::{io::Write as _, path::PathBuf};
 
 /// Runs the built program with only this environment.
 pub fn watermaster(arguments: &[&str], environment: &[(&str, &str)], input: &str) -> Output {

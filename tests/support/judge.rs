@@ -1,7 +1,6 @@
 //! The oracle: compares the records of the source topics with those of the target and dead-letter topics, one by one.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use super::murmur::java_partition;
 use super::record::{Header, Identity, Record};

@@ -1,16 +1,12 @@
 //! A test's own Kafka broker, which the test may stop, kill and freeze.
 
-use std::net::TcpListener;
-use std::ops::Deref;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::{net::TcpListener, ops::Deref, path::PathBuf, time::Duration};
 
 use tempfile::TempDir;
 
-use super::broker::Broker;
 use super::process::{Process, Signal};
-use super::wait::wait_until;
+use super::{broker::Broker, wait::wait_until};
 
 /// Properties for a short broker session: a killed broker cannot return before its last session has ended.
 const SESSION: [&str; 2] = ["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"];

@@ -3,10 +3,8 @@
 //! The child's pid is the name of a file in `$WATERMASTER_TEST_DIR/pids` while it runs, so that `scripts/test` can stop
 //! the child if the test itself was killed.
 
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
-use std::time::Duration;
+use std::{os::unix::process::CommandExt, path::PathBuf, time::Duration};
 
 use super::wait::wait_for;
 

@@ -1,17 +1,15 @@
 //! Produces records into source topics, with every field as given.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use std::{sync::Arc, thread::JoinHandle};
 
 use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header as KafkaHeader, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
 
-use super::broker::Broker;
-use super::record::Header;
+use super::{broker::Broker, record::Header};
 
 /// A record to produce.
 #[derive(Debug, Clone, Default)]

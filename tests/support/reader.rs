@@ -1,13 +1,11 @@
 //! An independent reader with `read_committed` and without a group, from the first record to the last.
 
-use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{collections::HashSet, sync::Arc};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList, error::KafkaError};
 
 use super::broker::Broker;
 use super::record::{Identity, Record};

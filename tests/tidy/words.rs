@@ -4,9 +4,7 @@
 //! find out first what the sentence is about. Words for persons count wherever they stand, because records, clients and
 //! partitions are things. CONTRIBUTING.md has the rules.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::{collections::BTreeMap, fs, path::Path};
 
 use super::{root, rust_files};
 

@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use watermaster::metrics::table::TABLE;
 
-use crate::assert_none;
 use crate::board::{Board, placeholders, text};
-use crate::promql::examine;
 use crate::repository::{files, read, root};
+use crate::{assert_none, promql::examine};
 
 /// Returns the recording rules of which boards may use the series: none, so that they work with any Prometheus.
 fn nothing_recorded() -> BTreeSet<String> {

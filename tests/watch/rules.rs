@@ -6,10 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use crate::assert_none;
-use crate::catalogue::all_labels;
-use crate::promql::examine;
 use crate::repository::{files, read, root};
+use crate::{assert_none, catalogue::all_labels, promql::examine};
 
 #[derive(Deserialize)]
 struct RuleFile {

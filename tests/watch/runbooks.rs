@@ -1,12 +1,9 @@
 //! The runbooks name metrics, panels and log lines that exist.
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
-use crate::assert_none;
-use crate::boards::panel_titles;
-use crate::catalogue::Series;
 use crate::repository::{read, root};
+use crate::{assert_none, boards::panel_titles, catalogue::Series};
 
 /// Returns the page as one line, because a name may be broken over two lines.
 fn page() -> String {

@@ -1,9 +1,6 @@
 //! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
 
-use std::fmt::Display;
-use std::io::Write;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::{fmt::Display, io::Write, path::PathBuf, process::ExitCode};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;

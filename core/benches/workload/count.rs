@@ -6,8 +6,7 @@
 #[path = "mod.rs"]
 mod workload;
 
-use std::time::Duration;
-use std::{env, fs, process};
+use std::{env, fs, process, time::Duration};
 
 use watermaster_core::policy::{Mode, Policy};
 use workload::{CYCLE, Case, Service, policy};

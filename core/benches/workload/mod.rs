@@ -4,9 +4,8 @@
 //! ids, nor the work between two batches. Ids are in the cache when they are looked up, like the id of a record that
 //! was just read.
 
-use std::fmt::Write;
-use std::hint::black_box;
 use std::time::{Duration, Instant};
+use std::{fmt::Write, hint::black_box};
 
 use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Lending, Mode, Policy};

@@ -2,8 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::unrounded::Remainders;
-use super::{Claim, Grant};
+use super::{Claim, Grant, unrounded::Remainders};
 
 /// A claim that may get a left-over record.
 #[derive(Debug, Clone, Copy)]

@@ -7,9 +7,7 @@ use std::cmp::Ordering;
 
 use ruint::Uint;
 
-use super::parts::Parts;
-use super::shares::Shares;
-use super::{Claim, Wants};
+use super::{Claim, Wants, parts::Parts, shares::Shares};
 use crate::policy::Lending;
 
 /// The outcome of lending, the same for all clients.

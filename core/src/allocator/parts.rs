@@ -1,9 +1,8 @@
 //! The integers of an allocation: 128 bits where all numbers fit, as they do with everyday settings; 192 bits where
 //! weights, wants or the capacity are extreme.
 
-use std::fmt::Debug;
-use std::iter::Sum;
 use std::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
+use std::{fmt::Debug, iter::Sum};
 
 use ruint::Uint;
 

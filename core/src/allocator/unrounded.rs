@@ -4,10 +4,8 @@ use std::cmp::Ordering;
 
 use ruint::Uint;
 
-use super::lending::Split;
 use super::parts::{Divisor, Wide};
-use super::shares::Shares;
-use super::{Claim, Fixed, Grant, default_share};
+use super::{Claim, Fixed, Grant, default_share, lending::Split, shares::Shares};
 
 /// The part of each exact grant below its last bit of 2⁻⁶⁴ records, over a common denominator.
 #[derive(Debug, Default)]

@@ -1,8 +1,7 @@
 //! The trait through which a delivery talks to Kafka. Each call takes a bounded time; a model in simulated time
 //! implements it as well as brokers do.
 
-use std::error::Error;
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use strum::{IntoStaticStr, VariantNames};
 

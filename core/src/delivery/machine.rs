@@ -20,15 +20,13 @@ mod producers;
 mod resync;
 mod transaction;
 
-use std::mem;
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use super::bisection::{Bisection, Missing};
 use super::kafka::{ClientError, Failure, Kafka, SendError, TransactionError};
 use super::outcome::{DeliveryError, Event, FatalError, Phase, Step};
 use super::round::Round;
-use crate::throttle::Throttle;
-use crate::units::Time;
+use crate::{throttle::Throttle, units::Time};
 use at_least_once::PendingCommit;
 use producers::ProducerHistory;
 

@@ -1,15 +1,10 @@
 //! The outputs that were decided since the last commit.
 
-use std::collections::BTreeMap;
-use std::mem;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
 use super::kafka::Commit;
-use crate::offset_map;
-use crate::reason::Reason;
 use crate::throttle::{Rejection, Throttle};
-use crate::units::Time;
+use crate::{offset_map, reason::Reason, units::Time};
 
 /// A decided record.
 #[derive(Debug)]

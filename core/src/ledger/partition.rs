@@ -1,14 +1,11 @@
 //! One partition, and the room that its offset map has in a commit.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use super::{PauseReason, PendingRejection};
-use crate::linked_list::LinkedList;
 use crate::offset_map::{self, MapBudget, OffsetMap};
-use crate::policy::Policy;
-use crate::tracker::Tracker;
 use crate::window::{SlidingCount, slice_width};
+use crate::{linked_list::LinkedList, policy::Policy, tracker::Tracker};
 
 /// A partition, assigned or not.
 #[derive(Debug)]

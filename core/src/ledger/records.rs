@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::linked_list::Links;
-use crate::reason::Rejection;
-use crate::slot::Slot;
+use crate::{linked_list::Links, reason::Rejection, slot::Slot};
 
 /// The partition and the offset of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

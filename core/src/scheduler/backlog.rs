@@ -3,15 +3,11 @@
 //! Each record stands in two lists in order of arrival: its client's and that of all records. [`fair`](super::fair)
 //! decides between clients.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::fair::{ClientQueue, FairQueue, Group, VirtualTime};
-use crate::allocator::Fixed;
-use crate::chunks::Chunks;
 use crate::linked_list::{LinkedList, Links};
-use crate::slot::Slot;
-use crate::units::Time;
+use crate::{allocator::Fixed, chunks::Chunks, slot::Slot, units::Time};
 
 /// A delayed record, as the scheduler knows it.
 #[derive(Debug, Clone, Copy)]

@@ -5,11 +5,8 @@
 //! where a quota or a narrow network holds the producer, and no record is decided meanwhile. So a bounded part of the
 //! surplus goes in each commit interval; a part that a slow round left unused is not made up for.
 
-use super::excess::Excess;
-use super::registry::Registry;
-use crate::policy::Policy;
-use crate::slot::Slot;
-use crate::units::Time;
+use super::{excess::Excess, registry::Registry};
+use crate::{policy::Policy, slot::Slot, units::Time};
 
 /// The most surplus records that are evicted in a commit interval.
 const MAX_RECORDS: u64 = 1_000;

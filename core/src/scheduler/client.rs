@@ -1,17 +1,13 @@
 //! One client: its counts, its grant, and what it used of it.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use super::backlog::Backlog;
-use super::fair::ClientQueue;
-use super::limit::OwnLimit;
+use super::{backlog::Backlog, fair::ClientQueue, limit::OwnLimit};
 use crate::allocator::{Credit, Fixed, Grant, Wants};
-use crate::delays::DelayHistogram;
 use crate::policy::{Mode, Policy, Window};
-use crate::reason::ReasonCounts;
 use crate::units::{Time, Weight};
 use crate::window::{SLICES, SlidingCount};
+use crate::{delays::DelayHistogram, reason::ReasonCounts};
 
 /// Decisions on a client's records since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::backlog::Backlog;
-use super::client::Client;
-use super::registry::Registry;
+use super::{backlog::Backlog, client::Client, registry::Registry};
 use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
 use crate::policy::Policy;
 use crate::units::{Time, nanos};

@@ -7,12 +7,9 @@
 //! were one client with the weight of all its members. So at most one of their records at a time is served before a
 //! configured client, for any number of ids.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::{cmp::Reverse, collections::BinaryHeap};
 
-use crate::allocator::Fixed;
-use crate::linked_list::LinkedList;
-use crate::units::Time;
+use crate::{allocator::Fixed, linked_list::LinkedList, units::Time};
 
 /// A virtual time, in records × 2⁵⁶ per unit of weight.
 pub(super) type VirtualTime = u128;

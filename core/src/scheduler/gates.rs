@@ -1,9 +1,7 @@
 //! The gates on the service: the window over a cycle, which the promise rests on, and the bucket that paces shape mode.
 
 use super::bucket::LeakyBucket;
-use crate::policy::Policy;
-use crate::units::Time;
-use crate::window::SlidingCount;
+use crate::{policy::Policy, units::Time, window::SlidingCount};
 
 /// Both gates. They are checked before either is charged.
 #[derive(Debug)]

@@ -1,15 +1,10 @@
 //! A client's own absolute limit: governor on a clock that its owner sets.
 
-use std::cell::Cell;
-use std::ops::Add;
-use std::rc::Rc;
-use std::time::Duration;
+use std::{cell::Cell, ops::Add, rc::Rc, time::Duration};
 
 use governor::clock::{Clock, Reference};
-use governor::middleware::NoOpMiddleware;
-use governor::nanos::Nanos;
 use governor::state::{InMemoryState, NotKeyed};
-use governor::{Quota, RateLimiter};
+use governor::{Quota, RateLimiter, middleware::NoOpMiddleware, nanos::Nanos};
 
 use crate::policy::Limit;
 use crate::units::{Time, nanos};

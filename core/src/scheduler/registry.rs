@@ -1,16 +1,13 @@
 //! The clients of a service and their weights.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use hashbrown::HashMap;
 
-use super::backlog::Backlog;
 use super::client::{Client, UNLISTED};
 use super::fair::{ClientQueue, Group};
-use super::limit::OwnLimit;
-use super::names::Names;
 use super::pages::{Forgotten, PAGE, Pages};
+use super::{backlog::Backlog, limit::OwnLimit, names::Names};
 use crate::allocator::{self, Credit, Fixed, Grant};
 use crate::policy::{ClientPolicy, Policy};
 use crate::units::{Time, Weight};

@@ -1,14 +1,11 @@
 //! Actions: delayed records that are sent or rejected, and partitions that are paused.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{Action, PauseReason, Rejection, Slot, Throttle};
 use crate::ledger::{Location, PendingRejection, Reading};
-use crate::policy::Overflow;
-use crate::reason::Reason;
 use crate::scheduler::{QueuedRecord, Served};
-use crate::units::Time;
+use crate::{policy::Overflow, reason::Reason, units::Time};
 
 /// A step of [`Throttle::poll_action`].
 enum Step {

@@ -2,9 +2,7 @@
 
 use super::{Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
-use crate::policy::Policy;
-use crate::reason::Reason;
-use crate::units::Time;
+use crate::{policy::Policy, reason::Reason, units::Time};
 
 impl Throttle {
     /// Notes that time passed: a cycle may have ended, an early allocation may be due.

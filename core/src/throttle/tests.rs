@@ -5,10 +5,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::offset_map::OffsetMap;
-use crate::policy::ClientPolicy;
-use crate::scheduler::Client;
 use crate::units::{Ratio, Weight};
+use crate::{offset_map::OffsetMap, policy::ClientPolicy, scheduler::Client};
 
 #[derive(Debug, Clone)]
 enum Call {

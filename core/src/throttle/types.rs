@@ -1,10 +1,8 @@
 //! The records that a throttle is told of, and its answers.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::reason::Rejection;
-use crate::slot::Slot;
+use crate::{reason::Rejection, slot::Slot};
 
 /// The sender of a record, as far as the shell could tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,17 +1,13 @@
 //! The state of a throttle as the shell shows it.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use strum::VariantNames;
 
 use super::Throttle;
-use crate::delays::Histogram;
 use crate::ledger::{PartitionView, PauseReason};
-use crate::policy::Policy;
 use crate::scheduler::{Cause, Client, Counts, Forgotten};
-use crate::tracker::Tracker;
-use crate::units::Time;
+use crate::{delays::Histogram, policy::Policy, tracker::Tracker, units::Time};
 
 impl Throttle {
     /// The policy in force.

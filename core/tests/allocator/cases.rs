@@ -1,10 +1,8 @@
 //! Random allocations: often at the ends of the ranges, and often nearly tied.
 
-use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::sample::select;
-use proptest::strategy::ValueTree;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
+use proptest::{collection::vec, sample::select, strategy::ValueTree};
 use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MAX_WEIGHT, NamedClaim, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};

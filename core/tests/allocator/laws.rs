@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use watermaster_core::allocator::{AllocationParams, Credit, Fixed, Grant, Wants, default_share};
-use watermaster_core::policy::Lending;
-use watermaster_core::units::Ratio;
+use watermaster_core::{policy::Lending, units::Ratio};
 
 use crate::cases::{Case, Client, any_case, config};
 

@@ -3,19 +3,12 @@
 //! A transaction ends in two steps, as in Kafka: the coordinator decides (`Ending`), and a little later the markers are
 //! written, which makes outputs and offsets visible (here both at once). Every request carries the producer's epoch.
 
-use std::collections::BTreeMap;
-use std::mem;
-use std::time::Duration;
+use std::{collections::BTreeMap, mem, time::Duration};
 
-use watermaster_core::delivery::Commit;
-use watermaster_core::units::Time;
+use watermaster_core::{delivery::Commit, units::Time};
 
-use super::checker::Checker;
-use super::coverage::Coverage;
-use super::group::Group;
 use super::source::{Record, Source};
-use super::support::random::Random;
-use super::trace::note;
+use super::{checker::Checker, coverage::Coverage, group::Group, support::random::Random, trace::note};
 
 /// Number of output logs: two partitions of the target, then the dead-letter topic.
 pub const LOGS: usize = 3;

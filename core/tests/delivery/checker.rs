@@ -3,8 +3,7 @@
 //! Offsets stay below 128, so the state of a partition fits in a few 128-bit sets.
 
 use watermaster_core::delivery::{Commit, Round};
-use watermaster_core::offset_map;
-use watermaster_core::throttle::Throttle;
+use watermaster_core::{offset_map, throttle::Throttle};
 
 use super::broker::{Broker, DEAD_LETTER};
 use super::source::{PARTITIONS, Poison, Record, Source};

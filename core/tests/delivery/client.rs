@@ -1,19 +1,13 @@
 //! The state of librdkafka in an instance: a consumer in its group, and a producer.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
-use watermaster_core::delivery::Failure;
-use watermaster_core::units::Time;
+use watermaster_core::{delivery::Failure, units::Time};
 
 use super::broker::{Broker, LOGS};
-use super::checker::SentByOwner;
 use super::group::{Beat, Partitions};
-use super::planted::Plant;
-use super::scenario::Rates;
 use super::source::{PARTITIONS, Record};
-use super::support::random::Random;
-use super::trace::note;
+use super::{checker::SentByOwner, planted::Plant, scenario::Rates, support::random::Random, trace::note};
 
 /// The world outside the instances.
 #[derive(Debug)]

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use watermaster_core::delivery::{ClientError, OffsetsError};
 
-use super::broker::DEAD_LETTER;
 use super::link::{Link, Offsets};
-use super::network::CALL_TIMEOUT;
-use super::source::Record;
+use super::{broker::DEAD_LETTER, network::CALL_TIMEOUT, source::Record};
 
 /// The longest wait for the answer to a commit.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::client::Cluster;
-use super::trace::note;
 use super::world::{Seat, World};
+use super::{client::Cluster, trace::note};
 
 /// Maximum number of instances that run at once, replaced ones not counted.
 const MAX_INSTANCES: usize = 4;

@@ -5,12 +5,9 @@
 
 use std::time::Duration;
 
-use watermaster_core::delivery::Committed;
-use watermaster_core::units::Time;
+use watermaster_core::{delivery::Committed, units::Time};
 
-use super::source::PARTITIONS;
-use super::support::random::Random;
-use super::trace::note;
+use super::{source::PARTITIONS, support::random::Random, trace::note};
 
 /// A set of partitions.
 pub type Partitions = u8;

@@ -1,18 +1,14 @@
 //! A small engine: polls, decides and delivers rounds, like the engine of the program.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use watermaster_core::delivery::{DeliveryRules, FatalError, Form, Machine, Round, Step};
-use watermaster_core::policy::Policy;
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Throttle, Verdict};
-use watermaster_core::units::Time;
+use watermaster_core::{policy::Policy, units::Time};
 
 use super::client::{Client, Cluster};
-use super::group::Partitions;
-use super::link::Offsets;
-use super::planted::Planted;
 use super::source::{PARTITIONS, Poison, Record};
+use super::{group::Partitions, link::Offsets, planted::Planted};
 
 /// Wait between two steps.
 pub(super) const STEP_WAIT: Duration = Duration::from_millis(100);

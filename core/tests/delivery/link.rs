@@ -1,7 +1,6 @@
 //! The machine's trait for Kafka: every call may fail, take long, or be the last one before the process crashes.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use watermaster_core::delivery::{
     ClientError, Commit, Committed, ErrorClass, ErrorKind, Failure, Form, Kafka, OffsetsError, Output, SendError,

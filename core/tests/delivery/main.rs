@@ -54,8 +54,7 @@ mod support;
 mod trace;
 mod world;
 
-use std::env;
-use std::time::Instant;
+use std::{env, time::Instant};
 
 use coverage::Coverage;
 

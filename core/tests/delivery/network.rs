@@ -5,10 +5,8 @@ use std::time::Duration;
 use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, TransactionError};
 
 use super::broker::{DEAD_LETTER, Late, Refusal, Sequence};
-use super::client::Producer;
-use super::link::Link;
 use super::source::{Poison, Record};
-use super::trace::note;
+use super::{client::Producer, link::Link, trace::note};
 
 /// Timeout of one call that can be continued by calling again.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_millis(500);

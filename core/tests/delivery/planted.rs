@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use watermaster_core::delivery::{
     ClientError, Commit, Committed, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
-use watermaster_core::offset_map;
-use watermaster_core::offset_runs::OffsetRuns;
-use watermaster_core::tracker::Tracker;
+use watermaster_core::{offset_map, offset_runs::OffsetRuns, tracker::Tracker};
 
 use super::client::{Client, Cluster};
 use super::link::{Link, Offsets};

@@ -7,8 +7,7 @@ use watermaster_core::units::Time;
 
 use super::client::{Client, Cluster};
 use super::instance::{Instance, STEP_WAIT, Turn};
-use super::planted::Planted;
-use super::trace::note;
+use super::{planted::Planted, trace::note};
 
 /// Duration after which a round polls the group.
 const GROUP_POLL_AFTER: Duration = Duration::from_secs(20);

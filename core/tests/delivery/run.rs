@@ -4,10 +4,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use super::coverage::Coverage;
-use super::planted::Plant;
-use super::trace;
-use super::world::World;
+use super::{coverage::Coverage, planted::Plant, trace, world::World};
 
 /// A description of the broken invariant.
 #[derive(Debug)]

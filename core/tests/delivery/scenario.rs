@@ -7,10 +7,9 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Policy, Window};
 use watermaster_core::units::{Ratio, Time};
 
-use super::instance::Job;
 use super::sim::{self, START};
 use super::source::{PARTITIONS, Poison, Record, Source};
-use super::support::random::Random;
+use super::{instance::Job, support::random::Random};
 
 /// Failure rates of calls, in ten thousandths, and the configuration of librdkafka.
 #[derive(Debug, Clone, Copy)]

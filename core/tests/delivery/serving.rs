@@ -4,12 +4,7 @@ use watermaster_core::delivery::{FatalError, Kafka};
 use watermaster_core::offset_map::{self, OffsetMap};
 
 use super::client::{Cluster, Op};
-use super::group::Partitions;
-use super::instance::Instance;
-use super::planted::Plant;
-use super::planted::Planted;
-use super::source::PARTITIONS;
-use super::trace::note;
+use super::{group::Partitions, instance::Instance, planted::Plant, planted::Planted, source::PARTITIONS, trace::note};
 
 impl Instance {
     /// Handles assignments and revocations; records that arrive while a round is late are deferred.

@@ -1,7 +1,6 @@
 //! The source partitions.
 
-use watermaster_core::delivery::Form;
-use watermaster_core::units::Time;
+use watermaster_core::{delivery::Form, units::Time};
 
 /// Maximum number of source partitions.
 pub const PARTITIONS: usize = 6;

@@ -5,20 +5,15 @@
 
 use std::time::Duration;
 
-use watermaster_core::delivery::FatalError;
-use watermaster_core::units::Time;
+use watermaster_core::{delivery::FatalError, units::Time};
 
-use super::broker::Broker;
-use super::checker;
 use super::client::{Client, Cluster};
-use super::coverage::Coverage;
-use super::group::Group;
 use super::instance::{Instance, Job, Turn};
-use super::planted::Plant;
-use super::scenario::Scenario;
-use super::sim::START;
-use super::support::random::Random;
 use super::trace::{self, note};
+use super::{
+    broker::Broker, checker, coverage::Coverage, group::Group, planted::Plant, scenario::Scenario, sim::START,
+    support::random::Random,
+};
 
 /// Maximum time from the last fault until all records are delivered.
 const REST_TIMEOUT: Duration = Duration::from_secs(1_200);

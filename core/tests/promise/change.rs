@@ -1,14 +1,11 @@
 //! Policies that change while records flow: no record is lost, decided twice or overtaken, and no window holds more
 //! than the largest capacity in force in it.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::offset_map::MapBudget;
-use watermaster_core::policy::Policy;
-use watermaster_core::units::Time;
+use watermaster_core::{offset_map::MapBudget, policy::Policy, units::Time};
 
 use crate::case::{Class, name, own_limits, policies};
 use crate::check;

@@ -3,13 +3,11 @@
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, prop_oneof};
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
-use watermaster_core::policy::Policy;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
-use watermaster_core::units::Time;
+use watermaster_core::{policy::Policy, units::Time};
 
 use crate::case::{Class, name, policies};
-use crate::check;
-use crate::sim::START;
+use crate::{check, sim::START};
 
 /// A call, with its time in thousandths of a cycle after (or before) the last one.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,6 @@
 //! The order of clients: a recalled lender, backlogged clients by weight, more equal clients than capacity.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
@@ -9,9 +8,8 @@ use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::units::Ratio;
 
 use crate::case::{Class, name, policies};
-use crate::pace::only_capacity;
 use crate::world::{Fate, Origin, World};
-use crate::{check, check_class};
+use crate::{check, check_class, pace::only_capacity};
 
 #[derive(Debug)]
 struct Recall {

@@ -1,17 +1,14 @@
 //! A client's own limit compared with the crate governor.
 
-use governor::clock::FakeRelativeClock;
-use governor::{Quota, RateLimiter};
+use governor::{Quota, RateLimiter, clock::FakeRelativeClock};
 use proptest::prelude::Strategy;
 use watermaster_core::policy::{Limit, Mode, Policy};
 use watermaster_core::reason::Reason;
 use watermaster_core::units::{Ratio, Time};
 
 use crate::case::{Class, Step, own_limits, policies, scripts};
-use crate::check;
-use crate::pace::only_capacity;
-use crate::sim::START;
 use crate::world::{Origin, World};
+use crate::{check, pace::only_capacity, sim::START};
 
 /// Governor's limiter, asked in the order of decisions.
 struct Twin {

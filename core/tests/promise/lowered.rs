@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
-use watermaster_core::units::Time;
-use watermaster_core::window::slice_width;
+use watermaster_core::{offset_map::MapBudget, units::Time, window::slice_width};
 
 use crate::case::{Class, name, policies};
 use crate::check;

@@ -1,14 +1,12 @@
 //! Shape mode: new ids never delay a configured client that stays within its share.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
-use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::units::{Ratio, Time, Weight};
-use watermaster_core::window::slice_width;
+use watermaster_core::{offset_map::MapBudget, window::slice_width};
 
 use crate::case::{Class, name, policies};
 use crate::check;

@@ -1,19 +1,16 @@
 //! Reject mode: a client within its default share is never rejected because others borrow or use too much.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
-use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Lending, Mode, Policy};
-use watermaster_core::reason::Reason;
 use watermaster_core::units::{Ratio, Time};
+use watermaster_core::{offset_map::MapBudget, reason::Reason};
 
 use crate::case::{Class, name, policies};
-use crate::check;
 use crate::sim::{self, Fate, Sim};
-use crate::support::random::Random;
+use crate::{check, support::random::Random};
 
 /// A step of the script.
 #[derive(Debug, Clone, Copy)]

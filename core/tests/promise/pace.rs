@@ -1,7 +1,6 @@
 //! Shape mode: while there is a backlog, nearly all of the capacity is used.
 
-use proptest::collection::vec;
-use proptest::prelude::Strategy;
+use proptest::{collection::vec, prelude::Strategy};
 use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Mode, Overflow, Policy};
 

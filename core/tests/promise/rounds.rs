@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof};
-use watermaster_core::offset_map;
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::{Mode, Overflow, Policy};
-use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
-use watermaster_core::units::Time;
+use watermaster_core::{offset_map, slot::Slot, units::Time};
 
 use crate::case::{Class, name, policies};
-use crate::check;
-use crate::sim::START;
+use crate::{check, sim::START};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -8,8 +8,7 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{Limit, Policy};
 
 use crate::case::{Class, Step, own_limits, policies, scripts};
-use crate::world::World;
-use crate::{check, check_class};
+use crate::{check, check_class, world::World};
 
 #[derive(Debug, Clone)]
 struct Case {

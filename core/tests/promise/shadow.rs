@@ -7,8 +7,7 @@ use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
 use crate::case::{Class, Step, name, own_limits, policies, scripts};
-use crate::check;
-use crate::sim::START;
+use crate::{check, sim::START};
 
 fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
     (policies(class), proptest::option::of(own_limits()), 0_u8..6).prop_flat_map(|(mut policy, limit, rare)| {

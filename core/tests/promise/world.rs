@@ -5,11 +5,8 @@ use std::time::Duration;
 
 use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{CatchUp, Mode, Overflow, Policy, Window};
-use watermaster_core::reason::Reason;
-use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, PartitionView, Rejection, Sender, Throttle, Verdict};
-use watermaster_core::units::Time;
-use watermaster_core::window::slice_width;
+use watermaster_core::{reason::Reason, slot::Slot, units::Time, window::slice_width};
 
 use crate::case::{Step, name};
 use crate::sim::START;

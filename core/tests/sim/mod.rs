@@ -1,15 +1,13 @@
 //! Drives a throttle through simulated time and records the fate of every record.
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
-use watermaster_core::reason::Reason;
-use watermaster_core::slot::Slot;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::{Time, Weight};
+use watermaster_core::{reason::Reason, slot::Slot};
 
 /// A policy without tight bounds; each test changes the fields that it is about.
 pub fn policy(capacity: u64, cycle: Duration) -> Policy {

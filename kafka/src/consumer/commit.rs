@@ -1,8 +1,7 @@
 //! Commits of offsets and maps: requests, answers, errors.
 
-use std::cell::Cell;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{cell::Cell, sync::Arc};
 
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::error::RDKafkaErrorCode as Code;

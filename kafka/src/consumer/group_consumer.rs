@@ -2,28 +2,21 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::{sync::Arc, sync::mpsc, thread, time::Duration};
 
-use rdkafka::ClientConfig;
-use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::message::BorrowedMessage;
+use rdkafka::{ClientConfig, Message, message::BorrowedMessage};
 use watermaster_settings::{self as settings, OnForeignOffset};
 
 use super::commit::{CommitError, CommitFailure, CommitRequests, Offsets, PartitionCommit};
 use super::config::{config, group_id};
 use crate::assign::{self, Committed, StartRules};
-use crate::client::KafkaError;
 use crate::end_probe::{EndProbe, Holes};
-use crate::event::Event;
 use crate::failpoint::{Fault, planted};
 use crate::ffi::{self, GroupMetadata};
-use crate::membership::Membership;
 use crate::record::{Record, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
+use crate::{client::KafkaError, event::Event, membership::Membership};
 
 /// The one consumer of a service. Its group is `<group_id>.<service>`.
 pub struct Consumer {

@@ -1,17 +1,14 @@
 //! Plants the consumer's mistakes for `scripts/chaos --teeth`: the oracle has to find each of them.
 
-use std::ops::Deref;
-use std::time::Duration;
+use std::{ops::Deref, time::Duration};
 
 use rdkafka::consumer::Consumer as _;
 use watermaster_settings as settings;
 
 use super::commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
-use super::config::config;
-use super::group_consumer::Consumer;
-use crate::client::KafkaError;
+use super::{config::config, group_consumer::Consumer};
 use crate::failpoint::{Fault, planted};
-use crate::ffi::GroupMetadata;
+use crate::{client::KafkaError, ffi::GroupMetadata};
 
 /// A [`Consumer`] that makes the planted mistake, if it is one of the consumer's.
 pub struct PlantedConsumer(Consumer);

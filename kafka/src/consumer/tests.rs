@@ -5,15 +5,11 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
 use rdkafka::consumer::Consumer as _;
-use watermaster_settings::config::Config;
-use watermaster_settings::{OnDataLoss, Settings};
+use watermaster_settings::{OnDataLoss, Settings, config::Config};
 
 use super::commit::{MAX_REQUEST_BYTES, requests};
 use super::*;
-use crate::embedded::Embedded;
-use crate::ffi;
-use crate::record::SourceIndex;
-use crate::topics::Topics;
+use crate::{embedded::Embedded, ffi, record::SourceIndex, topics::Topics};
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {

@@ -10,8 +10,7 @@ use super::{Membership, RESOLVE_TIMEOUT};
 use crate::assign::{self, Refusal};
 use crate::consumer_error::{ConsumerErrorKind, FatalConsumerError, Outage};
 use crate::event::{Assignment, Event, ForeignOffset};
-use crate::ffi;
-use crate::topics::SourcePartition;
+use crate::{ffi, topics::SourcePartition};
 
 /// A reason not to start partitions.
 enum Unresolved {

@@ -2,8 +2,7 @@
 //! it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::{sync::atomic::Ordering, time::Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::KafkaError as ClientError;
@@ -11,10 +10,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::OnDataLoss;
 
 use super::{Membership, RESOLVE_TIMEOUT};
-use crate::assign;
-use crate::event::Event;
-use crate::ffi;
-use crate::topics::SourcePartition;
+use crate::{assign, event::Event, ffi, topics::SourcePartition};
 
 impl Membership {
     /// Notes that no record of a partition is left to read before this offset.

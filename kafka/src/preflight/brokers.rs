@@ -1,7 +1,6 @@
 //! Compares the brokers' configuration with what delivery and group protocol need.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_settings::{Delivery, GroupProtocol, Kafka};
 

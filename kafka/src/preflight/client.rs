@@ -1,26 +1,19 @@
 //! Asks brokers about themselves and their topics.
 
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
+use std::{collections::BTreeMap, future::Future, pin::pin};
 
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ConfigResourceResult};
 use rdkafka::admin::{OwnedResourceSpecifier, ResourceSpecifier};
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::{ClientConfig, client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_settings::{Delivery, GroupProtocol, Kafka};
 
-use super::TRANSACTION_LOG;
-use super::brokers::BrokerFacts;
-use super::problem::Problem;
-use super::topics::TopicFacts;
+use super::{TRANSACTION_LOG, brokers::BrokerFacts, problem::Problem, topics::TopicFacts};
 use crate::client::{self, LoggingContext};
 
 /// The time that brokers have to know a topic: one of them may have just started, or the topic may be new.

@@ -1,7 +1,6 @@
 //! Compares the topics of a service: target and dead-letter topic must accept all records of the sources.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use rdkafka::admin::ConfigResource;
 use watermaster_settings::Service;

@@ -6,8 +6,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
-use super::Report;
-use super::problem::Problem;
+use super::{Report, problem::Problem};
 use crate::client::{self, LoggingContext};
 use crate::{ffi, producer};
 

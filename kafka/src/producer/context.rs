@@ -3,10 +3,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdkafka::client::ClientContext;
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
+use rdkafka::{client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_core::delivery::{ClientError, Failure, SendError};
 
 use crate::client;

@@ -2,8 +2,7 @@
 
 use std::io::Write as _;
 
-use watermaster_core::delivery::Form;
-use watermaster_core::reason::Reason;
+use watermaster_core::{delivery::Form, reason::Reason};
 
 use crate::ffi::HeaderList;
 use crate::record::{Headers, NO_TIMESTAMP, Output};

@@ -4,10 +4,8 @@
 //! that are not stored yet, and without a connection librdkafka waits for one without a timeout. The thread keeps the
 //! client alive for that long.
 
-use std::cell::RefCell;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
-use std::time::Duration;
+use std::{cell::RefCell, thread, time::Duration};
 
 use watermaster_core::delivery::{ErrorClass, TransactionError};
 

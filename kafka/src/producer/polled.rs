@@ -1,16 +1,13 @@
 //! A client with a thread that serves its reports and events.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::{sync::Arc, thread, time::Duration};
 
 use rdkafka::client::Client;
 use rdkafka::producer::{BaseProducer, Producer as _, PurgeConfig};
 
 use super::context::DeliveryContext;
-use crate::client::KafkaError;
-use crate::ffi;
+use crate::{client::KafkaError, ffi};
 
 /// The longest wait for an event. It is a little more than whole milliseconds, so that no remainder of a millisecond is
 /// left afterwards: librdkafka's timeouts are whole milliseconds.

@@ -1,25 +1,18 @@
 //! The producer: sends outputs, and begins and ends transactions.
 
-use std::cell::Cell;
-use std::ffi::CString;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{cell::Cell, ffi::CString, sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use rdkafka::client::Client;
-use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::{client::Client, error::RDKafkaErrorCode as Code};
 use watermaster_core::delivery::{ClientError, Failure, Form, SendError, TransactionError};
 use watermaster_settings as settings;
 
 use super::config::{self, Limits};
 use super::context::{DeliveryContext, send_error};
 use super::dead_letter::{self, DeadLetter};
-use super::offsets_call::OffsetsCall;
-use super::polled::PolledProducer;
-use crate::client::KafkaError;
-use crate::consumer::Offsets;
+use super::{offsets_call::OffsetsCall, polled::PolledProducer};
 use crate::ffi::{self, TopicHandle};
 use crate::record::{NO_TIMESTAMP, Output};
+use crate::{client::KafkaError, consumer::Offsets};
 
 /// The destination of an output.
 #[derive(Debug, Clone, Copy)]

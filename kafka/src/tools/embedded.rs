@@ -5,11 +5,9 @@
 
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
-use rdkafka::error::KafkaError as ClientError;
-use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+use rdkafka::{ClientConfig, error::KafkaError as ClientError, mocking::MockCluster};
 
 use crate::client::{KafkaError, LoggingContext};
 use crate::ffi;

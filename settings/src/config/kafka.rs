@@ -1,8 +1,7 @@
 //! The sections `kafka` and `admin`.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde_json::json;
 
@@ -10,8 +9,7 @@ use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::{PropertyRefused, PropertyRules, values};
 use crate::model::{Admin, GroupProtocol, Kafka};
 use crate::reader::{Section, ValueError};
-use crate::token::TokenFile;
-use crate::{properties, read_struct};
+use crate::{properties, read_struct, token::TokenFile};
 
 /// Reads `[kafka]`.
 pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {

@@ -1,7 +1,6 @@
 //! Rules between keys of different sections.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use humantime::format_duration;
 

@@ -7,8 +7,7 @@ use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 
 use super::values;
 use crate::model::{ClientFrom, Service, Source};
-use crate::read_struct;
-use crate::reader::Section;
+use crate::{read_struct, reader::Section};
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);

@@ -4,10 +4,8 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
 use watermaster_core::units::{Ratio, Weight};
 
-use crate::client_id::MAX_CLIENT_BYTES;
-use crate::model::ClientFrom;
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
-use crate::token::TokenError;
+use crate::{client_id::MAX_CLIENT_BYTES, model::ClientFrom, token::TokenError};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;

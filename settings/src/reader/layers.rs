@@ -1,8 +1,7 @@
 //! The layers of a file, merged by figment: the file, and the environment over it, each value with its origin.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::{collections::BTreeMap, ffi::OsString};
 
 use figment::providers::{Format, Toml};
 use figment::value::{Dict, Map, Tag, Value};

@@ -1,13 +1,10 @@
 //! The line of each key in the file, and its value as it was written: figment knows neither.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
-use std::path::Path;
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml_edit::{ImDocument, Item, TableLike, TomlError, Value};
 
-use super::error::ConfigError;
-use super::key_path::KeyPath;
+use super::{error::ConfigError, key_path::KeyPath};
 
 /// The place of a key.
 #[derive(Debug)]

@@ -5,13 +5,9 @@ use std::fmt::Display;
 use figment::value::Value;
 use serde_json::json;
 
-use super::error::Origin;
 use super::form::{Form, as_json, describe, fits, scalar_text};
-use super::key_path::KeyPath;
 use super::schema::{Fallback, Key, Kind};
-use super::section::Section;
-use super::values::FromText;
-use super::{Entry, HIDDEN};
+use super::{Entry, HIDDEN, error::Origin, key_path::KeyPath, section::Section, values::FromText};
 
 /// Builds a struct from keys: reads each field that is listed behind a section as the key of its name, then evaluates
 /// the other fields. Every field is read before a wrong one makes the struct `None`, so that each error is noted.

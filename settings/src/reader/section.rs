@@ -4,11 +4,9 @@ use std::fmt::Display;
 
 use figment::value::{Dict, Value};
 
-use super::Reader;
 use super::error::{ConfigError, Origin};
-use super::form::describe;
-use super::key_path::KeyPath;
 use super::schema::{Fallback, SectionSchema, Shape};
+use super::{Reader, form::describe, key_path::KeyPath};
 
 /// One section of a file, written or not.
 #[derive(Clone)]

@@ -2,9 +2,7 @@
 //!
 //! A decimal never passes through a float, so a weight of `2.3` is 2 300 thousandths on every machine.
 
-use std::num::NonZeroU32;
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::{num::NonZeroU32, ops::RangeInclusive, time::Duration};
 
 use super::schema::Kind;
 

@@ -1,8 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use watermaster_core::reason::Reason;
-use watermaster_core::scheduler::Forgotten;
+use watermaster_core::{reason::Reason, scheduler::Forgotten};
 
 use super::*;
 use crate::snapshot::{Counts, Page, SnapshotBuilder};

@@ -1,12 +1,10 @@
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
-use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::{Counts, PAGE};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
-use watermaster_core::units::Time;
+use watermaster_core::{offset_map::OffsetMap, units::Time};
 
 use super::*;
 

@@ -8,10 +8,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use yaml_serde::Value as Yaml;
 
-use crate::support::own_broker::free_port;
-use crate::support::process::Process;
 use crate::support::repository::{read, root};
-use crate::support::wait::wait_until;
+use crate::{support::own_broker::free_port, support::process::Process, support::wait::wait_until};
 
 /// The interval between two scrapes, and between two evaluations of the rules.
 pub const SCRAPE: Duration = Duration::from_secs(1);

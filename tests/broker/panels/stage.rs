@@ -1,18 +1,14 @@
 //! The system under observation: four services, which run the same campaign in different modes, and two instances.
 
-use std::fs::File;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::{fs::File, path::PathBuf, time::Duration};
 
 use tempfile::TempDir;
 
 use crate::support::broker::{Broker, Topic, Topics, unique};
 use crate::support::config::{Config, Service};
-use crate::support::own_broker::free_port;
-use crate::support::process::Process;
 use crate::support::repository::{read, root};
-use crate::support::watermaster::Watermaster;
+use crate::{support::own_broker::free_port, support::process::Process, support::watermaster::Watermaster};
 
 /// The service in mode `shape` that rejects records beyond the bounds of delay and backlog.
 pub const CAMPAIGN: &str = "campaign";

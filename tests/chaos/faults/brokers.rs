@@ -1,16 +1,13 @@
 //! Faults of brokers: kills, freezes and restarts, of one node or of all at once.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::between;
-use crate::cluster::NODES;
 use crate::outcome::{Effect, Outcome};
-use crate::plan::now_ms;
-use crate::support::generator::Random;
-use crate::support::wait::let_the_fault_last;
-use crate::wire::Coordinator;
-use crate::world::World;
+use crate::{
+    cluster::NODES, plan::now_ms, support::generator::Random, support::wait::let_the_fault_last, wire::Coordinator,
+    world::World,
+};
 
 /// Time for the cluster to become whole after a fault.
 const WHOLE_TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,16 +1,12 @@
 //! Offsets that another program commits while the group has no members.
 
-use std::error::Error;
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::KafkaError;
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList, error::KafkaError};
 
 use crate::outcome::{Effect, Outcome};
-use crate::plan::now_ms;
-use crate::support::generator::Random;
-use crate::world::World;
+use crate::{plan::now_ms, support::generator::Random, world::World};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 

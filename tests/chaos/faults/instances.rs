@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use super::between;
-use crate::instances::Metrics;
 use crate::outcome::{Effect, Outcome};
 use crate::plan::{Mode, now_ms};
-use crate::support::generator::Random;
-use crate::support::wait::let_the_fault_last;
-use crate::world::World;
+use crate::{instances::Metrics, support::generator::Random, support::wait::let_the_fault_last, world::World};
 
 /// Time for an instance to become ready again.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,7 +1,6 @@
 //! Faults of other Kafka clients: they affect the topics and the transactional ids of the service.
 
-use std::sync::Mutex;
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use rdkafka::admin::{AdminClient, NewPartitions};
 use rdkafka::client::DefaultClientContext;
@@ -9,9 +8,8 @@ use rdkafka::producer::{BaseProducer, Producer};
 
 use super::instances::Claim;
 use crate::outcome::{Effect, Outcome};
-use crate::plan::now_ms;
-use crate::support::generator::Random;
 use crate::world::{World, admin_options, block_on};
+use crate::{plan::now_ms, support::generator::Random};
 
 /// Largest number of partitions that a source topic gets in a run.
 const MAX_PARTITIONS: i32 = 8;

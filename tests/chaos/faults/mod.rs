@@ -7,9 +7,7 @@ mod kafka;
 mod network;
 mod replay;
 
-use crate::outcome::Outcome;
-use crate::support::generator::Random;
-use crate::world::World;
+use crate::{outcome::Outcome, support::generator::Random, world::World};
 
 /// A sequence of faults. Faults of different lanes may overlap; those of one lane follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,13 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::between;
-use crate::cluster::NODES;
 use crate::outcome::{Effect, Outcome};
-use crate::plan::now_ms;
 use crate::proxy::{Counts, Proxy, Rules};
-use crate::support::generator::Random;
-use crate::support::wait::let_the_fault_last;
-use crate::world::World;
+use crate::{
+    cluster::NODES, plan::now_ms, support::generator::Random, support::wait::let_the_fault_last, world::World,
+};
 
 /// A proxy with at least this many connections is in use.
 const MIN_CONNECTIONS: usize = 6;

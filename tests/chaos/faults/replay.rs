@@ -2,8 +2,7 @@
 //! offset maps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::{Offset, TopicPartitionList};
@@ -12,11 +11,9 @@ use crate::instances::{Fleet, Metrics};
 use crate::outcome::{Effect, Outcome};
 use crate::plan::{Plan, Source, now_ms};
 use crate::support::broker::{Broker, unique};
-use crate::support::generator::Random;
 use crate::support::producer::{Outgoing, Producer};
-use crate::support::reader::read_all;
-use crate::support::record::Identity;
 use crate::world::{World, create_topics};
+use crate::{support::generator::Random, support::reader::read_all, support::record::Identity};
 
 const RECORDS: u64 = 6_000;
 const PARTITIONS: i32 = 4;

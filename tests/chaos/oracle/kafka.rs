@@ -5,9 +5,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
-use rdkafka::message::Message;
-use rdkafka::{Offset, TopicPartitionList};
+use rdkafka::{Offset, TopicPartitionList, error::KafkaError, message::Message};
 
 use super::judge::Verdict;
 use super::pass::{Pass, TopicRole};

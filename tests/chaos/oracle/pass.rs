@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use serde_json::{Value, json};
 
-use crate::flow::SourcePartition;
 use crate::origin::{Fate, HEADER, Origin, content, value_is_whole};
 use crate::plan::{Plan, now_ms};
-use crate::support::judge::THROTTLE_HEADERS;
-use crate::support::murmur::java_partition;
-use crate::support::record::Header;
+use crate::{
+    flow::SourcePartition, support::judge::THROTTLE_HEADERS, support::murmur::java_partition, support::record::Header,
+};
 
 /// The role of a topic: a source with its number, the target, or the dead-letter topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

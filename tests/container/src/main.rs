@@ -4,8 +4,7 @@
 use std::io::Read;
 
 use testcontainers_modules::kafka::apache::{KAFKA_PORT, Kafka};
-use testcontainers_modules::testcontainers::ImageExt;
-use testcontainers_modules::testcontainers::runners::AsyncRunner;
+use testcontainers_modules::{testcontainers::ImageExt, testcontainers::runners::AsyncRunner};
 
 /// Kafka's version, equal to that of the jars (`scripts/kafka-jars`).
 const VERSION: &str = "4.1.0";

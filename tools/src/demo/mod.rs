@@ -9,28 +9,19 @@
 mod summary;
 mod view;
 
-use std::error::Error;
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+use std::{error::Error, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
 
 use clap::{Args, ValueEnum};
 use watermaster_core::policy::Mode;
-use watermaster_kafka::KafkaError;
-use watermaster_kafka::embedded::Embedded;
-use watermaster_settings::config::Config;
-use watermaster_settings::{Kafka, Service};
+use watermaster_kafka::{KafkaError, embedded::Embedded};
+use watermaster_settings::{Kafka, Service, config::Config};
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
-use crate::load::account::Event;
-use crate::load::plan::Plan;
-use crate::load::scenario::Scenario;
 use crate::load::session::{Session, SessionError};
-use crate::load::with_source;
 use crate::signals::{self, Interrupts, SignalError};
-use crate::top::App;
 use crate::top::fetch::{Instance, ServiceStatus};
+use crate::{load::account::Event, load::plan::Plan, load::scenario::Scenario, load::with_source, top::App};
 use summary::Summary;
 use view::View;
 

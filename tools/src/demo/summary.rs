@@ -1,17 +1,13 @@
 //! The accounts of the demo, and the claims that were checked, for people and for scripts.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use serde::Serialize;
-use watermaster_core::policy::Mode;
-use watermaster_core::reason::Reason;
+use watermaster_core::{policy::Mode, reason::Reason};
 
-use crate::format::seconds;
 use crate::load::account::{Account, Counts};
-use crate::load::report::window::busiest;
 use crate::top::fetch::{ClientStatus, ServiceStatus};
+use crate::{format::seconds, load::report::window::busiest};
 
 /// The only client that sends far more than its share.
 const CAMPAIGN: &str = "credit-card";

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::cli::Output;
-use crate::top::fetch::ServiceStatus;
-use crate::top::plain;
+use crate::{cli::Output, top::fetch::ServiceStatus, top::plain};
 
 /// A part of the demo.
 struct Scene {

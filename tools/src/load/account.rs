@@ -1,14 +1,12 @@
 //! The account of every record that was sent. Events go in, counts come out; the module uses no clock and no Kafka.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 use watermaster_kafka::load::RecordPosition;
 
-use super::plan::Plan;
-use super::schedule::Shape;
 use super::series::{Delays, Outcomes, Series};
+use super::{plan::Plan, schedule::Shape};
 
 /// The unnoticed lag of the clock that stamps admitted records behind this machine's: append times are cut to
 /// milliseconds.

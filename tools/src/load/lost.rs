@@ -2,14 +2,11 @@
 //!
 //! The throttler commits which source records it has completed. A completed record that is in neither topic is lost.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
-use watermaster_core::offset_map;
-use watermaster_core::tracker::Tracker;
-use watermaster_kafka::KafkaError;
+use watermaster_core::{offset_map, tracker::Tracker};
 use watermaster_kafka::load::{RecordPosition, committed};
-use watermaster_kafka::record::SourceIndex;
+use watermaster_kafka::{KafkaError, record::SourceIndex};
 use watermaster_settings::{Kafka, Service};
 
 use super::account::Account;
@@ -72,9 +69,8 @@ mod tests {
     use watermaster_core::offset_map::MapBudget;
 
     use super::super::account::{Attempt, Event, Sent};
-    use super::super::plan::tests::plan;
-    use super::super::schedule::Shape;
     use super::*;
+    use super::{super::plan::tests::plan, super::schedule::Shape};
 
     /// Builds an account with waiting records at these offsets of partition 3.
     fn waiting_at(offsets: &[i64]) -> Account {

@@ -24,15 +24,13 @@ pub(crate) mod session;
 mod stamp;
 mod watch;
 
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
+use std::{io, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
 use watermaster_kafka::load::OpenError;
-use watermaster_settings::config::ConfigErrors;
-use watermaster_settings::{Kafka, Service};
+use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
 use crate::signals::{self, Interrupts, SignalError};

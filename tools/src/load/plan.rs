@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::profile::Profile;
 use super::scenario::{Arrivals, ClientLoad, RetryPolicy, Scenario};
-use super::schedule::Shape;
+use super::{profile::Profile, schedule::Shape};
 use watermaster_settings::config::{ConfigError, ConfigErrors, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 

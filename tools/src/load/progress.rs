@@ -1,7 +1,6 @@
 //! Progress on stderr: a line each second on a terminal, otherwise one every ten seconds.
 
-use std::io::IsTerminal;
-use std::time::Duration;
+use std::{io::IsTerminal, time::Duration};
 
 use super::account::Account;
 use crate::format::seconds;

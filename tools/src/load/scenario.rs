@@ -5,14 +5,12 @@
 mod phase;
 mod schema;
 
-use std::path::Path;
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use strum::{Display, EnumString, VariantNames};
-use watermaster_settings::client_id::MAX_CLIENT_BYTES;
 use watermaster_settings::config::{self, ConfigErrors, Origin};
-use watermaster_settings::read_struct;
 use watermaster_settings::reader::{Choice, FromText, Kind, Reader, Section, ValueError};
+use watermaster_settings::{client_id::MAX_CLIENT_BYTES, read_struct};
 
 pub use phase::Phase;
 

@@ -1,12 +1,9 @@
 //! All first attempts in order of time. Scenario, service and seed fix them, independent of the throttler (open loop).
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::time::Duration;
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use super::plan::{Client, Plan};
-use super::random::Random;
-use super::scenario::Arrivals;
+use super::{random::Random, scenario::Arrivals};
 
 /// A record to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

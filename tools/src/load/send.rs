@@ -1,9 +1,8 @@
 //! Sends each record at its time, independent of the records before it.
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
+use std::{collections::BTreeMap, fmt::Display};
 
 use watermaster_kafka::KafkaError;
 use watermaster_kafka::load::{Delivery, LoadProducer, LoadRecord};
@@ -168,12 +167,10 @@ fn first_attempt(Arrival { at, client, shape }: Arrival) -> Attempt {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::sync::mpsc;
+    use std::{cell::RefCell, sync::mpsc};
 
-    use super::super::plan::tests::plan;
-    use super::super::schedule::Shape;
     use super::*;
+    use super::{super::plan::tests::plan, super::schedule::Shape};
 
     /// An output that is full every other time, refuses one record, and ends the run with the last one.
     #[derive(Default)]

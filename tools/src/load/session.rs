@@ -1,17 +1,15 @@
 //! A run in progress: one thread sends, one reads back, and the owner of the session keeps the account.
 
-use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{io, thread::JoinHandle};
 
 use watermaster_kafka::load::{Delivery, LoadProducer, OpenError, Watcher, find_topics};
 use watermaster_settings::{Kafka, Service};
 
 use super::account::{Account, Attempt, Event};
-use super::plan::Plan;
 use super::send::{Player, Start};
-use super::watch::Watch;
+use super::{plan::Plan, watch::Watch};
 
 /// The time that the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,10 +1,7 @@
 //! Reads the target and the dead-letter topic, and reports every record to the account.
 
-use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
+use std::{io, sync::Arc, sync::mpsc::Sender, thread::JoinHandle};
 
 use watermaster_kafka::load::{Arrived, Watcher};
 use watermaster_settings::client_id::HeaderLookup;

@@ -5,8 +5,7 @@ use std::time::Instant;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::fetch::{Answer, ServiceStatus};
-use super::rates;
-use super::table::Sort;
+use super::{rates, table::Sort};
 
 /// Rows that a page key scrolls.
 const PAGE: usize = 10;
@@ -117,9 +116,8 @@ impl App {
 pub mod tests {
     use std::time::Duration;
 
-    use super::super::fetch::FetchError;
-    use super::super::fetch::tests::service;
     use super::*;
+    use super::{super::fetch::FetchError, super::fetch::tests::service};
 
     /// Builds a screen with these services, a second after the first answer.
     pub fn app(names: &[&str], colour: bool) -> App {

@@ -15,10 +15,9 @@ mod table;
 mod view;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{path::PathBuf, thread};
 
 use clap::Args;
 use ratatui::DefaultTerminal;

@@ -1,7 +1,6 @@
 //! Rates: how fast counts grew between two answers.
 
-use std::collections::HashMap;
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use serde::Serialize;
 

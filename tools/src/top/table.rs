@@ -146,9 +146,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::fetch::tests::service;
-    use super::super::rates;
     use super::*;
+    use super::{super::fetch::tests::service, super::rates};
 
     /// Returns a service, a second after an answer with smaller counts.
     fn moment() -> ServiceStatus {

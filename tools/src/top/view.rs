@@ -2,10 +2,9 @@
 
 use std::time::Instant;
 
-use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::Paragraph;
+use ratatui::{Frame, widgets::Paragraph};
 
 use super::app::{App, Link};
 use super::fetch::{ClientStatus, ServiceStatus};
@@ -209,8 +208,7 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
+    use ratatui::{Terminal, backend::TestBackend};
 
     use super::super::app::tests::app;
     use super::super::fetch::{Answer, FetchError};

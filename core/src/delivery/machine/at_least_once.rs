@@ -1,10 +1,10 @@
 //! At least once: outputs are sent for good, then their offsets are committed through the consumer.
 
-use super::super::bisection::Bisection;
 use super::super::kafka::{Kafka, OffsetsError};
 use super::super::outcome::{Event, FatalError, ReplaceCause, Step};
-use super::super::round::commits_without;
-use super::{Attempt, Machine, Purpose, State, StepContext};
+use super::{
+    super::bisection::Bisection, super::round::commits_without, Attempt, Machine, Purpose, State, StepContext,
+};
 
 /// A commit that was not answered yet.
 #[derive(Debug)]

@@ -4,12 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::super::bisection::{Bisection, Missing};
-use super::super::kafka::Kafka;
 use super::super::outcome::{DeliveryError, Event, FatalError, Step};
 use super::super::round::{Refused, Round};
-use super::{Attempt, Machine, Purpose, State, StepContext, Strategy};
-use crate::throttle::Throttle;
-use crate::units::Time;
+use super::{super::kafka::Kafka, Attempt, Machine, Purpose, State, StepContext, Strategy};
+use crate::{throttle::Throttle, units::Time};
 
 impl<O> Machine<O> {
     pub(super) fn bisect<P, K: Kafka<P, Offsets = O>>(

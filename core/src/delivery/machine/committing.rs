@@ -6,10 +6,8 @@ use super::super::bisection::{Bisection, Missing};
 use super::super::kafka::{ErrorClass, Kafka, TransactionError};
 use super::super::outcome::{AttemptOutcome, DeliveryError, Event, FatalError, Phase, ReplaceCause, Step};
 use super::super::round::{Round, offsets_of};
-use super::producers::deny;
-use super::{Machine, State, StepContext, Then};
-use crate::throttle::Throttle;
-use crate::units::Time;
+use super::{Machine, State, StepContext, Then, producers::deny};
+use crate::{throttle::Throttle, units::Time};
 
 /// The longest wait for the answer to a commit or an abort; the producer is replaced then.
 const END_TIMEOUT: Duration = Duration::from_secs(15);

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::kafka::{Committed, Foreign, Kafka};
 use super::super::outcome::{Event, FatalError, Step};
-use super::super::round::Round;
-use super::{Machine, State, StepContext};
+use super::{super::round::Round, Machine, State, StepContext};
 use crate::offset_map::{self, OffsetMap};
 use crate::throttle::Throttle;
 

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::bisection::Missing;
 use super::super::kafka::{Commit, ErrorClass, Kafka, OffsetsError, TransactionError};
 use super::super::outcome::{AttemptOutcome, DeliveryError, Event, FatalError, Phase, ReplaceCause, Step};
 use super::super::round::{Round, commits_without};
-use super::{Attempt, Machine, Purpose, State, StepContext, Strategy, Then};
-use crate::throttle::Throttle;
-use crate::units::Time;
+use super::{super::bisection::Missing, Attempt, Machine, Purpose, State, StepContext, Strategy, Then};
+use crate::{throttle::Throttle, units::Time};
 
 impl<O> Machine<O> {
     /// Starting: prepares the producer and the offsets, then begins the transaction.

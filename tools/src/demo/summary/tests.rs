@@ -4,8 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::load::account::{ArrivalTime, Attempt, Event, Outcome, Sent};
-use crate::load::plan::tests::plan;
-use crate::load::schedule::Shape;
+use crate::{load::plan::tests::plan, load::schedule::Shape};
 
 /// Builds the accounts of two clients, `car-loan` and `credit-card`, with these outcomes: client, reason of a
 /// rejection. Records are delivered after one second.

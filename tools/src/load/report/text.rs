@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
 
 use super::window::{Clock, Promise};
 use super::{ClientReport, Ended, Quantiles, Report};
