@@ -1,6 +1,6 @@
 //! Reading and writing bits, most significant first, with Rice codes.
 
-use crate::offset_runs::shape::NUMBER_WIDTH_BITS;
+use crate::offset_runs::NUMBER_WIDTH_BITS;
 
 /// Bits, packed into words; the last word is padded with zeros.
 #[derive(Debug, Default)]

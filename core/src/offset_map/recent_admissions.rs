@@ -2,7 +2,7 @@
 
 use super::bits::{BitReader, BitWriter, Malformed};
 use super::{AdmissionSlice, MAX_SLICES};
-use crate::offset_runs::shape::{NUMBER_WIDTH_BITS, rice};
+use crate::offset_runs::{NUMBER_WIDTH_BITS, rice};
 
 /// Bits of the number of slices.
 const SLICES_BITS: u32 = 9;

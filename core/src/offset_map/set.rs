@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::bits::{BitReader, BitWriter, Malformed};
-use crate::offset_runs::shape::{Kind, PARAMETER_BITS, SetShape};
+use crate::offset_runs::{Kind, PARAMETER_BITS, SetShape};
 use crate::offset_runs::{MAX_SPAN, OffsetRuns};
 
 /// Writes completed runs beyond `base`, which must be of this shape.
