@@ -3,12 +3,10 @@
 //! - `round`: the outputs that were decided since the last commit
 //! - `kafka`: the trait through which a delivery talks to Kafka, and its errors
 //! - `machine`: the state machine that delivers a round, one bounded call at a time
-//! - `bisection`: finds the records that a broker refuses
 //! - `outcome`: what the machine reports: steps, events, fatal errors
 //!
 //! Payloads belong to the owner of the round; the core only carries them.
 
-mod bisection;
 mod kafka;
 mod machine;
 mod outcome;

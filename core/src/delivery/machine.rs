@@ -15,19 +15,18 @@
 
 mod at_least_once;
 mod bisecting;
-mod committing;
+mod exactly_once;
 mod producers;
 mod resync;
-mod transaction;
 
 use std::{mem, time::Duration};
 
-use super::bisection::{Bisection, Missing};
 use super::kafka::{ClientError, Failure, Kafka, SendError, TransactionError};
 use super::outcome::{DeliveryError, Event, FatalError, Phase, Step};
 use super::round::Round;
 use crate::{throttle::Throttle, units::Time};
 use at_least_once::PendingCommit;
+use bisecting::{Bisection, Missing};
 use producers::ProducerHistory;
 
 /// The number of outputs that one step hands over.
@@ -129,14 +128,14 @@ struct Attempt<O> {
 enum Purpose<O> {
     /// Exactly once: commit the outputs together with these offsets.
     Commit(O),
-    /// Exactly once: find out which outputs are refused, in a transaction that is aborted.
-    Probe(Bisection),
-    /// At least once: send the outputs for good.
-    Deliver(Bisection),
+    /// Find out which outputs are refused. Exactly once sends them in a transaction that is aborted, at least once for
+    /// good.
+    Bisect(Bisection),
 }
 
-/// The parameters of a step.
-struct StepContext<'a, P, K> {
+/// One step of a machine, and its parameters.
+struct StepContext<'a, P, K: Kafka<P>> {
+    machine: &'a mut Machine<K::Offsets>,
     round: &'a mut Round<P>,
     throttle: &'a mut Throttle,
     kafka: &'a mut K,
@@ -214,22 +213,7 @@ impl<O> Machine<O> {
     pub fn step<P, K: Kafka<P, Offsets = O>>(
         &mut self, round: &mut Round<P>, throttle: &mut Throttle, kafka: &mut K, now: Time,
     ) -> Result<Step, FatalError> {
-        let context = StepContext { round, throttle, kafka, now };
-        match mem::replace(&mut self.state, State::Starting) {
-            State::Starting if self.rules.strategy == Strategy::AtLeastOnce => Ok(self.send_all(context)),
-            State::Starting => self.start_transaction(context),
-            State::Filling { attempt, next, emptied } => self.fill(context, attempt, next, emptied),
-            State::Offsets(attempt) => self.send_offsets(context, attempt),
-            State::Landing(attempt) if matches!(attempt.purpose, Purpose::Deliver(_)) => {
-                self.await_all(context, attempt)
-            }
-            State::Landing(attempt) => self.land(context, attempt),
-            State::Committing { since, outputs } => self.commit(context, since, outputs),
-            State::CommittingOffsets(pending) => self.commit_offsets(context, pending),
-            State::Aborting { since, then } => self.abort(context, since, then),
-            State::Resyncing { warned } => self.resync(context, warned),
-            State::Bisecting(bisection) => self.bisect(context, bisection),
-        }
+        StepContext { machine: self, round, throttle, kafka, now }.run()
     }
 
     /// Returns the part of the round that is under way.
@@ -248,29 +232,53 @@ impl<O> Machine<O> {
     pub fn take_events(&mut self) -> Vec<Event> {
         mem::take(&mut self.events)
     }
+}
+
+impl<P, K: Kafka<P>> StepContext<'_, P, K> {
+    fn run(&mut self) -> Result<Step, FatalError> {
+        let at_least_once = self.machine.rules.strategy == Strategy::AtLeastOnce;
+        match mem::replace(&mut self.machine.state, State::Starting) {
+            State::Starting if at_least_once => self.send_all(),
+            State::Starting => self.start_transaction(),
+            State::Filling { attempt, next, emptied } => self.fill(attempt, next, emptied),
+            State::Offsets(attempt) => self.send_offsets(attempt),
+            State::Landing(attempt) if at_least_once => self.await_all(attempt),
+            State::Landing(attempt) => self.land(attempt),
+            State::Committing { since, outputs } => self.commit(since, outputs),
+            State::CommittingOffsets(pending) => self.commit_offsets(pending),
+            State::Aborting { since, then } => self.abort(since, then),
+            State::Resyncing { warned } => self.resync(warned),
+            State::Bisecting(bisection) if at_least_once => self.send_group(bisection),
+            State::Bisecting(bisection) => self.probe_group(bisection),
+        }
+    }
+
+    /// Ends the step: the next one is made in this state.
+    fn go_on(&mut self, state: State<K::Offsets>) -> Result<Step, FatalError> {
+        self.machine.state = state;
+        Ok(Step::Again)
+    }
 
     /// Filling: hands the outputs over to the producer.
-    fn fill<P, K: Kafka<P, Offsets = O>>(
-        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>, mut next: usize, mut emptied: bool,
+    fn fill(
+        &mut self, mut attempt: Attempt<K::Offsets>, mut next: usize, mut emptied: bool,
     ) -> Result<Step, FatalError> {
-        let StepContext { round, kafka, now, .. } = context;
         let until = (next + CHUNK).min(attempt.tags.len());
-        if now >= attempt.deadline {
+        if self.now >= attempt.deadline {
             attempt.skip_rest(next);
             next = attempt.tags.len();
         }
         while next < until {
             let tag = attempt.tags[next];
-            let output = &mut round.outputs[tag];
-            match if output.is_wanted() { kafka.send(output, tag) } else { Ok(()) } {
+            let output = &mut self.round.outputs[tag];
+            match if output.is_wanted() { self.kafka.send(output, tag) } else { Ok(()) } {
                 Ok(()) => {}
                 Err(SendError::QueueFull) if emptied => {
                     attempt.missing.refused.push((tag, DeliveryError::LargerThanQueue));
                 }
                 Err(SendError::QueueFull) => {
-                    emptied = kafka.flush();
-                    self.state = State::Filling { attempt, next, emptied };
-                    return Ok(Step::Again);
+                    let emptied = self.kafka.flush();
+                    return self.go_on(State::Filling { attempt, next, emptied });
                 }
                 Err(SendError::Refused(error)) => attempt.missing.refused.push((tag, error.into())),
                 Err(SendError::Denied(error)) => return Err(FatalError::Denied(error.into())),
@@ -283,13 +291,12 @@ impl<O> Machine<O> {
             }
             (next, emptied) = (next + 1, false);
         }
-        self.state = if next < attempt.tags.len() {
+        self.go_on(if next < attempt.tags.len() {
             State::Filling { attempt, next, emptied }
         } else if matches!(attempt.purpose, Purpose::Commit(_)) && attempt.missing.is_empty() {
             State::Offsets(attempt)
         } else {
             State::Landing(attempt)
-        };
-        Ok(Step::Again)
+        })
     }
 }

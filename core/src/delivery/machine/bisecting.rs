@@ -1,87 +1,126 @@
-//! Bisecting: sends one group after another until each refused record stands alone. Exactly once sends them in
-//! transactions that are always aborted.
+//! Finds the records that a broker refuses. A broker refuses whole batches, so one group after another is sent, and a
+//! refused one in halves, until each culprit stands alone. Exactly once sends them in transactions that are always
+//! aborted.
 
 use std::collections::BTreeSet;
 
-use super::super::bisection::{Bisection, Missing};
 use super::super::outcome::{DeliveryError, Event, FatalError, Step};
-use super::super::round::{Refused, Round};
-use super::{super::kafka::Kafka, Attempt, Machine, Purpose, State, StepContext, Strategy};
-use crate::{throttle::Throttle, units::Time};
+use super::super::{kafka::Kafka, round::Refused};
+use super::{Attempt, Purpose, State, StepContext};
 
-impl<O> Machine<O> {
-    pub(super) fn bisect<P, K: Kafka<P, Offsets = O>>(
-        &mut self, context: StepContext<'_, P, K>, mut bisection: Bisection,
-    ) -> Result<Step, FatalError> {
-        if self.rules.strategy == Strategy::AtLeastOnce {
-            self.state = match bisection.next_group() {
-                Some(tags) => {
-                    let attempt = Attempt::new(tags, Purpose::Deliver(bisection), Time::NEVER);
-                    State::Filling { attempt, next: 0, emptied: false }
-                }
-                None => State::CommittingOffsets(None),
-            };
-            return Ok(Step::Again);
+/// The tags of a group that did not arrive.
+#[derive(Debug, Default)]
+pub(super) struct Missing {
+    pub refused: Vec<(usize, DeliveryError)>,
+    /// Neither refused nor known to have arrived.
+    pub again: Vec<usize>,
+}
+
+impl Missing {
+    pub fn is_empty(&self) -> bool {
+        self.refused.is_empty() && self.again.is_empty()
+    }
+}
+
+/// A stack of groups of tags that still have to be sent.
+#[derive(Debug)]
+pub(super) struct Bisection(Vec<Vec<usize>>);
+
+impl Bisection {
+    /// Starts with all tags in one group.
+    pub fn of(tags: Vec<usize>) -> Bisection {
+        Bisection(vec![tags])
+    }
+
+    /// Takes the next group to send; `None` when every group has arrived.
+    pub fn next_group(&mut self) -> Option<Vec<usize>> {
+        self.0.pop()
+    }
+
+    /// Sends these tags as the next group.
+    pub fn push(&mut self, tags: Vec<usize>) {
+        if !tags.is_empty() {
+            self.0.push(tags);
         }
-        if let Some(step) = self.ready(context.kafka, context.now)? {
-            self.state = State::Bisecting(bisection);
+    }
+
+    /// Schedules the missing tags of a group of `sent` tags. Returns a refused tag once it was sent alone or was the
+    /// only one of its group that was refused.
+    fn classify(&mut self, sent: usize, missing: Missing) -> Option<(usize, DeliveryError)> {
+        let Missing { mut refused, again } = missing;
+        self.push(again);
+        if refused.len() <= 1 {
+            return refused.pop();
+        }
+        let mut tags: Vec<usize> = refused.into_iter().map(|(tag, _)| tag).collect();
+        // A part of the group was refused: send that part again by itself. All of it was: halve it. The first half goes
+        // first, to keep the order.
+        if tags.len() == sent {
+            let second = tags.split_off(sent / 2);
+            self.push(second);
+        }
+        self.push(tags);
+        None
+    }
+}
+
+impl<P, K: Kafka<P>> StepContext<'_, P, K> {
+    /// Bisecting, exactly once: sends the next group in a transaction of its own, or starts with the round again.
+    pub(super) fn probe_group(&mut self, mut bisection: Bisection) -> Result<Step, FatalError> {
+        if let Some(step) = self.machine.ready(self.kafka, self.now)? {
+            self.machine.state = State::Bisecting(bisection);
             return Ok(step);
         }
         match bisection.next_group() {
-            Some(tags) => self.begin(context, tags, Purpose::Probe(bisection)),
+            Some(tags) => self.begin(tags, Purpose::Bisect(bisection)),
             None => Ok(Step::Again),
         }
     }
 
     /// Evaluates a probe that was aborted.
-    pub(super) fn judge<P, K: Kafka<P, Offsets = O>>(
-        &mut self, context: StepContext<'_, P, K>, mut attempt: Attempt<O>,
-    ) -> Result<Step, FatalError> {
-        let StepContext { round, throttle, kafka, .. } = context;
+    pub(super) fn judge(&mut self, mut attempt: Attempt<K::Offsets>) -> Result<Step, FatalError> {
         if !attempt.landed {
             // The abort reports the records that it purged, unless the producer was replaced.
-            kafka.flush();
-            attempt.take_failures(kafka.failures())?;
+            self.kafka.flush();
+            attempt.take_failures(self.kafka.failures())?;
             let refused: BTreeSet<usize> = attempt.missing.refused.iter().map(|(tag, _)| *tag).collect();
             // All other records are probed again: they may just not have been reached.
             attempt.missing.again = attempt.tags.iter().copied().filter(|tag| !refused.contains(tag)).collect();
         }
-        let Attempt { tags, purpose, mut missing, late, .. } = attempt;
-        let Purpose::Probe(mut bisection) = purpose else { unreachable!("only probes are judged") };
-        missing.sort();
-        if late {
-            // An unchanged group would take too long again.
-            bisection.divide(&mut missing.again);
-        }
-        self.conclude_group(round, throttle, tags.len(), missing, bisection)
+        self.conclude_group(attempt)
     }
 
-    /// Schedules the missing outputs of a group of `sent` outputs.
-    pub(super) fn conclude_group<P>(
-        &mut self, round: &mut Round<P>, throttle: &mut Throttle, sent: usize, missing: Missing,
-        mut bisection: Bisection,
-    ) -> Result<Step, FatalError> {
+    /// Schedules the missing outputs of a group.
+    pub(super) fn conclude_group(&mut self, attempt: Attempt<K::Offsets>) -> Result<Step, FatalError> {
+        let Attempt { tags, purpose, mut missing, late, .. } = attempt;
+        let Purpose::Bisect(mut bisection) = purpose else { unreachable!("only groups of a bisection are concluded") };
+        missing.refused.sort_by_key(|(tag, _)| *tag);
+        missing.again.sort_unstable();
+        missing.again.dedup();
         let step = if missing.again.is_empty() { Step::Again } else { Step::Backoff };
-        if let Some((tag, error)) = bisection.classify(sent, missing)
-            && self.refuse(round, throttle, tag, error)?
-        {
-            bisection.push(tag);
+        if late {
+            // An unchanged group would take too long again.
+            let second = missing.again.split_off(missing.again.len().div_ceil(2));
+            bisection.push(second);
         }
-        self.state = State::Bisecting(bisection);
+        if let Some((tag, error)) = bisection.classify(tags.len(), missing)
+            && self.refuse(tag, error)?
+        {
+            bisection.push(vec![tag]);
+        }
+        self.machine.state = State::Bisecting(bisection);
         Ok(step)
     }
 
     /// Redirects a record that its topic refuses for good. Returns whether it, or a stub of it, still has to be sent.
-    fn refuse<P>(
-        &mut self, round: &mut Round<P>, throttle: &mut Throttle, tag: usize, error: DeliveryError,
-    ) -> Result<bool, FatalError> {
-        let (partition, offset) = (round.outputs[tag].partition, round.outputs[tag].offset);
-        let refused = round.refuse(tag, throttle);
-        self.events.push(match refused {
+    fn refuse(&mut self, tag: usize, error: DeliveryError) -> Result<bool, FatalError> {
+        let (partition, offset) = (self.round.outputs[tag].partition, self.round.outputs[tag].offset);
+        let refused = self.round.refuse(tag, self.throttle);
+        self.machine.events.push(match refused {
             Refused::DeadLettered => Event::Undeliverable { partition, offset, error },
             Refused::Stubbed => Event::Stubbed { partition, offset, error },
-            Refused::Exhausted if self.rules.discard_undeliverable => {
-                round.outputs[tag].discarded = true;
+            Refused::Exhausted if self.machine.rules.discard_undeliverable => {
+                self.round.outputs[tag].discarded = true;
                 Event::Discarded { partition, offset, error }
             }
             Refused::Exhausted => return Err(FatalError::Undeliverable { partition, offset, source: error }),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::kafka::{ErrorClass, ErrorKind, Kafka, TransactionError};
 use super::super::outcome::{DeliveryError, Event, FatalError, Phase, ReplaceCause, Step};
-use super::Machine;
+use super::{Machine, Strategy};
 use crate::units::Time;
 
 /// The longest wait for an epoch; another producer may fare better.
@@ -103,6 +103,19 @@ impl<O> Machine<O> {
         }
         self.producers.in_doubt = false;
         kafka.replace().map_err(FatalError::NoProducer)
+    }
+
+    /// Returns how long the coordinator leaves a transaction open.
+    pub(super) fn transaction_timeout(&self) -> Duration {
+        match self.rules.strategy {
+            Strategy::ExactlyOnce { timeout } => timeout,
+            Strategy::AtLeastOnce => Duration::ZERO,
+        }
+    }
+
+    /// Returns the age of the last transaction.
+    pub(super) fn age(&self, now: Time) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now.since(began))
     }
 
     pub(super) fn call_failed(&mut self, phase: Phase, error: &TransactionError) {
