@@ -18,4 +18,4 @@ pub use kafka::{
 };
 pub use machine::{DeliveryRules, Machine, Strategy};
 pub use outcome::{AttemptOutcome, DeliveryError, Event, FatalError, Phase, ReplaceCause, Step};
-pub use round::{Form, Output, Refused, Rejected, Round};
+pub use round::{Form, Output, Rejected, Round};

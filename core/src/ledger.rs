@@ -4,24 +4,24 @@
 //! The ledger knows no clients but in the rejections that it keeps. Before a record completes, its owner asks
 //! [`Ledger::has_room`] whether the offset map still fits in the commit metadata afterwards.
 
-mod commits;
 mod partition;
 mod pauses;
-mod records;
+mod rejections;
 
 use std::collections::VecDeque;
 
-use crate::offset_map::{self, OffsetMap};
+use crate::offset_map::{self, AdmissionSlice, OffsetMap, TooLarge};
 use crate::policy::{Overflow, Policy};
 use crate::tracker::{Seen, Tracker};
 use crate::units::{NANOS_PER_MILLI, Time};
 use crate::{chunks::Chunks, slot::Slot};
-pub use partition::PartitionView;
-use partition::{MapRoom, Partition};
-use pauses::Pauses;
+use partition::{HeldRecord, MapRoom, NOT_HELD, Partition};
+pub use partition::{Location, Observed, PartitionView};
 pub use pauses::{PauseReason, Reading};
-use records::{HeldRecord, NOT_HELD, PendingRejections};
-pub use records::{Location, Observed, PendingRejection};
+pub use rejections::PendingRejection;
+
+/// Wall clocks that differ by no more than this are taken for equal.
+const CLOCK_JITTER_MS: u64 = 2;
 
 /// The partitions of a service, and their records that are not completed.
 #[derive(Debug)]
@@ -29,8 +29,16 @@ pub struct Ledger {
     partitions: Vec<Partition>,
     /// Delayed records and pending rejections, by slot.
     held: Chunks<HeldRecord>,
-    pending: PendingRejections,
-    pauses: Pauses,
+    /// Partitions with pending rejections.
+    rejecting: Vec<u32>,
+    /// The number of pending rejections and their bytes.
+    pending: (u64, u64),
+    /// Under `pause`, a bound that nears pauses partitions.
+    overflow: Overflow,
+    /// The number of paused partitions.
+    paused: usize,
+    /// Partitions to pause and to resume that were not announced yet.
+    readings: VecDeque<Reading>,
     map_room: MapRoom,
     /// The wall clock less the time of the calls, in milliseconds.
     wall_ahead_ms: i64,
@@ -43,8 +51,11 @@ impl Ledger {
         Ledger {
             partitions: Vec::new(),
             held: Chunks::default(),
-            pending: PendingRejections::default(),
-            pauses: Pauses::new(policy),
+            rejecting: Vec::new(),
+            pending: (0, 0),
+            overflow: policy.overflow(),
+            paused: 0,
+            readings: VecDeque::new(),
             map_room: MapRoom::new(policy),
             wall_ahead_ms: 0,
         }
@@ -57,8 +68,18 @@ impl Ledger {
                 *admissions = admissions.over(now, policy.cycle);
             }
         }
-        self.pauses.change(policy);
+        self.overflow = policy.overflow();
         self.map_room = MapRoom::new(policy);
+    }
+
+    /// Takes the wall clock, in milliseconds since the Unix epoch.
+    pub fn set_wall_clock(&mut self, now: Time, wall_ms: i64) {
+        let ahead = wall_ms.saturating_sub((now.as_nanos() / NANOS_PER_MILLI) as i64);
+        // Two clocks that are read one after the other differ by a rounding. Slices that moved by it would be charged
+        // twice when a partition comes back.
+        if ahead.abs_diff(self.wall_ahead_ms) > CLOCK_JITTER_MS {
+            self.wall_ahead_ms = ahead;
+        }
     }
 
     // ## Partitions
@@ -88,13 +109,12 @@ impl Ledger {
         let Some(partition) = self.partitions.get_mut(number as usize) else { return Default::default() };
         partition.assigned = false;
         partition.touched = false;
-        self.pauses.forget(number, partition.paused.take());
         let rejections = std::mem::take(&mut partition.pending_rejections);
-        if !rejections.is_empty() {
-            self.pending.partitions.retain(|other| *other != number);
-            rejections.iter().for_each(|rejection| self.pending.subtract(rejection));
-        }
         let slots: Vec<Slot> = partition.held.iter(&self.held, |record| &record.links).collect();
+        self.paused -= usize::from(partition.paused.take().is_some());
+        self.readings.retain(|reading| !matches!(*reading, Reading::Pause(of) | Reading::Resume(of) if of == number));
+        self.rejecting.retain(|other| *other != number);
+        rejections.iter().for_each(|rejection| self.subtract(rejection));
         for &slot in &slots {
             self.release(slot);
         }
@@ -193,68 +213,6 @@ impl Ledger {
         Some(oldest)
     }
 
-    // ## Rejections that wait for room
-
-    /// Keeps a rejected record until its completion fits in the offset map.
-    #[cold]
-    pub fn keep_rejection(&mut self, number: u32, offset: i64, rejection: PendingRejection) {
-        self.hold(rejection.slot, number, offset);
-        self.pending.records += 1;
-        self.pending.bytes += u64::from(rejection.bytes);
-        let rejections = &mut self.partitions[number as usize].pending_rejections;
-        rejections.push_back(rejection);
-        if rejections.len() == 1 {
-            self.pending.partitions.push(number);
-        }
-        if self.pauses.overflow == Overflow::Pause {
-            self.pause(number, PauseReason::Map);
-        }
-    }
-
-    /// Returns whether any rejection waits for room.
-    #[inline]
-    pub fn has_pending_rejections(&self) -> bool {
-        !self.pending.partitions.is_empty()
-    }
-
-    /// The number of pending rejections and their bytes.
-    pub fn pending_rejections(&self) -> (u64, u64) {
-        (self.pending.records, self.pending.bytes)
-    }
-
-    /// Returns whether a held record is a pending rejection, given that it is the oldest of its partition.
-    pub fn is_pending_rejection(&self, oldest: Slot) -> bool {
-        let Some(location) = self.location(oldest) else { return false };
-        let rejections = &self.partitions[location.partition as usize].pending_rejections;
-        rejections.front().is_some_and(|rejection| rejection.slot == oldest)
-    }
-
-    /// Takes the first pending rejection that fits in the offset map of its partition; the record is not held any more,
-    /// and not completed.
-    pub fn take_rejection(&mut self) -> Option<(Location, PendingRejection)> {
-        for at in 0..self.pending.partitions.len() {
-            let number = self.pending.partitions[at];
-            let slot = self.partitions[number as usize].pending_rejections.front()?.slot;
-            let location = self.location(slot)?;
-            if self.has_room(number, location.offset) {
-                let rejections = &mut self.partitions[number as usize].pending_rejections;
-                let rejection = rejections.pop_front()?;
-                if rejections.is_empty() {
-                    self.pending.partitions.swap_remove(at);
-                }
-                self.pending.subtract(&rejection);
-                self.release(slot);
-                return Some((location, rejection));
-            }
-        }
-        None
-    }
-
-    /// A partition with a pending rejection.
-    pub fn next_rejecting(&self) -> Option<u32> {
-        self.pending.partitions.first().copied()
-    }
-
     // ## Room in the offset map
 
     /// Returns whether `offset` may complete without its partition's offset map outgrowing the commit metadata. The
@@ -278,69 +236,36 @@ impl Ledger {
         offset == tracker.base() && tracker.span() == 0
     }
 
-    // ## Pauses
+    // ## Commits
 
-    /// Pauses an assigned partition, unless it is paused.
-    pub fn pause(&mut self, number: u32, reason: PauseReason) {
+    /// Partitions in which a record completed since their last commit.
+    pub fn touched(&self) -> impl Iterator<Item = u32> + '_ {
+        let touched = (0u32..).zip(&self.partitions).filter(|(_, partition)| partition.assigned && partition.touched);
+        touched.map(|(number, _)| number)
+    }
+
+    /// Sets whether a partition has anything to commit.
+    pub fn set_touched(&mut self, number: u32, touched: bool) {
+        self.partitions[number as usize].touched = touched;
+    }
+
+    /// The committable offset and its offset map, as if the offsets of `without` were not completed.
+    ///
+    /// # Errors
+    /// The map does not fit in its budget.
+    pub fn commit(&mut self, now: Time, number: u32, without: &[i64]) -> Result<(i64, String), TooLarge> {
         let partition = &mut self.partitions[number as usize];
-        if partition.assigned && partition.paused.is_none() {
-            partition.paused = Some(reason);
-            self.pauses.add(number);
-        }
-    }
-
-    /// Pauses all assigned partitions.
-    pub fn pause_all(&mut self, reason: PauseReason) {
-        (0..self.partitions.len() as u32).for_each(|number| self.pause(number, reason));
-    }
-
-    /// Under `pause`, pauses a partition at three quarters of its offset map's room: records in the backlog can then
-    /// still complete around each other.
-    #[inline(never)]
-    pub fn pause_if_map_is_nearly_full(&mut self, number: u32) {
-        if self.pauses.overflow == Overflow::Pause
-            && self.partitions[number as usize].map_is_nearly_full(self.map_room.set_bits)
-        {
-            self.pause(number, PauseReason::Map);
-        }
-    }
-
-    /// Resumes partitions at half of the bound that paused them: a pause discards what librdkafka has prefetched, so
-    /// it must not toggle. `is_free` tells whether a backlog's bound allows it.
-    pub fn resume(&mut self, is_free: impl Fn(PauseReason) -> bool) {
-        if !self.pauses.any() {
-            return;
-        }
-        for number in 0..self.partitions.len() as u32 {
-            let free = match self.partitions[number as usize].paused {
-                None => false,
-                Some(PauseReason::Map) => self.may_resume(number),
-                Some(reason) => is_free(reason),
-            };
-            if free {
-                self.partitions[number as usize].paused = None;
-                self.pauses.remove(number);
-            }
-        }
-    }
-
-    /// Returns whether the next records fit, too. They always do if no record of the partition is held: then only
-    /// unread records hold its committable offset back, as after a restart with a full map.
-    fn may_resume(&self, number: u32) -> bool {
-        let partition = &self.partitions[number as usize];
-        partition.held.is_empty()
-            || partition.map_is_half_empty(self.map_room.set_bits) && self.has_room(number, partition.tracker.next())
-    }
-
-    /// The next partition to pause or to resume.
-    #[inline]
-    pub fn next_reading(&mut self) -> Option<Reading> {
-        self.pauses.next()
-    }
-
-    /// Returns whether [`next_reading`](Ledger::next_reading) has an answer.
-    pub fn has_next_reading(&self) -> bool {
-        self.pauses.has_next()
+        let slice = |(end, admitted): (Time, u64)| {
+            let end_ms = (end.as_nanos() / NANOS_PER_MILLI) as i64;
+            AdmissionSlice { end_ms: end_ms.saturating_add(self.wall_ahead_ms).max(0), admitted }
+        };
+        let admitted: Vec<AdmissionSlice> = partition.recent_admissions.slices(now).map(slice).collect();
+        let earlier = (!without.is_empty()).then(|| partition.tracker.without(without));
+        let tracker = earlier.as_ref().unwrap_or(&partition.tracker);
+        let text = offset_map::encode(self.map_room.budget, tracker, self.map_room.slice_ms, &admitted)?;
+        let base = tracker.base();
+        partition.map_characters = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+        Ok((base, text))
     }
 
     // ## Views

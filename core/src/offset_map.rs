@@ -15,6 +15,7 @@ use thiserror::Error;
 pub use crate::offset_runs::MAX_SPAN;
 use crate::{offset_runs::OffsetRuns, tracker::Tracker};
 use bits::{BitWriter, Malformed};
+pub use recent_admissions::overhead_bits;
 use text::Alphabet;
 
 /// The most slices of time in a map; older admissions count in the oldest slice.
@@ -54,7 +55,7 @@ impl MapBudget {
             MapBudget::Bytes(bytes) => bytes.min(MAX_STRING_BYTES),
         };
         let symbols = room.saturating_sub(PREFIX_CHARS + alphabet.checksum_symbols());
-        symbols as u64 * u64::from(alphabet.symbol_bits())
+        symbols as u64 * u64::from(alphabet.symbol_bits)
     }
 }
 
@@ -119,14 +120,6 @@ pub enum Unreadable {
     Malformed,
 }
 
-/// The most bits that a map takes beside the completed set.
-///
-/// `slices` is the number of slices from the oldest to the newest that will be written (more than [`MAX_SLICES`] count
-/// as that many); `admitted` is their sum. Larger arguments never give less.
-pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
-    recent_admissions::bits_bound(slices, admitted)
-}
-
 /// The metadata to commit with `tracker.base()`: never empty.
 ///
 /// `slice_ms` is the width of the slices of `admitted`, which may come in any order. Their ends are written in steps of
@@ -154,34 +147,34 @@ fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice]) -> 
     bits
 }
 
-fn write_text(alphabet: Alphabet, base: i64, mut bits: BitWriter) -> String {
-    bits.pad(alphabet.symbol_bits());
+fn write_text(alphabet: &Alphabet, base: i64, mut bits: BitWriter) -> String {
+    bits.pad(alphabet.symbol_bits);
     let body = symbols_to_text(alphabet, &bits);
     let check = check_text(alphabet, base, &body);
-    format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark())
+    format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark)
 }
 
-fn check_text(alphabet: Alphabet, base: i64, body: &str) -> String {
+fn check_text(alphabet: &Alphabet, base: i64, body: &str) -> String {
     let mut check = BitWriter::default();
     check.push(u64::from(checksum(alphabet, base, body)), 32);
-    check.pad(alphabet.symbol_bits());
+    check.pad(alphabet.symbol_bits);
     symbols_to_text(alphabet, &check)
 }
 
-fn symbols_to_text(alphabet: Alphabet, bits: &BitWriter) -> String {
+fn symbols_to_text(alphabet: &Alphabet, bits: &BitWriter) -> String {
     let mut reader = bits.reader();
     let mut text = String::with_capacity((bits.bits() / 5 + 4) as usize);
-    while let Ok(symbol) = reader.take(alphabet.symbol_bits()) {
+    while let Ok(symbol) = reader.take(alphabet.symbol_bits) {
         text.push(alphabet.character(symbol as u16));
     }
     text
 }
 
 /// Over the offset, the prefix and the body, so that a map beside an offset that is not its own does not pass.
-fn checksum(alphabet: Alphabet, base: i64, body: &str) -> u32 {
+fn checksum(alphabet: &Alphabet, base: i64, body: &str) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(&base.to_be_bytes());
-    hasher.update(&[VERSION as u8, alphabet.mark() as u8]);
+    hasher.update(&[VERSION as u8, alphabet.mark as u8]);
     hasher.update(body.as_bytes());
     hasher.finalize()
 }
@@ -189,13 +182,15 @@ fn checksum(alphabet: Alphabet, base: i64, body: &str) -> u32 {
 /// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim
 /// more.
 pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
-    let [version, rest @ ..] = metadata.strip_prefix(MAGIC).unwrap_or_default() else {
-        return Err(foreign(metadata));
-    };
-    if !version.is_ascii_digit() {
-        return Err(foreign(metadata));
+    match metadata.strip_prefix(MAGIC) {
+        Some([version @ b'0'..=b'9', rest @ ..]) => {
+            read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)
+        }
+        _ => {
+            let start = metadata[..metadata.len().min(16)].escape_ascii().to_string();
+            Err(DecodeError::Foreign { bytes: metadata.len(), start })
+        }
     }
-    read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)
 }
 
 fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreadable> {
@@ -214,28 +209,23 @@ fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreada
     read_body(base, alphabet, &body).map_err(|Malformed| Unreadable::Malformed)
 }
 
-fn text_to_symbols(alphabet: Alphabet, text: &str) -> Option<BitWriter> {
+fn text_to_symbols(alphabet: &Alphabet, text: &str) -> Option<BitWriter> {
     let mut bits = BitWriter::default();
     for character in text.chars() {
-        bits.push(u64::from(alphabet.symbol(character)?), alphabet.symbol_bits());
+        bits.push(u64::from(alphabet.symbol(character)?), alphabet.symbol_bits);
     }
     Some(bits)
 }
 
-fn read_body(base: i64, alphabet: Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {
+fn read_body(base: i64, alphabet: &Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {
     let mut reader = body.reader();
     let admitted = recent_admissions::read(&mut reader)?;
     let completed = set::read(&mut reader, base)?;
     let padding = reader.left();
-    if padding >= u64::from(alphabet.symbol_bits()) || reader.take(padding as u32)? != 0 {
+    if padding >= u64::from(alphabet.symbol_bits) || reader.take(padding as u32)? != 0 {
         return Err(Malformed);
     }
     Ok(OffsetMap { completed, admitted })
-}
-
-fn foreign(metadata: &[u8]) -> DecodeError {
-    let start = metadata[..metadata.len().min(16)].escape_ascii().to_string();
-    DecodeError::Foreign { bytes: metadata.len(), start }
 }
 
 fn describe_foreign(start: &str, bytes: usize) -> String {

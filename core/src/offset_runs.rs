@@ -47,9 +47,7 @@ impl FromIterator<Range<i64>> for OffsetRuns {
     /// Collects runs in ascending order.
     fn from_iter<I: IntoIterator<Item = Range<i64>>>(runs: I) -> OffsetRuns {
         let mut collected = OffsetRuns::new();
-        for run in runs {
-            collected.push(run);
-        }
+        runs.into_iter().for_each(|run| collected.push(run));
         collected
     }
 }
@@ -88,18 +86,15 @@ impl SetShape {
         let SetShape { pairs, waiting, completed } = self;
         let (long_waiting, waiting_bits) = rice(pairs, waiting - pairs);
         let (long_completed, completed_bits) = rice(pairs, completed - pairs);
-        let runs = Kind::Runs { waiting: long_waiting, completed: long_completed };
         let (after, after_bits) = rice(waiting, completed);
         let (before, before_bits) = rice(completed, waiting);
-        let others = [
-            (Kind::AfterWaiting { parameter: after }, after_bits),
-            (Kind::BeforeCompleted { parameter: before }, before_bits),
-        ];
+        let runs = Kind::Runs { waiting: long_waiting, completed: long_completed };
         let mut best = (runs, waiting_bits + completed_bits);
-        for other in others {
-            if other.1 < best.1 {
-                best = other;
-            }
+        if after_bits < best.1 {
+            best = (Kind::AfterWaiting { parameter: after }, after_bits);
+        }
+        if before_bits < best.1 {
+            best = (Kind::BeforeCompleted { parameter: before }, before_bits);
         }
         best
     }

@@ -62,17 +62,6 @@ pub struct Round<P> {
     stubs: u64,
 }
 
-/// The new destination of a record that its topic refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The dead-letter topic.
-    DeadLettered,
-    /// The dead-letter topic, as a stub.
-    Stubbed,
-    /// None is left: the dead-letter topic refuses each stub, too.
-    Exhausted,
-}
-
 impl<P> Output<P> {
     /// Makes an output that goes to the target as it is, named by its partition and offset.
     fn new((partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) -> Output<P> {
@@ -163,24 +152,6 @@ impl<P> Round<P> {
     /// Returns the tags of the first `most` outputs that are not committed.
     pub(super) fn next_tags(&self, most: usize) -> Vec<usize> {
         (self.committed..self.outputs.len()).take(most).collect()
-    }
-
-    /// Redirects an output that its topic refuses for good. An admitted record becomes `undeliverable`, a rejected one
-    /// a stub, and a stub loses its key.
-    pub fn refuse(&mut self, tag: usize, throttle: &mut Throttle) -> Refused {
-        let output = &mut self.outputs[tag];
-        if output.rejected.is_some() {
-            output.form = match output.form {
-                Form::Whole => Form::Stub,
-                Form::Stub => Form::KeylessStub,
-                Form::KeylessStub => return Refused::Exhausted,
-            };
-            return Refused::Stubbed;
-        }
-        let client = output.client.clone().unwrap_or_else(|| Arc::from(""));
-        output.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after: Duration::ZERO, client });
-        throttle.handle_undeliverable(output.client.as_deref());
-        Refused::DeadLettered
     }
 
     /// Returns the outputs, in the order of their tags.

@@ -1,11 +1,42 @@
-//! One partition, and the room that its offset map has in a commit.
+//! One partition, its records, and the room that its offset map has in a commit.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::{PauseReason, PendingRejection};
 use crate::offset_map::{self, MapBudget, OffsetMap};
 use crate::window::{SlidingCount, slice_width};
-use crate::{linked_list::LinkedList, policy::Policy, tracker::Tracker};
+use crate::{linked_list::LinkedList, linked_list::Links, policy::Policy, tracker::Tracker};
+
+/// The partition and the offset of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Location {
+    pub partition: u32,
+    pub offset: i64,
+}
+
+/// A first-time look at a record.
+#[derive(Debug, Clone, Copy)]
+pub struct Observed {
+    /// The record counts as an arrival: it was not read before in this process, nor completed by a former owner.
+    pub first_time: bool,
+    /// The record was written before the partition's backlog was read up (reject mode).
+    pub catching_up: bool,
+}
+
+/// Stands for "no partition" in a slot that the ledger does not hold.
+pub(super) const NOT_HELD: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeldRecord {
+    pub(super) location: Location,
+    pub(super) links: Links,
+}
+
+impl Default for HeldRecord {
+    fn default() -> HeldRecord {
+        HeldRecord { location: Location { partition: NOT_HELD, offset: 0 }, links: Links::default() }
+    }
+}
 
 /// A partition, assigned or not.
 #[derive(Debug)]

@@ -1,10 +1,9 @@
 //! Pausing partitions, and resuming them.
 
-use std::collections::VecDeque;
-
 use strum::{IntoStaticStr, VariantNames};
 
-use crate::policy::{Overflow, Policy};
+use super::Ledger;
+use crate::policy::Overflow;
 
 /// The reason for which a partition is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
@@ -27,50 +26,69 @@ pub enum Reading {
     Resume(u32),
 }
 
-/// The changes to announce, and the number of paused partitions.
-#[derive(Debug)]
-pub(super) struct Pauses {
-    /// Under `pause`, a bound that nears pauses partitions.
-    pub(super) overflow: Overflow,
-    paused: usize,
-    changes: VecDeque<Reading>,
-}
-
-impl Pauses {
-    pub(super) fn new(policy: &Policy) -> Pauses {
-        Pauses { overflow: policy.overflow(), paused: 0, changes: VecDeque::new() }
+impl Ledger {
+    /// Pauses an assigned partition, unless it is paused.
+    pub fn pause(&mut self, number: u32, reason: PauseReason) {
+        let partition = &mut self.partitions[number as usize];
+        if partition.assigned && partition.paused.is_none() {
+            partition.paused = Some(reason);
+            self.paused += 1;
+            self.readings.push_back(Reading::Pause(number));
+        }
     }
 
-    pub(super) fn change(&mut self, policy: &Policy) {
-        self.overflow = policy.overflow();
+    /// Pauses all assigned partitions.
+    pub fn pause_all(&mut self, reason: PauseReason) {
+        (0..self.partitions.len() as u32).for_each(|number| self.pause(number, reason));
     }
 
-    pub(super) fn any(&self) -> bool {
-        self.paused > 0
+    /// Under `pause`, pauses a partition at three quarters of its offset map's room: records in the backlog can then
+    /// still complete around each other.
+    #[inline(never)]
+    pub fn pause_if_map_is_nearly_full(&mut self, number: u32) {
+        if self.overflow == Overflow::Pause
+            && self.partitions[number as usize].map_is_nearly_full(self.map_room.set_bits)
+        {
+            self.pause(number, PauseReason::Map);
+        }
     }
 
-    pub(super) fn add(&mut self, partition: u32) {
-        self.paused += 1;
-        self.changes.push_back(Reading::Pause(partition));
+    /// Resumes partitions at half of the bound that paused them: a pause discards what librdkafka has prefetched, so
+    /// it must not toggle. `is_free` tells whether a backlog's bound allows it.
+    pub fn resume(&mut self, is_free: impl Fn(PauseReason) -> bool) {
+        if self.paused == 0 {
+            return;
+        }
+        for number in 0..self.partitions.len() as u32 {
+            let free = match self.partitions[number as usize].paused {
+                None => false,
+                Some(PauseReason::Map) => self.may_resume(number),
+                Some(reason) => is_free(reason),
+            };
+            if free {
+                self.partitions[number as usize].paused = None;
+                self.paused -= 1;
+                self.readings.push_back(Reading::Resume(number));
+            }
+        }
     }
 
-    pub(super) fn remove(&mut self, partition: u32) {
-        self.paused -= 1;
-        self.changes.push_back(Reading::Resume(partition));
+    /// Returns whether the next records fit, too. They always do if no record of the partition is held: then only
+    /// unread records hold its committable offset back, as after a restart with a full map.
+    fn may_resume(&self, number: u32) -> bool {
+        let partition = &self.partitions[number as usize];
+        partition.held.is_empty()
+            || partition.map_is_half_empty(self.map_room.set_bits) && self.has_room(number, partition.tracker.next())
     }
 
-    /// Drops what was not announced about a revoked partition, which had this reason to be paused.
-    pub(super) fn forget(&mut self, partition: u32, reason: Option<PauseReason>) {
-        self.paused -= usize::from(reason.is_some());
-        self.changes.retain(|change| !matches!(*change, Reading::Pause(of) | Reading::Resume(of) if of == partition));
-    }
-
+    /// The next partition to pause or to resume.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<Reading> {
-        self.changes.pop_front()
+    pub fn next_reading(&mut self) -> Option<Reading> {
+        self.readings.pop_front()
     }
 
-    pub(super) fn has_next(&self) -> bool {
-        !self.changes.is_empty()
+    /// Returns whether [`next_reading`](Ledger::next_reading) has an answer.
+    pub fn has_next_reading(&self) -> bool {
+        !self.readings.is_empty()
     }
 }

@@ -87,9 +87,12 @@ impl BitReader<'_> {
         if u64::from(width) > self.left() {
             return Err(Malformed);
         }
-        let value = if width == 0 { 0 } else { self.window() >> (64 - width) };
+        let word = |index: usize| self.words.get(index).copied().unwrap_or(0);
+        let (index, used) = ((self.position / 64) as usize, self.position % 64);
+        // The next 64 bits, zeros beyond the end.
+        let window = (u128::from(word(index)) << 64 | u128::from(word(index + 1))) << used;
         self.position += u64::from(width);
-        Ok(value)
+        Ok(window.checked_shr(128 - width).unwrap_or(0) as u64)
     }
 
     /// Reads a number that [`BitWriter::push_number`] wrote.
@@ -100,27 +103,11 @@ impl BitReader<'_> {
 
     /// Reads a value that [`BitWriter::push_rice`] wrote.
     pub fn take_rice(&mut self, parameter: u32) -> Result<u64, Malformed> {
-        let mut high = 0;
-        loop {
-            let ones = u64::from(self.window().leading_ones());
-            if ones >= self.left() {
-                return Err(Malformed);
-            }
-            high += ones;
-            self.position += ones;
-            if ones < 64 {
-                break;
-            }
+        let mut high: u64 = 0;
+        while self.take(1)? == 1 {
+            high += 1;
         }
-        self.position += 1;
         let low = self.take(parameter)?;
         high.checked_mul(1 << parameter).map(|high| high | low).ok_or(Malformed)
-    }
-
-    /// The next 64 bits, zeros beyond the end.
-    fn window(&self) -> u64 {
-        let (index, used) = ((self.position / 64) as usize, self.position % 64);
-        let word = |index: usize| self.words.get(index).copied().unwrap_or(0);
-        if used == 0 { word(index) } else { word(index) << used | word(index + 1) >> (64 - used) }
     }
 }

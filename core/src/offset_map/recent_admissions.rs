@@ -9,8 +9,11 @@ const SLICES_BITS: u32 = 9;
 /// Bits of a Rice parameter; counts go up to 2⁶³.
 const PARAMETER_BITS: u32 = 6;
 
-/// The most bits that this many slices in a row take when their counts add up to `admitted`.
-pub(super) fn bits_bound(slices: usize, admitted: u64) -> u64 {
+/// The most bits that a map takes beside the completed set.
+///
+/// `slices` is the number of slices from the oldest to the newest that will be written (more than [`MAX_SLICES`] count
+/// as that many); `admitted` is their sum. Larger arguments never give less.
+pub fn overhead_bits(slices: usize, admitted: u64) -> u64 {
     let fixed = SLICES_BITS + 2 * NUMBER_WIDTH_BITS + u32::BITS + 63 + PARAMETER_BITS;
     u64::from(fixed) + rice(slices.clamp(1, MAX_SLICES) as u64, admitted.min(MAX_ADMITTED)).1
 }

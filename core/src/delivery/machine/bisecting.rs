@@ -2,11 +2,12 @@
 //! refused one in halves, until each culprit stands alone. Exactly once sends them in transactions that are always
 //! aborted.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::super::outcome::{DeliveryError, Event, FatalError, Step};
-use super::super::{kafka::Kafka, round::Refused};
-use super::{Attempt, Purpose, State, StepContext};
+use super::super::round::{Form, Rejected};
+use super::{super::kafka::Kafka, Attempt, Purpose, State, StepContext};
+use crate::reason::Reason;
 
 /// The tags of a group that did not arrive.
 #[derive(Debug, Default)]
@@ -112,19 +113,36 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
         Ok(step)
     }
 
-    /// Redirects a record that its topic refuses for good. Returns whether it, or a stub of it, still has to be sent.
+    /// Redirects a record that its topic refuses for good. An admitted record becomes `undeliverable`, a rejected one a
+    /// stub, and a stub loses its key. Returns whether any of these still has to be sent.
     fn refuse(&mut self, tag: usize, error: DeliveryError) -> Result<bool, FatalError> {
-        let (partition, offset) = (self.round.outputs[tag].partition, self.round.outputs[tag].offset);
-        let refused = self.round.refuse(tag, self.throttle);
-        self.machine.events.push(match refused {
-            Refused::DeadLettered => Event::Undeliverable { partition, offset, error },
-            Refused::Stubbed => Event::Stubbed { partition, offset, error },
-            Refused::Exhausted if self.machine.rules.discard_undeliverable => {
-                self.round.outputs[tag].discarded = true;
+        let output = &mut self.round.outputs[tag];
+        let (partition, offset) = (output.partition, output.offset);
+        let event = match (&output.rejected, output.form) {
+            (None, _) => {
+                let client = output.client.clone().unwrap_or_default();
+                output.rejected = Some(Rejected { reason: Reason::Undeliverable, retry_after: Duration::ZERO, client });
+                self.throttle.handle_undeliverable(output.client.as_deref());
+                Event::Undeliverable { partition, offset, error }
+            }
+            (Some(_), Form::Whole) => {
+                output.form = Form::Stub;
+                Event::Stubbed { partition, offset, error }
+            }
+            (Some(_), Form::Stub) => {
+                output.form = Form::KeylessStub;
+                Event::Stubbed { partition, offset, error }
+            }
+            (Some(_), Form::KeylessStub) if self.machine.rules.discard_undeliverable => {
+                output.discarded = true;
                 Event::Discarded { partition, offset, error }
             }
-            Refused::Exhausted => return Err(FatalError::Undeliverable { partition, offset, source: error }),
-        });
-        Ok(refused != Refused::Exhausted)
+            (Some(_), Form::KeylessStub) => {
+                return Err(FatalError::Undeliverable { partition, offset, source: error });
+            }
+        };
+        let is_sent = !output.discarded;
+        self.machine.events.push(event);
+        Ok(is_sent)
     }
 }
