@@ -108,7 +108,6 @@ impl Ledger {
     pub fn revoke(&mut self, number: u32) -> (Vec<Slot>, VecDeque<PendingRejection>) {
         let Some(partition) = self.partitions.get_mut(number as usize) else { return Default::default() };
         partition.assigned = false;
-        partition.touched = false;
         let rejections = std::mem::take(&mut partition.pending_rejections);
         let slots: Vec<Slot> = partition.held.iter(&self.held, |record| &record.links).collect();
         self.paused -= usize::from(partition.paused.take().is_some());
@@ -169,7 +168,9 @@ impl Ledger {
     /// Completes a record as soon as it is read, and pauses its partition if the offset map is nearly full.
     #[inline]
     pub fn complete_at_once(&mut self, number: u32, offset: i64) {
-        if !self.map_stays_empty(number, offset) {
+        let tracker = &self.partitions[number as usize].tracker;
+        let map_stays_empty = offset == tracker.base() && tracker.span() == 0;
+        if !map_stays_empty {
             self.pause_if_map_is_nearly_full(number);
         }
         self.complete(number, offset);
@@ -220,20 +221,7 @@ impl Ledger {
     #[inline]
     pub fn has_room(&self, number: u32, offset: i64) -> bool {
         let tracker = &self.partitions[number as usize].tracker;
-        offset == tracker.base() || self.has_room_beyond(tracker, offset)
-    }
-
-    #[inline(never)]
-    fn has_room_beyond(&self, tracker: &Tracker, offset: i64) -> bool {
-        offset - tracker.base() < offset_map::MAX_SPAN as i64
-            && tracker.bits_bound_after(offset) <= self.map_room.set_bits
-    }
-
-    /// Returns whether `offset` is the committable one and nothing beyond it is completed, as for most records.
-    #[inline]
-    pub fn map_stays_empty(&self, number: u32, offset: i64) -> bool {
-        let tracker = &self.partitions[number as usize].tracker;
-        offset == tracker.base() && tracker.span() == 0
+        offset == tracker.base() || tracker.bits_bound_after(offset) <= self.map_room.set_bits
     }
 
     // ## Commits

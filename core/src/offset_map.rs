@@ -137,7 +137,10 @@ pub fn encode(
     if needed_bits > budget_bits {
         return Err(TooLarge { needed_bits, budget_bits });
     }
-    Ok(write_text(Alphabet::of(budget), tracker.base(), bits))
+    let alphabet = Alphabet::of(budget);
+    let body = alphabet.write(bits);
+    let check = check_text(alphabet, tracker.base(), &body);
+    Ok(format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark))
 }
 
 fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice]) -> BitWriter {
@@ -147,36 +150,15 @@ fn write_bits(tracker: &Tracker, slice_ms: u32, admitted: &[AdmissionSlice]) -> 
     bits
 }
 
-fn write_text(alphabet: &Alphabet, base: i64, mut bits: BitWriter) -> String {
-    bits.pad(alphabet.symbol_bits);
-    let body = symbols_to_text(alphabet, &bits);
-    let check = check_text(alphabet, base, &body);
-    format!("wm{VERSION}{mark}{check}{body}", mark = alphabet.mark)
-}
-
+/// The checksum, over the offset as well, so that a map beside an offset that is not its own does not pass.
 fn check_text(alphabet: &Alphabet, base: i64, body: &str) -> String {
-    let mut check = BitWriter::default();
-    check.push(u64::from(checksum(alphabet, base, body)), 32);
-    check.pad(alphabet.symbol_bits);
-    symbols_to_text(alphabet, &check)
-}
-
-fn symbols_to_text(alphabet: &Alphabet, bits: &BitWriter) -> String {
-    let mut reader = bits.reader();
-    let mut text = String::with_capacity((bits.bits() / 5 + 4) as usize);
-    while let Ok(symbol) = reader.take(alphabet.symbol_bits) {
-        text.push(alphabet.character(symbol as u16));
-    }
-    text
-}
-
-/// Over the offset, the prefix and the body, so that a map beside an offset that is not its own does not pass.
-fn checksum(alphabet: &Alphabet, base: i64, body: &str) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(&base.to_be_bytes());
     hasher.update(&[VERSION as u8, alphabet.mark as u8]);
     hasher.update(body.as_bytes());
-    hasher.finalize()
+    let mut check = BitWriter::default();
+    check.push(u64::from(hasher.finalize()), u32::BITS);
+    alphabet.write(check)
 }
 
 /// Reads the metadata of a commit of `offset`. Takes memory in proportion to its length, even if its contents claim
@@ -205,16 +187,8 @@ fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreada
     if check != check_text(alphabet, base, body) {
         return Err(Unreadable::Check);
     }
-    let body = text_to_symbols(alphabet, body).ok_or(Unreadable::Malformed)?;
+    let body = alphabet.read(body).ok_or(Unreadable::Malformed)?;
     read_body(base, alphabet, &body).map_err(|Malformed| Unreadable::Malformed)
-}
-
-fn text_to_symbols(alphabet: &Alphabet, text: &str) -> Option<BitWriter> {
-    let mut bits = BitWriter::default();
-    for character in text.chars() {
-        bits.push(u64::from(alphabet.symbol(character)?), alphabet.symbol_bits);
-    }
-    Some(bits)
 }
 
 fn read_body(base: i64, alphabet: &Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {

@@ -133,6 +133,7 @@ impl Tracker {
 
     /// [`bits_bound`](Self::bits_bound) as it would be once `offset` were completed too, or more if that is the base;
     /// `u64::MAX` if it lies [`MAX_SPAN`] or more beyond the base.
+    #[inline(never)]
     pub fn bits_bound_after(&self, offset: i64) -> u64 {
         if offset == self.base || self.is_completed(offset) {
             return self.bits_bound();

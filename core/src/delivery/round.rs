@@ -63,12 +63,6 @@ pub struct Round<P> {
 }
 
 impl<P> Output<P> {
-    /// Makes an output that goes to the target as it is, named by its partition and offset.
-    fn new((partition, offset): (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) -> Output<P> {
-        let (rejected, form, orphan, discarded) = (None, Form::Whole, false, false);
-        Output { payload, partition, offset, bytes, client, rejected, form, orphan, discarded }
-    }
-
     /// Returns whether a stub is sent in place of the record.
     fn is_stub(&self) -> bool {
         self.form != Form::Whole && !self.discarded
@@ -89,21 +83,25 @@ impl<P> Default for Round<P> {
 impl<P> Round<P> {
     /// Adds a record, named by its partition and offset, that goes to the target.
     pub fn admit(&mut self, place: (u32, i64), payload: P, bytes: usize, client: Option<Arc<str>>) {
-        self.push(Output::new(place, payload, bytes, client));
+        self.push(place, (payload, Form::Whole), bytes, client, None);
     }
 
     /// Adds a record that goes to the dead-letter topic in this form. `name` is its client's name, empty for anonymous.
     pub fn reject(
-        &mut self, place: (u32, i64), (payload, form): (P, Form), bytes: usize, rejection: Rejection, name: Arc<str>,
+        &mut self, place: (u32, i64), payload: (P, Form), bytes: usize, rejection: Rejection, name: Arc<str>,
     ) {
         let client = rejection.client.map(|_| Arc::clone(&name));
-        let rejected = Some(Rejected { reason: rejection.reason, retry_after: rejection.retry_after, client: name });
-        self.push(Output { rejected, form, ..Output::new(place, payload, bytes, client) });
+        let Rejection { reason, retry_after, .. } = rejection;
+        self.push(place, payload, bytes, client, Some(Rejected { reason, retry_after, client: name }));
     }
 
-    fn push(&mut self, output: Output<P>) {
-        self.bytes += output.bytes;
-        self.outputs.push(output);
+    fn push(
+        &mut self, (partition, offset): (u32, i64), (payload, form): (P, Form), bytes: usize, client: Option<Arc<str>>,
+        rejected: Option<Rejected>,
+    ) {
+        self.bytes += bytes;
+        let (orphan, discarded) = (false, false);
+        self.outputs.push(Output { payload, partition, offset, bytes, client, rejected, form, orphan, discarded });
     }
 
     /// Marks the outputs of a revoked partition that are not committed: its next owner sends them.
@@ -117,8 +115,8 @@ impl<P> Round<P> {
     pub fn drop_orphans(&mut self, throttle: &mut Throttle) {
         self.retain_pending(|output| {
             if output.orphan {
-                throttle
-                    .handle_undone(output.client.as_deref(), output.rejected.as_ref().map(|rejected| rejected.reason));
+                let reason = output.rejected.as_ref().map(|rejected| rejected.reason);
+                throttle.handle_undone(output.client.as_deref(), reason);
             }
             !output.orphan
         });
@@ -137,16 +135,9 @@ impl<P> Round<P> {
     }
 
     fn retain_pending(&mut self, mut wanted: impl FnMut(&Output<P>) -> bool) {
-        let (mut committed, bytes) = (self.committed, &mut self.bytes);
-        self.outputs.retain(|output| {
-            if committed > 0 {
-                committed -= 1;
-                return true;
-            }
-            let wanted = wanted(output);
-            *bytes -= if wanted { 0 } else { output.bytes };
-            wanted
-        });
+        let pending = self.outputs.split_off(self.committed);
+        self.outputs.extend(pending.into_iter().filter(|output| wanted(output)));
+        self.bytes = self.outputs.iter().map(|output| output.bytes).sum();
     }
 
     /// Returns the tags of the first `most` outputs that are not committed.

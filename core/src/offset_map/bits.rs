@@ -60,7 +60,7 @@ impl BitWriter {
 
     /// A reader of the bits written, from the start.
     pub fn reader(&self) -> BitReader<'_> {
-        BitReader { words: &self.words, position: 0, bits: self.bits }
+        BitReader { written: self, position: 0 }
     }
 }
 
@@ -71,15 +71,14 @@ pub(super) struct Malformed;
 /// Reads bits that a [`BitWriter`] wrote, or an attacker.
 #[derive(Debug)]
 pub(super) struct BitReader<'a> {
-    words: &'a [u64],
+    written: &'a BitWriter,
     position: u64,
-    bits: u64,
 }
 
 impl BitReader<'_> {
     /// The number of bits left.
     pub fn left(&self) -> u64 {
-        self.bits - self.position
+        self.written.bits - self.position
     }
 
     /// The next `width` bits, at most 64.
@@ -87,7 +86,7 @@ impl BitReader<'_> {
         if u64::from(width) > self.left() {
             return Err(Malformed);
         }
-        let word = |index: usize| self.words.get(index).copied().unwrap_or(0);
+        let word = |index: usize| self.written.words.get(index).copied().unwrap_or(0);
         let (index, used) = ((self.position / 64) as usize, self.position % 64);
         // The next 64 bits, zeros beyond the end.
         let window = (u128::from(word(index)) << 64 | u128::from(word(index + 1))) << used;

@@ -1,6 +1,8 @@
-//! Symbols as text.
+//! Bits as text: characters that stand for symbols of some bits.
 
-use super::MapBudget;
+use std::iter;
+
+use super::{MapBudget, bits::BitWriter};
 
 /// The characters in which a map's bits are written.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,8 +48,25 @@ impl Alphabet {
         u32::BITS.div_ceil(self.symbol_bits) as usize
     }
 
+    /// The text for these bits, padded with zeros to whole symbols.
+    pub fn write(&self, mut bits: BitWriter) -> String {
+        bits.pad(self.symbol_bits);
+        let mut reader = bits.reader();
+        let symbols = iter::from_fn(|| reader.take(self.symbol_bits).ok());
+        symbols.map(|symbol| self.character(symbol as u16)).collect()
+    }
+
+    /// The bits of a text, padding included, if all its characters are symbols.
+    pub fn read(&self, text: &str) -> Option<BitWriter> {
+        let mut bits = BitWriter::default();
+        for character in text.chars() {
+            bits.push(u64::from(self.symbol(character)?), self.symbol_bits);
+        }
+        Some(bits)
+    }
+
     /// The character of a symbol below 2^[`symbol_bits`](Self::symbol_bits).
-    pub fn character(&self, symbol: u16) -> char {
+    fn character(&self, symbol: u16) -> char {
         let mut rest = symbol;
         for (first, count) in self.ranges {
             if rest < *count {
@@ -59,7 +78,7 @@ impl Alphabet {
     }
 
     /// The symbol of a character, if it is one.
-    pub fn symbol(&self, character: char) -> Option<u16> {
+    fn symbol(&self, character: char) -> Option<u16> {
         let point = u16::try_from(u32::from(character)).ok()?;
         let mut below = 0;
         for (first, count) in self.ranges {
