@@ -244,8 +244,8 @@ impl Stage {
     fn send(&mut self, session: &mut Session, sent_at: &mut [Vec<Duration>], has_ended: impl Fn() -> bool) {
         let mut next_ask = Instant::now();
         while !session.account.played && self.view.is_watched() && !has_ended() && self.interrupts.try_recv().is_err() {
-            if let Ok(Event::Sent(sent)) = session.next_event(EVENT_TIMEOUT) {
-                sent_at[sent.attempt.client].push(sent.at);
+            if let Ok(Event::Sent { attempt, at }) = session.next_event(EVENT_TIMEOUT) {
+                sent_at[attempt.client].push(at);
             }
             if Instant::now() >= next_ask {
                 next_ask = Instant::now() + ASK_INTERVAL;

@@ -69,7 +69,7 @@ impl Summary {
         let cycle = Duration::from_secs_f64(status.cycle_seconds);
         let clients =
             account.plan.clients.iter().zip(&account.clients).zip(sent_at).filter_map(|((client, counts), sent)| {
-                let status = status.clients.iter().find(|status| status.name == client.id)?;
+                let status = status.clients.iter().find(|status| status.name == client.load.id)?;
                 Some(ClientSummary::new(status, counts, above_share(sent, status.default_share, cycle)))
             });
         let clients: Vec<ClientSummary> = clients.collect();
@@ -126,7 +126,7 @@ pub fn has_seen(status: &ServiceStatus, account: &Account) -> bool {
 fn pairs<'a>(status: &'a ServiceStatus, account: &'a Account) -> impl Iterator<Item = (&'a ClientStatus, &'a Counts)> {
     let counts = account.plan.clients.iter().zip(&account.clients);
     counts.filter_map(|(plan, counts)| {
-        let client = status.clients.iter().find(|client| client.name == plan.id)?;
+        let client = status.clients.iter().find(|client| client.name == plan.load.id)?;
         Some((client, counts))
     })
 }

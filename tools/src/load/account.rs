@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::Serialize;
 use watermaster_kafka::load::RecordPosition;
 
-use super::series::{Delays, Outcomes, Series};
+use super::series::{Delays, Series};
 use super::{plan::Plan, schedule::Shape};
 
 /// The unnoticed lag of the clock that stamps admitted records behind this machine's: append times are cut to
@@ -16,7 +16,7 @@ const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A record is about to be handed to the producer.
-    Sent(Sent),
+    Sent { attempt: Attempt, at: Duration },
     /// The source topic has the record.
     Delivered { number: usize, place: RecordPosition },
     /// The source topic may or may not have the record.
@@ -27,14 +27,6 @@ pub enum Event {
     Foreign { at: ArrivalTime },
     /// All first attempts are sent: only retries follow.
     Played,
-}
-
-/// A record that was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
-    pub attempt: Attempt,
-    /// The time at which the record was really sent.
-    pub at: Duration,
 }
 
 /// One attempt to get a record through.
@@ -170,7 +162,7 @@ impl Account {
     /// Opens the account of a plan.
     pub fn new(plan: Plan) -> Account {
         let clients = vec![Counts::default(); plan.clients.len()];
-        let series = Series::new(clients.len(), plan.length);
+        let series = Series::new(plan.clients.iter().map(|client| client.load.id.as_str()));
         Account { plan, clients, series, ..Account::default() }
     }
 
@@ -191,7 +183,7 @@ impl Account {
     /// Applies an event. Returns the next attempt, if a record was rejected and its client retries.
     pub fn apply(&mut self, event: &Event) -> Option<Attempt> {
         match event {
-            Event::Sent(sent) => self.sent(*sent),
+            Event::Sent { attempt, at } => self.sent(*attempt, *at),
             Event::Delivered { number, place } => self.entries.get_mut(*number)?.place = Some(*place),
             Event::Undelivered { number, reason } => self.undelivered(*number, reason),
             Event::Arrived { number, outcome, at } => return self.arrived(*number, outcome, *at),
@@ -211,7 +203,7 @@ impl Account {
         }
     }
 
-    fn sent(&mut self, Sent { attempt, at }: Sent) {
+    fn sent(&mut self, attempt: Attempt, at: Duration) {
         self.entries.push(Entry { attempt, place: None, undelivered: false, closed: false });
         let counts = &mut self.clients[attempt.client];
         counts.sent += 1;
@@ -219,7 +211,8 @@ impl Account {
         counts.waiting += 1;
         self.open += 1;
         self.lateness.record(at.saturating_sub(attempt.due));
-        self.series.at(at).clients[attempt.client].sent += 1;
+        let bucket = self.series.bucket(at);
+        self.series.clients[attempt.client].sent[bucket] += 1;
     }
 
     fn undelivered(&mut self, number: usize, reason: &str) {
@@ -252,13 +245,13 @@ impl Account {
             counts.waiting -= 1;
             self.open -= 1;
         }
-        let bucket = self.series.at(at.best());
-        let Outcomes { admitted, rejected, .. } = &mut bucket.clients[attempt.client];
+        let bucket = self.series.bucket(at.best());
+        let series = &mut self.series.clients[attempt.client];
         match outcome {
             Outcome::Admitted => {
                 let delay = at.best().saturating_sub(attempt.intended);
-                *admitted += 1;
-                bucket.delays.record(delay);
+                series.admitted[bucket] += 1;
+                self.series.delays[bucket].record(delay);
                 counts.admitted += 1;
                 counts.delays.record(delay);
                 counts.last_admitted = counts.last_admitted.max(at.best());
@@ -266,9 +259,9 @@ impl Account {
                 None
             }
             Outcome::Rejected(reason) => {
-                *rejected += 1;
+                series.rejected[bucket] += 1;
                 *counts.rejected.entry(reason.clone()).or_default() += 1;
-                let wait = self.plan.clients[attempt.client].retry?.wait_after(attempt.number)?;
+                let wait = self.plan.clients[attempt.client].load.retry?.wait_after(attempt.number)?;
                 Some(Attempt { number: attempt.number + 1, due: at.read + wait, ..attempt })
             }
         }

@@ -68,7 +68,7 @@ fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> 
 mod tests {
     use watermaster_core::offset_map::MapBudget;
 
-    use super::super::account::{Attempt, Event, Sent};
+    use super::super::account::{Attempt, Event};
     use super::*;
     use super::{super::plan::tests::plan, super::schedule::Shape};
 
@@ -79,7 +79,7 @@ mod tests {
         for (number, offset) in offsets.iter().enumerate() {
             let (shape, at) = (Shape { value_bytes: 1, key: 0 }, Duration::ZERO);
             let attempt = Attempt { client: 0, shape, number: 1, intended: at, due: at };
-            account.apply(&Event::Sent(Sent { attempt, at }));
+            account.apply(&Event::Sent { attempt, at });
             account.apply(&Event::Delivered { number, place: RecordPosition { partition: 3, offset: *offset } });
         }
         account

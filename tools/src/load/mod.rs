@@ -3,9 +3,8 @@
 //! Open loop: the seed fixes in advance when each record is sent.
 //!
 //! - [`scenario`]: the file; `plan`: the scenario fitted to a service
-//! - `profile`, `schedule`, `random`: the time of each record
-//! - `session`: the threads of a run; `send`: the one that sends; `watch`: the one that reads back; `stamp`: how both
-//!   recognise a record
+//! - `profile`, `schedule`: the time of each record
+//! - `session`: the threads of a run, and the one that reads back; `send`: the one that sends
 //! - `account`: the outcome of every record; `series`: the same over time; `lost`: the records that never came out
 //! - `progress`: a line on stderr from time to time; [`report`]: the result
 
@@ -14,15 +13,12 @@ mod lost;
 pub(crate) mod plan;
 mod profile;
 mod progress;
-mod random;
 pub mod report;
 pub mod scenario;
 pub(crate) mod schedule;
 mod send;
 mod series;
 pub(crate) mod session;
-mod stamp;
-mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -9,7 +9,6 @@ use super::scenario::Phase;
 pub struct Profile {
     /// The number of all records.
     pub total: f64,
-    length: f64,
     pieces: Vec<Piece>,
 }
 
@@ -44,32 +43,17 @@ impl Piece {
 impl Profile {
     /// Joins phases, at a service that takes `capacity_per_second` records per second.
     pub fn new(phases: &[Phase], capacity_per_second: f64) -> Profile {
-        let mut profile = Profile { pieces: Vec::new(), length: 0.0, total: 0.0 };
-        for (length, from, to) in phases.iter().flat_map(|phase| phase.pieces(capacity_per_second)) {
-            let length = length.as_secs_f64();
-            let piece = Piece { start: profile.length, length, from, to, before: profile.total };
-            profile.length += length;
-            if length > 0.0 {
-                profile.total += piece.records_after(length);
-                profile.pieces.push(piece);
-            }
+        let mut profile = Profile { pieces: Vec::new(), total: 0.0 };
+        let mut start = 0.0;
+        for phase in phases.iter().filter(|phase| phase.length > Duration::ZERO) {
+            let [from, to] = [phase.from, phase.to].map(|rate| rate.per_second(phase.length, capacity_per_second));
+            let length = phase.length.as_secs_f64();
+            let piece = Piece { start, length, from, to, before: profile.total };
+            start += length;
+            profile.total += piece.records_after(length);
+            profile.pieces.push(piece);
         }
         profile
-    }
-
-    /// Returns the length of all phases.
-    pub fn length(&self) -> Duration {
-        Duration::from_secs_f64(self.length)
-    }
-
-    /// Returns the number of records that are due until `at`.
-    pub fn expected(&self, at: Duration) -> f64 {
-        let at = at.as_secs_f64();
-        let index = self.pieces.partition_point(|piece| piece.start <= at);
-        match index.checked_sub(1).map(|index| self.pieces[index]) {
-            Some(piece) => piece.before + piece.records_after((at - piece.start).min(piece.length)),
-            None => 0.0,
-        }
     }
 
     /// Returns the first moment at which this many records are due; `None` if there are fewer.
@@ -85,31 +69,43 @@ impl Profile {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use proptest::prelude::*;
 
     use super::super::scenario::Rate;
     use super::*;
 
+    impl Profile {
+        /// Returns the number of records that are due until `at`.
+        pub fn expected(&self, at: Duration) -> f64 {
+            let at = at.as_secs_f64();
+            let index = self.pieces.partition_point(|piece| piece.start <= at);
+            match index.checked_sub(1).map(|index| self.pieces[index]) {
+                Some(piece) => piece.before + piece.records_after((at - piece.start).min(piece.length)),
+                None => 0.0,
+            }
+        }
+    }
+
     fn phase() -> impl Strategy<Value = Phase> {
-        let rate = || prop_oneof![Just(0.0), 0.0..500.0_f64].prop_map(Rate::PerSecond);
-        let length = || (1..20_000_u64).prop_map(Duration::from_millis);
-        prop_oneof![
-            (rate(), length()).prop_map(|(rate, length)| Phase::Steady { rate, length }),
-            (rate(), rate(), length()).prop_map(|(from, to, length)| Phase::Ramp { from, to, length }),
-            (1..2_000_u32, length()).prop_map(|(records, length)| Phase::Burst { records, length }),
-            (rate(), rate(), length(), length(), length())
-                .prop_map(|(base, peak, rise, plateau, decay)| Phase::Campaign { base, peak, rise, plateau, decay }),
-        ]
+        let rate = || {
+            prop_oneof![
+                Just(Rate::PerSecond(0.0)),
+                (0.0..500.0_f64).prop_map(Rate::PerSecond),
+                (1..2_000_u32).prop_map(Rate::Records),
+            ]
+        };
+        let length = (1..20_000_u64).prop_map(Duration::from_millis);
+        (rate(), rate(), length).prop_map(|(from, to, length)| Phase { length, from, to })
     }
 
     #[test]
     fn a_campaign_is_a_trapezoid() {
         let second = Duration::from_secs(1);
         let (base, peak) = (Rate::PerSecond(10.0), Rate::OfCapacity(0.5));
-        let campaign = Phase::Campaign { base, peak, rise: 2 * second, plateau: 4 * second, decay: 2 * second };
-        let profile = Profile::new(&[campaign], 100.0);
-        assert_eq!((profile.total, profile.length()), (60.0 + 200.0 + 60.0, 8 * second));
+        let phase = |seconds, from, to| Phase { length: seconds * second, from, to };
+        let profile = Profile::new(&[phase(2, base, peak), phase(4, peak, peak), phase(2, peak, base)], 100.0);
+        assert_eq!(profile.total, 60.0 + 200.0 + 60.0);
         assert_eq!(profile.expected(second), 20.0);
         assert_eq!(profile.moment(20.0), Some(second));
         assert_eq!(profile.moment(160.0), Some(4 * second));
@@ -118,7 +114,10 @@ mod tests {
 
     #[test]
     fn pauses_are_skipped() {
-        let steady = |rate| Phase::Steady { rate: Rate::PerSecond(rate), length: Duration::from_secs(5) };
+        let steady = |rate| {
+            let rate = Rate::PerSecond(rate);
+            Phase { length: Duration::from_secs(5), from: rate, to: rate }
+        };
         let profile = Profile::new(&[steady(0.0), steady(1.0), steady(0.0), steady(1.0)], 1.0);
         assert_eq!([0.0, 4.0, 5.0].map(|n| profile.moment(n).unwrap().as_secs()), [5, 9, 15]);
         assert_eq!(Profile::new(&[steady(0.0)], 1.0).moment(0.0), None);
@@ -130,7 +129,8 @@ mod tests {
             let profile = Profile::new(&phases, 100.0);
             let records = profile.total * part;
             if let Some(at) = profile.moment(records) {
-                prop_assert!(at <= profile.length() + Duration::from_nanos(2));
+                let length: Duration = phases.iter().map(|phase| phase.length).sum();
+                prop_assert!(at <= length + Duration::from_nanos(2));
                 let back = profile.expected(at);
                 prop_assert!((back - records).abs() <= 1e-5 * (1.0 + records), "{records} at {at:?}, then {back} are due");
             } else {

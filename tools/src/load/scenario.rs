@@ -2,7 +2,6 @@
 //!
 //! `docs/load.md` describes the file; `plan` fits it to a service.
 
-mod phase;
 mod schema;
 
 use std::{path::Path, time::Duration};
@@ -11,8 +10,6 @@ use strum::{Display, EnumString, VariantNames};
 use watermaster_settings::config::{self, ConfigErrors, Origin};
 use watermaster_settings::reader::{Choice, FromText, Kind, Reader, Section, ValueError};
 use watermaster_settings::{client_id::MAX_CLIENT_BYTES, read_struct};
-
-pub use phase::Phase;
 
 /// A valid scenario.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +36,7 @@ pub struct ClientLoad {
     pub arrivals: Arrivals,
     /// The number of different keys; 0: null keys.
     pub keys: u32,
-    /// At least one phase; each follows the one before.
+    /// The phases, one after the other.
     pub phases: Vec<Phase>,
     pub retry: Option<RetryPolicy>,
 }
@@ -56,6 +53,26 @@ pub enum Arrivals {
 
 impl Choice for Arrivals {}
 
+/// A part of a client's load, in which the rate changes linearly. A campaign has three phases.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Phase {
+    pub length: Duration,
+    pub from: Rate,
+    pub to: Rate,
+}
+
+/// The values of `kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+enum PhaseKind {
+    Steady,
+    Ramp,
+    Burst,
+    Campaign,
+}
+
+impl Choice for PhaseKind {}
+
 /// A rate of sending.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
@@ -63,14 +80,17 @@ pub enum Rate {
     PerSecond(f64),
     /// A part of the capacity: 1.0 is all of it.
     OfCapacity(f64),
+    /// Records in the whole phase, however long it is.
+    Records(u32),
 }
 
 impl Rate {
-    /// Returns the records per second, for a service that takes `capacity_per_second`.
-    pub fn per_second(self, capacity_per_second: f64) -> f64 {
+    /// Returns the records per second in a phase of this length, for a service that takes `capacity_per_second`.
+    pub fn per_second(self, length: Duration, capacity_per_second: f64) -> f64 {
         match self {
             Rate::PerSecond(rate) => rate,
             Rate::OfCapacity(part) => part * capacity_per_second,
+            Rate::Records(records) => f64::from(records) / length.as_secs_f64().max(1e-9),
         }
     }
 }
@@ -116,16 +136,23 @@ impl Scenario {
 
     /// Returns the time from the first record to the end of the last phase.
     pub fn length(&self) -> Duration {
-        let of_client = |client: &ClientLoad| client.phases.iter().map(Phase::length).sum();
-        self.clients.iter().map(of_client).max().unwrap_or_default()
+        self.clients.iter().map(ClientLoad::length).max().unwrap_or_default()
     }
 
     /// Stretches or shortens all phases so that the scenario takes `length`, at the same rates.
     pub fn stretched(mut self, length: Duration) -> Scenario {
         let factor = length.as_secs_f64() / self.length().as_secs_f64().max(f64::MIN_POSITIVE);
-        let phases = self.clients.iter_mut().flat_map(|client| &mut client.phases);
-        phases.for_each(|phase| phase.stretch(factor));
+        for phase in self.clients.iter_mut().flat_map(|client| &mut client.phases) {
+            phase.length = phase.length.mul_f64(factor);
+        }
         self
+    }
+}
+
+impl ClientLoad {
+    /// Returns the length of all phases.
+    pub fn length(&self) -> Duration {
+        self.phases.iter().map(|phase| phase.length).sum()
     }
 }
 
@@ -148,7 +175,7 @@ fn scenario(root: &Section<'_>, path: &Path) -> Option<Scenario> {
 }
 
 fn client(table: &Section<'_>) -> Option<ClientLoad> {
-    let phases: Vec<_> = table.tables("phase").iter().map(phase::read).collect();
+    let phases: Vec<_> = table.tables("phase").iter().map(phases).collect();
     let retry = table.table("retry");
     read_struct!(ClientLoad {
         [table => arrivals, keys]
@@ -156,9 +183,36 @@ fn client(table: &Section<'_>) -> Option<ClientLoad> {
         id: table.text("id", client_id),
         topic: table.optional("topic", text),
         value_bytes: value_bytes(table),
-        phases: phases.into_iter().collect(),
+        phases: phases.into_iter().collect::<Option<Vec<_>>>().map(|phases| phases.concat()),
         retry: if retry.is_written() { self::retry(&retry).map(Some) } else { Some(None) },
     })
+}
+
+/// Reads one `[[client.phase]]`.
+fn phases(section: &Section<'_>) -> Option<Vec<Phase>> {
+    let kind: PhaseKind = section.get("kind")?;
+    let section = section.variant(&kind.to_string());
+    let rate = |key| section.get::<Rate>(key);
+    let phase = |length, from: Option<Rate>, to: Option<Rate>| {
+        let length: Option<Duration> = section.get(length);
+        Some(Phase { length: length?, from: from?, to: to? })
+    };
+    match kind {
+        PhaseKind::Steady => {
+            let rate = rate("rate");
+            Some(vec![phase("for", rate, rate)?])
+        }
+        PhaseKind::Ramp => Some(vec![phase("for", rate("from"), rate("to"))?]),
+        PhaseKind::Burst => {
+            let records = section.get("records").map(Rate::Records);
+            Some(vec![phase("for", records, records)?])
+        }
+        PhaseKind::Campaign => {
+            let (base, peak) = (rate("base"), rate("peak"));
+            let phases = [phase("rise", base, peak), phase("plateau", peak, peak), phase("decay", peak, base)];
+            phases.into_iter().collect()
+        }
+    }
 }
 
 fn retry(table: &Section<'_>) -> Option<RetryPolicy> {

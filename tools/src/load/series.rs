@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use serde::Serialize;
 
 /// Delays in microseconds. A quantile is exact to three digits.
 #[derive(Debug, Clone)]
@@ -52,77 +53,70 @@ impl Delays {
     }
 }
 
-/// Records of one client in one bucket.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcomes {
-    pub sent: u64,
-    pub admitted: u64,
-    pub rejected: u64,
+/// The records of one client in each bucket.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClientSeries {
+    pub name: String,
+    pub sent: Vec<u64>,
+    pub admitted: Vec<u64>,
+    pub rejected: Vec<u64>,
 }
 
-/// One bucket of time.
-#[derive(Debug, Clone)]
-pub struct Bucket {
-    pub clients: Vec<Outcomes>,
-    /// Delays of the records that were admitted.
-    pub delays: Delays,
+impl ClientSeries {
+    fn columns(&mut self) -> [&mut Vec<u64>; 3] {
+        [&mut self.sent, &mut self.admitted, &mut self.rejected]
+    }
 }
 
-/// Counts over time.
-#[derive(Debug, Clone, Default)]
+/// Counts over time, in buckets without a gap from the start of the run.
+#[derive(Debug, Default)]
 pub struct Series {
     pub width: Duration,
-    /// Buckets without a gap, from the start of the run.
-    pub buckets: Vec<Bucket>,
-    clients: usize,
+    pub clients: Vec<ClientSeries>,
+    /// Delays of the records that were admitted, in each bucket.
+    pub delays: Vec<Delays>,
 }
 
-/// Widths that people can read off an axis, in milliseconds.
-const WIDTHS: [u64; 11] = [250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 3_600_000];
-/// The most buckets for the length of the scenario.
-const MAX_SCENARIO_BUCKETS: u128 = 120;
-/// The most buckets in all: later events count in the last one.
-const MAX_BUCKETS: usize = 100_000;
+/// The width of the buckets at first.
+const MIN_WIDTH: Duration = Duration::from_millis(250);
+/// The most buckets, each a point of a plot and a row of its table; instead of one more, the width doubles.
+const MAX_BUCKETS: u32 = 120;
 
 impl Series {
-    /// Chooses the width for a scenario of this length.
-    pub fn new(clients: usize, length: Duration) -> Series {
-        let fits = |width: &&u64| u128::from(**width) * MAX_SCENARIO_BUCKETS >= length.as_millis();
-        let width = *WIDTHS.iter().find(fits).unwrap_or(&WIDTHS[WIDTHS.len() - 1]);
-        Series { width: Duration::from_millis(width), clients, buckets: Vec::new() }
+    /// Starts without a bucket.
+    pub fn new<'n>(clients: impl Iterator<Item = &'n str>) -> Series {
+        let empty = |name: &str| {
+            let (sent, admitted, rejected) = (Vec::new(), Vec::new(), Vec::new());
+            ClientSeries { name: name.to_owned(), sent, admitted, rejected }
+        };
+        Series { width: MIN_WIDTH, clients: clients.map(empty).collect(), delays: Vec::new() }
     }
 
-    /// Returns the bucket of a time since the start.
-    pub fn at(&mut self, time: Duration) -> &mut Bucket {
-        let index = usize::try_from(time.as_nanos() / self.width.as_nanos()).unwrap_or(usize::MAX).min(MAX_BUCKETS - 1);
-        if self.buckets.len() <= index {
-            self.buckets.resize(index + 1, self.empty());
+    /// Returns the index of the bucket of a time since the start.
+    pub fn bucket(&mut self, time: Duration) -> usize {
+        while time >= self.width * MAX_BUCKETS {
+            self.double_width();
         }
-        &mut self.buckets[index]
+        let index = (time.as_nanos() / self.width.as_nanos()) as usize;
+        if index >= self.delays.len() {
+            // Two digits are enough for a plot and take much less memory.
+            self.delays.resize(index + 1, Delays::with_digits(2));
+            self.clients.iter_mut().flat_map(ClientSeries::columns).for_each(|column| column.resize(index + 1, 0));
+        }
+        index
     }
 
-    /// Merges neighbours so that at most `most` buckets remain.
-    pub fn coarse(&self, most: usize) -> Series {
-        let factor = self.buckets.len().div_ceil(most.max(1)).max(1);
-        let buckets = self.buckets.chunks(factor).map(|chunk| {
-            let mut sum = self.empty();
-            for bucket in chunk {
-                sum.delays.add(&bucket.delays);
-                for (total, part) in sum.clients.iter_mut().zip(&bucket.clients) {
-                    total.sent += part.sent;
-                    total.admitted += part.admitted;
-                    total.rejected += part.rejected;
-                }
-            }
+    fn double_width(&mut self) {
+        self.width *= 2;
+        for column in self.clients.iter_mut().flat_map(ClientSeries::columns) {
+            *column = column.chunks(2).map(|pair| pair.iter().sum()).collect();
+        }
+        let merged = |pair: &[Delays]| {
+            let mut sum = pair[0].clone();
+            pair[1..].iter().for_each(|delays| sum.add(delays));
             sum
-        });
-        let width = self.width * u32::try_from(factor).unwrap_or(u32::MAX);
-        Series { width, clients: self.clients, buckets: buckets.collect() }
-    }
-
-    fn empty(&self) -> Bucket {
-        // Two digits are enough for a plot and take much less memory.
-        Bucket { clients: vec![Outcomes::default(); self.clients], delays: Delays::with_digits(2) }
+        };
+        self.delays = self.delays.chunks(2).map(merged).collect();
     }
 }
 
@@ -148,26 +142,20 @@ mod tests {
         }
 
         #[test]
-        fn a_coarser_series_has_the_same_sums(
-            events in prop::collection::vec((0..600_000_u64, 0..3_usize), 0..200),
-            most in 1..50_usize,
-        ) {
-            let mut series = Series::new(3, Duration::from_secs(30));
+        fn wider_buckets_have_the_same_sums(events in prop::collection::vec((0..600_000_u64, 0..3_usize), 0..200)) {
+            let mut series = Series::new(["a", "b", "c"].into_iter());
             for (at, client) in &events {
                 let at = Duration::from_millis(*at);
-                series.at(at).clients[*client].admitted += 1;
-                series.at(at).delays.record(at);
+                let bucket = series.bucket(at);
+                prop_assert!(at < series.width * (bucket as u32 + 1) && at >= series.width * bucket as u32);
+                series.clients[*client].admitted[bucket] += 1;
+                series.delays[bucket].record(at);
             }
-            let coarse = series.coarse(most);
-            prop_assert!(coarse.buckets.len() <= most);
-            let length = |series: &Series| series.width.as_nanos() * series.buckets.len() as u128;
-            prop_assert!(length(&coarse) >= length(&series));
-            for series in [&coarse, &series] {
-                let admitted = series.buckets.iter().flat_map(|bucket| &bucket.clients).map(|client| client.admitted);
-                prop_assert_eq!(admitted.sum::<u64>(), events.len() as u64);
-                let delays = series.buckets.iter().map(|bucket| bucket.delays.count());
-                prop_assert_eq!(delays.sum::<u64>(), events.len() as u64);
-            }
+            prop_assert!(series.delays.len() <= MAX_BUCKETS as usize);
+            prop_assert!(series.clients.iter().all(|client| client.rejected.len() == series.delays.len()));
+            let admitted = series.clients.iter().flat_map(|client| &client.admitted).sum::<u64>();
+            prop_assert_eq!(admitted, events.len() as u64);
+            prop_assert_eq!(series.delays.iter().map(Delays::count).sum::<u64>(), events.len() as u64);
         }
     }
 
@@ -177,8 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn the_width_of_buckets_follows_the_length_of_the_scenario() {
-        let width = |seconds| Series::new(1, Duration::from_secs(seconds)).width.as_millis();
-        assert_eq!([5, 30, 60, 120, 600, 1_000_000].map(width), [250, 250, 500, 1_000, 5_000, 3_600_000]);
+    fn the_width_of_buckets_follows_the_length_of_the_run() {
+        let width = |seconds| {
+            let mut series = Series::new(std::iter::empty());
+            series.bucket(Duration::from_secs(seconds));
+            series.width.as_millis()
+        };
+        assert_eq!([5, 29, 30, 60, 600].map(width), [250, 250, 500, 1_000, 8_000]);
+        assert!(width(u64::MAX / 1_000_000) > 0);
     }
 }

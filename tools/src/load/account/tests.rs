@@ -12,7 +12,7 @@ const TWO: &str = "[[client]]\nid = \"a\"\nretry = { backoff = \"1s\", attempts 
 fn sent(client: usize, number: u32) -> Event {
     let second = Duration::from_secs(1);
     let shape = Shape { value_bytes: 1, key: 0 };
-    Event::Sent(Sent { attempt: Attempt { client, shape, number, intended: second, due: second }, at: second })
+    Event::Sent { attempt: Attempt { client, shape, number, intended: second, due: second }, at: second }
 }
 
 fn at(ms: u64) -> ArrivalTime {
@@ -40,7 +40,7 @@ fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
     let (mut account, retry) = after(&[sent(0, 1), rejected(0, 1_500)]);
     let retry = retry.unwrap();
     assert_eq!((retry.number, retry.due.as_millis()), (2, 2_500));
-    account.apply(&Event::Sent(Sent { attempt: retry, at: retry.due }));
+    account.apply(&Event::Sent { attempt: retry, at: retry.due });
     assert_eq!(account.apply(&admitted(1, 3_000)), None);
     let counts = &account.clients[0];
     assert_eq!((counts.sent, counts.retries, counts.admitted, counts.rejected["queue_full"]), (2, 1, 1, 1));

@@ -5,11 +5,11 @@ use serde_json::json;
 use watermaster_core::policy::Mode;
 
 use super::*;
-use crate::load::account::{ArrivalTime, Attempt, Event, Outcome, Sent};
+use crate::load::account::{ArrivalTime, Attempt, Event, Outcome};
 use crate::load::plan::tests::{plan, service};
 use crate::load::schedule::Shape;
 
-const CLIENTS: &str = "name = \"a <b> & c\"\ndescription = \"what's \\\"new\\\"\"\n\
+const CLIENTS: &str = "name = \"a <b> & c\\u0001\"\ndescription = \"what's \\\"new\\\"\"\n\
     [[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n\
     [[client]]\nid = \"<b>\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n";
 
@@ -53,7 +53,7 @@ fn account_of(records: &[(usize, u64, Option<u64>, Option<&str>)], appended: boo
     for (number, (client, at, after, reason)) in records.iter().enumerate() {
         let (at, shape) = (ms(*at), Shape { value_bytes: 1, key: 0 });
         let attempt = Attempt { client: *client, shape, number: 1, intended: at, due: at };
-        account.apply(&Event::Sent(Sent { attempt, at }));
+        account.apply(&Event::Sent { attempt, at });
         if let Some(after) = after {
             let read = at + ms(*after);
             let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
@@ -174,7 +174,7 @@ fn the_page_is_self_contained() {
     let page = html(&report(&some(), &shaped(), Ended::NoProgress));
     check(&page);
     assert_eq!(page.matches("<svg").count(), 4);
-    assert!(page.contains("a &lt;b&gt; &amp; c") && page.contains("capacity 100.0/s"), "{page}");
+    assert!(page.contains("a &#60;b&#62; &#38; c") && page.contains("capacity 100.0/s"), "{page}");
     assert_eq!(html(&report(&some(), &shaped(), Ended::NotReadBack)).matches("<svg").count(), 1);
 }
 

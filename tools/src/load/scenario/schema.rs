@@ -7,7 +7,7 @@ use watermaster_settings::reader::Fallback::{Derived, Required, Text, Unset};
 use watermaster_settings::reader::Kind::{self, Choice, Count, DecimalOrPercent, Integers};
 use watermaster_settings::reader::{Key, Schema, SectionSchema, Shape, key, section};
 
-use super::{Arrivals, phase::PhaseKind};
+use super::{Arrivals, PhaseKind};
 
 /// The highest rate, in records per second.
 pub const MAX_RATE: f64 = 1_000_000.0;
