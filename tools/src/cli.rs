@@ -1,9 +1,11 @@
 //! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
 
-use std::{fmt::Display, io::Write, path::PathBuf, process::ExitCode};
+use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use strum::VariantNames;
 use watermaster_settings::config::{Config, ConfigErrors};
 
 /// The way in which a command ended; the value is the process's exit code.
@@ -58,6 +60,14 @@ impl ConfigFile {
     pub fn load(&self) -> Result<Config, ConfigErrors> {
         Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
     }
+}
+
+/// Parses the name of a variant; `--help` lists all names.
+pub fn variant<T>() -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync + 'static> + VariantNames + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(T::VARIANTS).try_map(|name| name.parse())
 }
 
 /// The option that chooses the format of the result.

@@ -12,6 +12,15 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// Writes a number with at most three decimals, without trailing zeros and without the sign of a zero.
+pub fn decimal(value: f64) -> String {
+    let text = format!("{value:.3}");
+    match text.trim_end_matches('0').trim_end_matches('.') {
+        "-0" => "0".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
 /// Writes how a client's grant differs from its share: `borrows 22`, `lends 7`, `-`.
 pub fn lends_or_borrows(granted: u64, default_share: f64) -> String {
     match granted as f64 - default_share {
@@ -40,6 +49,11 @@ mod tests {
     #[test]
     fn times_are_short() {
         assert_eq!([0.0, 0.035, 7.5, 10.0].map(seconds), ["0 s", "35 ms", "7.5 s", "10 s"]);
+    }
+
+    #[test]
+    fn decimals_have_no_trailing_zeros() {
+        assert_eq!([0.0, -0.0001, 0.5, 20.0, 0.005].map(decimal), ["0", "0", "0.5", "20", "0.005"]);
     }
 
     #[test]

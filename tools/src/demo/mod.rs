@@ -12,12 +12,13 @@ mod view;
 use std::time::{Duration, Instant};
 use std::{error::Error, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use serde_json::json;
 use watermaster_core::policy::Mode;
 use watermaster_kafka::{KafkaError, embedded::Embedded};
 use watermaster_settings::{Kafka, Service, config::Config};
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
 use crate::load::session::{Session, SessionError};
 use crate::signals::{self, Interrupts, SignalError};
 use crate::top::fetch::{Instance, ServiceStatus};
@@ -41,20 +42,13 @@ const PARTITIONS: i32 = 2;
 const CONFIG: &str = include_str!("../../../config/demo.toml");
 const SCENARIO: &str = include_str!("scenario.toml");
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster demo                           about 30 seconds; metrics and the HTTP API on 127.0.0.1:9464 meanwhile
-  watermaster demo --mode reject             the same campaign, but records above the grant are rejected
-  watermaster demo --shadow                  all records pass; the table counts what enforcing would do
-  watermaster demo --output json --seconds 10 | jq '.services[0].max_admitted_in_any_cycle'";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("../help/demo.txt").trim_end())]
 pub struct DemoArgs {
     /// Delay or reject records that come too early
-    #[arg(long, value_enum, default_value = "shape")]
-    mode: ModeArg,
+    #[arg(long, value_parser = variant::<Mode>(), default_value = "shape")]
+    mode: Mode,
     /// Shadow mode: admit every record, and count what enforcing would do (enforce = false)
     #[arg(long, alias = "observe")]
     shadow: bool,
@@ -65,25 +59,8 @@ pub struct DemoArgs {
     output: OutputArg,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeArg {
-    Shape,
-    Reject,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(mode: ModeArg) -> Mode {
-        match mode {
-            ModeArg::Shape => Mode::Shape,
-            ModeArg::Reject => Mode::Reject,
-        }
-    }
-}
-
 /// A Watermaster that runs in this process.
 pub trait Running {
-    type Error: Error + Send + Sync + 'static;
-
     /// Returns the address of the HTTP API.
     fn address(&self) -> SocketAddr;
 
@@ -91,10 +68,14 @@ pub trait Running {
     fn has_ended(&self) -> bool;
 
     /// Drains and stops.
-    fn stop(self) -> Result<(), Self::Error>;
+    ///
+    /// # Errors
+    /// Fails when a service met a fatal error.
+    fn stop(self) -> Result<(), AnyError>;
 }
 
-type AnyError = Box<dyn Error + Send + Sync>;
+/// An error of the Watermaster that runs in this process.
+pub type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The demo can't be shown to its end.
 #[derive(Debug, thiserror::Error)]
@@ -116,10 +97,7 @@ enum DemoError {
 }
 
 /// Shows the demo with the Watermaster that `start` starts.
-pub fn run<R: Running, E>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, E>) -> Exit
-where
-    E: Error + Send + Sync + 'static,
-{
+pub fn run<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
     match show(args, start) {
         Ok(()) => Exit::Done,
         Err(error) => fail(Exit::Stopped, &error),
@@ -141,13 +119,10 @@ fn scenario(length: Duration) -> Scenario {
         .stretched(length)
 }
 
-fn show<R: Running, E>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, E>) -> Result<(), DemoError>
-where
-    E: Error + Send + Sync + 'static,
-{
+fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Result<(), DemoError> {
     let interrupts = signals::listen()?;
     let broker = Embedded::start(1)?;
-    let config = config(args.mode.into(), args.shadow, &broker.bootstrap_servers());
+    let config = config(args.mode, args.shadow, &broker.bootstrap_servers());
     let (mut kafka, service) = (config.settings.kafka.clone(), config.settings.services[0].clone());
     // The embedded broker answers only after this time if a partition is empty. Late answers would show bunches.
     kafka.properties.insert("fetch.wait.max.ms".to_owned(), "20".to_owned());
@@ -155,16 +130,16 @@ where
     for topic in sources.chain([&service.target, &service.dead_letter]) {
         broker.create_topic(topic, PARTITIONS)?;
     }
-    let running = start(config).map_err(|error| DemoError::Start(error.into()))?;
+    let running = start(config).map_err(DemoError::Start)?;
     let address = running.address();
     eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
     let stage = Stage::new(address, kafka, service, args, interrupts);
     let summary = stage.play(|| running.has_ended());
-    let stopped = running.stop().map_err(|error| DemoError::Stopped(error.into()));
+    let stopped = running.stop().map_err(DemoError::Stopped);
     if let Ok(Some(summary)) = &summary {
         match args.output.format {
             Output::Json => {
-                print_json(summary);
+                print_json(&json!({ "services": [summary] }));
                 if !summary.settled {
                     eprintln!("{}", summary::NOT_SETTLED);
                 }
@@ -178,8 +153,8 @@ where
 /// Suggests the variants of the demo that were not shown.
 fn next_steps(args: &DemoArgs, address: SocketAddr) -> String {
     let mut steps = vec![match args.mode {
-        ModeArg::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)".to_owned(),
-        ModeArg::Reject => "watermaster demo (records that come too early wait)".to_owned(),
+        Mode::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)".to_owned(),
+        Mode::Reject => "watermaster demo (records that come too early wait)".to_owned(),
     }];
     if !args.shadow {
         steps.push("watermaster demo --shadow (all records pass; the table counts what enforcing would do)".to_owned());

@@ -43,35 +43,9 @@ const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for an event before other conditions are checked.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
-  watermaster load --config watermaster.toml --scenario steady.toml --seconds 20 --report r.html
-  watermaster load --config watermaster.toml --scenario steady.toml --output json | jq .totals
-
-Sends to the source topics of a running Watermaster, reads its target and dead-letter topic back,
-and reports. The scenario and the seed fix when each record is sent, whatever the throttler does
-(open loop); a delay counts from when a record should have been sent. Topics, brokers and properties
-are those of the configuration. The records are real: the service behind the target gets them.
-
-An example of a scenario (docs/load.md explains all keys):
-
-  [[client]]
-  id = \"credit-card\"
-  retry = { backoff = \"500ms\", attempts = 5 }   # rejected records are sent again
-  [[client.phase]]
-  kind = \"campaign\"                             # or steady, ramp, burst
-  base = 5                                      # records per second …
-  peak = \"400%\"                                 # … or a part of the service's capacity
-  plateau = \"30s\"
-
-Exits with 0 if no record was lost or duplicated and the promise was not broken, else with 70; with
-78 also when the scenario is invalid or a topic is missing, with 69 when no broker answers. Ctrl-c
-ends the sending, a second one the reading.";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("../help/load.txt").trim_end())]
 pub struct LoadArgs {
     #[command(flatten)]
     file: ConfigFile,

@@ -34,21 +34,9 @@ const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two checks for an answer while no key is pressed.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster top                                 the instance on this machine
-  watermaster top --url http://10.0.0.7:9464 --token-file token
-  watermaster top --url https://ops.example/watermaster --service kyc
-  watermaster top --once                          one table; also the default if stdout is no terminal
-  watermaster top --output json | jq '.services[].clients[] | select(.backlog > 0) | .name'
-
-Rates are those of the second between two answers. Beyond loopback the instance needs its token (admin.token_file).
-NO_COLOR is respected. Keys: s sorts, tab changes the service, ? explains the columns, q quits. --once exits with 69 if
-the instance does not answer.";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("../help/top.txt").trim_end())]
 pub struct TopArgs {
     /// The address of the instance (admin.listen), or of the ingress in front of it
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464", value_parser = fetch::url)]

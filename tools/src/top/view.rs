@@ -29,19 +29,7 @@ const MARK_WIDTH: usize = 2;
 /// The width of the label before a bar.
 const LABEL_WIDTH: usize = 9;
 
-const HELP: &str = "\
-wants      records in the backlog when the cycle began, and those that came since
-granted    records that the client may send in this cycle; all grants together are the capacity
-share      records borrowed from other clients, or lent to them
-admit/s    records per second to the target, between the last two answers
-delay/s    records per second that had to wait
-reject/s   records per second to the dead-letter topic
-backlog    records that wait now
-In shadow mode, the last three show what enforcing would do.
-
-q esc      quit                        ↑ ↓ PgUp PgDn  scroll
-s          sort by the next column     tab ← →        another service
-?          leave this help";
+const HELP: &str = include_str!("../help/top-keys.txt");
 
 /// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, app: &App, now: Instant) {

@@ -1,11 +1,11 @@
-//! The report as one page of inline SVG and CSS, without scripts or network; also well-formed XML. The templates are
-//! `report.html`, `plot.svg` and `table.html`.
+//! The report as one page of inline SVG and CSS, without scripts or network; also well-formed XML. `report.html` is its
+//! template.
 
 use std::cmp::Reverse;
 
 use askama::Template;
 
-use super::plot::{COLOURS, Caption, Plot};
+use super::plot::{COLOURS, Plot};
 use super::text::{COLUMNS, ReportColumn};
 use super::{ClientReport, Quantiles, Report};
 use crate::{format::seconds, load::series::ClientSeries};
@@ -14,25 +14,25 @@ use crate::{format::seconds, load::series::ClientSeries};
 #[template(path = "report.html", config = "src/load/report/askama.toml")]
 struct Page<'r> {
     report: &'r Report,
+    /// Lengths with their units.
+    cycle: String,
+    bucket: String,
     clients: Table,
-    sections: Vec<Section<'r>>,
+    sent: Chart<'r>,
+    admitted: Chart<'r>,
+    delays: Chart<'r>,
     rejections: Vec<Bar<'r>>,
     rejections_by_client: Table,
 }
 
-#[derive(Template)]
-#[template(path = "table.html", config = "src/load/report/askama.toml")]
 struct Table {
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 /// A plot over time, and its numbers.
-struct Section<'r> {
-    heading: &'static str,
-    note: Option<String>,
+struct Chart<'r> {
     plot: Plot<'r>,
-    summary: &'static str,
     table: Table,
 }
 
@@ -62,10 +62,6 @@ impl Table {
 
 /// Writes the whole page.
 pub fn html(report: &Report) -> String {
-    let mut sections = vec![sent(report)];
-    if report.was_read() {
-        sections.extend([admitted(report), delays(report)]);
-    }
     let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|column| !column.title.is_empty()).collect();
     let titles = columns.iter().map(|column| column.title.to_owned()).collect();
     let cells = |client: &ClientReport| columns.iter().map(|column| (column.cell)(client)).collect();
@@ -77,8 +73,12 @@ pub fn html(report: &Report) -> String {
     };
     let page = Page {
         report,
+        cycle: seconds(report.service.cycle_seconds),
+        bucket: seconds(report.series.bucket_seconds),
         clients: Table::by_client(report, titles, cells),
-        sections,
+        sent: bands(report, |client| &client.sent),
+        admitted: bands(report, |client| &client.admitted),
+        delays: delays(report),
         rejections: reasons
             .iter()
             .map(|(name, &value)| Bar { name, value, length: (value as f64 / most * 520.0).ceil() })
@@ -94,37 +94,8 @@ pub fn html(report: &Report) -> String {
     page.to_string().replace(is_forbidden, "\u{fffd}")
 }
 
-fn sent(report: &Report) -> Section<'_> {
-    let caption = Caption {
-        id: "sent",
-        title: "Records sent per second, by client",
-        description: "Bands stacked over time beside the service's capacity; the table below has the numbers.",
-        unit: "records/s",
-    };
-    bands(report, "Records sent", None, caption, |client| &client.sent)
-}
-
-fn admitted(report: &Report) -> Section<'_> {
-    let note = format!(
-        "The line is the capacity over a cycle ({}). A step of the plot is {} long and may lie above the line; \
-         the sentence at the top has the most of any cycle.",
-        seconds(report.service.cycle_seconds),
-        seconds(report.series.bucket_seconds)
-    );
-    let caption = Caption {
-        id: "admitted",
-        title: "Records admitted per second, by client",
-        description: "Bands stacked over time beside the service's capacity; the table below has the numbers.",
-        unit: "records/s",
-    };
-    bands(report, "Records admitted", Some(note), caption, |client| &client.admitted)
-}
-
 /// Draws a band for each of the clients that sent most and one for all others together: as many as there are colours.
-fn bands<'r>(
-    report: &'r Report, heading: &'static str, note: Option<String>, caption: Caption,
-    counts: fn(&ClientSeries) -> &[u64],
-) -> Section<'r> {
+fn bands(report: &Report, counts: fn(&ClientSeries) -> &[u64]) -> Chart<'_> {
     let width = report.series.bucket_seconds;
     let rates = |client: &ClientSeries| counts(client).iter().map(|count| *count as f64 / width).collect::<Vec<f64>>();
     let mut clients: Vec<_> = report.series.clients.iter().collect();
@@ -139,29 +110,16 @@ fn bands<'r>(
         let rates = bands.iter().map(|(_, rates)| rates[at]);
         Some(rates.clone().chain([rates.sum()]).map(|rate| format!("{rate:.1}")).collect())
     });
-    let plot = Plot::bands(caption, width, &bands, (format!("capacity {capacity:.1}/s"), capacity));
-    Section { heading, note, plot, summary: "Records per second, in numbers", table }
+    Chart { plot: Plot::bands(width, &bands, (format!("capacity {capacity:.1}/s"), capacity)), table }
 }
 
-fn delays(report: &Report) -> Section<'_> {
+fn delays(report: &Report) -> Chart<'_> {
     let buckets = &report.series.delay_seconds;
     let line = |quantile: fn(&Quantiles) -> f64| buckets.iter().map(|at| at.as_ref().map(quantile)).collect::<Vec<_>>();
     let lines = [("p50", line(|q| q.p50)), ("p95", line(|q| q.p95)), ("p99", line(|q| q.p99))];
-    let caption = Caption {
-        id: "delay",
-        title: "Delay percentiles over time",
-        description: "p50, p95 and p99 of the delay from the intended sending to the target, by time of admission.",
-        unit: "seconds",
-    };
     let table = Table::over_time(report, ["p50", "p95", "p99", "max"].into_iter(), |at| {
         let Quantiles { p50, p95, p99, max } = buckets[at]?;
         Some([p50, p95, p99, max].map(seconds).to_vec())
     });
-    Section {
-        heading: "Delay of admitted records",
-        note: None,
-        plot: Plot::lines(caption, report.series.bucket_seconds, &lines),
-        summary: "Delays, in numbers",
-        table,
-    }
+    Chart { plot: Plot::lines(report.series.bucket_seconds, &lines), table }
 }

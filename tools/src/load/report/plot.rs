@@ -1,11 +1,11 @@
-//! Plots over time: their axes and curves in the coordinates of `plot.svg`. Colours are the classes `c0` to `c7` of the
+//! Plots over time: their axes and curves in the coordinates of `report.html`. Colours are the classes `c0` to `c7` of the
 //! page; outlines, titles and dashes distinguish curves without them.
 
 use std::fmt::Write;
 
-use askama::Template;
+use crate::format::decimal;
 
-// The area between the axes; `plot.svg` has the same numbers.
+// The area between the axes; `report.html` has the same numbers.
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 748.0;
 const TOP: f64 = 26.0;
@@ -14,29 +14,13 @@ const BOTTOM: f64 = 224.0;
 /// The number of colours.
 pub const COLOURS: usize = 8;
 
-/// The texts of a plot.
-#[derive(Debug, Clone, Copy)]
-pub struct Caption {
-    /// Unique in the page; letters and dashes.
-    pub id: &'static str,
-    pub title: &'static str,
-    /// A sentence for screen readers.
-    pub description: &'static str,
-    /// The unit of the vertical axis.
-    pub unit: &'static str,
-}
-
 /// A plot over time.
-#[derive(Debug, Template)]
-#[template(path = "plot.svg", escape = "html", config = "src/load/report/askama.toml")]
+#[derive(Debug)]
 pub struct Plot<'a> {
-    caption: Caption,
-    /// The class of all curves: `band` or `line`.
-    pub kind: &'static str,
     pub curves: Vec<Curve<'a>>,
-    levels: Vec<Mark>,
-    times: Vec<Mark>,
-    limit: Option<Mark>,
+    pub levels: Vec<Mark>,
+    pub times: Vec<Mark>,
+    pub limit: Option<Mark>,
 }
 
 /// A band or a line.
@@ -45,19 +29,19 @@ pub struct Curve<'a> {
     pub name: &'a str,
     /// The class of its colour.
     pub class: String,
-    path: String,
+    pub path: String,
 }
 
 /// A labelled place on an axis.
 #[derive(Debug)]
-struct Mark {
-    at: String,
-    label: String,
+pub struct Mark {
+    pub at: String,
+    pub label: String,
 }
 
 impl<'a> Plot<'a> {
     /// Draws bands stacked over time, each with a value for each bucket, and a horizontal line to compare with.
-    pub fn bands(caption: Caption, bucket: f64, bands: &[(&'a str, Vec<f64>)], (label, limit): (String, f64)) -> Self {
+    pub fn bands(bucket: f64, bands: &[(&'a str, Vec<f64>)], (label, limit): (String, f64)) -> Self {
         let buckets = bands.first().map_or(0, |(_, values)| values.len());
         let sums = (0..buckets).map(|at| bands.iter().map(|(_, values)| values[at]).sum::<f64>());
         let axes = Axes::new(buckets, bucket, sums.fold(limit, f64::max));
@@ -72,11 +56,11 @@ impl<'a> Plot<'a> {
             curves.push(Curve { name, class: format!("c{}", index % COLOURS), path: path + "Z" });
             base = top;
         }
-        Plot { limit: Some(Mark { at: axes.y(limit), label }), ..axes.plot(caption, "band", curves) }
+        Plot { limit: Some(Mark { at: axes.y(limit), label }), ..axes.plot(curves) }
     }
 
     /// Draws lines over time; a bucket without a value interrupts its line.
-    pub fn lines(caption: Caption, bucket: f64, lines: &[(&'a str, Vec<Option<f64>>)]) -> Self {
+    pub fn lines(bucket: f64, lines: &[(&'a str, Vec<Option<f64>>)]) -> Self {
         let largest = lines.iter().flat_map(|(_, values)| values.iter().flatten()).copied().fold(0.0, f64::max);
         let axes = Axes::new(lines.first().map_or(0, |(_, values)| values.len()), bucket, largest);
         let curve = |(index, (name, values)): (usize, &(&'a str, Vec<Option<f64>>))| Curve {
@@ -84,7 +68,7 @@ impl<'a> Plot<'a> {
             class: format!("d{index}"),
             path: axes.steps(values.iter().copied()),
         };
-        axes.plot(caption, "line", lines.iter().enumerate().map(curve).collect())
+        axes.plot(lines.iter().enumerate().map(curve).collect())
     }
 }
 
@@ -124,12 +108,12 @@ impl Axes {
         path
     }
 
-    fn plot<'a>(&self, caption: Caption, kind: &'static str, curves: Vec<Curve<'a>>) -> Plot<'a> {
-        let levels = ticks(self.largest, self.step).map(|value| Mark { at: self.y(value), label: tick(value) });
+    fn plot<'a>(&self, curves: Vec<Curve<'a>>) -> Plot<'a> {
+        let levels = ticks(self.largest, self.step).map(|value| Mark { at: self.y(value), label: decimal(value) });
         let length = self.buckets as f64 * self.bucket;
         let x = |time: f64| format!("{:.1}", LEFT + (RIGHT - LEFT) * time / length);
-        let times = ticks(length, nice_step(length)).map(|time| Mark { at: x(time), label: tick(time) });
-        Plot { caption, kind, curves, levels: levels.collect(), times: times.collect(), limit: None }
+        let times = ticks(length, nice_step(length)).map(|time| Mark { at: x(time), label: decimal(time) });
+        Plot { curves, levels: levels.collect(), times: times.collect(), limit: None }
     }
 }
 
@@ -144,12 +128,6 @@ fn ticks(largest: f64, step: f64) -> impl Iterator<Item = f64> {
     (0..).map(move |at| f64::from(at) * step).take_while(move |value| *value <= largest * 1.000_001)
 }
 
-/// Writes a number with at most three decimals, without trailing zeros.
-fn tick(value: f64) -> String {
-    let text = format!("{value:.3}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +138,5 @@ mod tests {
             let steps = largest / nice_step(largest);
             assert!((4.99..=12.6).contains(&steps), "{largest}: {steps}");
         }
-        assert_eq!([0.0, 0.5, 20.0, 0.005].map(tick), ["0", "0.5", "20", "0.005"]);
     }
 }
