@@ -21,9 +21,9 @@ pub fn decimal(value: f64) -> String {
     }
 }
 
-/// Writes how a client's grant differs from its share: `borrows 22`, `lends 7`, `-`.
-pub fn lends_or_borrows(granted: u64, default_share: f64) -> String {
-    match granted as f64 - default_share {
+/// Writes how far a client's grant exceeds its default share: `borrows 22`, `lends 7`, `-`.
+pub fn lends_or_borrows(excess: f64) -> String {
+    match excess {
         d if d >= 0.5 => format!("borrows {}", d.round()),
         d if d <= -0.5 => format!("lends {}", -d.round()),
         _ => "-".to_owned(),
@@ -58,8 +58,7 @@ mod tests {
 
     #[test]
     fn a_difference_below_half_a_record_is_not_shown() {
-        let shown = [(50, 50.4), (50, 49.5), (50, 57.0)].map(|(granted, share)| lends_or_borrows(granted, share));
-        assert_eq!(shown, ["-", "borrows 1", "lends 7"]);
+        assert_eq!([-0.4, 0.5, -7.0].map(lends_or_borrows), ["-", "borrows 1", "lends 7"]);
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `watermaster top`: shows a running instance, live, over its HTTP API.
 //!
-//! - `fetch`: the request and its answer
-//! - `rates`: how fast counts grew between two answers
+//! - `fetch`: the request and its answer, and how fast counts grew between two
 //! - `table`: the columns, as many as fit
 //! - `app`: the choices made by key, and whether the instance answers
 //! - `view`: the screen
@@ -10,7 +9,6 @@
 
 mod app;
 pub(crate) mod fetch;
-mod rates;
 mod table;
 mod view;
 
@@ -26,8 +24,7 @@ use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 pub(crate) use app::App;
-use app::Flow;
-use fetch::{Answer, FetchError, Instance, ServiceStatus};
+use fetch::{Answer, FetchError, Instance, ServiceStatus, add_rates};
 
 /// The interval between two requests. Snapshots are renewed at least twice as often.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
@@ -121,7 +118,7 @@ fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Answer>
         if event::poll(KEY_TIMEOUT)?
             && let Event::Key(key) = event::read()?
             && key.is_press()
-            && app.handle_key(key) == Flow::Quit
+            && app.handle_key(key).is_break()
         {
             return Ok(());
         }
@@ -146,7 +143,7 @@ fn once(instance: &Instance) -> Result<Vec<ServiceStatus>, FetchError> {
     thread::sleep(ASK_INTERVAL);
     let second = instance.ask();
     let mut services = second.outcome?;
-    rates::add(&mut services, &before, second.at - first.at);
+    add_rates(&mut services, &before, second.at - first.at);
     Ok(services)
 }
 
