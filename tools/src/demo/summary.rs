@@ -7,7 +7,7 @@ use watermaster_core::{policy::Mode, reason::Reason};
 
 use crate::load::account::{Account, Counts};
 use crate::top::fetch::{ClientStatus, ServiceStatus};
-use crate::{format::seconds, load::report::window::busiest};
+use crate::{format::seconds, load::report::busiest};
 
 /// The only client that sends far more than its share.
 const CAMPAIGN: &str = "credit-card";

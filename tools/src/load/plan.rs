@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::scenario::{ClientLoad, Scenario};
-use super::{profile::Profile, schedule::Shape};
+use super::schedule::{Profile, Shape};
 use watermaster_settings::config::{ConfigError, ConfigErrors, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 

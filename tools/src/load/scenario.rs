@@ -2,14 +2,77 @@
 //!
 //! `docs/load.md` describes the file; `plan` fits it to a service.
 
-mod schema;
-
 use std::{path::Path, time::Duration};
 
 use strum::{Display, EnumString, VariantNames};
 use watermaster_settings::config::{self, ConfigErrors, Origin};
+use watermaster_settings::reader::Fallback::{Derived, Required, Text, Unset};
 use watermaster_settings::reader::{Choice, FromText, Kind, Reader, Section, ValueError};
+use watermaster_settings::reader::{Key, Schema, SectionSchema, Shape, key, section};
 use watermaster_settings::{client_id::MAX_CLIENT_BYTES, read_struct};
+
+/// The highest rate, in records per second.
+const MAX_RATE: f64 = 1_000_000.0;
+/// The highest rate, in percent of the capacity.
+const MAX_PERCENT: f64 = 100_000.0;
+/// The largest value of a record.
+const MAX_VALUE_BYTES: u64 = 1_000_000;
+/// The values of `value_bytes`.
+const VALUE_BYTES: &str = "a size in bytes, or [smallest, largest], from 0 to 1000000";
+
+const RATE: Kind = Kind::DecimalOrPercent(
+    "records per second (50, 0.5) or a part of the service's capacity (\"80%\"), from 0 to 1000000 or 100000%",
+);
+const LENGTH: Kind = Kind::Duration(Duration::from_millis(1), Duration::from_secs(7 * 24 * 3600));
+const TEXT: Kind = Kind::Text("a text");
+
+/// Every key of a scenario.
+static SCHEMA: Schema = Schema {
+    subject: "scenario",
+    // No variable sets a key: none of them is read.
+    variable_prefix: "",
+    root: section("", Shape::Table, SCENARIO, &CLIENTS),
+};
+
+static CLIENTS: [SectionSchema; 1] = [section("client", Shape::List, CLIENT, &CLIENT_SECTIONS)];
+static CLIENT_SECTIONS: [SectionSchema; 2] = [
+    section("phase", Shape::List, &[key("kind", Kind::Choice(PhaseKind::VARIANTS), Required)], &PHASE_KINDS),
+    section("retry", Shape::Table, RETRY, &[]),
+];
+static PHASE_KINDS: [SectionSchema; 4] = [
+    section("steady", Shape::Variant, STEADY, &[]),
+    section("ramp", Shape::Variant, RAMP, &[]),
+    section("burst", Shape::Variant, BURST, &[]),
+    section("campaign", Shape::Variant, CAMPAIGN, &[]),
+];
+
+const SCENARIO: &[Key] = &[
+    key("name", TEXT, Derived("the file's name")),
+    key("description", TEXT, Text("")),
+    key("seed", Kind::Count(0, i64::MAX as u64), Text("1")),
+];
+const CLIENT: &[Key] = &[
+    key("id", Kind::Text("a client id of 1 to 128 bytes"), Required),
+    key("topic", Kind::Text("a source topic of the service"), Unset),
+    key("value_bytes", Kind::Integers(VALUE_BYTES), Text("300")),
+    key("arrivals", Kind::Choice(Arrivals::VARIANTS), Text("poisson")),
+    key("keys", Kind::Count(0, 1_000_000), Text("100")),
+];
+const RETRY: &[Key] = &[
+    key("backoff", LENGTH, Text("500ms")),
+    key("max_backoff", LENGTH, Text("10s")),
+    key("attempts", Kind::Count(2, 100), Text("5")),
+];
+const STEADY: &[Key] = &[key("rate", RATE, Required), key("for", LENGTH, Required)];
+const RAMP: &[Key] = &[key("from", RATE, Required), key("to", RATE, Required), key("for", LENGTH, Required)];
+const BURST: &[Key] = &[key("records", Kind::Count(1, 10_000_000), Required), key("for", LENGTH, Text("100ms"))];
+const CAMPAIGN: &[Key] = &[
+    key("base", RATE, Text("0")),
+    key("peak", RATE, Required),
+    key("rise", LENGTH, Text("5s")),
+    key("plateau", LENGTH, Required),
+    key("decay", LENGTH, Text("10s")),
+];
 
 /// A valid scenario.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,8 +162,8 @@ impl Rate {
 impl FromText for Rate {
     fn from_text(text: &str, _: Kind) -> Result<Rate, ValueError> {
         let (number, max, rate): (&str, f64, fn(f64) -> Rate) = match text.strip_suffix('%') {
-            None => (text, schema::MAX_RATE, Rate::PerSecond),
-            Some(percent) => (percent.trim(), schema::MAX_PERCENT, |percent| Rate::OfCapacity(percent / 100.0)),
+            None => (text, MAX_RATE, Rate::PerSecond),
+            Some(percent) => (percent.trim(), MAX_PERCENT, |percent| Rate::OfCapacity(percent / 100.0)),
         };
         let number = number.parse().map_err(|_| ValueError::NotDecimal)?;
         if (0.0..=max).contains(&number) { Ok(rate(number)) } else { Err(ValueError::NotAllowed) }
@@ -129,7 +192,7 @@ impl RetryPolicy {
 impl Scenario {
     /// Reads the text of the file at `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Scenario, ConfigErrors> {
-        let reader = Reader::new(&schema::SCHEMA, text, path, [])?;
+        let reader = Reader::new(&SCHEMA, text, path, [])?;
         let scenario = scenario(&reader.root(), path);
         Ok(reader.finish(scenario)?.value)
     }
@@ -229,12 +292,12 @@ fn client_id(id: &str) -> Result<String, ValueError> {
 
 /// Reads one size, or the smallest and the largest size.
 fn value_bytes(table: &Section<'_>) -> Option<(u32, u32)> {
-    let size = |text: &str| config::count(text, 0..=schema::MAX_VALUE_BYTES).map(|size| size as u32);
+    let size = |text: &str| config::count(text, 0..=MAX_VALUE_BYTES).map(|size| size as u32);
     match table.list("value_bytes", size).flatten()?[..] {
         [size] if !table.is_list("value_bytes") => Some((size, size)),
         [least, most] if least <= most => Some((least, most)),
         ref sizes => {
-            table.refuse("value_bytes", format!("is {sizes:?}"), schema::VALUE_BYTES);
+            table.refuse("value_bytes", format!("is {sizes:?}"), VALUE_BYTES);
             None
         }
     }

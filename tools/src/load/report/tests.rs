@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use watermaster_core::policy::Mode;
 
 use super::*;
 use crate::load::account::{ArrivalTime, Attempt, Event, Outcome};
@@ -124,9 +123,9 @@ fn a_broken_promise_is_a_problem_and_a_slow_reader_is_not() {
 fn a_round_in_reject_mode_may_hold_the_whole_capacity() {
     let mut service = shaped();
     service.policy.mode = Mode::Reject;
-    assert_eq!(window::round(&service.policy), 1_000);
+    assert_eq!(round(&service.policy), 1_000);
     service.policy.capacity = 1_000_000;
-    assert_eq!(window::round(&service.policy), 10_000);
+    assert_eq!(round(&service.policy), 10_000);
 }
 
 #[test]
@@ -196,5 +195,23 @@ proptest! {
         check(&html(&report));
         prop_assert!(!text(&report).contains("NaN"));
         prop_assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
+    }
+}
+
+fn most(length: u64, times: &[u64]) -> u64 {
+    busiest(Duration::from_millis(length), times.iter().map(|ms| Duration::from_millis(*ms)))
+}
+
+#[test]
+fn the_window_is_open_at_its_start() {
+    assert_eq!((most(10, &[]), most(10, &[0, 9]), most(10, &[0, 10])), (0, 2, 1));
+    assert_eq!(most(10, &[0, 5, 10, 14, 15]), 3);
+}
+
+proptest! {
+    #[test]
+    fn the_busiest_window_is_found(times in prop::collection::vec(0..200_u64, 0..60), length in 1..50_u64) {
+        let counted = (0..250).map(|t| times.iter().filter(|&&at| at <= t && at + length > t).count() as u64);
+        prop_assert_eq!(most(length, &times), counted.max().unwrap_or(0));
     }
 }

@@ -4,8 +4,7 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets::NOTHING};
 
-use super::window::{Clock, Promise};
-use super::{ClientReport, Ended, Quantiles, Report};
+use super::{ClientReport, Clock, Ended, Promise, Quantiles, Report};
 use crate::format::seconds;
 
 /// A column of the table of clients.
