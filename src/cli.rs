@@ -154,8 +154,8 @@ mod tests {
     #[test]
     fn help_names_every_exit_code() {
         let help = Cli::command().render_help().to_string();
-        for (exit, meaning) in Exit::TABLE {
-            assert!(help.contains(meaning), "{exit:?}");
+        for code in ["0   done", "2   the command line", "69  no broker", "70  no service", "78  the configuration"] {
+            assert!(help.contains(code), "{code}: {help}");
         }
     }
 }

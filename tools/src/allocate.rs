@@ -6,7 +6,7 @@ use std::{fs, io};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
-use watermaster_core::allocator::{AllocationParams, Allocator, Credit, MAX_CLAIMS, NamedClaim, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MAX_CLAIMS, NamedClaim, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
@@ -40,24 +40,14 @@ pub struct AllocateArgs {
     output: OutputArg,
 }
 
-/// A value of the command line is not what is allowed.
-#[derive(Debug, thiserror::Error)]
-enum ArgumentError {
-    #[error("allowed: 0 to 1, with at most six decimals")]
-    Ratio,
-    #[error("allowed: NAME=WEIGHT")]
-    NoWeight,
-    #[error("allowed: 0.001 to 1000000, with at most three decimals")]
-    Weight,
+fn ratio(text: &str) -> Result<Ratio, &'static str> {
+    config::ratio(text).map_err(|_| "allowed: 0 to 1, with at most six decimals")
 }
 
-fn ratio(text: &str) -> Result<Ratio, ArgumentError> {
-    config::ratio(text).map_err(|_| ArgumentError::Ratio)
-}
-
-fn named_weight(text: &str) -> Result<(String, Weight), ArgumentError> {
-    let (name, weight) = text.rsplit_once('=').ok_or(ArgumentError::NoWeight)?;
-    Ok((name.to_owned(), config::weight(weight).map_err(|_| ArgumentError::Weight)?))
+fn named_weight(text: &str) -> Result<(String, Weight), &'static str> {
+    let (name, weight) = text.rsplit_once('=').ok_or("allowed: NAME=WEIGHT")?;
+    let weight = config::weight(weight).map_err(|_| "allowed: 0.001 to 1000000, with at most three decimals")?;
+    Ok((name.to_owned(), weight))
 }
 
 /// The clients of the command line make no allocation.
@@ -81,15 +71,14 @@ enum ClientsError {
 
 /// Allocates and prints the result.
 pub fn run(args: &AllocateArgs) -> Exit {
-    let rows = match clients(args) {
-        Ok(clients) => allocated(args, clients),
+    let clients = match clients(args) {
+        Ok(clients) => clients,
         Err(error) => {
-            return fail(
-                Exit::Usage,
-                format!("error: {error}\n\nFor more information, try 'watermaster allocate --help'."),
-            );
+            let hint = "For more information, try 'watermaster allocate --help'.";
+            return fail(Exit::Usage, format!("error: {error}\n\n{hint}"));
         }
     };
+    let rows = allocated(args, &clients);
     match args.output.format {
         Output::Text => print(format_args!("{}\n\n{}", table(&rows), explanation(args, &rows))),
         Output::Json => print_json(&as_json(args, &rows)),
@@ -164,19 +153,18 @@ fn reservation(args: &AllocateArgs) -> f64 {
     f64::from(args.reservation.millionths()) / 1e6
 }
 
-fn allocated(args: &AllocateArgs, clients: BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
+fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
     let mut claims = Vec::with_capacity(clients.len());
-    for (name, (wants, weight)) in &clients {
+    for (name, (wants, weight)) in clients {
         let (weight, wants) = (weight.thousandths(), Wants::Records(*wants));
         claims.push(NamedClaim { name, weight, wants, credit: Credit::default() });
     }
-    let mut grants = Vec::new();
     let AllocateArgs { capacity, reservation: reserved, lending, .. } = *args;
+    let mut grants = Vec::new();
     Allocator::new().allocate(&AllocationParams { capacity, reservation: reserved, lending }, &claims, &mut grants);
-    let mut rows = Vec::with_capacity(clients.len());
-    for ((name, (wants, weight)), grant) in clients.iter().zip(&grants) {
+    let row = |((name, (wants, weight)), grant): ((&String, &(u64, Weight)), &Grant)| {
         let default_share = grant.default_share.as_f64();
-        rows.push(Row {
+        Row {
             name: name.clone(),
             weight: weight.thousandths() as f64 / 1e3,
             default_share,
@@ -184,9 +172,9 @@ fn allocated(args: &AllocateArgs, clients: BTreeMap<String, (u64, Weight)>) -> V
             floor: (*wants as f64).max(default_share * reservation(args)),
             granted: grant.records,
             unmet: wants.saturating_sub(grant.records).into(),
-        });
-    }
-    rows
+        }
+    };
+    clients.iter().zip(&grants).map(row).collect()
 }
 
 fn as_json(args: &AllocateArgs, rows: &[Row]) -> Value {
@@ -240,15 +228,13 @@ fn explanation(args: &AllocateArgs, rows: &[Row]) -> String {
     let deficit: f64 = rows.iter().map(|row| (-row.gap()).max(0.0)).sum();
     let outcome = match args.lending {
         _ if deficit <= surplus => {
-            format!(
-                "Each client gets what it wants; the remaining {} go back to the lenders.",
-                decimal(surplus - deficit)
-            )
+            let remaining = decimal(surplus - deficit);
+            format!("Each client gets what it wants; the remaining {remaining} go back to the lenders.")
         }
-        Lending::Proportional => format!(
-            "Too little is lent for all: each client that wants more gets {:.1} % of its deficit.",
-            100.0 * surplus / deficit
-        ),
+        Lending::Proportional => {
+            let part = 100.0 * surplus / deficit;
+            format!("Too little is lent for all: each client that wants more gets {part:.1} % of its deficit.")
+        }
         Lending::MaxMin => {
             "Too little is lent for all: all loans rise together, by weight, until nothing is left to lend.".to_owned()
         }

@@ -9,13 +9,8 @@ use signal_hook::iterator::Signals;
 /// Receives one message for each ctrl-c or SIGTERM.
 pub type Interrupts = Receiver<()>;
 
-/// The process can't listen for signals.
-#[derive(Debug, thiserror::Error)]
-#[error("can't listen for signals")]
-pub struct SignalError(#[from] io::Error);
-
 /// Listens on a thread of its own, for as long as the process lives.
-pub fn listen() -> Result<Interrupts, SignalError> {
+pub fn listen() -> io::Result<Interrupts> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let (sender, interrupts) = mpsc::channel();
     let forward = move || signals.forever().take_while(|_| sender.send(()).is_ok()).for_each(drop);

@@ -10,7 +10,7 @@ mod summary;
 mod view;
 
 use std::time::{Duration, Instant};
-use std::{error::Error, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
+use std::{error::Error, io, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
 use serde_json::json;
@@ -20,7 +20,7 @@ use watermaster_settings::{Kafka, Service, config::Config};
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
 use crate::load::session::{Session, SessionError};
-use crate::signals::{self, Interrupts, SignalError};
+use crate::signals::{self, Interrupts};
 use crate::top::fetch::{Instance, ServiceStatus};
 use crate::{load::account::Event, load::plan::Plan, load::scenario::Scenario, load::with_source, top::App};
 use summary::Summary;
@@ -92,8 +92,8 @@ enum DemoError {
     NotReady,
     #[error("{}", with_source(.0))]
     Session(#[from] SessionError),
-    #[error("{}", with_source(.0))]
-    Signals(#[from] SignalError),
+    #[error("can't listen for signals: {0}")]
+    Signals(#[source] io::Error),
 }
 
 /// Shows the demo with the Watermaster that `start` starts.
@@ -120,7 +120,7 @@ fn scenario(length: Duration) -> Scenario {
 }
 
 fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Result<(), DemoError> {
-    let interrupts = signals::listen()?;
+    let interrupts = signals::listen().map_err(DemoError::Signals)?;
     let broker = Embedded::start(1)?;
     let config = config(args.mode, args.shadow, &broker.bootstrap_servers());
     let (mut kafka, service) = (config.settings.kafka.clone(), config.settings.services[0].clone());
@@ -133,7 +133,9 @@ fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, Any
     let running = start(config).map_err(DemoError::Start)?;
     let address = running.address();
     eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
-    let stage = Stage::new(address, kafka, service, args, interrupts);
+    let (url, length) = (format!("http://{address}"), Duration::from_secs(args.seconds));
+    let (instance, view) = (Instance::new(&url, None, None), View::new(length, args.output.format));
+    let stage = Stage { kafka, service, length, interrupts, instance, app: App::new(url, false), view };
     let summary = stage.play(|| running.has_ended());
     let stopped = running.stop().map_err(DemoError::Stopped);
     if let Ok(Some(summary)) = &summary {
@@ -152,15 +154,16 @@ fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, Any
 
 /// Suggests the variants of the demo that were not shown.
 fn next_steps(args: &DemoArgs, address: SocketAddr) -> String {
-    let mut steps = vec![match args.mode {
-        Mode::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)".to_owned(),
-        Mode::Reject => "watermaster demo (records that come too early wait)".to_owned(),
-    }];
-    if !args.shadow {
-        steps.push("watermaster demo --shadow (all records pass; the table counts what enforcing would do)".to_owned());
-    }
-    steps.push(format!("watermaster demo --seconds 300, and meanwhile:\n      curl http://{address}/v1/services/kyc"));
-    format!("Next: {}", steps.join("\n      "))
+    let other_mode = match args.mode {
+        Mode::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)",
+        Mode::Reject => "watermaster demo (records that come too early wait)",
+    };
+    let shadow = "watermaster demo --shadow (all records pass; the table counts what enforcing would do)";
+    let shadow = if args.shadow { String::new() } else { format!("\n      {shadow}") };
+    format!(
+        "Next: {other_mode}{shadow}\n      watermaster demo --seconds 300, and meanwhile:\n      \
+         curl http://{address}/v1/services/kyc"
+    )
 }
 
 /// Everything around the throttler: what is sent to it, and what is seen of it.
@@ -175,19 +178,6 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(address: SocketAddr, kafka: Kafka, service: Service, args: &DemoArgs, interrupts: Interrupts) -> Stage {
-        let url = format!("http://{address}");
-        Stage {
-            kafka,
-            service,
-            length: Duration::from_secs(args.seconds),
-            interrupts,
-            instance: Instance::new(&url, None, None),
-            app: App::new(url, false),
-            view: View::new(Duration::from_secs(args.seconds), args.output.format),
-        }
-    }
-
     /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
     fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
         let deadline = Instant::now() + READY_TIMEOUT;

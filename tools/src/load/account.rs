@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use watermaster_kafka::load::RecordPosition;
 
-use super::series::{Delays, Series};
 use super::{plan::Plan, schedule::Shape};
 
 /// The unnoticed lag of the clock that stamps admitted records behind this machine's: append times are cut to
@@ -265,6 +265,121 @@ impl Account {
                 Some(Attempt { number: attempt.number + 1, due: at.read + wait, ..attempt })
             }
         }
+    }
+}
+
+/// Delays in microseconds. A quantile is exact to three digits.
+#[derive(Debug, Clone)]
+pub struct Delays {
+    histogram: Histogram<u64>,
+    /// The largest delay, exactly.
+    largest: u64,
+}
+
+impl Default for Delays {
+    fn default() -> Delays {
+        Delays::with_digits(3)
+    }
+}
+
+impl Delays {
+    fn with_digits(digits: u8) -> Delays {
+        Delays { histogram: Histogram::new(digits).expect("1 to 5 digits are allowed"), largest: 0 }
+    }
+
+    /// Counts a delay.
+    pub fn record(&mut self, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        // A saturating record would not let the histogram grow.
+        self.histogram.record(micros).expect("the histogram resizes itself");
+        self.largest = self.largest.max(micros);
+    }
+
+    /// Adds all delays of another histogram.
+    pub fn add(&mut self, other: &Delays) {
+        self.histogram.add(&other.histogram).expect("the histogram resizes itself");
+        self.largest = self.largest.max(other.largest);
+    }
+
+    /// Returns the number of delays.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Returns the delay in seconds that this part of the delays (0 to 1) does not exceed; 0 if there is none.
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        if self.histogram.is_empty() {
+            return 0.0;
+        }
+        // The histogram returns the end of a range, which may lie beyond the largest value.
+        self.histogram.value_at_quantile(quantile).min(self.largest) as f64 / 1e6
+    }
+}
+
+/// The records of one client in each bucket.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClientSeries {
+    pub name: String,
+    pub sent: Vec<u64>,
+    pub admitted: Vec<u64>,
+    pub rejected: Vec<u64>,
+}
+
+impl ClientSeries {
+    fn columns(&mut self) -> [&mut Vec<u64>; 3] {
+        [&mut self.sent, &mut self.admitted, &mut self.rejected]
+    }
+}
+
+/// Counts over time, in buckets without a gap from the start of the run.
+#[derive(Debug, Default)]
+pub struct Series {
+    pub width: Duration,
+    pub clients: Vec<ClientSeries>,
+    /// Delays of the records that were admitted, in each bucket.
+    pub delays: Vec<Delays>,
+}
+
+/// The width of the buckets at first.
+const MIN_WIDTH: Duration = Duration::from_millis(250);
+/// The most buckets, each a point of a plot and a row of its table; instead of one more, the width doubles.
+const MAX_BUCKETS: u32 = 120;
+
+impl Series {
+    /// Starts without a bucket.
+    pub fn new<'n>(clients: impl Iterator<Item = &'n str>) -> Series {
+        let empty = |name: &str| {
+            let (sent, admitted, rejected) = (Vec::new(), Vec::new(), Vec::new());
+            ClientSeries { name: name.to_owned(), sent, admitted, rejected }
+        };
+        Series { width: MIN_WIDTH, clients: clients.map(empty).collect(), delays: Vec::new() }
+    }
+
+    /// Returns the index of the bucket of a time since the start.
+    pub fn bucket(&mut self, time: Duration) -> usize {
+        while time >= self.width * MAX_BUCKETS {
+            self.double_width();
+        }
+        let index = (time.as_nanos() / self.width.as_nanos()) as usize;
+        if index >= self.delays.len() {
+            // Two digits are enough for a plot and take much less memory.
+            self.delays.resize(index + 1, Delays::with_digits(2));
+            self.clients.iter_mut().flat_map(ClientSeries::columns).for_each(|column| column.resize(index + 1, 0));
+        }
+        index
+    }
+
+    fn double_width(&mut self) {
+        self.width *= 2;
+        for column in self.clients.iter_mut().flat_map(ClientSeries::columns) {
+            *column = column.chunks(2).map(|pair| pair.iter().sum()).collect();
+        }
+        let merged = |pair: &[Delays]| {
+            let mut sum = pair[0].clone();
+            pair[1..].iter().for_each(|delays| sum.add(delays));
+            sum
+        };
+        self.delays = self.delays.chunks(2).map(merged).collect();
     }
 }
 

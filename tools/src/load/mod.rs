@@ -4,8 +4,8 @@
 //!
 //! - [`scenario`]: the file; `plan`: the scenario fitted to a service
 //! - `schedule`: the time of each record
-//! - `session`: the threads of a run, and the one that reads back; `send`: the one that sends
-//! - `account`: the outcome of every record; `series`: the same over time; `lost`: the records that never came out
+//! - `session`: the threads of a run: one sends, one reads back
+//! - `account`: the outcome of every record, also over time; `lost`: the records that never came out
 //! - [`report`]: the result
 
 pub(crate) mod account;
@@ -14,8 +14,6 @@ pub(crate) mod plan;
 pub mod report;
 pub mod scenario;
 pub(crate) mod schedule;
-mod send;
-mod series;
 pub(crate) mod session;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +26,7 @@ use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
 use crate::format::seconds;
-use crate::signals::{self, Interrupts, SignalError};
+use crate::signals::{self, Interrupts};
 use account::{Account, Event};
 use plan::Plan;
 use report::{Ended, Facts, Report, html, text};
@@ -84,8 +82,8 @@ enum LoadError {
     Unwritable { path: PathBuf, source: io::Error },
     #[error("error: {}", with_source(.0))]
     Session(#[from] SessionError),
-    #[error("error: {}", with_source(.0))]
-    Signals(#[from] SignalError),
+    #[error("error: can't listen for signals: {0}")]
+    Signals(#[source] io::Error),
 }
 
 /// Appends the cause of an error, if there is one.
@@ -96,13 +94,10 @@ pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
 impl LoadError {
     fn exit(&self) -> Exit {
         match self {
-            LoadError::Config(_) | LoadError::Unreadable { .. } => Exit::Config,
-            LoadError::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
-            LoadError::Session(SessionError::Open(_)) => Exit::Config,
-            LoadError::UnknownService { .. } | LoadError::ServiceNeeded { .. } | LoadError::Unwritable { .. } => {
-                Exit::Usage
-            }
-            LoadError::Session(_) | LoadError::Signals(_) => Exit::Stopped,
+            Self::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
+            Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
+            Self::UnknownService { .. } | Self::ServiceNeeded { .. } | Self::Unwritable { .. } => Exit::Usage,
+            Self::Session(_) | Self::Signals(_) => Exit::Stopped,
         }
     }
 }
@@ -129,7 +124,8 @@ fn play(args: &LoadArgs) -> Result<Report, LoadError> {
         write(path, "")?;
     }
     let plan = Plan::new(&scenario, service)?;
-    let report = measure(&settings.kafka, service, plan, !args.no_read_back, &signals::listen()?)?;
+    let interrupts = signals::listen().map_err(LoadError::Signals)?;
+    let report = measure(&settings.kafka, service, plan, !args.no_read_back, &interrupts)?;
     match args.output.format {
         Output::Text => print(text(&report)),
         Output::Json => print_json(&report),

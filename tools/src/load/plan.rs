@@ -100,14 +100,8 @@ const END: &[u8] = b"\"}";
 /// Returns the member of an object, with a comma after it, in which the JSON pointer finds the client.
 fn json(path: &[String], client: &str) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
-    let mut inner = quoted(client);
-    for (depth, name) in path.iter().enumerate().rev() {
-        inner = format!("{}:{inner}", quoted(name));
-        if depth > 0 {
-            inner = format!("{{{inner}}}");
-        }
-    }
-    format!("{inner},")
+    let object = path.iter().rev().fold(quoted(client), |inner, name| format!("{{{}:{inner}}}", quoted(name)));
+    format!("{},", &object[1..object.len() - 1])
 }
 
 /// No source of the service admits the client: key, problem, allowed values.

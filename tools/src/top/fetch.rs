@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use ureq::http::Uri;
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
 /// The longest wait for an answer.
@@ -157,17 +158,12 @@ impl Instance {
     }
 }
 
-/// A URL can't be asked.
-#[derive(Debug, thiserror::Error)]
-#[error("allowed: http://HOST:PORT or https://HOST, with a path")]
-pub struct UrlError;
-
 /// Reads the URL of an instance; `http://` may be omitted.
-pub fn url(text: &str) -> Result<String, UrlError> {
+pub fn url(text: &str) -> Result<String, &'static str> {
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let parsed: Result<ureq::http::Uri, _> = url.parse();
-    let fits = |uri: ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
-    if parsed.is_ok_and(fits) { Ok(url) } else { Err(UrlError) }
+    let fits = |uri: Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
+    let is_url = url.parse().is_ok_and(fits);
+    is_url.then_some(url).ok_or("allowed: http://HOST:PORT or https://HOST, with a path")
 }
 
 /// Records per second. In shadow mode, `delayed` and `rejected` are those that would have been.

@@ -1,7 +1,6 @@
 //! The result of a run: [`Report`], which is also the JSON, and two forms for people (`text`, `html`).
 
 mod html;
-mod plot;
 mod text;
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -11,9 +10,8 @@ use serde::Serialize;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_settings::{Delivery, Kafka, Service};
 
-use super::account::{Account, Counts};
+use super::account::{Account, ClientSeries, Counts, Delays, Series};
 use super::lost::CompletedError;
-use super::series::{ClientSeries, Delays, Series};
 pub use html::html;
 pub use text::text;
 
