@@ -78,7 +78,6 @@ impl Summary {
         }
     }
 
-    /// Writes the summary for people.
     pub fn in_words(&self) -> String {
         let mut text = self.promise();
         for client in &self.clients {
@@ -237,7 +236,6 @@ fn claims(status: &ServiceStatus, clients: &[ClientSummary]) -> Vec<Claim> {
     claims
 }
 
-/// Returns all clients but that of the campaign.
 fn within_their_share(clients: &[ClientSummary]) -> impl Iterator<Item = &ClientSummary> {
     clients.iter().filter(|client| client.name != CAMPAIGN)
 }

@@ -110,12 +110,10 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Sums up the rejections of all reasons.
     pub fn rejected_total(&self) -> u64 {
         self.rejected.values().sum()
     }
 
-    /// Adds the counts of another client.
     fn add(&mut self, other: &Counts) {
         self.sent += other.sent;
         self.retries += other.retries;
@@ -151,22 +149,23 @@ pub struct Account {
     pub before_due: u64,
     /// All first attempts are sent.
     pub played: bool,
-    /// Attempts that may still come out.
-    pub open: u64,
     /// The reason why the last undelivered record was not delivered.
     pub last_failure: Option<String>,
     entries: Vec<Entry>,
 }
 
 impl Account {
-    /// Opens the account of a plan.
     pub fn new(plan: Plan) -> Account {
         let clients = vec![Counts::default(); plan.clients.len()];
         let series = Series::new(plan.clients.iter().map(|client| client.load.id.as_str()));
         Account { plan, clients, series, ..Account::default() }
     }
 
-    /// Sums up the counts of all clients.
+    /// Returns the number of attempts that may still come out.
+    pub fn open(&self) -> u64 {
+        self.clients.iter().map(|client| client.waiting).sum()
+    }
+
     pub fn total(&self) -> Counts {
         let mut total = Counts::default();
         self.clients.iter().for_each(|client| total.add(client));
@@ -199,7 +198,6 @@ impl Account {
             let counts = &mut self.clients[entry.attempt.client];
             (counts.waiting, counts.lost) = (counts.waiting - 1, counts.lost + 1);
             entry.closed = true;
-            self.open -= 1;
         }
     }
 
@@ -209,7 +207,6 @@ impl Account {
         counts.sent += 1;
         counts.retries += u64::from(attempt.number > 1);
         counts.waiting += 1;
-        self.open += 1;
         self.lateness.record(at.saturating_sub(attempt.due));
         let bucket = self.series.bucket(at);
         self.series.clients[attempt.client].sent[bucket] += 1;
@@ -222,7 +219,6 @@ impl Account {
         if !entry.closed {
             let counts = &mut self.clients[entry.attempt.client];
             (counts.waiting, counts.not_acknowledged) = (counts.waiting - 1, counts.not_acknowledged + 1);
-            self.open -= 1;
         }
     }
 
@@ -243,7 +239,6 @@ impl Account {
             counts.not_acknowledged -= 1;
         } else {
             counts.waiting -= 1;
-            self.open -= 1;
         }
         let bucket = self.series.bucket(at.best());
         let series = &mut self.series.clients[attempt.client];
@@ -287,7 +282,6 @@ impl Delays {
         Delays { histogram: Histogram::new(digits).expect("1 to 5 digits are allowed"), largest: 0 }
     }
 
-    /// Counts a delay.
     pub fn record(&mut self, delay: Duration) {
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         // A saturating record would not let the histogram grow.
@@ -295,29 +289,24 @@ impl Delays {
         self.largest = self.largest.max(micros);
     }
 
-    /// Adds all delays of another histogram.
     pub fn add(&mut self, other: &Delays) {
         self.histogram.add(&other.histogram).expect("the histogram resizes itself");
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Returns the number of delays.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
     /// Returns the delay in seconds that this part of the delays (0 to 1) does not exceed; 0 if there is none.
     pub fn quantile(&self, quantile: f64) -> f64 {
-        if self.histogram.is_empty() {
-            return 0.0;
-        }
         // The histogram returns the end of a range, which may lie beyond the largest value.
         self.histogram.value_at_quantile(quantile).min(self.largest) as f64 / 1e6
     }
 }
 
 /// The records of one client in each bucket.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientSeries {
     pub name: String,
     pub sent: Vec<u64>,
@@ -346,12 +335,8 @@ const MIN_WIDTH: Duration = Duration::from_millis(250);
 const MAX_BUCKETS: u32 = 120;
 
 impl Series {
-    /// Starts without a bucket.
     pub fn new<'n>(clients: impl Iterator<Item = &'n str>) -> Series {
-        let empty = |name: &str| {
-            let (sent, admitted, rejected) = (Vec::new(), Vec::new(), Vec::new());
-            ClientSeries { name: name.to_owned(), sent, admitted, rejected }
-        };
+        let empty = |name: &str| ClientSeries { name: name.to_owned(), ..ClientSeries::default() };
         Series { width: MIN_WIDTH, clients: clients.map(empty).collect(), delays: Vec::new() }
     }
 

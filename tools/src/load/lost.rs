@@ -2,7 +2,8 @@
 //!
 //! The throttler commits which source records it has completed. A completed record that is in neither topic is lost.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use watermaster_core::{offset_map, tracker::Tracker};
 use watermaster_kafka::load::{RecordPosition, committed};
@@ -30,9 +31,9 @@ pub enum CompletedError {
 
 /// Counts as lost the waiting records that the group of the service has completed.
 pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(), CompletedError> {
-    let mut partitions: Vec<_> = account.waiting().filter_map(|(_, topic, place)| partition_of(topic, place)).collect();
-    partitions.sort();
-    partitions.dedup();
+    let partitions: BTreeSet<_> =
+        account.waiting().filter_map(|(_, topic, place)| partition_of(topic, place)).collect();
+    let partitions: Vec<_> = partitions.into_iter().collect();
     if partitions.is_empty() {
         return Ok(());
     }

@@ -196,7 +196,7 @@ fn watch(session: &mut Session, read_back: bool, patience: Duration, interrupts:
             interrupted = true;
             session.stop_sending();
         }
-        let open = session.account.open;
+        let open = session.account.open();
         let is_over = !session.is_sending() && (open == 0 || !read_back || last_progress.elapsed() > patience);
         if is_over || event == Err(RecvTimeoutError::Disconnected) {
             let ended = match (interrupted, read_back, open) {
@@ -226,7 +226,6 @@ impl Progress {
         Progress { interval, next: interval, read_back, before: (Duration::ZERO, 0, 0) }
     }
 
-    /// Prints a line if one is due.
     fn update(&mut self, now: Duration, account: &Account) {
         if now >= self.next {
             self.next = now + self.interval;

@@ -64,7 +64,6 @@ impl Plan {
 }
 
 impl Client {
-    /// Returns the key of a record.
     pub fn key(&self, shape: Shape) -> Option<Vec<u8>> {
         match self.named_by {
             ClientFrom::Key => Some(self.load.id.clone().into_bytes()),

@@ -213,7 +213,6 @@ impl Scenario {
 }
 
 impl ClientLoad {
-    /// Returns the length of all phases.
     pub fn length(&self) -> Duration {
         self.phases.iter().map(|phase| phase.length).sum()
     }
@@ -251,7 +250,6 @@ fn client(table: &Section<'_>) -> Option<ClientLoad> {
     })
 }
 
-/// Reads one `[[client.phase]]`.
 fn phases(section: &Section<'_>) -> Option<Vec<Phase>> {
     let kind: PhaseKind = section.get("kind")?;
     let section = section.variant(&kind.to_string());

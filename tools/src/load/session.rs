@@ -99,7 +99,6 @@ impl Session {
         Ok(event)
     }
 
-    /// Stops the sending at once.
     pub fn stop_sending(&mut self) {
         (self.orders, self.ordered) = (None, 0);
     }

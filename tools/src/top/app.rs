@@ -42,7 +42,6 @@ pub struct App {
 }
 
 impl App {
-    /// Starts with an empty screen.
     pub fn new(url: String, colour: bool) -> App {
         App { url, colour, ..App::default() }
     }

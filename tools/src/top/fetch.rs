@@ -55,7 +55,6 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Sums up the rejections of all reasons.
     pub fn rejected_total(&self) -> u64 {
         self.rejected.values().sum()
     }
@@ -84,8 +83,8 @@ pub enum FetchError {
     TokenNeeded,
     #[error("it does not accept this token")]
     TokenRefused,
-    #[error("{url} answers with status {status}")]
-    Status { url: String, status: u16 },
+    #[error("it answers with status {0}")]
+    Status(u16),
     #[error("this is no answer of a watermaster of this version: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("it has no service {name:?}; there is: {known}")]
@@ -126,8 +125,7 @@ impl Instance {
 
     /// Asks, and waits up to [`ANSWER_TIMEOUT`].
     pub fn ask(&self) -> Answer {
-        let outcome = self.services().and_then(|services| self.choose(services));
-        Answer { at: Instant::now(), outcome }
+        Answer { outcome: self.services().and_then(|services| self.choose(services)), at: Instant::now() }
     }
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
@@ -143,7 +141,7 @@ impl Instance {
             200 => Ok(serde_json::from_str::<Body>(&body)?.services),
             401 if self.authorization.is_none() => Err(FetchError::TokenNeeded),
             401 => Err(FetchError::TokenRefused),
-            status => Err(FetchError::Status { url: self.url.clone(), status }),
+            status => Err(FetchError::Status(status)),
         }
     }
 

@@ -58,12 +58,10 @@ const MAX_NAME_WIDTH: usize = 40;
 pub struct Sort(usize);
 
 impl Sort {
-    /// Returns the title of the column.
     pub fn title(self) -> &'static str {
         self.0.checked_sub(1).map_or(NAME, |column| COLUMNS[column].title)
     }
 
-    /// Moves on to the next column.
     pub fn next(self) -> Sort {
         Sort((self.0 + 1) % (COLUMNS.len() + 1))
     }

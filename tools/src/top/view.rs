@@ -31,7 +31,6 @@ const LABEL_WIDTH: usize = 9;
 
 const HELP: &str = include_str!("../help/top-keys.txt");
 
-/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, app: &App, now: Instant) {
     let area = frame.area();
     let lines = screen(app, now, usize::from(area.width), usize::from(area.height));
@@ -104,7 +103,6 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
     pieces
 }
 
-/// Joins pieces to lines that fit, if each piece does.
 fn wrapped(pieces: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
@@ -159,7 +157,6 @@ fn mark(app: &App, at: usize, times: usize) -> Span<'static> {
     }
 }
 
-/// Draws the table, scrolled.
 fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec<Line<'static>> {
     let rows = table::rows(service, app.sort);
     let mut table = table::fitted(service, &rows, width.saturating_sub(MARK_WIDTH)).into_iter();

@@ -69,11 +69,10 @@ impl Table {
     }
 }
 
-/// Writes the whole page.
 pub fn html(report: &Report) -> String {
-    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|column| !column.title.is_empty()).collect();
-    let titles = columns.iter().map(|column| column.title.to_owned()).collect();
-    let cells = |client: &ClientReport| columns.iter().map(|column| (column.cell)(client)).collect();
+    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(_, title, _)| !title.is_empty()).collect();
+    let titles = columns.iter().map(|(_, title, _)| (*title).to_owned()).collect();
+    let cells = |client: &ClientReport| columns.iter().map(|(.., cell)| cell(client)).collect();
     let reasons = &report.totals.counts.rejected;
     let most = reasons.values().copied().max().unwrap_or(1) as f64;
     let rejected = |client: &ClientReport| {

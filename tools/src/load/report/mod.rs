@@ -125,7 +125,6 @@ pub struct SeriesReport {
 }
 
 impl Report {
-    /// Sums up an account.
     pub fn new(account: &Account, kafka: &Kafka, service: &Service, facts: Facts) -> Report {
         let plan = &account.plan;
         let window = Window::new(account, &service.policy, facts.ended != Ended::NotReadBack);
@@ -166,7 +165,6 @@ impl Report {
         }
     }
 
-    /// Reports whether the outputs were read.
     pub fn was_read(&self) -> bool {
         self.ended != Ended::NotReadBack
     }
@@ -223,7 +221,6 @@ pub enum Promise {
 }
 
 impl Window {
-    /// Judges the account of a run.
     pub fn new(account: &Account, policy: &Policy, read: bool) -> Window {
         let own = &account.admitted_at;
         let most_admitted = busiest(policy.cycle, own.iter().copied());

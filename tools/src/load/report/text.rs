@@ -7,42 +7,32 @@ use comfy_table::{CellAlignment, Table, presets::NOTHING};
 use super::{ClientReport, Clock, Ended, Promise, Quantiles, Report};
 use crate::format::seconds;
 
-/// A column of the table of clients.
-pub struct ReportColumn {
-    /// Title on a terminal; empty if the column is not shown there.
-    pub short: &'static str,
-    /// Title on the page; empty if the column is not shown there.
-    pub title: &'static str,
-    pub cell: fn(&ClientReport) -> String,
-}
-
-const fn column(short: &'static str, title: &'static str, cell: fn(&ClientReport) -> String) -> ReportColumn {
-    ReportColumn { short, title, cell }
-}
+/// A column of the table of clients: its title on a terminal, its title on the page (each empty if the column is not
+/// shown there), and the cell of a client.
+pub type ReportColumn = (&'static str, &'static str, fn(&ClientReport) -> String);
 
 pub const COLUMNS: [ReportColumn; 15] = [
-    column("client", "client", |client| client.name.clone()),
-    column("sent", "sent", |client| client.counts.sent.to_string()),
-    column("again", "sent again", |client| client.counts.retries.to_string()),
-    column("", "sent/s", |client| format!("{:.1}", client.sent_per_second)),
-    column("admitted", "admitted", |client| client.counts.admitted.to_string()),
-    column("", "admitted/s", |client| format!("{:.1}", client.admitted_per_second)),
-    column("rejected", "rejected", |client| client.counts.rejected_total().to_string()),
-    column("waiting", "waiting", |client| client.counts.waiting.to_string()),
-    column("", "lost", |client| client.counts.lost.to_string()),
-    column("", "duplicated", |client| client.counts.duplicated.to_string()),
-    column("adm/s", "", |client| format!("{:.0}", client.admitted_per_second)),
-    column("p50", "delay p50", |client| delay(client, |delays| delays.p50)),
-    column("p95", "p95", |client| delay(client, |delays| delays.p95)),
-    column("p99", "p99", |client| delay(client, |delays| delays.p99)),
-    column("max", "max", |client| delay(client, |delays| delays.max)),
+    ("client", "client", |client| client.name.clone()),
+    ("sent", "sent", |client| client.counts.sent.to_string()),
+    ("again", "sent again", |client| client.counts.retries.to_string()),
+    ("", "sent/s", |client| format!("{:.1}", client.sent_per_second)),
+    ("admitted", "admitted", |client| client.counts.admitted.to_string()),
+    ("", "admitted/s", |client| format!("{:.1}", client.admitted_per_second)),
+    ("rejected", "rejected", |client| client.counts.rejected_total().to_string()),
+    ("waiting", "waiting", |client| client.counts.waiting.to_string()),
+    ("", "lost", |client| client.counts.lost.to_string()),
+    ("", "duplicated", |client| client.counts.duplicated.to_string()),
+    ("adm/s", "", |client| format!("{:.0}", client.admitted_per_second)),
+    ("p50", "delay p50", |client| delay(client, |delays| delays.p50)),
+    ("p95", "p95", |client| delay(client, |delays| delays.p95)),
+    ("p99", "p99", |client| delay(client, |delays| delays.p99)),
+    ("max", "max", |client| delay(client, |delays| delays.max)),
 ];
 
 fn delay(client: &ClientReport, quantile: fn(&Quantiles) -> f64) -> String {
     if client.counts.admitted > 0 { seconds(quantile(&client.delay_seconds)) } else { "-".to_owned() }
 }
 
-/// Writes the whole report.
 pub fn text(report: &Report) -> String {
     let mut text = format!("{}\n\n{}\n", report.title(), table(report));
     if report.was_read() {
@@ -64,13 +54,13 @@ pub fn text(report: &Report) -> String {
 }
 
 fn table(report: &Report) -> String {
-    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|column| !column.short.is_empty()).collect();
+    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(title, ..)| !title.is_empty()).collect();
     let mut table = Table::new();
     table.load_style(NOTHING);
-    table.set_header(columns.iter().map(|column| column.short));
+    table.set_header(columns.iter().map(|(title, ..)| title));
     let totals = (report.clients.len() > 1).then_some(&report.totals);
     for client in report.clients.iter().chain(totals) {
-        table.add_row(columns.iter().map(|column| (column.cell)(client)));
+        table.add_row(columns.iter().map(|(.., cell)| cell(client)));
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 1));
