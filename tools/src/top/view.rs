@@ -11,19 +11,17 @@ use super::fetch::{ClientStatus, ServiceStatus};
 use super::table;
 use crate::format::{printable, seconds};
 
-/// Colours of the clients; red is for trouble.
-const COLOURS: [Color; 8] = [
-    Color::Cyan,
-    Color::Yellow,
-    Color::Green,
-    Color::Magenta,
-    Color::Blue,
-    Color::LightCyan,
-    Color::LightYellow,
-    Color::LightGreen,
+/// The marks of the clients: a letter on a terminal without colours, or a colour. Red is for trouble.
+const MARKS: [(&str, Color); 8] = [
+    ("#", Color::Cyan),
+    ("=", Color::Yellow),
+    ("+", Color::Green),
+    ("o", Color::Magenta),
+    ("*", Color::Blue),
+    ("%", Color::LightCyan),
+    ("-", Color::LightYellow),
+    ("x", Color::LightGreen),
 ];
-/// Letters of the clients on a terminal without colours.
-const LETTERS: [&str; 8] = ["#", "=", "+", "o", "*", "%", "-", "x"];
 /// The width of the mark before the name of a client.
 const MARK_WIDTH: usize = 2;
 /// The width of the label before a bar.
@@ -150,11 +148,8 @@ fn parts(amounts: &[u64], whole: u64, room: usize) -> Vec<usize> {
 
 /// Draws part of a bar in the colour or letter of the client at this index.
 fn mark(app: &App, at: usize, times: usize) -> Span<'static> {
-    if app.colour {
-        Span::styled("█".repeat(times), COLOURS[at % COLOURS.len()])
-    } else {
-        Span::from(LETTERS[at % LETTERS.len()].repeat(times))
-    }
+    let (letter, colour) = MARKS[at % MARKS.len()];
+    if app.colour { Span::styled("█".repeat(times), colour) } else { Span::from(letter.repeat(times)) }
 }
 
 fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec<Line<'static>> {
