@@ -113,7 +113,7 @@ pub struct Limit {
 }
 
 /// The rule by which lent capacity is shared among the clients that want more than their share.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Lending {
     /// In proportion to the wants beyond the share.

@@ -1,36 +1,25 @@
 //! `watermaster allocate`: explains one allocation.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::{fs, io};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
-use watermaster_core::allocator::{AllocationParams, Allocator, Credit, MAX_CLAIMS, NamedClaim, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MAX_CLAIMS, NamedClaim, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
+use crate::format::decimal;
 
 /// The most that a client can want.
 const MAX_WANTS: u64 = 1 << 63;
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
-  watermaster allocate --capacity 40 --wants A=2,B=15 --weight A=2 --lending max_min
-  watermaster allocate --capacity 100000 --wants @clients.txt --output json      lines of NAME=N
-  some-report | watermaster allocate --capacity 100000 --wants -                 lines from stdin
-
-The default share is capacity x weight / sum of weights. A client that wants less lends what it
-leaves, except for the reserved part. Those that want more borrow it: in proportion to how much more
-they want (proportional), or all equally until each has enough (max_min: a flood gains nothing by
-asking for more). All grants add up to the capacity.";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("help/allocate.txt").trim_end())]
 pub struct AllocateArgs {
     /// Records that the service can take in one cycle
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_CAPACITY))]
@@ -45,37 +34,20 @@ pub struct AllocateArgs {
     #[arg(long, value_name = "NAME=W", value_parser = named_weight)]
     weight: Vec<(String, Weight)>,
     /// The rule for sharing out lent records
-    #[arg(long, value_enum, default_value = "proportional")]
-    lending: LendingArg,
+    #[arg(long, value_parser = variant::<Lending>(), default_value = "proportional")]
+    lending: Lending,
     #[command(flatten)]
     output: OutputArg,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum LendingArg {
-    Proportional,
-    MaxMin,
+fn ratio(text: &str) -> Result<Ratio, &'static str> {
+    config::ratio(text).map_err(|_| "allowed: 0 to 1, with at most six decimals")
 }
 
-/// A value of the command line is not what is allowed.
-#[derive(Debug, thiserror::Error)]
-enum ArgumentError {
-    #[error("allowed: 0 to 1, with at most six decimals")]
-    Ratio,
-    #[error("allowed: NAME=WEIGHT")]
-    NoWeight,
-    #[error("allowed: 0.001 to 1000000, with at most three decimals")]
-    Weight,
-}
-
-fn ratio(text: &str) -> Result<Ratio, ArgumentError> {
-    config::ratio(text).map_err(|_| ArgumentError::Ratio)
-}
-
-fn named_weight(text: &str) -> Result<(String, Weight), ArgumentError> {
-    let (name, weight) = text.rsplit_once('=').ok_or(ArgumentError::NoWeight)?;
-    Ok((name.to_owned(), config::weight(weight).map_err(|_| ArgumentError::Weight)?))
+fn named_weight(text: &str) -> Result<(String, Weight), &'static str> {
+    let (name, weight) = text.rsplit_once('=').ok_or("allowed: NAME=WEIGHT")?;
+    let weight = config::weight(weight).map_err(|_| "allowed: 0.001 to 1000000, with at most three decimals")?;
+    Ok((name.to_owned(), weight))
 }
 
 /// The clients of the command line make no allocation.
@@ -91,30 +63,22 @@ enum ClientsError {
     WeightTwice(String),
     #[error("{from} can't be read: {source}")]
     Unreadable { from: String, source: io::Error },
-    #[error("{from}: {source}")]
-    Want { from: String, source: WantError },
-}
-
-/// One `NAME=N` is wrong.
-#[derive(Debug, thiserror::Error)]
-enum WantError {
-    #[error("{0:?} is not NAME=N; allowed: a name, and a whole number from 0 to {MAX_WANTS}")]
-    Malformed(String),
-    #[error("{0:?} is named twice")]
-    Twice(String),
+    #[error("{from}: {text:?} is not NAME=N; allowed: a name, and a whole number from 0 to {MAX_WANTS}")]
+    Malformed { from: String, text: String },
+    #[error("{from}: {name:?} is named twice")]
+    WantsTwice { from: String, name: String },
 }
 
 /// Allocates and prints the result.
 pub fn run(args: &AllocateArgs) -> Exit {
-    let rows = match clients(args) {
-        Ok(clients) => allocated(args, clients),
+    let clients = match clients(args) {
+        Ok(clients) => clients,
         Err(error) => {
-            return fail(
-                Exit::Usage,
-                format!("error: {error}\n\nFor more information, try 'watermaster allocate --help'."),
-            );
+            let hint = "For more information, try 'watermaster allocate --help'.";
+            return fail(Exit::Usage, format!("error: {error}\n\n{hint}"));
         }
     };
+    let rows = allocated(args, &clients);
     match args.output.format {
         Output::Text => print(format_args!("{}\n\n{}", table(&rows), explanation(args, &rows))),
         Output::Json => print_json(&as_json(args, &rows)),
@@ -126,7 +90,12 @@ pub fn run(args: &AllocateArgs) -> Exit {
 fn clients(args: &AllocateArgs) -> Result<BTreeMap<String, (u64, Weight)>, ClientsError> {
     let mut clients = BTreeMap::new();
     for argument in &args.wants {
-        add_clients(argument, &mut clients)?;
+        for (from, text) in wants(argument)? {
+            let Some((name, wants)) = named_want(&text) else { return Err(ClientsError::Malformed { from, text }) };
+            if clients.insert(name.to_owned(), (wants, Weight::ONE)).is_some() {
+                return Err(ClientsError::WantsTwice { from, name: name.to_owned() });
+            }
+        }
     }
     if clients.is_empty() {
         return Err(ClientsError::NoClient);
@@ -143,41 +112,23 @@ fn clients(args: &AllocateArgs) -> Result<BTreeMap<String, (u64, Weight)>, Clien
     Ok(clients)
 }
 
-/// Adds the clients of one `--wants`. In lines of a file or of stdin, empty ones and comments (#) are skipped.
-fn add_clients(argument: &str, clients: &mut BTreeMap<String, (u64, Weight)>) -> Result<(), ClientsError> {
-    let mut text = String::new();
-    let (from, read) = match argument.strip_prefix('@') {
-        _ if argument == "-" => ("stdin", io::stdin().read_to_string(&mut text).map(drop)),
-        Some(path) => (path, std::fs::read_to_string(path).map(|read| text = read)),
-        None => {
-            let mut parts = argument.split(',');
-            return parts.try_for_each(|part| {
-                add_client(part, clients).map_err(|source| ClientsError::Want { from: "--wants".to_owned(), source })
-            });
-        }
+/// Returns each `NAME=N` of one `--wants`, and where it stands. In a file or stdin, empty lines and comments (#) are
+/// skipped.
+fn wants(argument: &str) -> Result<Vec<(String, String)>, ClientsError> {
+    let (from, text) = match argument.strip_prefix('@') {
+        _ if argument == "-" => ("stdin", io::read_to_string(io::stdin())),
+        Some(path) => (path, fs::read_to_string(path)),
+        None => return Ok(argument.split(',').map(|want| ("--wants".to_owned(), want.to_owned())).collect()),
     };
-    read.map_err(|source| ClientsError::Unreadable { from: from.to_owned(), source })?;
-    for (index, line) in text.lines().map(str::trim).enumerate() {
-        if !line.is_empty() && !line.starts_with('#') {
-            let from = || format!("{from}:{}", index + 1);
-            add_client(line, clients).map_err(|source| ClientsError::Want { from: from(), source })?;
-        }
-    }
-    Ok(())
+    let text = text.map_err(|source| ClientsError::Unreadable { from: from.to_owned(), source })?;
+    let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(|(index, line)| (format!("{from}:{}", index + 1), line.to_owned())).collect())
 }
 
-fn add_client(text: &str, clients: &mut BTreeMap<String, (u64, Weight)>) -> Result<(), WantError> {
-    let wrong = || WantError::Malformed(text.to_owned());
-    let (name, number) = text.rsplit_once('=').ok_or_else(wrong)?;
-    let (name, number) = (name.trim(), number.trim());
-    let wants = config::count(number, 0..=MAX_WANTS).map_err(|_| wrong())?;
-    if name.is_empty() {
-        return Err(wrong());
-    }
-    match clients.insert(name.to_owned(), (wants, Weight::ONE)) {
-        None => Ok(()),
-        Some(_) => Err(WantError::Twice(name.to_owned())),
-    }
+fn named_want(text: &str) -> Option<(&str, u64)> {
+    let (name, number) = text.rsplit_once('=')?;
+    let name = Some(name.trim()).filter(|name| !name.is_empty())?;
+    Some((name, config::count(number.trim(), 0..=MAX_WANTS).ok()?))
 }
 
 /// The parts of the formula for one client. The floats are for display; the grant comes from the exact allocator.
@@ -198,30 +149,22 @@ impl Row {
     }
 }
 
-fn params(args: &AllocateArgs) -> AllocationParams {
-    let lending = match args.lending {
-        LendingArg::Proportional => Lending::Proportional,
-        LendingArg::MaxMin => Lending::MaxMin,
-    };
-    AllocationParams { capacity: args.capacity, reservation: args.reservation, lending }
-}
-
 fn reservation(args: &AllocateArgs) -> f64 {
     f64::from(args.reservation.millionths()) / 1e6
 }
 
-fn allocated(args: &AllocateArgs, clients: BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
+fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
     let mut claims = Vec::with_capacity(clients.len());
-    for (name, (wants, weight)) in &clients {
+    for (name, (wants, weight)) in clients {
         let (weight, wants) = (weight.thousandths(), Wants::Records(*wants));
         claims.push(NamedClaim { name, weight, wants, credit: Credit::default() });
     }
+    let AllocateArgs { capacity, reservation: reserved, lending, .. } = *args;
     let mut grants = Vec::new();
-    Allocator::new().allocate(&params(args), &claims, &mut grants);
-    let mut rows = Vec::with_capacity(clients.len());
-    for ((name, (wants, weight)), grant) in clients.iter().zip(&grants) {
+    Allocator::new().allocate(&AllocationParams { capacity, reservation: reserved, lending }, &claims, &mut grants);
+    let row = |((name, (wants, weight)), grant): ((&String, &(u64, Weight)), &Grant)| {
         let default_share = grant.default_share.as_f64();
-        rows.push(Row {
+        Row {
             name: name.clone(),
             weight: weight.thousandths() as f64 / 1e3,
             default_share,
@@ -229,9 +172,9 @@ fn allocated(args: &AllocateArgs, clients: BTreeMap<String, (u64, Weight)>) -> V
             floor: (*wants as f64).max(default_share * reservation(args)),
             granted: grant.records,
             unmet: wants.saturating_sub(grant.records).into(),
-        });
-    }
-    rows
+        }
+    };
+    clients.iter().zip(&grants).map(row).collect()
 }
 
 fn as_json(args: &AllocateArgs, rows: &[Row]) -> Value {
@@ -239,7 +182,7 @@ fn as_json(args: &AllocateArgs, rows: &[Row]) -> Value {
     json!({
         "capacity": args.capacity,
         "reservation": reservation(args),
-        "lending": args.lending.to_possible_value().map(|value| value.get_name().to_owned()),
+        "lending": <&str>::from(args.lending),
         "wants": each(|row| json!(row.wants as u64)),
         "weight": each(|row| json!(row.weight)),
         "default_share": each(|row| json!(row.default_share)),
@@ -265,10 +208,10 @@ fn table(rows: &[Row]) -> Table {
     for row in rows.iter().chain([&all]) {
         table.add_row([
             row.name.clone(),
-            number(row.weight),
-            number(row.default_share),
+            decimal(row.weight),
+            decimal(row.default_share),
             row.wants.to_string(),
-            number(row.floor),
+            decimal(row.floor),
             signed(row.granted as f64 - row.default_share),
             row.granted.to_string(),
             row.unmet.to_string(),
@@ -285,16 +228,14 @@ fn explanation(args: &AllocateArgs, rows: &[Row]) -> String {
     let deficit: f64 = rows.iter().map(|row| (-row.gap()).max(0.0)).sum();
     let outcome = match args.lending {
         _ if deficit <= surplus => {
-            format!(
-                "Each client gets what it wants; the remaining {} go back to the lenders.",
-                number(surplus - deficit)
-            )
+            let remaining = decimal(surplus - deficit);
+            format!("Each client gets what it wants; the remaining {remaining} go back to the lenders.")
         }
-        LendingArg::Proportional => format!(
-            "Too little is lent for all: each client that wants more gets {:.1} % of its deficit.",
-            100.0 * surplus / deficit
-        ),
-        LendingArg::MaxMin => {
+        Lending::Proportional => {
+            let part = 100.0 * surplus / deficit;
+            format!("Too little is lent for all: each client that wants more gets {part:.1} % of its deficit.")
+        }
+        Lending::MaxMin => {
             "Too little is lent for all: all loans rise together, by weight, until nothing is left to lend.".to_owned()
         }
     };
@@ -302,22 +243,13 @@ fn explanation(args: &AllocateArgs, rows: &[Row]) -> String {
         "To lend: {} (default share - floor, where that is above 0; the floor is what a client wants, \
          at least {} of its default share).\nTo borrow: {} (where it is below 0).\n{outcome}\n\
          Grants are whole records: rounded down, the rest by largest remainder, ties by name.",
-        number(surplus),
+        decimal(surplus),
         reservation(args),
-        number(deficit)
+        decimal(deficit)
     )
 }
 
-/// Writes a number with at most three decimals, without trailing zeros and without the sign of a zero.
-fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
-    match text.trim_end_matches('0').trim_end_matches('.') {
-        "-0" => "0".to_owned(),
-        text => text.to_owned(),
-    }
-}
-
 fn signed(value: f64) -> String {
-    let text = number(value);
+    let text = decimal(value);
     if value > 0.0 && text != "0" { format!("+{text}") } else { text }
 }

@@ -1,41 +1,34 @@
 //! Conventions that every command shares: exit codes, the option for the configuration, `--output`.
 
-use std::{fmt::Display, io::Write, path::PathBuf, process::ExitCode};
+use std::{error::Error, fmt::Display, io::Write, path::PathBuf, process::ExitCode, str::FromStr};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use strum::{EnumMessage, VariantArray, VariantNames};
 use watermaster_settings::config::{Config, ConfigErrors};
 
-/// The way in which a command ended; the value is the process's exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The way in which a command ended; the value is the process's exit code. `--help` shows the comments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray, EnumMessage)]
 #[repr(u8)]
 pub enum Exit {
+    /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
-    /// The command line is wrong.
+    /// the command line is wrong
     Usage = 2,
-    /// No broker answered at the start, or no instance (`top --once`).
+    /// no broker could be reached at the start; top --once: the instance did not answer
     Unreachable = 69,
-    /// No service is left running.
+    /// no service is left running: each met a fatal error
     Stopped = 70,
-    /// The configuration is wrong, or its file is missing.
+    /// the configuration is wrong, or its file is missing
     Config = 78,
 }
 
 impl Exit {
-    /// Every way to end with its meaning for `--help`, in the order of the codes.
-    pub const TABLE: [(Exit, &'static str); 5] = [
-        (Exit::Done, "done; also after SIGTERM or SIGINT, once all services have drained"),
-        (Exit::Usage, "the command line is wrong"),
-        (Exit::Unreachable, "no broker could be reached at the start; top --once: the instance did not answer"),
-        (Exit::Stopped, "no service is left running: each met a fatal error"),
-        (Exit::Config, "the configuration is wrong, or its file is missing"),
-    ];
-
-    /// Returns the table for `--help`.
+    /// Returns the table of all exit codes for `--help`.
     pub fn help() -> String {
-        let rows: Vec<_> =
-            Exit::TABLE.iter().map(|(exit, meaning)| format!("  {:<3} {meaning}", *exit as u8)).collect();
-        format!("Exit codes:\n{}", rows.join("\n"))
+        let row = |exit: &Exit| format!("\n  {:<3} {}", *exit as u8, exit.get_documentation().unwrap_or_default());
+        format!("Exit codes:{}", Exit::VARIANTS.iter().map(row).collect::<String>())
     }
 }
 
@@ -58,6 +51,14 @@ impl ConfigFile {
     pub fn load(&self) -> Result<Config, ConfigErrors> {
         Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
     }
+}
+
+/// Parses the name of a variant; `--help` lists all names.
+pub fn variant<T>() -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Error + Send + Sync + 'static> + VariantNames + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(T::VARIANTS).try_map(|name| name.parse())
 }
 
 /// The option that chooses the format of the result.

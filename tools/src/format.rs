@@ -12,9 +12,18 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// Writes how a client's grant differs from its share: `borrows 22`, `lends 7`, `-`.
-pub fn lends_or_borrows(granted: u64, default_share: f64) -> String {
-    match granted as f64 - default_share {
+/// Writes a number with at most three decimals, without trailing zeros and without the sign of a zero.
+pub fn decimal(value: f64) -> String {
+    let text = format!("{value:.3}");
+    match text.trim_end_matches('0').trim_end_matches('.') {
+        "-0" => "0".to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+/// Writes how far a client's grant exceeds its default share: `borrows 22`, `lends 7`, `-`.
+pub fn lends_or_borrows(excess: f64) -> String {
+    match excess {
         d if d >= 0.5 => format!("borrows {}", d.round()),
         d if d <= -0.5 => format!("lends {}", -d.round()),
         _ => "-".to_owned(),
@@ -43,9 +52,13 @@ mod tests {
     }
 
     #[test]
+    fn decimals_have_no_trailing_zeros() {
+        assert_eq!([0.0, -0.0001, 0.5, 20.0, 0.005].map(decimal), ["0", "0", "0.5", "20", "0.005"]);
+    }
+
+    #[test]
     fn a_difference_below_half_a_record_is_not_shown() {
-        let shown = [(50, 50.4), (50, 49.5), (50, 57.0)].map(|(granted, share)| lends_or_borrows(granted, share));
-        assert_eq!(shown, ["-", "borrows 1", "lends 7"]);
+        assert_eq!([-0.4, 0.5, -7.0].map(lends_or_borrows), ["-", "borrows 1", "lends 7"]);
     }
 
     #[test]

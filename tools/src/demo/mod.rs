@@ -10,16 +10,17 @@ mod summary;
 mod view;
 
 use std::time::{Duration, Instant};
-use std::{error::Error, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
+use std::{error::Error, io, net::SocketAddr, path::Path, sync::mpsc::RecvTimeoutError};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use serde_json::json;
 use watermaster_core::policy::Mode;
 use watermaster_kafka::{KafkaError, embedded::Embedded};
 use watermaster_settings::{Kafka, Service, config::Config};
 
-use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
 use crate::load::session::{Session, SessionError};
-use crate::signals::{self, Interrupts, SignalError};
+use crate::signals::{self, Interrupts};
 use crate::top::fetch::{Instance, ServiceStatus};
 use crate::{load::account::Event, load::plan::Plan, load::scenario::Scenario, load::with_source, top::App};
 use summary::Summary;
@@ -41,20 +42,13 @@ const PARTITIONS: i32 = 2;
 const CONFIG: &str = include_str!("../../../config/demo.toml");
 const SCENARIO: &str = include_str!("scenario.toml");
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster demo                           about 30 seconds; metrics and the HTTP API on 127.0.0.1:9464 meanwhile
-  watermaster demo --mode reject             the same campaign, but records above the grant are rejected
-  watermaster demo --shadow                  all records pass; the table counts what enforcing would do
-  watermaster demo --output json --seconds 10 | jq '.services[0].max_admitted_in_any_cycle'";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("../help/demo.txt").trim_end())]
 pub struct DemoArgs {
     /// Delay or reject records that come too early
-    #[arg(long, value_enum, default_value = "shape")]
-    mode: ModeArg,
+    #[arg(long, value_parser = variant::<Mode>(), default_value = "shape")]
+    mode: Mode,
     /// Shadow mode: admit every record, and count what enforcing would do (enforce = false)
     #[arg(long, alias = "observe")]
     shadow: bool,
@@ -65,25 +59,8 @@ pub struct DemoArgs {
     output: OutputArg,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeArg {
-    Shape,
-    Reject,
-}
-
-impl From<ModeArg> for Mode {
-    fn from(mode: ModeArg) -> Mode {
-        match mode {
-            ModeArg::Shape => Mode::Shape,
-            ModeArg::Reject => Mode::Reject,
-        }
-    }
-}
-
 /// A Watermaster that runs in this process.
 pub trait Running {
-    type Error: Error + Send + Sync + 'static;
-
     /// Returns the address of the HTTP API.
     fn address(&self) -> SocketAddr;
 
@@ -91,10 +68,14 @@ pub trait Running {
     fn has_ended(&self) -> bool;
 
     /// Drains and stops.
-    fn stop(self) -> Result<(), Self::Error>;
+    ///
+    /// # Errors
+    /// Fails when a service met a fatal error.
+    fn stop(self) -> Result<(), AnyError>;
 }
 
-type AnyError = Box<dyn Error + Send + Sync>;
+/// An error of the Watermaster that runs in this process.
+pub type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The demo can't be shown to its end.
 #[derive(Debug, thiserror::Error)]
@@ -111,15 +92,12 @@ enum DemoError {
     NotReady,
     #[error("{}", with_source(.0))]
     Session(#[from] SessionError),
-    #[error("{}", with_source(.0))]
-    Signals(#[from] SignalError),
+    #[error("can't listen for signals: {0}")]
+    Signals(#[source] io::Error),
 }
 
 /// Shows the demo with the Watermaster that `start` starts.
-pub fn run<R: Running, E>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, E>) -> Exit
-where
-    E: Error + Send + Sync + 'static,
-{
+pub fn run<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Exit {
     match show(args, start) {
         Ok(()) => Exit::Done,
         Err(error) => fail(Exit::Stopped, &error),
@@ -141,13 +119,10 @@ fn scenario(length: Duration) -> Scenario {
         .stretched(length)
 }
 
-fn show<R: Running, E>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, E>) -> Result<(), DemoError>
-where
-    E: Error + Send + Sync + 'static,
-{
-    let interrupts = signals::listen()?;
+fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, AnyError>) -> Result<(), DemoError> {
+    let interrupts = signals::listen().map_err(DemoError::Signals)?;
     let broker = Embedded::start(1)?;
-    let config = config(args.mode.into(), args.shadow, &broker.bootstrap_servers());
+    let config = config(args.mode, args.shadow, &broker.bootstrap_servers());
     let (mut kafka, service) = (config.settings.kafka.clone(), config.settings.services[0].clone());
     // The embedded broker answers only after this time if a partition is empty. Late answers would show bunches.
     kafka.properties.insert("fetch.wait.max.ms".to_owned(), "20".to_owned());
@@ -155,16 +130,18 @@ where
     for topic in sources.chain([&service.target, &service.dead_letter]) {
         broker.create_topic(topic, PARTITIONS)?;
     }
-    let running = start(config).map_err(|error| DemoError::Start(error.into()))?;
+    let running = start(config).map_err(DemoError::Start)?;
     let address = running.address();
     eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);
-    let stage = Stage::new(address, kafka, service, args, interrupts);
+    let (url, length) = (format!("http://{address}"), Duration::from_secs(args.seconds));
+    let (instance, view) = (Instance::new(&url, None, None), View::new(length, args.output.format));
+    let stage = Stage { kafka, service, length, interrupts, instance, app: App::new(url, false), view };
     let summary = stage.play(|| running.has_ended());
-    let stopped = running.stop().map_err(|error| DemoError::Stopped(error.into()));
+    let stopped = running.stop().map_err(DemoError::Stopped);
     if let Ok(Some(summary)) = &summary {
         match args.output.format {
             Output::Json => {
-                print_json(summary);
+                print_json(&json!({ "services": [summary] }));
                 if !summary.settled {
                     eprintln!("{}", summary::NOT_SETTLED);
                 }
@@ -177,15 +154,16 @@ where
 
 /// Suggests the variants of the demo that were not shown.
 fn next_steps(args: &DemoArgs, address: SocketAddr) -> String {
-    let mut steps = vec![match args.mode {
-        ModeArg::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)".to_owned(),
-        ModeArg::Reject => "watermaster demo (records that come too early wait)".to_owned(),
-    }];
-    if !args.shadow {
-        steps.push("watermaster demo --shadow (all records pass; the table counts what enforcing would do)".to_owned());
-    }
-    steps.push(format!("watermaster demo --seconds 300, and meanwhile:\n      curl http://{address}/v1/services/kyc"));
-    format!("Next: {}", steps.join("\n      "))
+    let other_mode = match args.mode {
+        Mode::Shape => "watermaster demo --mode reject (nothing waits, the rest is rejected)",
+        Mode::Reject => "watermaster demo (records that come too early wait)",
+    };
+    let shadow = "watermaster demo --shadow (all records pass; the table counts what enforcing would do)";
+    let shadow = if args.shadow { String::new() } else { format!("\n      {shadow}") };
+    format!(
+        "Next: {other_mode}{shadow}\n      watermaster demo --seconds 300, and meanwhile:\n      \
+         curl http://{address}/v1/services/kyc"
+    )
 }
 
 /// Everything around the throttler: what is sent to it, and what is seen of it.
@@ -200,19 +178,6 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(address: SocketAddr, kafka: Kafka, service: Service, args: &DemoArgs, interrupts: Interrupts) -> Stage {
-        let url = format!("http://{address}");
-        Stage {
-            kafka,
-            service,
-            length: Duration::from_secs(args.seconds),
-            interrupts,
-            instance: Instance::new(&url, None, None),
-            app: App::new(url, false),
-            view: View::new(Duration::from_secs(args.seconds), args.output.format),
-        }
-    }
-
     /// Sends the scenario and accounts for it. Returns `None` if it was interrupted before the first record.
     fn play(mut self, has_ended: impl Fn() -> bool) -> Result<Option<Summary>, DemoError> {
         let deadline = Instant::now() + READY_TIMEOUT;
@@ -244,8 +209,8 @@ impl Stage {
     fn send(&mut self, session: &mut Session, sent_at: &mut [Vec<Duration>], has_ended: impl Fn() -> bool) {
         let mut next_ask = Instant::now();
         while !session.account.played && self.view.is_watched() && !has_ended() && self.interrupts.try_recv().is_err() {
-            if let Ok(Event::Sent(sent)) = session.next_event(EVENT_TIMEOUT) {
-                sent_at[sent.attempt.client].push(sent.at);
+            if let Ok(Event::Sent { attempt, at }) = session.next_event(EVENT_TIMEOUT) {
+                sent_at[attempt.client].push(at);
             }
             if Instant::now() >= next_ask {
                 next_ask = Instant::now() + ASK_INTERVAL;

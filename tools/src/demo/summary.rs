@@ -7,28 +7,16 @@ use watermaster_core::{policy::Mode, reason::Reason};
 
 use crate::load::account::{Account, Counts};
 use crate::top::fetch::{ClientStatus, ServiceStatus};
-use crate::{format::seconds, load::report::window::busiest};
+use crate::{format::seconds, load::report::busiest};
 
 /// The only client that sends far more than its share.
 const CAMPAIGN: &str = "credit-card";
 /// Records that are read late come closer together than they were sent.
 const READ_DELAY: Duration = Duration::from_millis(100);
 
-/// The result of the demo. Scripts rely on its JSON.
+/// The result of the demo: its service. Scripts rely on its JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
-    services: [ServiceSummary; 1],
-    /// The last answer of the instance.
-    #[serde(skip)]
-    status: ServiceStatus,
-    /// Every record that was sent was read and accounted for.
-    #[serde(skip)]
-    pub settled: bool,
-}
-
-/// The result of a service.
-#[derive(Debug, Clone, Serialize)]
-struct ServiceSummary {
     name: String,
     capacity: u64,
     /// By time of decision.
@@ -38,6 +26,12 @@ struct ServiceSummary {
     clients: Vec<ClientSummary>,
     /// Empty in shadow mode.
     claims: Vec<Claim>,
+    /// The last answer of the instance.
+    #[serde(skip)]
+    status: ServiceStatus,
+    /// Every record that was sent was read and accounted for.
+    #[serde(skip)]
+    pub settled: bool,
 }
 
 /// The result of a client: sent = admitted + rejected + backlog.
@@ -67,33 +61,71 @@ impl Summary {
     /// Sums up the last answer of the instance, the account, and the times at which each client sent.
     pub fn new(status: &ServiceStatus, account: &Account, sent_at: &[Vec<Duration>], settled: bool) -> Summary {
         let cycle = Duration::from_secs_f64(status.cycle_seconds);
-        let clients =
-            account.plan.clients.iter().zip(&account.clients).zip(sent_at).filter_map(|((client, counts), sent)| {
-                let status = status.clients.iter().find(|status| status.name == client.id)?;
-                Some(ClientSummary::new(status, counts, above_share(sent, status.default_share, cycle)))
-            });
-        let clients: Vec<ClientSummary> = clients.collect();
-        let service = ServiceSummary {
+        let clients: Vec<_> = pairs(status, account)
+            .map(|(at, client, counts)| {
+                ClientSummary::new(client, counts, above_share(&sent_at[at], client.default_share, cycle))
+            })
+            .collect();
+        Summary {
             name: status.name.clone(),
             capacity: status.capacity,
             max_admitted_in_any_cycle: status.window_admitted_max,
             max_seen_by_reader: busiest(cycle, account.admitted_at.iter().copied()),
             claims: claims(status, &clients),
             clients,
-        };
-        Summary { services: [service], status: status.clone(), settled }
+            status: status.clone(),
+            settled,
+        }
     }
 
-    /// Writes the summary for people.
     pub fn in_words(&self) -> String {
-        let [service] = &self.services;
-        let mut text = promise(service, &self.status);
-        for client in &service.clients {
+        let mut text = self.promise();
+        for client in &self.clients {
             text += &client.in_words(&self.status);
         }
-        text += &verdicts(service);
+        text += &self.verdicts();
         if !self.settled {
             let _ = writeln!(text, "\n{NOT_SETTLED}");
+        }
+        text
+    }
+
+    fn promise(&self) -> String {
+        let Summary { name, capacity, max_admitted_in_any_cycle: admitted, max_seen_by_reader: seen, .. } = self;
+        let cycle = seconds(self.status.cycle_seconds);
+        let verdict = match (self.status.enforce, admitted <= capacity) {
+            (true, true) => "the promise was kept",
+            (true, false) => "THE PROMISE WAS BROKEN",
+            (false, true) => "nothing was held back (shadow mode), and it was not too much",
+            (false, false) => "nothing was held back (shadow mode), and it was too much",
+        };
+        let most_admitted = format!("most admitted in any {cycle}");
+        format!(
+            "{name} takes {capacity} records in any {cycle}: {verdict}.\n  \
+             {most_admitted:<25} {admitted:>6}   by decision time\n  \
+             {:<25} {seen:>6}   by arrival, which may add a round\n\n",
+            "most seen by a reader"
+        )
+    }
+
+    /// Writes each claim with its verdict, and the rejections that no claim excludes.
+    fn verdicts(&self) -> String {
+        if self.claims.is_empty() {
+            return String::new();
+        }
+        let mut text = "\nThe claims, as checked:\n".to_owned();
+        for Claim { claim, found, kept } in &self.claims {
+            let verdict = if *kept { "kept" } else { "BROKEN" };
+            let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
+        }
+        let in_use = within_their_share(&self.clients).map(|client| client.rejected_as(Reason::CapacityInUse));
+        let in_use: u64 = in_use.sum();
+        if in_use > 0 {
+            let _ = writeln!(
+                text,
+                "  {in_use} records of these clients were rejected as capacity_in_use: others had\n  \
+                 borrowed the room. A larger reservation makes it rarer; --mode shape delays instead."
+            );
         }
         text
     }
@@ -111,23 +143,25 @@ fn above_share(sent_at: &[Duration], share: f64, cycle: Duration) -> u64 {
 
 /// Reports whether the throttler has decided on every record of the account.
 pub fn has_decided(status: &ServiceStatus, account: &Account) -> bool {
-    pairs(status, account).all(|(client, counts)| {
+    pairs(status, account).all(|(_, client, counts)| {
         counts.sent == client.admitted + client.enforced.rejected_total() + client.enforced.backlog
     })
 }
 
 /// Reports whether the account has every decision that the instance shows.
 pub fn has_seen(status: &ServiceStatus, account: &Account) -> bool {
-    pairs(status, account).all(|(client, counts)| {
+    pairs(status, account).all(|(_, client, counts)| {
         counts.admitted >= client.admitted && counts.rejected_total() >= client.enforced.rejected_total()
     })
 }
 
-fn pairs<'a>(status: &'a ServiceStatus, account: &'a Account) -> impl Iterator<Item = (&'a ClientStatus, &'a Counts)> {
-    let counts = account.plan.clients.iter().zip(&account.clients);
-    counts.filter_map(|(plan, counts)| {
-        let client = status.clients.iter().find(|client| client.name == plan.id)?;
-        Some((client, counts))
+/// Returns each client that the instance shows, with its index in the plan and its counts.
+fn pairs<'a>(
+    status: &'a ServiceStatus, account: &'a Account,
+) -> impl Iterator<Item = (usize, &'a ClientStatus, &'a Counts)> {
+    account.plan.clients.iter().zip(&account.clients).enumerate().filter_map(|(at, (plan, counts))| {
+        let client = status.clients.iter().find(|client| client.name == plan.load.id)?;
+        Some((at, client, counts))
     })
 }
 
@@ -155,24 +189,21 @@ impl ClientSummary {
     fn in_words(&self, service: &ServiceStatus) -> String {
         let ClientSummary { name, sent, admitted, rejected, backlog, delay_p99_seconds, .. } = self;
         let mut text = format!("{name:<14} {sent:>6} sent, {admitted:>6} admitted");
-        let reasons: Vec<_> =
-            rejected.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| format!("{n} {reason}")).collect();
-        if !reasons.is_empty() {
-            let _ = write!(text, ", {} rejected ({})", rejected.values().sum::<u64>(), reasons.join(", "));
+        let total: u64 = rejected.values().sum();
+        if total > 0 {
+            let reasons = rejected.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| format!("{n} {reason}"));
+            text += &format!(", {total} rejected ({})", reasons.collect::<Vec<_>>().join(", "));
         }
         if *backlog > 0 {
-            let _ = write!(text, ", {backlog} still wait");
+            text += &format!(", {backlog} still wait");
         }
         match service.clients.iter().find(|client| client.name == *name) {
             Some(ClientStatus { shadow, .. }) if !service.enforce => {
                 let (delayed, rejected) = (shadow.delayed, shadow.rejected_total());
-                let _ = writeln!(text, "; would have delayed {delayed} and rejected {rejected}");
+                text + &format!("; would have delayed {delayed} and rejected {rejected}\n")
             }
-            _ => {
-                let _ = writeln!(text, "; p99 wait {}", seconds(*delay_p99_seconds));
-            }
+            _ => text + &format!("; p99 wait {}\n", seconds(*delay_p99_seconds)),
         }
-        text
     }
 }
 
@@ -182,80 +213,31 @@ fn claims(status: &ServiceStatus, clients: &[ClientSummary]) -> Vec<Claim> {
         return Vec::new();
     }
     let (capacity, most, cycle) = (status.capacity, status.window_admitted_max, status.cycle_seconds);
-    let mut claims = vec![Claim {
-        claim: format!("at most {capacity} records are admitted in any {}", seconds(cycle)),
-        found: format!("{most} at most"),
-        kept: most <= capacity,
-    }];
+    let claim = |claim, found, kept| Claim { claim, found, kept };
+    let promise = format!("at most {capacity} records are admitted in any {}", seconds(cycle));
+    let mut claims = vec![claim(promise, format!("{most} at most"), most <= capacity)];
     for client in within_their_share(clients) {
         let ClientSummary { name, sent_above_share: above, delay_p99_seconds: wait, .. } = client;
         if status.mode == Mode::Reject.into_str() {
             let rejected = client.rejected_as(Reason::OverAllocation);
-            claims.push(Claim {
-                claim: format!("{name} is never over_allocation within its share"),
-                found: format!("{rejected} rejected, {above} sent above it"),
-                kept: rejected <= *above,
-            });
-            continue;
+            let found = format!("{rejected} rejected, {above} sent above it");
+            claims.push(claim(format!("{name} is never over_allocation within its share"), found, rejected <= *above));
+        } else {
+            let rejected = client.rejected.values().sum::<u64>();
+            let in_time = format!("99 of 100 records of {name} wait at most {}", seconds(cycle));
+            claims.push(claim(
+                format!("no record of {name} is rejected"),
+                format!("{rejected} rejected"),
+                rejected == 0,
+            ));
+            claims.push(claim(in_time, seconds(*wait), *wait <= cycle));
         }
-        let rejected = client.rejected.values().sum::<u64>();
-        claims.push(Claim {
-            claim: format!("no record of {name} is rejected"),
-            found: format!("{rejected} rejected"),
-            kept: rejected == 0,
-        });
-        claims.push(Claim {
-            claim: format!("99 of 100 records of {name} wait at most {}", seconds(cycle)),
-            found: seconds(*wait),
-            kept: *wait <= cycle,
-        });
     }
     claims
 }
 
-/// Returns all clients but that of the campaign.
 fn within_their_share(clients: &[ClientSummary]) -> impl Iterator<Item = &ClientSummary> {
     clients.iter().filter(|client| client.name != CAMPAIGN)
-}
-
-fn promise(service: &ServiceSummary, status: &ServiceStatus) -> String {
-    let ServiceSummary { name, capacity, max_admitted_in_any_cycle: admitted, max_seen_by_reader: seen, .. } = service;
-    let cycle = seconds(status.cycle_seconds);
-    let verdict = match (status.enforce, admitted <= capacity) {
-        (true, true) => "the promise was kept",
-        (true, false) => "THE PROMISE WAS BROKEN",
-        (false, true) => "nothing was held back (shadow mode), and it was not too much",
-        (false, false) => "nothing was held back (shadow mode), and it was too much",
-    };
-    let most_admitted = format!("most admitted in any {cycle}");
-    format!(
-        "{name} takes {capacity} records in any {cycle}: {verdict}.\n  \
-         {most_admitted:<25} {admitted:>6}   by decision time\n  \
-         {:<25} {seen:>6}   by arrival, which may add a round\n\n",
-        "most seen by a reader"
-    )
-}
-
-/// Writes each claim with its verdict, and the rejections that no claim excludes.
-fn verdicts(service: &ServiceSummary) -> String {
-    if service.claims.is_empty() {
-        return String::new();
-    }
-    let mut text = "\nThe claims, as checked:\n".to_owned();
-    for Claim { claim, found, kept } in &service.claims {
-        let verdict = if *kept { "kept" } else { "BROKEN" };
-        let _ = writeln!(text, "  {verdict:<6} {claim} ({found})");
-    }
-    let in_use = within_their_share(&service.clients).map(|client| client.rejected_as(Reason::CapacityInUse));
-    let in_use: u64 = in_use.sum();
-    if in_use > 0 {
-        let _ = writeln!(
-            text,
-            "  {in_use} records of these clients were rejected as capacity_in_use: others had\n  \
-             borrowed the room. A larger reservation makes it rarer; --mode shape delays instead."
-        );
-    }
-    text
 }
 
 #[cfg(test)]

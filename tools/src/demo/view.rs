@@ -7,52 +7,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{cli::Output, top::fetch::ServiceStatus, top::plain};
 
-/// A part of the demo.
-struct Scene {
-    /// The end of the scene, in percent of the whole.
-    until_percent: u32,
-    title: &'static str,
-    hint: &'static str,
-}
-
-const SCENES: [Scene; 4] = [
-    Scene {
-        until_percent: 20,
-        title: "an ordinary day",
-        hint: "home-loan is nearly idle and lends; personal-loan borrows a little of it.",
-    },
-    Scene {
-        until_percent: 60,
-        title: "the credit-card campaign",
-        hint: "credit-card sends 8 times its share and gets what the others leave.",
-    },
-    Scene {
-        until_percent: 90,
-        title: "the lender wants its share back",
-        hint: "home-loan needs its share again; credit-card gives back what it borrowed.",
-    },
-    Scene {
-        until_percent: 100,
-        title: "after the campaign",
-        hint: "credit-card goes quiet; if it has a backlog, that takes what the others leave.",
-    },
+/// The scenes: the end in percent of the whole, a title and a hint.
+const SCENES: [(u32, &str, &str); 4] = [
+    (20, "an ordinary day", "home-loan is nearly idle and lends; personal-loan borrows a little of it."),
+    (60, "the credit-card campaign", "credit-card sends 8 times its share and gets what the others leave."),
+    (90, "the lender wants its share back", "home-loan needs its share; credit-card gives back what it borrowed."),
+    (100, "after the campaign", "credit-card goes quiet; if it has a backlog, that takes what the others leave."),
 ];
 
 /// Shows the demo while it runs.
 pub struct View {
     length: Duration,
-    form: Form,
-}
-
-enum Form {
-    /// On a terminal: the scene, the table and a bar, redrawn in place on stderr.
-    Live(ProgressBar),
-    /// Elsewhere: a block for each scene and a line for each second.
-    Lines(Lines),
-}
-
-/// The lines printed so far.
-struct Lines {
+    /// On a terminal, the scene, the table and a bar are redrawn in place on stderr. Elsewhere there is a block for
+    /// each scene and a line for each second.
+    bar: Option<ProgressBar>,
+    /// Lines go to stdout, unless that is reserved for JSON.
     to_stdout: bool,
     /// The reader of stdout has hung up.
     unread: bool,
@@ -61,63 +30,50 @@ struct Lines {
 }
 
 impl View {
-    /// Shows the demo live if stderr is a terminal. Lines go to stdout, unless that is reserved for JSON.
+    /// Shows the demo live if stderr is a terminal.
     pub fn new(length: Duration, output: Output) -> View {
-        let form = if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(millis(length)), ProgressDrawTarget::stderr());
+        let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{prefix}\n\n{msg}\n\n{bar:60} {elapsed}")
                 .expect("the template is well formed");
-            bar.set_style(style.progress_chars("━╸─"));
-            Form::Live(bar)
-        } else {
-            Form::Lines(Lines { to_stdout: output == Output::Text, unread: false, scene: None, second: 0 })
-        };
-        View { length, form }
+            ProgressBar::with_draw_target(Some(millis(length)), ProgressDrawTarget::stderr())
+                .with_style(style.progress_chars("━╸─"))
+        });
+        View { length, bar, to_stdout: output == Output::Text, unread: false, scene: None, second: 0 }
     }
 
     /// Shows the service at a time since the start.
     pub fn show(&mut self, at: Duration, service: &ServiceStatus) {
-        let is_over = |scene: &Scene| at >= self.length * scene.until_percent / 100;
-        let scene = SCENES.iter().take(SCENES.len() - 1).filter(|scene| is_over(scene)).count();
-        match &mut self.form {
-            Form::Live(bar) => {
-                bar.set_prefix(heading(scene));
-                bar.set_message(plain(service));
-                bar.set_position(millis(at));
-            }
-            Form::Lines(lines) => lines.show(scene, at, service),
+        let scenes = SCENES[..SCENES.len() - 1].iter();
+        let scene = scenes.filter(|(until, ..)| at >= self.length * *until / 100).count();
+        if let Some(bar) = &self.bar {
+            bar.set_prefix(heading(scene));
+            bar.set_message(plain(service));
+            bar.set_position(millis(at));
+            return;
         }
-    }
-
-    /// Reports whether anything still reads the lines; `| head` hangs up.
-    pub fn is_watched(&self) -> bool {
-        !matches!(self.form, Form::Lines(Lines { unread: true, .. }))
-    }
-
-    /// Leaves the last table on the screen.
-    pub fn finish(&mut self, service: &ServiceStatus) {
-        match &mut self.form {
-            Form::Live(bar) => {
-                bar.set_message(plain(service));
-                bar.abandon();
-            }
-            Form::Lines(lines) => lines.print(&format!("\n{}\n", plain(service))),
-        }
-    }
-}
-
-impl Lines {
-    fn show(&mut self, scene: usize, at: Duration, service: &ServiceStatus) {
         if self.scene != Some(scene) {
-            if self.scene.is_some() {
+            if self.scene.replace(scene).is_some() {
                 self.print(&plain(service));
             }
-            self.scene = Some(scene);
             self.print(&format!("\n{}", heading(scene)));
         }
         if at.as_secs() > self.second {
             self.second = at.as_secs();
             self.print(&format!("{:>4} s  {}", self.second, one_line(service)));
+        }
+    }
+
+    /// Reports whether anything still reads the lines; `| head` hangs up.
+    pub fn is_watched(&self) -> bool {
+        !self.unread
+    }
+
+    /// Leaves the last table on the screen.
+    pub fn finish(&mut self, service: &ServiceStatus) {
+        if let Some(bar) = &self.bar {
+            bar.abandon_with_message(plain(service));
+        } else {
+            self.print(&format!("\n{}\n", plain(service)));
         }
     }
 
@@ -132,11 +88,11 @@ impl Lines {
 
 /// Writes the grant and the backlog of each client in one line.
 fn one_line(service: &ServiceStatus) -> String {
+    let wait = if service.enforce { "wait" } else { "would wait" };
     let clients = service.clients.iter().map(|client| {
-        let waiting = match (service.decisions(client).backlog, service.enforce) {
-            (0, _) => String::new(),
-            (backlog, true) => format!(", {backlog} wait"),
-            (backlog, false) => format!(", {backlog} would wait"),
+        let waiting = match service.decisions(client).backlog {
+            0 => String::new(),
+            backlog => format!(", {backlog} {wait}"),
         };
         format!("{} wants {} granted {}{waiting}", client.name, client.wants, client.granted)
     });
@@ -145,7 +101,7 @@ fn one_line(service: &ServiceStatus) -> String {
 }
 
 fn heading(scene: usize) -> String {
-    let Scene { title, hint, .. } = SCENES[scene];
+    let (_, title, hint) = SCENES[scene];
     format!("{} of {}: {title}\n{hint}", scene + 1, SCENES.len())
 }
 
@@ -171,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_scene_fits_one_line_of_a_terminal() {
-        assert!(SCENES.iter().all(|scene| scene.hint.len() <= 80));
-        assert_eq!(SCENES[3].until_percent, 100);
+        assert!(SCENES.iter().all(|(.., hint)| hint.len() <= 80));
+        assert_eq!(SCENES[3].0, 100);
     }
 }

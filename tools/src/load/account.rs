@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use watermaster_kafka::load::RecordPosition;
 
-use super::series::{Delays, Outcomes, Series};
 use super::{plan::Plan, schedule::Shape};
 
 /// The unnoticed lag of the clock that stamps admitted records behind this machine's: append times are cut to
@@ -16,7 +16,7 @@ const CLOCK_TOLERANCE: Duration = Duration::from_millis(2);
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A record is about to be handed to the producer.
-    Sent(Sent),
+    Sent { attempt: Attempt, at: Duration },
     /// The source topic has the record.
     Delivered { number: usize, place: RecordPosition },
     /// The source topic may or may not have the record.
@@ -27,14 +27,6 @@ pub enum Event {
     Foreign { at: ArrivalTime },
     /// All first attempts are sent: only retries follow.
     Played,
-}
-
-/// A record that was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sent {
-    pub attempt: Attempt,
-    /// The time at which the record was really sent.
-    pub at: Duration,
 }
 
 /// One attempt to get a record through.
@@ -118,12 +110,10 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Sums up the rejections of all reasons.
     pub fn rejected_total(&self) -> u64 {
         self.rejected.values().sum()
     }
 
-    /// Adds the counts of another client.
     fn add(&mut self, other: &Counts) {
         self.sent += other.sent;
         self.retries += other.retries;
@@ -159,22 +149,23 @@ pub struct Account {
     pub before_due: u64,
     /// All first attempts are sent.
     pub played: bool,
-    /// Attempts that may still come out.
-    pub open: u64,
     /// The reason why the last undelivered record was not delivered.
     pub last_failure: Option<String>,
     entries: Vec<Entry>,
 }
 
 impl Account {
-    /// Opens the account of a plan.
     pub fn new(plan: Plan) -> Account {
         let clients = vec![Counts::default(); plan.clients.len()];
-        let series = Series::new(clients.len(), plan.length);
+        let series = Series::new(plan.clients.iter().map(|client| client.load.id.as_str()));
         Account { plan, clients, series, ..Account::default() }
     }
 
-    /// Sums up the counts of all clients.
+    /// Returns the number of attempts that may still come out.
+    pub fn open(&self) -> u64 {
+        self.clients.iter().map(|client| client.waiting).sum()
+    }
+
     pub fn total(&self) -> Counts {
         let mut total = Counts::default();
         self.clients.iter().for_each(|client| total.add(client));
@@ -191,7 +182,7 @@ impl Account {
     /// Applies an event. Returns the next attempt, if a record was rejected and its client retries.
     pub fn apply(&mut self, event: &Event) -> Option<Attempt> {
         match event {
-            Event::Sent(sent) => self.sent(*sent),
+            Event::Sent { attempt, at } => self.sent(*attempt, *at),
             Event::Delivered { number, place } => self.entries.get_mut(*number)?.place = Some(*place),
             Event::Undelivered { number, reason } => self.undelivered(*number, reason),
             Event::Arrived { number, outcome, at } => return self.arrived(*number, outcome, *at),
@@ -207,19 +198,18 @@ impl Account {
             let counts = &mut self.clients[entry.attempt.client];
             (counts.waiting, counts.lost) = (counts.waiting - 1, counts.lost + 1);
             entry.closed = true;
-            self.open -= 1;
         }
     }
 
-    fn sent(&mut self, Sent { attempt, at }: Sent) {
+    fn sent(&mut self, attempt: Attempt, at: Duration) {
         self.entries.push(Entry { attempt, place: None, undelivered: false, closed: false });
         let counts = &mut self.clients[attempt.client];
         counts.sent += 1;
         counts.retries += u64::from(attempt.number > 1);
         counts.waiting += 1;
-        self.open += 1;
         self.lateness.record(at.saturating_sub(attempt.due));
-        self.series.at(at).clients[attempt.client].sent += 1;
+        let bucket = self.series.bucket(at);
+        self.series.clients[attempt.client].sent[bucket] += 1;
     }
 
     fn undelivered(&mut self, number: usize, reason: &str) {
@@ -229,7 +219,6 @@ impl Account {
         if !entry.closed {
             let counts = &mut self.clients[entry.attempt.client];
             (counts.waiting, counts.not_acknowledged) = (counts.waiting - 1, counts.not_acknowledged + 1);
-            self.open -= 1;
         }
     }
 
@@ -250,15 +239,14 @@ impl Account {
             counts.not_acknowledged -= 1;
         } else {
             counts.waiting -= 1;
-            self.open -= 1;
         }
-        let bucket = self.series.at(at.best());
-        let Outcomes { admitted, rejected, .. } = &mut bucket.clients[attempt.client];
+        let bucket = self.series.bucket(at.best());
+        let series = &mut self.series.clients[attempt.client];
         match outcome {
             Outcome::Admitted => {
                 let delay = at.best().saturating_sub(attempt.intended);
-                *admitted += 1;
-                bucket.delays.record(delay);
+                series.admitted[bucket] += 1;
+                self.series.delays[bucket].record(delay);
                 counts.admitted += 1;
                 counts.delays.record(delay);
                 counts.last_admitted = counts.last_admitted.max(at.best());
@@ -266,12 +254,117 @@ impl Account {
                 None
             }
             Outcome::Rejected(reason) => {
-                *rejected += 1;
+                series.rejected[bucket] += 1;
                 *counts.rejected.entry(reason.clone()).or_default() += 1;
-                let wait = self.plan.clients[attempt.client].retry?.wait_after(attempt.number)?;
+                let wait = self.plan.clients[attempt.client].load.retry?.wait_after(attempt.number)?;
                 Some(Attempt { number: attempt.number + 1, due: at.read + wait, ..attempt })
             }
         }
+    }
+}
+
+/// Delays in microseconds. A quantile is exact to three digits.
+#[derive(Debug, Clone)]
+pub struct Delays {
+    histogram: Histogram<u64>,
+    /// The largest delay, exactly.
+    largest: u64,
+}
+
+impl Default for Delays {
+    fn default() -> Delays {
+        Delays::with_digits(3)
+    }
+}
+
+impl Delays {
+    fn with_digits(digits: u8) -> Delays {
+        Delays { histogram: Histogram::new(digits).expect("1 to 5 digits are allowed"), largest: 0 }
+    }
+
+    pub fn record(&mut self, delay: Duration) {
+        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        // A saturating record would not let the histogram grow.
+        self.histogram.record(micros).expect("the histogram resizes itself");
+        self.largest = self.largest.max(micros);
+    }
+
+    pub fn add(&mut self, other: &Delays) {
+        self.histogram.add(&other.histogram).expect("the histogram resizes itself");
+        self.largest = self.largest.max(other.largest);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Returns the delay in seconds that this part of the delays (0 to 1) does not exceed; 0 if there is none.
+    pub fn quantile(&self, quantile: f64) -> f64 {
+        // The histogram returns the end of a range, which may lie beyond the largest value.
+        self.histogram.value_at_quantile(quantile).min(self.largest) as f64 / 1e6
+    }
+}
+
+/// The records of one client in each bucket.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ClientSeries {
+    pub name: String,
+    pub sent: Vec<u64>,
+    pub admitted: Vec<u64>,
+    pub rejected: Vec<u64>,
+}
+
+impl ClientSeries {
+    fn columns(&mut self) -> [&mut Vec<u64>; 3] {
+        [&mut self.sent, &mut self.admitted, &mut self.rejected]
+    }
+}
+
+/// Counts over time, in buckets without a gap from the start of the run.
+#[derive(Debug, Default)]
+pub struct Series {
+    pub width: Duration,
+    pub clients: Vec<ClientSeries>,
+    /// Delays of the records that were admitted, in each bucket.
+    pub delays: Vec<Delays>,
+}
+
+/// The width of the buckets at first.
+const MIN_WIDTH: Duration = Duration::from_millis(250);
+/// The most buckets, each a point of a plot and a row of its table; instead of one more, the width doubles.
+const MAX_BUCKETS: u32 = 120;
+
+impl Series {
+    pub fn new<'n>(clients: impl Iterator<Item = &'n str>) -> Series {
+        let empty = |name: &str| ClientSeries { name: name.to_owned(), ..ClientSeries::default() };
+        Series { width: MIN_WIDTH, clients: clients.map(empty).collect(), delays: Vec::new() }
+    }
+
+    /// Returns the index of the bucket of a time since the start.
+    pub fn bucket(&mut self, time: Duration) -> usize {
+        while time >= self.width * MAX_BUCKETS {
+            self.double_width();
+        }
+        let index = (time.as_nanos() / self.width.as_nanos()) as usize;
+        if index >= self.delays.len() {
+            // Two digits are enough for a plot and take much less memory.
+            self.delays.resize(index + 1, Delays::with_digits(2));
+            self.clients.iter_mut().flat_map(ClientSeries::columns).for_each(|column| column.resize(index + 1, 0));
+        }
+        index
+    }
+
+    fn double_width(&mut self) {
+        self.width *= 2;
+        for column in self.clients.iter_mut().flat_map(ClientSeries::columns) {
+            *column = column.chunks(2).map(|pair| pair.iter().sum()).collect();
+        }
+        let merged = |pair: &[Delays]| {
+            let mut sum = pair[0].clone();
+            pair[1..].iter().for_each(|delays| sum.add(delays));
+            sum
+        };
+        self.delays = self.delays.chunks(2).map(merged).collect();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The throttler commits which source records it has completed. A completed record that is in neither topic is lost.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
 use watermaster_core::{offset_map, tracker::Tracker};
 use watermaster_kafka::load::{RecordPosition, committed};
@@ -30,9 +31,9 @@ pub enum CompletedError {
 
 /// Counts as lost the waiting records that the group of the service has completed.
 pub fn find(kafka: &Kafka, service: &Service, account: &mut Account) -> Result<(), CompletedError> {
-    let mut partitions: Vec<_> = account.waiting().filter_map(|(_, topic, place)| partition_of(topic, place)).collect();
-    partitions.sort();
-    partitions.dedup();
+    let partitions: BTreeSet<_> =
+        account.waiting().filter_map(|(_, topic, place)| partition_of(topic, place)).collect();
+    let partitions: Vec<_> = partitions.into_iter().collect();
     if partitions.is_empty() {
         return Ok(());
     }
@@ -68,7 +69,7 @@ fn partition_of(topic: usize, place: RecordPosition) -> Option<SourcePartition> 
 mod tests {
     use watermaster_core::offset_map::MapBudget;
 
-    use super::super::account::{Attempt, Event, Sent};
+    use super::super::account::{Attempt, Event};
     use super::*;
     use super::{super::plan::tests::plan, super::schedule::Shape};
 
@@ -79,7 +80,7 @@ mod tests {
         for (number, offset) in offsets.iter().enumerate() {
             let (shape, at) = (Shape { value_bytes: 1, key: 0 }, Duration::ZERO);
             let attempt = Attempt { client: 0, shape, number: 1, intended: at, due: at };
-            account.apply(&Event::Sent(Sent { attempt, at }));
+            account.apply(&Event::Sent { attempt, at });
             account.apply(&Event::Delivered { number, place: RecordPosition { partition: 3, offset: *offset } });
         }
         account

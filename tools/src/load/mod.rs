@@ -3,40 +3,32 @@
 //! Open loop: the seed fixes in advance when each record is sent.
 //!
 //! - [`scenario`]: the file; `plan`: the scenario fitted to a service
-//! - `profile`, `schedule`, `random`: the time of each record
-//! - `session`: the threads of a run; `send`: the one that sends; `watch`: the one that reads back; `stamp`: how both
-//!   recognise a record
-//! - `account`: the outcome of every record; `series`: the same over time; `lost`: the records that never came out
-//! - `progress`: a line on stderr from time to time; [`report`]: the result
+//! - `schedule`: the time of each record
+//! - `session`: the threads of a run: one sends, one reads back
+//! - `account`: the outcome of every record, also over time; `lost`: the records that never came out
+//! - [`report`]: the result
 
 pub(crate) mod account;
 mod lost;
 pub(crate) mod plan;
-mod profile;
-mod progress;
-mod random;
 pub mod report;
 pub mod scenario;
 pub(crate) mod schedule;
-mod send;
-mod series;
 pub(crate) mod session;
-mod stamp;
-mod watch;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use std::{io, sync::mpsc::RecvTimeoutError};
+use std::{io, io::IsTerminal as _, sync::mpsc::RecvTimeoutError};
 
 use clap::Args;
 use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
 use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
-use crate::signals::{self, Interrupts, SignalError};
-use account::Event;
+use crate::format::seconds;
+use crate::signals::{self, Interrupts};
+use account::{Account, Event};
 use plan::Plan;
-use progress::Progress;
 use report::{Ended, Facts, Report, html, text};
 use scenario::Scenario;
 use session::{Session, SessionError};
@@ -47,35 +39,9 @@ const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for an event before other conditions are checked.
 const EVENT_TIMEOUT: Duration = Duration::from_millis(50);
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
-  watermaster load --config watermaster.toml --scenario steady.toml --seconds 20 --report r.html
-  watermaster load --config watermaster.toml --scenario steady.toml --output json | jq .totals
-
-Sends to the source topics of a running Watermaster, reads its target and dead-letter topic back,
-and reports. The scenario and the seed fix when each record is sent, whatever the throttler does
-(open loop); a delay counts from when a record should have been sent. Topics, brokers and properties
-are those of the configuration. The records are real: the service behind the target gets them.
-
-An example of a scenario (docs/load.md explains all keys):
-
-  [[client]]
-  id = \"credit-card\"
-  retry = { backoff = \"500ms\", attempts = 5 }   # rejected records are sent again
-  [[client.phase]]
-  kind = \"campaign\"                             # or steady, ramp, burst
-  base = 5                                      # records per second …
-  peak = \"400%\"                                 # … or a part of the service's capacity
-  plateau = \"30s\"
-
-Exits with 0 if no record was lost or duplicated and the promise was not broken, else with 70; with
-78 also when the scenario is invalid or a topic is missing, with 69 when no broker answers. Ctrl-c
-ends the sending, a second one the reading.";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("../help/load.txt").trim_end())]
 pub struct LoadArgs {
     #[command(flatten)]
     file: ConfigFile,
@@ -116,8 +82,8 @@ enum LoadError {
     Unwritable { path: PathBuf, source: io::Error },
     #[error("error: {}", with_source(.0))]
     Session(#[from] SessionError),
-    #[error("error: {}", with_source(.0))]
-    Signals(#[from] SignalError),
+    #[error("error: can't listen for signals: {0}")]
+    Signals(#[source] io::Error),
 }
 
 /// Appends the cause of an error, if there is one.
@@ -128,13 +94,10 @@ pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
 impl LoadError {
     fn exit(&self) -> Exit {
         match self {
-            LoadError::Config(_) | LoadError::Unreadable { .. } => Exit::Config,
-            LoadError::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
-            LoadError::Session(SessionError::Open(_)) => Exit::Config,
-            LoadError::UnknownService { .. } | LoadError::ServiceNeeded { .. } | LoadError::Unwritable { .. } => {
-                Exit::Usage
-            }
-            LoadError::Session(_) | LoadError::Signals(_) => Exit::Stopped,
+            Self::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
+            Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
+            Self::UnknownService { .. } | Self::ServiceNeeded { .. } | Self::Unwritable { .. } => Exit::Usage,
+            Self::Session(_) | Self::Signals(_) => Exit::Stopped,
         }
     }
 }
@@ -161,7 +124,8 @@ fn play(args: &LoadArgs) -> Result<Report, LoadError> {
         write(path, "")?;
     }
     let plan = Plan::new(&scenario, service)?;
-    let report = measure(&settings.kafka, service, plan, !args.no_read_back, &signals::listen()?)?;
+    let interrupts = signals::listen().map_err(LoadError::Signals)?;
+    let report = measure(&settings.kafka, service, plan, !args.no_read_back, &interrupts)?;
     match args.output.format {
         Output::Text => print(text(&report)),
         Output::Json => print_json(&report),
@@ -232,7 +196,7 @@ fn watch(session: &mut Session, read_back: bool, patience: Duration, interrupts:
             interrupted = true;
             session.stop_sending();
         }
-        let open = session.account.open;
+        let open = session.account.open();
         let is_over = !session.is_sending() && (open == 0 || !read_back || last_progress.elapsed() > patience);
         if is_over || event == Err(RecvTimeoutError::Disconnected) {
             let ended = match (interrupted, read_back, open) {
@@ -243,5 +207,69 @@ fn watch(session: &mut Session, read_back: bool, patience: Duration, interrupts:
             };
             return (ended, sending);
         }
+    }
+}
+
+/// Prints the progress of a run on stderr: a line each second on a terminal, otherwise one every ten seconds.
+struct Progress {
+    interval: Duration,
+    next: Duration,
+    /// Outcomes are known.
+    read_back: bool,
+    /// Time, records sent and records admitted when the last line was printed.
+    before: (Duration, u64, u64),
+}
+
+impl Progress {
+    fn new(read_back: bool) -> Progress {
+        let interval = Duration::from_secs(if std::io::stderr().is_terminal() { 1 } else { 10 });
+        Progress { interval, next: interval, read_back, before: (Duration::ZERO, 0, 0) }
+    }
+
+    fn update(&mut self, now: Duration, account: &Account) {
+        if now >= self.next {
+            self.next = now + self.interval;
+            eprintln!("{}", self.line(now, account));
+        }
+    }
+
+    fn line(&mut self, now: Duration, account: &Account) -> String {
+        let total = account.total();
+        let (then, sent, admitted) = std::mem::replace(&mut self.before, (now, total.sent, total.admitted));
+        let elapsed = now.saturating_sub(then).as_secs_f64().max(0.001);
+        let rate = |now: u64, then: u64| (now - then) as f64 / elapsed;
+        let stage = match account.played {
+            true => " (all sent)".to_owned(),
+            false => format!(" of {}", account.plan.length.as_secs()),
+        };
+        let mut line = format!("{:>4} s{stage}: {} sent ({:.0}/s)", now.as_secs(), total.sent, rate(total.sent, sent));
+        if self.read_back {
+            line += &format!(
+                ", {} admitted ({:.0}/s), {} rejected, {} waiting, delay p99 {}",
+                total.admitted,
+                rate(total.admitted, admitted),
+                total.rejected_total(),
+                total.waiting,
+                seconds(total.delays.quantile(0.99)),
+            );
+        }
+        line + &format!(", generator late by {} at most", seconds(account.lateness.quantile(1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plan::tests::plan;
+    use super::*;
+
+    /// The bug: the line showed "0 admitted, 0 rejected" for records that were not read back.
+    #[test]
+    fn unknown_outcomes_are_not_shown() {
+        let account = Account::new(plan(
+            "[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"60s\"\n",
+        ));
+        let line = |read_back| Progress::new(read_back).line(Duration::from_secs(10), &account);
+        assert_eq!(line(false), "  10 s of 60: 0 sent (0/s), generator late by 0 s at most");
+        assert!(line(true).contains(", 0 admitted (0/s), 0 rejected, 0 waiting, "), "{}", line(true));
     }
 }

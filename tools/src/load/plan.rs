@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::scenario::{Arrivals, ClientLoad, RetryPolicy, Scenario};
-use super::{profile::Profile, schedule::Shape};
+use super::scenario::{ClientLoad, Scenario};
+use super::schedule::{Profile, Shape};
 use watermaster_settings::config::{ConfigError, ConfigErrors, KeyPath};
 use watermaster_settings::{ClientFrom, Service, Source};
 
@@ -23,36 +23,25 @@ pub struct Plan {
 /// A client of the plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Client {
-    pub id: String,
+    pub load: ClientLoad,
     /// Index into [`Plan::topics`].
     pub topic: usize,
     /// The part of its records that carries its id.
     pub named_by: ClientFrom,
-    pub value_bytes: (u32, u32),
-    pub keys: u32,
-    pub arrivals: Arrivals,
     pub profile: Profile,
-    pub retry: Option<RetryPolicy>,
 }
 
 impl Plan {
     /// Fits a scenario to a service. The errors name every client that no source of the service admits.
     pub fn new(scenario: &Scenario, service: &Service) -> Result<Plan, ConfigErrors> {
         let per_second = service.policy.capacity as f64 / service.policy.cycle.as_secs_f64();
-        let mut errors = Vec::new();
-        let mut clients = Vec::new();
+        let (mut clients, mut errors) = (Vec::new(), Vec::new());
         for (index, load) in scenario.clients.iter().enumerate() {
             match source_of(load, service) {
-                Ok((topic, named_by)) => clients.push(Client {
-                    id: load.id.clone(),
-                    topic,
-                    named_by,
-                    value_bytes: load.value_bytes,
-                    keys: load.keys,
-                    arrivals: load.arrivals,
-                    profile: Profile::new(&load.phases, per_second),
-                    retry: load.retry,
-                }),
+                Ok((topic, named_by)) => {
+                    let profile = Profile::new(&load.phases, per_second);
+                    clients.push(Client { load: load.clone(), topic, named_by, profile });
+                }
                 Err((key, problem, allowed)) => {
                     let service = Some(service.name.clone());
                     let key = KeyPath::default().child("client").element(index).child(key);
@@ -75,18 +64,17 @@ impl Plan {
 }
 
 impl Client {
-    /// Returns the key of a record.
     pub fn key(&self, shape: Shape) -> Option<Vec<u8>> {
         match self.named_by {
-            ClientFrom::Key => Some(self.id.clone().into_bytes()),
-            _ => (self.keys > 0).then(|| format!("{}-{}", self.id, shape.key).into_bytes()),
+            ClientFrom::Key => Some(self.load.id.clone().into_bytes()),
+            _ => (self.load.keys > 0).then(|| format!("{}-{}", self.load.id, shape.key).into_bytes()),
         }
     }
 
     /// Returns the value of a record: JSON of the given size, truncated where the client id does not depend on it.
     pub fn value(&self, shape: Shape, number: usize) -> Vec<u8> {
         let size = shape.value_bytes as usize;
-        let named = if let ClientFrom::Json(path) = &self.named_by { json(path, &self.id) } else { String::new() };
+        let named = if let ClientFrom::Json(path) = &self.named_by { json(path, &self.load.id) } else { String::new() };
         let mut value = format!("{{{named}\"loadNumber\":{number},\"loadFiller\":\"").into_bytes();
         value.resize(value.len().max(size.saturating_sub(END.len())), b'x');
         value.extend(END);
@@ -99,7 +87,7 @@ impl Client {
     /// Returns the header that names the client, if a header does.
     pub fn header(&self) -> Option<(&str, &str)> {
         match &self.named_by {
-            ClientFrom::Header(name) => Some((name, &self.id)),
+            ClientFrom::Header(name) => Some((name, &self.load.id)),
             _ => None,
         }
     }
@@ -111,14 +99,8 @@ const END: &[u8] = b"\"}";
 /// Returns the member of an object, with a comma after it, in which the JSON pointer finds the client.
 fn json(path: &[String], client: &str) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
-    let mut inner = quoted(client);
-    for (depth, name) in path.iter().enumerate().rev() {
-        inner = format!("{}:{inner}", quoted(name));
-        if depth > 0 {
-            inner = format!("{{{inner}}}");
-        }
-    }
-    format!("{inner},")
+    let object = path.iter().rev().fold(quoted(client), |inner, name| format!("{{{}:{inner}}}", quoted(name)));
+    format!("{},", &object[1..object.len() - 1])
 }
 
 /// No source of the service admits the client: key, problem, allowed values.
@@ -137,12 +119,15 @@ fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, ClientFrom)
         let (index, source) = found.ok_or_else(|| ("topic", format!("is {topic:?}, no source of it"), ways()))?;
         return named_by(&service.client_from, source, &load.id).map(|way| (index, way)).ok_or_else(|| cannot(source));
     }
-    let usable = |(index, source): (usize, &Source)| Some((index, named_by(&service.client_from, source, &load.id)?));
-    let admits = |source: &Source| source.allowed_clients.as_ref().is_none_or(|allowed| allowed.contains(&load.id));
-    let own = sources().filter(|(_, source)| source.client.as_deref() == Some(&load.id)).find_map(usable);
-    let named = || sources().filter(|(_, source)| source.allowed_clients.is_some() && admits(source)).find_map(usable);
-    let open = || sources().filter(|(_, source)| admits(source)).find_map(usable);
-    own.or_else(named).or_else(open).ok_or_else(|| {
+    // A source of the client's own is preferred, then one that names the client, then any that admits it.
+    let rank = |source: &Source| match &source.allowed_clients {
+        _ if source.client.as_deref() == Some(&load.id) => Some(0),
+        Some(allowed) => allowed.contains(&load.id).then_some(1),
+        None => Some(2),
+    };
+    let usable = sources()
+        .filter_map(|(index, source)| Some((rank(source)?, index, named_by(&service.client_from, source, &load.id)?)));
+    usable.min_by_key(|(rank, ..)| *rank).map(|(_, index, way)| (index, way)).ok_or_else(|| {
         let problem = format!("is {:?}, which no source admits", load.id);
         let mut known: Vec<_> = sources().filter_map(|(_, source)| source.allowed_clients.clone()).flatten().collect();
         known.extend(sources().filter_map(|(_, source)| source.client.clone()));

@@ -1,18 +1,76 @@
-//! All first attempts in order of time. Scenario, service and seed fix them, independent of the throttler (open loop).
+//! The time of each first attempt. Scenario, service and seed fix it, independent of the throttler (open loop).
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use std::{iter, time::Duration};
 
+use fastrand::Rng;
+use itertools::Itertools as _;
+
+use super::account::Attempt;
 use super::plan::{Client, Plan};
-use super::{random::Random, scenario::Arrivals};
+use super::scenario::{Arrivals, Phase};
 
-/// A record to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
-    /// Time since the start.
-    pub at: Duration,
-    /// Index into the clients of the plan.
-    pub client: usize,
-    pub shape: Shape,
+/// The rate of a client over time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    /// The number of all records.
+    pub total: f64,
+    pieces: Vec<Piece>,
+}
+
+/// A piece in which the rate changes linearly. Times are in seconds, rates in records per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Piece {
+    start: f64,
+    length: f64,
+    from: f64,
+    to: f64,
+    /// Records that are due before the piece begins.
+    before: f64,
+}
+
+impl Piece {
+    fn records_after(&self, seconds: f64) -> f64 {
+        let rate = self.from + (self.to - self.from) * seconds / self.length;
+        (self.from + rate) / 2.0 * seconds
+    }
+
+    /// Returns the seconds since the piece began after which this many of its records are due:
+    ///
+    /// the positive root of from·t + slope/2·t² = records, in the form that stays exact when the slope is near 0.
+    fn seconds_until(&self, records: f64) -> f64 {
+        let slope = (self.to - self.from) / self.length;
+        let root = (self.from * self.from + 2.0 * slope * records).max(0.0).sqrt();
+        let divisor = self.from + root;
+        if divisor > 0.0 { (2.0 * records / divisor).min(self.length) } else { 0.0 }
+    }
+}
+
+impl Profile {
+    /// Joins phases, at a service that takes `capacity_per_second` records per second.
+    pub fn new(phases: &[Phase], capacity_per_second: f64) -> Profile {
+        let mut profile = Profile { pieces: Vec::new(), total: 0.0 };
+        let mut start = 0.0;
+        for phase in phases.iter().filter(|phase| phase.length > Duration::ZERO) {
+            let [from, to] = [phase.from, phase.to].map(|rate| rate.per_second(phase.length, capacity_per_second));
+            let length = phase.length.as_secs_f64();
+            let piece = Piece { start, length, from, to, before: profile.total };
+            start += length;
+            profile.total += piece.records_after(length);
+            profile.pieces.push(piece);
+        }
+        profile
+    }
+
+    /// Returns the first moment at which this many records are due; `None` if there are fewer.
+    pub fn moment(&self, records: f64) -> Option<Duration> {
+        if records >= self.total {
+            return None;
+        }
+        // Of several pieces that begin with the same count, only the last one sends records.
+        let index = self.pieces.partition_point(|piece| piece.before <= records).checked_sub(1)?;
+        let piece = self.pieces[index];
+        Some(Duration::from_secs_f64(piece.start + piece.seconds_until(records - piece.before)))
+    }
 }
 
 /// The size of a record and the number of its key.
@@ -22,80 +80,110 @@ pub struct Shape {
     pub key: u32,
 }
 
-/// All arrivals of a plan.
-#[derive(Debug, Clone)]
-pub struct Schedule<'p> {
-    streams: Vec<Stream<'p>>,
-    next: BinaryHeap<Reverse<(Duration, usize)>>,
+/// Returns all first attempts of a plan.
+pub fn schedule(plan: &Plan) -> impl Iterator<Item = Attempt> {
+    let clients = plan.clients.iter().enumerate();
+    let attempts = clients.map(|(index, client)| attempts_of(client, index, plan.seed));
+    attempts.kmerge_by(|a, b| (a.due, a.client) < (b.due, b.client))
 }
 
-impl<'p> Schedule<'p> {
-    /// Starts at the beginning of the plan.
-    pub fn new(plan: &'p Plan) -> Schedule<'p> {
-        let stream = |(at, client)| Stream::new(client, plan.seed, at);
-        let mut streams: Vec<Stream<'p>> = plan.clients.iter().enumerate().map(stream).collect();
-        let first = streams.iter_mut().enumerate();
-        let next = first.filter_map(|(client, stream)| Some(Reverse((stream.advance()?, client)))).collect();
-        Schedule { streams, next }
-    }
-}
-
-impl Iterator for Schedule<'_> {
-    type Item = Arrival;
-
-    fn next(&mut self) -> Option<Arrival> {
-        let Reverse((at, client)) = self.next.pop()?;
-        let stream = &mut self.streams[client];
-        let shape = stream.shape();
-        if let Some(next) = stream.advance() {
-            self.next.push(Reverse((next, client)));
-        }
-        Some(Arrival { at, client, shape })
-    }
-}
-
-/// The arrivals of one client: positions on the profile's count of records, one record apart on average.
-#[derive(Debug, Clone)]
-struct Stream<'p> {
-    client: &'p Client,
-    position: f64,
-    begun: bool,
-    /// Times and shapes have generators of their own, so that another size does not move a record in time.
-    times: Random,
-    shapes: Random,
-}
-
-impl<'p> Stream<'p> {
-    fn new(client: &'p Client, seed: u64, index: usize) -> Stream<'p> {
-        let mut seeds = Random::new(seed ^ (index as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f));
-        let (times, shapes) = (Random::new(seeds.bits()), Random::new(seeds.bits()));
-        Stream { client, position: 0.0, begun: false, times, shapes }
-    }
-
-    fn advance(&mut self) -> Option<Duration> {
-        self.position += match self.client.arrivals {
-            Arrivals::Poisson => self.times.exponential(),
-            Arrivals::Even if self.begun => 1.0,
-            // Clients must not send in step.
-            Arrivals::Even => self.times.unit(),
+/// Returns the first attempts of one client: positions on the profile's count of records, one record apart on average.
+fn attempts_of(client: &Client, index: usize, seed: u64) -> impl Iterator<Item = Attempt> {
+    // Times and shapes have generators of their own, so that another size does not move a record in time.
+    let mut times = Rng::with_seed(seed ^ (index as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f));
+    let mut shapes = times.fork();
+    // Clients with even arrivals must not send in step.
+    let mut position = if client.load.arrivals == Arrivals::Even { times.f64() - 1.0 } else { 0.0 };
+    iter::from_fn(move || {
+        position += match client.load.arrivals {
+            // The gap to the next of independent events.
+            Arrivals::Poisson => -(1.0 - times.f64()).ln(),
+            Arrivals::Even => 1.0,
         };
-        self.begun = true;
-        self.client.profile.moment(self.position)
-    }
-
-    fn shape(&mut self) -> Shape {
-        let (least, most) = self.client.value_bytes;
-        let value_bytes = least + self.shapes.below(most - least + 1);
-        Shape { value_bytes, key: self.shapes.below(self.client.keys.max(1)) }
-    }
+        let at = client.profile.moment(position)?;
+        let (least, most) = client.load.value_bytes;
+        let shape = Shape { value_bytes: shapes.u32(least..=most), key: shapes.u32(0..client.load.keys.max(1)) };
+        Some(Attempt { client: index, shape, number: 1, intended: at, due: at })
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::plan::tests::plan;
+    use super::super::{plan::tests::plan, scenario::Rate};
     use super::*;
+
+    impl Profile {
+        /// Returns the number of records that are due until `at`.
+        pub fn expected(&self, at: Duration) -> f64 {
+            let at = at.as_secs_f64();
+            let index = self.pieces.partition_point(|piece| piece.start <= at);
+            match index.checked_sub(1).map(|index| self.pieces[index]) {
+                Some(piece) => piece.before + piece.records_after((at - piece.start).min(piece.length)),
+                None => 0.0,
+            }
+        }
+    }
+
+    fn phase() -> impl Strategy<Value = Phase> {
+        let rate = || {
+            prop_oneof![
+                Just(Rate::PerSecond(0.0)),
+                (0.0..500.0_f64).prop_map(Rate::PerSecond),
+                (1..2_000_u32).prop_map(Rate::Records),
+            ]
+        };
+        let length = (1..20_000_u64).prop_map(Duration::from_millis);
+        (rate(), rate(), length).prop_map(|(from, to, length)| Phase { length, from, to })
+    }
+
+    #[test]
+    fn a_campaign_is_a_trapezoid() {
+        let second = Duration::from_secs(1);
+        let (base, peak) = (Rate::PerSecond(10.0), Rate::OfCapacity(0.5));
+        let phase = |seconds, from, to| Phase { length: seconds * second, from, to };
+        let profile = Profile::new(&[phase(2, base, peak), phase(4, peak, peak), phase(2, peak, base)], 100.0);
+        assert_eq!(profile.total, 60.0 + 200.0 + 60.0);
+        assert_eq!(profile.expected(second), 20.0);
+        assert_eq!(profile.moment(20.0), Some(second));
+        assert_eq!(profile.moment(160.0), Some(4 * second));
+        assert_eq!(profile.moment(320.0), None);
+    }
+
+    #[test]
+    fn pauses_are_skipped() {
+        let steady = |rate| {
+            let rate = Rate::PerSecond(rate);
+            Phase { length: Duration::from_secs(5), from: rate, to: rate }
+        };
+        let profile = Profile::new(&[steady(0.0), steady(1.0), steady(0.0), steady(1.0)], 1.0);
+        assert_eq!([0.0, 4.0, 5.0].map(|n| profile.moment(n).unwrap().as_secs()), [5, 9, 15]);
+        assert_eq!(Profile::new(&[steady(0.0)], 1.0).moment(0.0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn moment_and_expected_are_inverse(phases in prop::collection::vec(phase(), 1..6), part in 0.0..1.0_f64) {
+            let profile = Profile::new(&phases, 100.0);
+            let records = profile.total * part;
+            if let Some(at) = profile.moment(records) {
+                let length: Duration = phases.iter().map(|phase| phase.length).sum();
+                prop_assert!(at <= length + Duration::from_nanos(2));
+                let back = profile.expected(at);
+                prop_assert!((back - records).abs() <= 1e-5 * (1.0 + records), "{records} at {at:?}, then {back} are due");
+            } else {
+                prop_assert!(records >= profile.total);
+            }
+        }
+
+        #[test]
+        fn moments_are_ascending(phases in prop::collection::vec(phase(), 1..6), step in 0.5..20.0_f64) {
+            let profile = Profile::new(&phases, 100.0);
+            let moments: Vec<_> = (0..).map_while(|n| profile.moment(f64::from(n) * step)).take(3_000).collect();
+            prop_assert!(moments.is_sorted());
+        }
+    }
 
     fn scenario(arrivals: &str, seed: u64) -> Plan {
         let client = |id: &str, phases: &str| {
@@ -115,10 +203,10 @@ mod tests {
         fn the_seed_fixes_the_schedule(seed in 0..1_000_000_u64, even: bool) {
             let plan = |seed| scenario(if even { "even" } else { "poisson" }, seed);
             let (one, same, other) = (plan(seed), plan(seed), plan(seed + 1));
-            let arrivals: Vec<_> = Schedule::new(&one).collect();
-            prop_assert_eq!(&arrivals, &Schedule::new(&same).collect::<Vec<_>>());
-            prop_assert_ne!(&arrivals, &Schedule::new(&other).collect::<Vec<_>>());
-            prop_assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
+            let arrivals: Vec<_> = schedule(&one).collect();
+            prop_assert_eq!(&arrivals, &schedule(&same).collect::<Vec<_>>());
+            prop_assert_ne!(&arrivals, &schedule(&other).collect::<Vec<_>>());
+            prop_assert!(arrivals.is_sorted_by_key(|arrival| arrival.due));
             prop_assert!(arrivals.iter().all(|arrival| (10..=30).contains(&arrival.shape.value_bytes)));
         }
 
@@ -127,13 +215,13 @@ mod tests {
             let plan = scenario(if even { "even" } else { "poisson" }, seed);
             let until = plan.length * percent / 100;
             let mut sent = vec![0_u32; plan.clients.len()];
-            Schedule::new(&plan).filter(|arrival| arrival.at <= until).for_each(|arrival| sent[arrival.client] += 1);
+            schedule(&plan).filter(|arrival| arrival.due <= until).for_each(|arrival| sent[arrival.client] += 1);
             for (client, sent) in plan.clients.iter().zip(sent) {
                 let expected = client.profile.expected(until);
                 // Even arrivals are exact to one record; Poisson arrivals are within six standard deviations.
                 let tolerance = if even { 1.001 } else { 6.0 * expected.sqrt() + 6.0 };
                 let off = (f64::from(sent) - expected).abs();
-                prop_assert!(off <= tolerance, "{}: {sent} sent, {expected} expected", client.id);
+                prop_assert!(off <= tolerance, "{}: {sent} sent, {expected} expected", client.load.id);
             }
         }
     }

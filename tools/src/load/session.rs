@@ -1,16 +1,28 @@
 //! A run in progress: one thread sends, one reads back, and the owner of the session keeps the account.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use std::{io, thread::JoinHandle};
+use std::{collections::BTreeMap, fmt::Display, io, sync::Arc, thread, thread::JoinHandle};
 
-use watermaster_kafka::load::{Delivery, LoadProducer, OpenError, Watcher, find_topics};
+use watermaster_kafka::load::{Arrived, Delivery, LoadProducer, LoadRecord, OpenError, Watcher, find_topics};
+use watermaster_settings::client_id::HeaderLookup;
 use watermaster_settings::{Kafka, Service};
 
-use super::account::{Account, Attempt, Event};
-use super::send::{Player, Start};
-use super::{plan::Plan, watch::Watch};
+use super::account::{Account, ArrivalTime, Attempt, Event, Outcome};
+use super::{plan::Plan, schedule::schedule};
 
+/// The header that marks a record of a run and comes out with it on the other side: `RUN/NUMBER/INTENDED/ATTEMPT`, with
+/// the intended time of the first attempt in microseconds since 1970, and attempts from 1.
+const STAMP_HEADER: &str = "watermaster-load";
+/// The pause while the queue of the producer is full.
+const QUEUE_FULL_INTERVAL: Duration = Duration::from_millis(2);
+/// The header with the reason of a rejection.
+const REASON_HEADER: &str = "throttle-reason";
+/// Index of the target among the topics that are read back; the other one is the dead-letter topic.
+const TARGET: usize = 0;
+/// The time that the last records may take to be acknowledged.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time that the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -43,7 +55,8 @@ pub struct Session {
     /// Retries that were ordered and not sent yet.
     ordered: u64,
     player: JoinHandle<()>,
-    watch: Option<Watch>,
+    /// The thread that reads back, and its signal to stop.
+    watch: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
 }
 
 impl Session {
@@ -63,11 +76,15 @@ impl Session {
         let producer = LoadProducer::new(kafka, on_delivery).map_err(OpenError::from)?;
         let start = soon()?;
         let run = format!("{:x}", start.epoch_us);
-        let watch = watcher.map(|watcher| Watch::start(watcher, run.clone(), start, sender.clone())).transpose()?;
+        let watch = watcher.map(|watcher| watch(watcher, run.clone(), start, sender.clone())).transpose()?;
         let (orders, ordered) = mpsc::channel();
         let (of_player, name) = (plan.clone(), run.clone());
-        let play = move || Player::new(&of_player, &name, start, producer, sender).play(&ordered);
-        let player = std::thread::Builder::new().name("load".to_owned()).spawn(play)?;
+        let play = move || {
+            Player::new(&of_player, &name, start, |record| producer.send(record), sender).play(&ordered);
+            // The account shows the records that are not acknowledged by then.
+            let _ = producer.flush(FLUSH_TIMEOUT);
+        };
+        let player = thread::Builder::new().name("load".to_owned()).spawn(play)?;
         let account = Account::new(plan);
         Ok(Session { account, run, start, events, orders: Some(orders), ordered: 0, player, watch })
     }
@@ -75,14 +92,13 @@ impl Session {
     /// Waits for an event, applies it to the account and orders the retry that follows from it.
     pub fn next_event(&mut self, limit: Duration) -> Result<Event, RecvTimeoutError> {
         let event = self.events.recv_timeout(limit)?;
-        self.ordered -= u64::from(matches!(&event, Event::Sent(sent) if sent.attempt.number > 1));
+        self.ordered -= u64::from(matches!(&event, Event::Sent { attempt, .. } if attempt.number > 1));
         if let (Some(retry), Some(orders)) = (self.account.apply(&event), &self.orders) {
             self.ordered += u64::from(orders.send(retry).is_ok());
         }
         Ok(event)
     }
 
-    /// Stops the sending at once.
     pub fn stop_sending(&mut self) {
         (self.orders, self.ordered) = (None, 0);
     }
@@ -96,8 +112,10 @@ impl Session {
     pub fn finish(mut self) -> Result<Account, SessionError> {
         self.stop_sending();
         self.player.join().map_err(|_| SessionError::Panicked)?;
-        if let Some(watch) = self.watch {
-            watch.stop();
+        if let Some((stop, watch)) = self.watch {
+            stop.store(true, Ordering::Relaxed);
+            // A thread that panicked has printed its message.
+            let _ = watch.join();
         }
         self.events.try_iter().for_each(|event| _ = self.account.apply(&event));
         Ok(self.account)
@@ -115,4 +133,236 @@ fn soon() -> Result<Start, SessionError> {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).map_err(|_| SessionError::Clock)?;
     let epoch_us = u64::try_from((since_1970 + LEAD).as_micros()).map_err(|_| SessionError::Clock)?;
     Ok(Start { instant: Instant::now() + LEAD, epoch_us })
+}
+
+/// Starts to read the target and the dead-letter topic.
+fn watch(
+    watcher: Watcher, run: String, start: Start, events: Sender<Event>,
+) -> io::Result<(Arc<AtomicBool>, JoinHandle<()>)> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let read = move || {
+        watcher.read(&stopped, |arrived| {
+            if let Some(event) = arrival(arrived, &run, start) {
+                // The account may be closed already.
+                let _ = events.send(event);
+            }
+        });
+    };
+    Ok((stop, thread::Builder::new().name("watch".to_owned()).spawn(read)?))
+}
+
+/// Returns the event of a record, unless it is a foreign one in the dead-letter topic.
+fn arrival(arrived: &Arrived<'_>, run: &str, start: Start) -> Option<Event> {
+    let at = ArrivalTime { appended: arrived.append_ms.map(|ms| start.since_ms(ms)), read: start.instant.elapsed() };
+    let header = |name| match arrived.headers.lookup(name) {
+        HeaderLookup::Once(value) => value,
+        _ => None,
+    };
+    let in_target = arrived.topic == TARGET;
+    let Some(number) = header(STAMP_HEADER).and_then(|stamp| stamped_number(stamp, run)) else {
+        return in_target.then_some(Event::Foreign { at });
+    };
+    let reason = || header(REASON_HEADER).map_or("unknown".into(), String::from_utf8_lossy).into_owned();
+    let outcome = if in_target { Outcome::Admitted } else { Outcome::Rejected(reason()) };
+    Some(Event::Arrived { number, outcome, at })
+}
+
+/// Returns the number of a record that carries this stamp; `None` if another run sent it, or it is no stamp.
+fn stamped_number(stamp: &[u8], run: &str) -> Option<usize> {
+    let parts: Vec<&str> = str::from_utf8(stamp).ok()?.split('/').collect();
+    let [of_run, number, _intended, _attempt] = parts[..] else { return None };
+    number.parse().ok().filter(|_| of_run == run)
+}
+
+/// The start of a run on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Start {
+    pub instant: Instant,
+    /// Microseconds since 1970.
+    pub epoch_us: u64,
+}
+
+impl Start {
+    /// Returns the wall-clock time of a time since the start, in microseconds since 1970.
+    fn wall_us(&self, at: Duration) -> u64 {
+        self.epoch_us.saturating_add(u64::try_from(at.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the time since the start of a time in milliseconds since 1970; 0 for times before the start.
+    fn since_ms(&self, wall_ms: i64) -> Duration {
+        let us = u64::try_from(wall_ms).unwrap_or(0).saturating_mul(1_000);
+        Duration::from_micros(us.saturating_sub(self.epoch_us))
+    }
+}
+
+/// Sends each record at its time, independent of the records before it.
+struct Player<'a, F> {
+    plan: &'a Plan,
+    run: &'a str,
+    start: Start,
+    produce: F,
+    events: Sender<Event>,
+    /// Attempts by the time at which they are due and their order of arrival. Of the first attempts, only the next one
+    /// is among them.
+    pending: BTreeMap<(Duration, usize), Attempt>,
+    queued: usize,
+    /// The number of records that were sent.
+    sent: usize,
+}
+
+impl<'a, E: Display, F: FnMut(&LoadRecord<'_>) -> Result<bool, E>> Player<'a, F> {
+    /// Makes a player. `produce` hands a record over without waiting; it returns `false` if the queue is full.
+    fn new(plan: &'a Plan, run: &'a str, start: Start, produce: F, events: Sender<Event>) -> Player<'a, F> {
+        Player { plan, run, start, produce, events, pending: BTreeMap::new(), queued: 0, sent: 0 }
+    }
+
+    /// Sends until the other end of `orders`, through which retries come, is dropped.
+    fn play(mut self, orders: &Receiver<Attempt>) {
+        let mut schedule = schedule(self.plan);
+        self.advance(&mut schedule);
+        loop {
+            let due = self.pending.first_key_value().map(|((due, _), _)| self.start.instant + *due);
+            let wait = due.map_or(Duration::MAX, |due| due.saturating_duration_since(Instant::now()));
+            match orders.recv_timeout(wait) {
+                Ok(retry) => self.queue(retry),
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    let Some((_, attempt)) = self.pending.pop_first() else { continue };
+                    if !self.send(attempt, orders) {
+                        return;
+                    }
+                    if attempt.number == 1 {
+                        self.advance(&mut schedule);
+                    }
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, schedule: &mut impl Iterator<Item = Attempt>) {
+        match schedule.next() {
+            Some(first) => self.queue(first),
+            None => self.report(Event::Played),
+        }
+    }
+
+    fn queue(&mut self, attempt: Attempt) {
+        self.pending.insert((attempt.due, self.queued), attempt);
+        self.queued += 1;
+    }
+
+    /// Sends one record. Returns `false` if the run was interrupted meanwhile.
+    fn send(&mut self, attempt: Attempt, orders: &Receiver<Attempt>) -> bool {
+        let number = self.sent;
+        self.sent += 1;
+        // Reported before the record is sent: otherwise its delivery might be reported first.
+        self.report(Event::Sent { attempt, at: self.start.instant.elapsed() });
+        let client = &self.plan.clients[attempt.client];
+        let (key, value) = (client.key(attempt.shape), client.value(attempt.shape, number));
+        let intended_us = self.start.wall_us(attempt.intended);
+        let stamp = format!("{}/{number}/{intended_us}/{}", self.run, attempt.number);
+        let mut headers = vec![(STAMP_HEADER, stamp.as_str())];
+        headers.extend(client.header());
+        let topic = &self.plan.topics[client.topic];
+        let outgoing = LoadRecord { topic, number, key: key.as_deref(), value: &value, headers: &headers };
+        loop {
+            match (self.produce)(&outgoing) {
+                Ok(true) => return true,
+                Err(error) => {
+                    self.report(Event::Undelivered { number, reason: error.to_string() });
+                    return true;
+                }
+                Ok(false) => match orders.recv_timeout(QUEUE_FULL_INTERVAL) {
+                    Ok(retry) => self.queue(retry),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => {
+                        self.report(Event::Undelivered { number, reason: "the run was interrupted".to_owned() });
+                        return false;
+                    }
+                },
+            }
+        }
+    }
+
+    fn report(&self, event: Event) {
+        // The account may be closed already.
+        let _ = self.events.send(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{plan::tests::plan, schedule::Shape};
+    use super::*;
+
+    #[test]
+    fn only_a_stamp_of_the_run_has_a_number() {
+        assert_eq!(stamped_number(b"a1/17/1700000000000000/2", "a1"), Some(17));
+        for other in [&b"a2/17/1/1"[..], b"a1/17/1", b"a1/1/2/3/4", b"a1/x/2/3", b"", b"\xff/1/2/3"] {
+            assert_eq!(stamped_number(other, "a1"), None, "{other:?}");
+        }
+    }
+
+    const BURST: &str = "[[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"burst\"\nrecords = 20\n";
+
+    /// Returns a start long enough ago that every record is due.
+    fn long_ago() -> Start {
+        Start { instant: Instant::now().checked_sub(Duration::from_secs(60)).unwrap(), epoch_us: 1_000_000 }
+    }
+
+    /// The queue of the producer is full every other time, one record is refused, and the run ends with the last one.
+    #[test]
+    fn every_due_record_is_sent_once_and_reported() {
+        let plan = plan(BURST);
+        let (events, reported) = mpsc::channel();
+        let (order, orders) = mpsc::channel();
+        let shape = Shape { value_bytes: 5, key: 0 };
+        let (intended, due) = (Duration::from_secs(3), Duration::from_secs(4));
+        order.send(Attempt { client: 0, shape, number: 2, intended, due }).unwrap();
+        let count = schedule(&plan).count() + 1;
+        let (mut taken, mut asked, mut order) = (Vec::new(), 0, Some(order));
+        let produce = |record: &LoadRecord<'_>| {
+            asked += 1;
+            if asked % 2 == 1 {
+                return Ok(false);
+            }
+            order.take_if(|_| record.number == count - 1);
+            if record.number == 3 {
+                return Err("too large");
+            }
+            assert_eq!(record.topic, "in");
+            let stamp = record.headers.iter().find(|(name, _)| *name == STAMP_HEADER).unwrap().1;
+            taken.push((record.number, stamp.to_owned()));
+            Ok(true)
+        };
+        Player::new(&plan, "run", long_ago(), produce, events).play(&orders);
+
+        let numbers: Vec<_> = taken.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, (0..count).filter(|number| *number != 3).collect::<Vec<_>>());
+        assert!(taken.iter().any(|(_, stamp)| stamp.ends_with("/4000000/2")), "{taken:?}");
+        assert!(taken.iter().all(|(number, stamp)| stamp.starts_with(&format!("run/{number}/"))));
+        let reported: Vec<_> = reported.iter().collect();
+        assert_eq!(reported.iter().filter(|event| matches!(event, Event::Sent { .. })).count(), count);
+        assert!(reported.contains(&Event::Undelivered { number: 3, reason: "too large".to_owned() }));
+    }
+
+    #[test]
+    fn a_dropped_sender_of_orders_stops_the_player() {
+        let plan = plan(&BURST.replace("records = 20", "records = 20\nfor = \"1h\""));
+        let (events, reported) = mpsc::channel();
+        let (order, orders) = mpsc::channel();
+        drop(order);
+        let start = Start { instant: Instant::now(), epoch_us: 0 };
+        Player::new(&plan, "run", start, |_: &LoadRecord<'_>| Ok::<_, String>(true), events).play(&orders);
+        assert_eq!(reported.iter().count(), 0);
+    }
+
+    #[test]
+    fn times_of_both_clocks_agree() {
+        let start = Start { instant: Instant::now(), epoch_us: 5_000_500 };
+        assert_eq!(start.wall_us(Duration::from_millis(2)), 5_002_500);
+        assert_eq!(start.since_ms(5_002), Duration::from_micros(1_500));
+        assert_eq!([start.since_ms(5_000), start.since_ms(-1)], [Duration::ZERO; 2]);
+    }
 }

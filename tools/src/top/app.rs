@@ -1,21 +1,14 @@
 //! The state of the screen: the last answer, and the choices made by key.
 
-use std::time::Instant;
+use std::{ops::ControlFlow, time::Instant};
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::fetch::{Answer, ServiceStatus};
-use super::{rates, table::Sort};
+use super::fetch::{Answer, ServiceStatus, add_rates};
+use super::table::Sort;
 
 /// Rows that a page key scrolls.
 const PAGE: usize = 10;
-
-/// The consequence of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
-    Continue,
-    Quit,
-}
 
 /// The state of the connection to the instance.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -49,7 +42,6 @@ pub struct App {
 }
 
 impl App {
-    /// Starts with an empty screen.
     pub fn new(url: String, colour: bool) -> App {
         App { url, colour, ..App::default() }
     }
@@ -59,7 +51,7 @@ impl App {
         match answer.outcome {
             Ok(mut services) => {
                 if let Some(before) = self.answered.replace(answer.at) {
-                    rates::add(&mut services, &self.services, answer.at.duration_since(before));
+                    add_rates(&mut services, &self.services, answer.at.duration_since(before));
                 }
                 self.services = services;
                 self.link = Link::Up;
@@ -71,13 +63,13 @@ impl App {
         }
     }
 
-    /// Carries out the command of a key.
-    pub fn handle_key(&mut self, key: KeyEvent) -> Flow {
+    /// Carries out the command of a key; breaks if it is to quit.
+    pub fn handle_key(&mut self, key: KeyEvent) -> ControlFlow<()> {
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Flow::Quit,
-            KeyCode::Char('q') => return Flow::Quit,
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return ControlFlow::Break(()),
+            KeyCode::Char('q') => return ControlFlow::Break(()),
             KeyCode::Esc if self.help => self.help = false,
-            KeyCode::Esc => return Flow::Quit,
+            KeyCode::Esc => return ControlFlow::Break(()),
             KeyCode::Char('?' | 'h') => self.help = !self.help,
             KeyCode::Char('s') => self.sort = self.sort.next(),
             KeyCode::Tab | KeyCode::Right => self.choose(1),
@@ -89,7 +81,7 @@ impl App {
             KeyCode::Home => self.scroll = 0,
             _ => {}
         }
-        Flow::Continue
+        ControlFlow::Continue(())
     }
 
     /// Returns the index of the service that is shown.
@@ -134,8 +126,8 @@ pub mod tests {
         app
     }
 
-    fn press(app: &mut App, codes: &[KeyCode]) -> Flow {
-        codes.iter().map(|code| app.handle_key(KeyEvent::from(*code))).last().unwrap()
+    fn press(app: &mut App, codes: &[KeyCode]) -> bool {
+        codes.iter().map(|code| app.handle_key(KeyEvent::from(*code)).is_break()).last().unwrap()
     }
 
     #[test]
@@ -153,12 +145,12 @@ pub mod tests {
     #[test]
     fn three_keys_quit_and_esc_leaves_the_help_first() {
         let mut app = app(&["a"], false);
-        assert_eq!(press(&mut app, &[KeyCode::Char('c')]), Flow::Continue);
-        assert_eq!(press(&mut app, &[KeyCode::Char('q')]), Flow::Quit);
-        assert_eq!(press(&mut app, &[KeyCode::Char('?'), KeyCode::Esc]), Flow::Continue);
-        assert_eq!(press(&mut app, &[KeyCode::Esc]), Flow::Quit);
+        assert!(!press(&mut app, &[KeyCode::Char('c')]));
+        assert!(press(&mut app, &[KeyCode::Char('q')]));
+        assert!(!press(&mut app, &[KeyCode::Char('?'), KeyCode::Esc]));
+        assert!(press(&mut app, &[KeyCode::Esc]));
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(app.handle_key(interrupt), Flow::Quit);
+        assert!(app.handle_key(interrupt).is_break());
     }
 
     #[test]

@@ -1,12 +1,11 @@
-//! Asks an instance for its services.
+//! Asks an instance for its services, and compares two answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use ureq::http::Uri;
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
-
-use super::rates::Rates;
 
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,7 +41,7 @@ pub struct ClientStatus {
     pub enforced: Decisions,
     /// The decisions that shadow mode would have taken.
     pub shadow: Decisions,
-    /// Added by [`rates`](super::rates); `None` without an earlier answer to compare with.
+    /// Added by [`add_rates`]; `None` without an earlier answer to compare with.
     #[serde(skip_deserializing)]
     pub per_second: Option<Rates>,
 }
@@ -56,7 +55,6 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Sums up the rejections of all reasons.
     pub fn rejected_total(&self) -> u64 {
         self.rejected.values().sum()
     }
@@ -85,8 +83,8 @@ pub enum FetchError {
     TokenNeeded,
     #[error("it does not accept this token")]
     TokenRefused,
-    #[error("{url} answers with status {status}")]
-    Status { url: String, status: u16 },
+    #[error("it answers with status {0}")]
+    Status(u16),
     #[error("this is no answer of a watermaster of this version: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("it has no service {name:?}; there is: {known}")]
@@ -127,8 +125,7 @@ impl Instance {
 
     /// Asks, and waits up to [`ANSWER_TIMEOUT`].
     pub fn ask(&self) -> Answer {
-        let outcome = self.services().and_then(|services| self.choose(services));
-        Answer { at: Instant::now(), outcome }
+        Answer { outcome: self.services().and_then(|services| self.choose(services)), at: Instant::now() }
     }
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
@@ -144,7 +141,7 @@ impl Instance {
             200 => Ok(serde_json::from_str::<Body>(&body)?.services),
             401 if self.authorization.is_none() => Err(FetchError::TokenNeeded),
             401 => Err(FetchError::TokenRefused),
-            status => Err(FetchError::Status { url: self.url.clone(), status }),
+            status => Err(FetchError::Status(status)),
         }
     }
 
@@ -159,21 +156,60 @@ impl Instance {
     }
 }
 
-/// A URL can't be asked.
-#[derive(Debug, thiserror::Error)]
-#[error("allowed: http://HOST:PORT or https://HOST, with a path")]
-pub struct UrlError;
-
 /// Reads the URL of an instance; `http://` may be omitted.
-pub fn url(text: &str) -> Result<String, UrlError> {
+pub fn url(text: &str) -> Result<String, &'static str> {
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let parsed: Result<ureq::http::Uri, _> = url.parse();
-    let fits = |uri: ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
-    if parsed.is_ok_and(fits) { Ok(url) } else { Err(UrlError) }
+    let fits = |uri: Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
+    let is_url = url.parse().is_ok_and(fits);
+    is_url.then_some(url).ok_or("allowed: http://HOST:PORT or https://HOST, with a path")
+}
+
+/// Records per second. In shadow mode, `delayed` and `rejected` are those that would have been.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Rates {
+    pub admitted: f64,
+    pub delayed: f64,
+    pub rejected: f64,
+}
+
+impl Rates {
+    /// Compares counts of admitted, delayed and rejected records. Returns `None` if no time has passed, or a count went
+    /// back: the instance restarted, or had forgotten the client.
+    fn between(before: [u64; 3], now: [u64; 3], elapsed: Duration) -> Option<Rates> {
+        let seconds = elapsed.as_secs_f64();
+        let rate = |at: usize| now[at].checked_sub(before[at]).map(|growth| growth as f64 / seconds);
+        let rates = Rates { admitted: rate(0)?, delayed: rate(1)?, rejected: rate(2)? };
+        (seconds > 0.0).then_some(rates)
+    }
+}
+
+/// Adds rates to the clients of `now`, compared with an earlier answer.
+pub fn add_rates(now: &mut [ServiceStatus], before: &[ServiceStatus], elapsed: Duration) {
+    for service in now {
+        let Some(before) = before.iter().find(|before| before.name == service.name) else { continue };
+        // The counts of another mode can't be compared, nor those of another process: its cycles start anew.
+        if before.cycle > service.cycle || before.enforce != service.enforce {
+            continue;
+        }
+        let counts = |service: &ServiceStatus, client: &ClientStatus| {
+            let decisions = service.decisions(client);
+            [client.admitted, decisions.delayed, decisions.rejected_total()]
+        };
+        let earlier: HashMap<&str, [u64; 3]> =
+            before.clients.iter().map(|client| (client.name.as_str(), counts(before, client))).collect();
+        let rates = |client: &ClientStatus| {
+            // The counts of a new client start at 0.
+            let earlier = earlier.get(client.name.as_str()).copied().unwrap_or_default();
+            Rates::between(earlier, counts(service, client), elapsed)
+        };
+        let rates: Vec<_> = service.clients.iter().map(rates).collect();
+        service.clients.iter_mut().zip(rates).for_each(|(client, rates)| client.per_second = rates);
+    }
 }
 
 #[cfg(test)]
 pub mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -219,5 +255,65 @@ pub mod tests {
     fn an_unknown_service_is_an_error_that_names_the_known_ones() {
         let error = Instance::new("http://x", None, Some("kyb".to_owned())).choose(vec![service()]).unwrap_err();
         assert_eq!(error.to_string(), "it has no service \"kyb\"; there is: kyc");
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    proptest! {
+        #[test]
+        fn a_rate_times_the_time_is_the_growth(
+            before in prop::array::uniform3(0..1_u64 << 40),
+            growth in prop::array::uniform3(0..1_u64 << 40),
+            ms in 1..100_000_u64,
+        ) {
+            let elapsed = Duration::from_millis(ms);
+            let now = std::array::from_fn(|at| before[at] + growth[at]);
+            let Rates { admitted, delayed, rejected } = Rates::between(before, now, elapsed).unwrap();
+            for (rate, growth) in [admitted, delayed, rejected].into_iter().zip(growth) {
+                prop_assert!((rate * elapsed.as_secs_f64() - growth as f64).abs() <= 1e-9 * (growth as f64 + 1.0));
+            }
+        }
+
+        #[test]
+        fn decreased_counts_have_no_rate(
+            before in prop::array::uniform3(0..9_u64),
+            now in prop::array::uniform3(0..9_u64),
+            ms in 0..9_u64,
+        ) {
+            let grew = before.iter().zip(now).all(|(before, now)| *before <= now);
+            prop_assert_eq!(Rates::between(before, now, Duration::from_millis(ms)).is_some(), grew && ms > 0);
+        }
+    }
+
+    #[test]
+    fn a_new_client_starts_at_0() {
+        let (mut before, mut now) = (service(), [service()]);
+        before.clients.remove(1);
+        add_rates(&mut now, &[before], 2 * SECOND);
+        let rates: Vec<_> = now[0].clients.iter().map(|client| client.per_second.unwrap().admitted).collect();
+        assert_eq!(rates, [0.0, 1_133.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn after_a_restart_there_are_no_rates() {
+        let (mut before, mut now) = (service(), [service()]);
+        before.cycle = now[0].cycle + 1;
+        add_rates(&mut now, &[before], SECOND);
+        assert!(now[0].clients.iter().all(|client| client.per_second.is_none()));
+    }
+
+    #[test]
+    fn shadow_mode_counts_records_that_would_be_delayed_or_rejected() {
+        let mut before = service();
+        before.enforce = false;
+        let mut now = [before.clone()];
+        let client = &mut now[0].clients[0];
+        client.admitted += 10;
+        client.enforced.delayed += 100;
+        client.shadow.delayed += 4;
+        *client.shadow.rejected.entry("expired".to_owned()).or_default() += 2;
+        add_rates(&mut now, &[before], 2 * SECOND);
+        let expected = Rates { admitted: 5.0, delayed: 2.0, rejected: 1.0 };
+        assert_eq!(now[0].clients[0].per_second, Some(expected));
     }
 }

@@ -1,7 +1,6 @@
 //! `watermaster top`: shows a running instance, live, over its HTTP API.
 //!
-//! - `fetch`: the request and its answer
-//! - `rates`: how fast counts grew between two answers
+//! - `fetch`: the request and its answer, and how fast counts grew between two
 //! - `table`: the columns, as many as fit
 //! - `app`: the choices made by key, and whether the instance answers
 //! - `view`: the screen
@@ -10,7 +9,6 @@
 
 mod app;
 pub(crate) mod fetch;
-mod rates;
 mod table;
 mod view;
 
@@ -26,29 +24,16 @@ use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
 pub(crate) use app::App;
-use app::Flow;
-use fetch::{Answer, FetchError, Instance, ServiceStatus};
+use fetch::{Answer, FetchError, Instance, ServiceStatus, add_rates};
 
 /// The interval between two requests. Snapshots are renewed at least twice as often.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
 /// The interval between two checks for an answer while no key is pressed.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 
-const EXAMPLES: &str = "\
-Examples:
-  watermaster top                                 the instance on this machine
-  watermaster top --url http://10.0.0.7:9464 --token-file token
-  watermaster top --url https://ops.example/watermaster --service kyc
-  watermaster top --once                          one table; also the default if stdout is no terminal
-  watermaster top --output json | jq '.services[].clients[] | select(.backlog > 0) | .name'
-
-Rates are those of the second between two answers. Beyond loopback the instance needs its token (admin.token_file).
-NO_COLOR is respected. Keys: s sorts, tab changes the service, ? explains the columns, q quits. --once exits with 69 if
-the instance does not answer.";
-
 /// Arguments of the command.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = include_str!("../help/top.txt").trim_end())]
 pub struct TopArgs {
     /// The address of the instance (admin.listen), or of the ingress in front of it
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464", value_parser = fetch::url)]
@@ -133,7 +118,7 @@ fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Answer>
         if event::poll(KEY_TIMEOUT)?
             && let Event::Key(key) = event::read()?
             && key.is_press()
-            && app.handle_key(key) == Flow::Quit
+            && app.handle_key(key).is_break()
         {
             return Ok(());
         }
@@ -158,7 +143,7 @@ fn once(instance: &Instance) -> Result<Vec<ServiceStatus>, FetchError> {
     thread::sleep(ASK_INTERVAL);
     let second = instance.ask();
     let mut services = second.outcome?;
-    rates::add(&mut services, &before, second.at - first.at);
+    add_rates(&mut services, &before, second.at - first.at);
     Ok(services)
 }
 

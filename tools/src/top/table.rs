@@ -1,9 +1,11 @@
 //! The table of clients, with as many columns as fit: for the screen and for plain text.
 
+use std::iter;
+
 use ratatui::text::Span;
+use unicode_truncate::UnicodeTruncateStr as _;
 
 use super::fetch::{ClientStatus, ServiceStatus};
-use super::rates::Rates;
 use crate::format::{lends_or_borrows, printable};
 
 /// A column beside the names.
@@ -11,38 +13,37 @@ struct Column {
     title: &'static str,
     /// Without room for all columns, those that are worth least are dropped first.
     worth: u8,
-    cell: Cell,
-    /// Sorts clients, the largest first.
-    key: Key,
+    /// The value of a client, if it is known. Clients are sorted by it, the largest first.
+    value: fn(&ServiceStatus, &ClientStatus) -> Option<f64>,
+    shown: fn(f64) -> String,
 }
 
-type Cell = fn(&ServiceStatus, &ClientStatus) -> String;
-type Key = fn(&ServiceStatus, &ClientStatus) -> f64;
-
-const fn column(title: &'static str, worth: u8, cell: Cell, key: Key) -> Column {
-    Column { title, worth, cell, key }
+const fn column(
+    title: &'static str, worth: u8, value: fn(&ServiceStatus, &ClientStatus) -> Option<f64>, shown: fn(f64) -> String,
+) -> Column {
+    Column { title, worth, value, shown }
 }
 
 static COLUMNS: [Column; 7] = [
-    column("wants", 4, |_, client| client.wants.to_string(), |_, client| client.wants as f64),
-    column("granted", 6, |_, client| client.granted.to_string(), |_, client| client.granted as f64),
-    column("share", 1, |_, c| lends_or_borrows(c.granted, c.default_share), |_, client| borrowed(client)),
-    column("admit/s", 5, |_, client| rate(client, |r| r.admitted), |_, client| rate_key(client, |r| r.admitted)),
-    column("delay/s", 2, |_, client| rate(client, |r| r.delayed), |_, client| rate_key(client, |r| r.delayed)),
-    column("reject/s", 3, |_, client| rate(client, |r| r.rejected), |_, client| rate_key(client, |r| r.rejected)),
-    column("backlog", 7, |service, client| backlog(service, client).to_string(), |s, client| backlog(s, client) as f64),
+    column("wants", 4, |_, client| Some(client.wants as f64), count),
+    column("granted", 6, |_, client| Some(client.granted as f64), count),
+    column("share", 1, |_, client| Some(client.granted as f64 - client.default_share), lends_or_borrows),
+    column("admit/s", 5, |_, client| Some(client.per_second?.admitted), rate),
+    column("delay/s", 2, |_, client| Some(client.per_second?.delayed), rate),
+    column("reject/s", 3, |_, client| Some(client.per_second?.rejected), rate),
+    column("backlog", 7, |service, client| Some(service.decisions(client).backlog as f64), count),
 ];
 
-fn backlog(service: &ServiceStatus, client: &ClientStatus) -> u64 {
-    service.decisions(client).backlog
+fn count(value: f64) -> String {
+    format!("{value:.0}")
 }
 
-fn borrowed(client: &ClientStatus) -> f64 {
-    client.granted as f64 - client.default_share
-}
-
-fn rate_key(client: &ClientStatus, of: fn(&Rates) -> f64) -> f64 {
-    client.per_second.as_ref().map_or(-1.0, of)
+fn rate(per_second: f64) -> String {
+    match per_second {
+        0.0 => "0".to_owned(),
+        rate if rate < 9.95 => format!("{rate:.1}"),
+        rate => format!("{rate:.0}"),
+    }
 }
 
 /// Title of the column of names.
@@ -57,12 +58,10 @@ const MAX_NAME_WIDTH: usize = 40;
 pub struct Sort(usize);
 
 impl Sort {
-    /// Returns the title of the column.
     pub fn title(self) -> &'static str {
         self.0.checked_sub(1).map_or(NAME, |column| COLUMNS[column].title)
     }
 
-    /// Moves on to the next column.
     pub fn next(self) -> Sort {
         Sort((self.0 + 1) % (COLUMNS.len() + 1))
     }
@@ -73,7 +72,7 @@ pub fn rows(service: &ServiceStatus, sort: Sort) -> Vec<(usize, &ClientStatus)> 
     let mut rows: Vec<_> = service.clients.iter().enumerate().collect();
     if let Some(column) = sort.0.checked_sub(1) {
         // The sort is stable, so clients with equal keys stay in the order of their names.
-        let key = |client| (COLUMNS[column].key)(service, client);
+        let key = |client| (COLUMNS[column].value)(service, client).unwrap_or(-1.0);
         rows.sort_by(|(_, a), (_, b)| key(b).total_cmp(&key(a)));
     }
     rows
@@ -81,38 +80,31 @@ pub fn rows(service: &ServiceStatus, sort: Sort) -> Vec<(usize, &ClientStatus)> 
 
 /// Returns the lines of the table, the titles first, no wider than `width`.
 pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: usize) -> Vec<String> {
-    let names: Vec<String> = rows.iter().map(|(_, client)| shortened(&client.name, MAX_NAME_WIDTH)).collect();
-    let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0).max(NAME.len());
-    let mut columns: Vec<(u8, Vec<String>, usize)> = Vec::new();
-    for Column { title, worth, cell, .. } in &COLUMNS {
-        let cells = rows.iter().map(|(_, client)| cell(service, client));
-        let cells: Vec<String> = std::iter::once((*title).to_owned()).chain(cells).collect();
-        let width = cells.iter().map(String::len).max().unwrap_or(0);
-        columns.push((*worth, cells, width));
-    }
-    let taken = |columns: &[(u8, Vec<String>, usize)]| columns.iter().map(|(.., width)| width + 1).sum::<usize>();
-    while taken(&columns) + widest.min(MIN_NAME_WIDTH) > width
+    let names = rows.iter().map(|(_, client)| shortened(&client.name, MAX_NAME_WIDTH));
+    let names: Vec<String> = iter::once(NAME.to_owned()).chain(names).collect();
+    let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0);
+    let cells_of = |Column { title, worth, value, shown }: &Column| {
+        let cells = rows.iter().map(|(_, client)| value(service, client).map_or("-".to_owned(), shown));
+        let cells: Vec<String> = iter::once((*title).to_owned()).chain(cells).collect();
+        (*worth, cells.iter().map(String::len).max().unwrap_or(0), cells)
+    };
+    let mut columns: Vec<(u8, usize, Vec<String>)> = COLUMNS.iter().map(cells_of).collect();
+    let room = |columns: &[(u8, usize, Vec<String>)]| {
+        width.saturating_sub(columns.iter().map(|(_, width, _)| width + 1).sum())
+    };
+    while room(&columns) < widest.min(MIN_NAME_WIDTH)
         && let Some(least) = (0..columns.len()).min_by_key(|&at| columns[at].0)
     {
         columns.remove(least);
     }
-    let name_width = widest.min(width.saturating_sub(taken(&columns)));
-    let line = |(at, name): (usize, &str)| {
+    let name_width = widest.min(room(&columns));
+    let line = |(at, name): (usize, &String)| {
         let name = shortened(name, name_width);
         let pad = " ".repeat(name_width.saturating_sub(width_of(&name)));
-        let cells: String = columns.iter().map(|(_, cells, width)| format!(" {:>width$}", cells[at])).collect();
+        let cells: String = columns.iter().map(|(_, width, cells)| format!(" {:>width$}", cells[at])).collect();
         format!("{name}{pad}{cells}")
     };
-    std::iter::once(NAME).chain(names.iter().map(String::as_str)).enumerate().map(line).collect()
-}
-
-fn rate(client: &ClientStatus, of: fn(&Rates) -> f64) -> String {
-    match client.per_second.as_ref().map(of) {
-        None => "-".to_owned(),
-        Some(0.0) => "0".to_owned(),
-        Some(rate) if rate < 9.95 => format!("{rate:.1}"),
-        Some(rate) => format!("{rate:.0}"),
-    }
+    names.iter().enumerate().map(line).collect()
 }
 
 /// Returns the number of columns that a text takes on a terminal.
@@ -123,21 +115,11 @@ pub fn width_of(text: &str) -> usize {
 /// Cuts a text to a width on the terminal.
 fn shortened(text: &str, width: usize) -> String {
     let text = printable(text);
-    if width_of(&text) <= width {
-        return text.into_owned();
+    match width {
+        _ if width_of(&text) <= width => text.into_owned(),
+        0 => String::new(),
+        _ => format!("{}…", text.unicode_truncate(width - 1).0),
     }
-    let mut short = String::new();
-    for c in text.chars() {
-        short.push(c);
-        if width_of(&short) >= width {
-            short.pop();
-            break;
-        }
-    }
-    if width > 0 {
-        short.push('…');
-    }
-    short
 }
 
 #[cfg(test)]
@@ -147,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use super::{super::fetch::tests::service, super::rates};
+    use super::{super::fetch::add_rates, super::fetch::tests::service};
 
     /// Returns a service, a second after an answer with smaller counts.
     fn moment() -> ServiceStatus {
@@ -156,7 +138,7 @@ mod tests {
             client.admitted -= admitted;
         }
         before.clients[1].enforced.delayed -= 401;
-        rates::add(&mut now, &[before], Duration::from_secs(1));
+        add_rates(&mut now, &[before], Duration::from_secs(1));
         let [now] = now;
         now
     }

@@ -11,39 +11,24 @@ use super::fetch::{ClientStatus, ServiceStatus};
 use super::table;
 use crate::format::{printable, seconds};
 
-/// Colours of the clients; red is for trouble.
-const COLOURS: [Color; 8] = [
-    Color::Cyan,
-    Color::Yellow,
-    Color::Green,
-    Color::Magenta,
-    Color::Blue,
-    Color::LightCyan,
-    Color::LightYellow,
-    Color::LightGreen,
+/// The marks of the clients: a letter on a terminal without colours, or a colour. Red is for trouble.
+const MARKS: [(&str, Color); 8] = [
+    ("#", Color::Cyan),
+    ("=", Color::Yellow),
+    ("+", Color::Green),
+    ("o", Color::Magenta),
+    ("*", Color::Blue),
+    ("%", Color::LightCyan),
+    ("-", Color::LightYellow),
+    ("x", Color::LightGreen),
 ];
-/// Letters of the clients on a terminal without colours.
-const LETTERS: [&str; 8] = ["#", "=", "+", "o", "*", "%", "-", "x"];
 /// The width of the mark before the name of a client.
 const MARK_WIDTH: usize = 2;
 /// The width of the label before a bar.
 const LABEL_WIDTH: usize = 9;
 
-const HELP: &str = "\
-wants      records in the backlog when the cycle began, and those that came since
-granted    records that the client may send in this cycle; all grants together are the capacity
-share      records borrowed from other clients, or lent to them
-admit/s    records per second to the target, between the last two answers
-delay/s    records per second that had to wait
-reject/s   records per second to the dead-letter topic
-backlog    records that wait now
-In shadow mode, the last three show what enforcing would do.
+const HELP: &str = include_str!("../help/top-keys.txt");
 
-q esc      quit                        ↑ ↓ PgUp PgDn  scroll
-s          sort by the next column     tab ← →        another service
-?          leave this help";
-
-/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, app: &App, now: Instant) {
     let area = frame.area();
     let lines = screen(app, now, usize::from(area.width), usize::from(area.height));
@@ -116,7 +101,6 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
     pieces
 }
 
-/// Joins pieces to lines that fit, if each piece does.
 fn wrapped(pieces: &[String], width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in pieces {
@@ -164,14 +148,10 @@ fn parts(amounts: &[u64], whole: u64, room: usize) -> Vec<usize> {
 
 /// Draws part of a bar in the colour or letter of the client at this index.
 fn mark(app: &App, at: usize, times: usize) -> Span<'static> {
-    if app.colour {
-        Span::styled("█".repeat(times), COLOURS[at % COLOURS.len()])
-    } else {
-        Span::from(LETTERS[at % LETTERS.len()].repeat(times))
-    }
+    let (letter, colour) = MARKS[at % MARKS.len()];
+    if app.colour { Span::styled("█".repeat(times), colour) } else { Span::from(letter.repeat(times)) }
 }
 
-/// Draws the table, scrolled.
 fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec<Line<'static>> {
     let rows = table::rows(service, app.sort);
     let mut table = table::fitted(service, &rows, width.saturating_sub(MARK_WIDTH)).into_iter();

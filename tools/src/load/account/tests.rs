@@ -12,7 +12,7 @@ const TWO: &str = "[[client]]\nid = \"a\"\nretry = { backoff = \"1s\", attempts 
 fn sent(client: usize, number: u32) -> Event {
     let second = Duration::from_secs(1);
     let shape = Shape { value_bytes: 1, key: 0 };
-    Event::Sent(Sent { attempt: Attempt { client, shape, number, intended: second, due: second }, at: second })
+    Event::Sent { attempt: Attempt { client, shape, number, intended: second, due: second }, at: second }
 }
 
 fn at(ms: u64) -> ArrivalTime {
@@ -40,7 +40,7 @@ fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
     let (mut account, retry) = after(&[sent(0, 1), rejected(0, 1_500)]);
     let retry = retry.unwrap();
     assert_eq!((retry.number, retry.due.as_millis()), (2, 2_500));
-    account.apply(&Event::Sent(Sent { attempt: retry, at: retry.due }));
+    account.apply(&Event::Sent { attempt: retry, at: retry.due });
     assert_eq!(account.apply(&admitted(1, 3_000)), None);
     let counts = &account.clients[0];
     assert_eq!((counts.sent, counts.retries, counts.admitted, counts.rejected["queue_full"]), (2, 1, 1, 1));
@@ -51,7 +51,7 @@ fn a_rejected_record_is_retried_and_its_delay_counts_from_the_first_attempt() {
 fn attempts_are_limited_and_clients_without_retry_never_retry() {
     assert_eq!(after(&[sent(0, 3), rejected(0, 2_000)]).1, None);
     let (account, retry) = after(&[sent(1, 1), rejected(0, 2_000)]);
-    assert_eq!((account.open, retry), (0, None));
+    assert_eq!((account.open(), retry), (0, None));
 }
 
 #[test]
@@ -95,7 +95,55 @@ proptest! {
             prop_assert_eq!(counts.sent, counts.admitted + counts.rejected_total() + others);
             prop_assert_eq!(counts.delays.count(), counts.admitted);
         }
-        prop_assert_eq!(account.open, total.waiting);
         prop_assert!(account.waiting().count() as u64 <= total.waiting);
     }
+}
+
+proptest! {
+    #[test]
+    fn quantiles_are_those_of_the_sorted_delays(
+        mut micros in prop::collection::vec(0..90_000_000_000_u64, 1..300),
+        quantile in 0.0..=1.0_f64,
+    ) {
+        let mut delays = Delays::default();
+        micros.iter().for_each(|delay| delays.record(Duration::from_micros(*delay)));
+        micros.sort_unstable();
+        let rank = ((quantile * micros.len() as f64).ceil() as usize).clamp(1, micros.len());
+        let exact = micros[rank - 1] as f64 / 1e6;
+        let found = delays.quantile(quantile);
+        prop_assert!((found - exact).abs() <= exact * 1e-3 + 1e-6, "{found} for {exact}");
+    }
+
+    #[test]
+    fn wider_buckets_have_the_same_sums(events in prop::collection::vec((0..600_000_u64, 0..3_usize), 0..200)) {
+        let mut series = Series::new(["a", "b", "c"].into_iter());
+        for (at, client) in &events {
+            let at = Duration::from_millis(*at);
+            let bucket = series.bucket(at);
+            prop_assert!(at < series.width * (bucket as u32 + 1) && at >= series.width * bucket as u32);
+            series.clients[*client].admitted[bucket] += 1;
+            series.delays[bucket].record(at);
+        }
+        prop_assert!(series.delays.len() <= MAX_BUCKETS as usize);
+        prop_assert!(series.clients.iter().all(|client| client.rejected.len() == series.delays.len()));
+        let admitted = series.clients.iter().flat_map(|client| &client.admitted).sum::<u64>();
+        prop_assert_eq!(admitted, events.len() as u64);
+        prop_assert_eq!(series.delays.iter().map(Delays::count).sum::<u64>(), events.len() as u64);
+    }
+}
+
+#[test]
+fn without_delays_quantiles_are_0() {
+    assert_eq!((Delays::default().quantile(0.5), Delays::default().count()), (0.0, 0));
+}
+
+#[test]
+fn the_width_of_buckets_follows_the_length_of_the_run() {
+    let width = |seconds| {
+        let mut series = Series::new(std::iter::empty());
+        series.bucket(Duration::from_secs(seconds));
+        series.width.as_millis()
+    };
+    assert_eq!([5, 29, 30, 60, 600].map(width), [250, 250, 500, 1_000, 8_000]);
+    assert!(width(u64::MAX / 1_000_000) > 0);
 }

@@ -1,201 +1,257 @@
-//! The report as one page of inline SVG and CSS, without scripts or network; also well-formed XML.
+//! The report as one page of inline SVG and CSS, without scripts or network; also well-formed XML. `report.html` is its
+//! template.
 
-use std::fmt::Write;
+use std::{cmp::Reverse, fmt::Write as _};
 
-use super::plot::{self, COLOURS, Caption, escaped};
-use super::text::{COLUMNS, ReportColumn, lateness, promise, title, verdict};
-use super::{ClientReport, ClientSeries, Ended, Quantiles, Report};
-use crate::format::seconds;
+use askama::Template;
 
-const STYLE: &str = include_str!("report.css");
+use super::text::{COLUMNS, ReportColumn};
+use super::{ClientReport, Quantiles, Report};
+use crate::format::{decimal, seconds};
+use crate::load::account::ClientSeries;
 
-/// A client and its records per second in each bucket.
-type Band<'r> = (&'r str, Vec<f64>);
+// The area between the axes; `report.html` has the same numbers.
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 748.0;
+const TOP: f64 = 26.0;
+const BOTTOM: f64 = 224.0;
 
-/// Writes the whole page.
+/// The number of colours: the classes `c0` to `c7`. Outlines, titles and dashes distinguish curves without them.
+const COLOURS: usize = 8;
+
+#[derive(Template)]
+#[template(path = "report.html", config = "src/load/report/askama.toml")]
+struct Page<'r> {
+    report: &'r Report,
+    /// Lengths with their units.
+    cycle: String,
+    bucket: String,
+    clients: Table,
+    sent: Chart<'r>,
+    admitted: Chart<'r>,
+    delays: Chart<'r>,
+    rejections: Vec<Bar<'r>>,
+    rejections_by_client: Table,
+}
+
+struct Table {
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// A plot over time, and its numbers.
+struct Chart<'r> {
+    plot: Plot<'r>,
+    table: Table,
+}
+
+/// A reason with its count.
+struct Bar<'r> {
+    name: &'r str,
+    value: u64,
+    /// The largest count has a bar of 520 units.
+    length: f64,
+}
+
+impl Table {
+    /// Builds a table with a row for each client and one for all.
+    fn by_client(report: &Report, columns: Vec<String>, cells: impl Fn(&ClientReport) -> Vec<String>) -> Table {
+        Table { columns, rows: report.clients.iter().chain([&report.totals]).map(cells).collect() }
+    }
+
+    /// Builds a table with a row for each bucket that has cells.
+    fn over_time<'c>(
+        report: &Report, columns: impl Iterator<Item = &'c str>, cells: impl Fn(usize) -> Option<Vec<String>>,
+    ) -> Table {
+        let row = |at: usize| Some([vec![(at as f64 * report.series.bucket_seconds).to_string()], cells(at)?].concat());
+        let rows = (0..report.series.delay_seconds.len()).filter_map(row).collect();
+        Table { columns: ["second"].into_iter().chain(columns).map(str::to_owned).collect(), rows }
+    }
+}
+
 pub fn html(report: &Report) -> String {
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-         <title>watermaster load: {}</title>\n<style>\n{STYLE}</style></head>\n<body>\n",
-        escaped(&report.scenario)
-    );
-    push_head(&mut page, report);
-    page.push_str("<h2>Clients</h2>\n");
-    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|column| !column.title.is_empty()).collect();
-    let rows = report.clients.iter().chain([&report.totals]);
-    let rows = rows.map(|client| columns.iter().map(|column| (column.cell)(client)).collect());
-    push_table(&mut page, &columns.iter().map(|column| column.title).collect::<Vec<_>>(), rows);
-    push_rates(&mut page, report);
-    if report.ended != Ended::NotReadBack {
-        push_delays(&mut page, report);
-        push_rejects(&mut page, report);
-    }
-    let _ = write!(
-        page,
-        "<footer><p>Run {}, started {}. A delay counts from when a record should have been sent, not from when it was, \
-         so that a generator or broker that falls behind hides nothing.</p></footer>\n</body></html>\n",
-        escaped(&report.run),
-        escaped(&report.started)
-    );
-    page
-}
-
-fn push_head(page: &mut String, report: &Report) {
-    let class = if report.ok { "good" } else { "bad" };
-    let _ = write!(
-        page,
-        "<h1>{}</h1>\n<p>{}</p>\n<p class=\"verdict {class}\">{}</p>\n",
-        escaped(&title(report)),
-        escaped(&report.description),
-        escaped(&verdict(report))
-    );
-    if report.ended != Ended::NotReadBack {
-        let _ = writeln!(page, "<p>{}</p>", escaped(&promise(report)));
-    }
-    for (class, head, items) in [("bad", "Wrong", &report.problems), ("note", "Note", &report.doubts)] {
-        for item in items {
-            let _ = writeln!(page, "<p class=\"{class}\"><strong>{head}:</strong> {}</p>", escaped(item));
-        }
-    }
-    let _ = writeln!(page, "<p>{}</p>", escaped(&lateness(report)));
-}
-
-/// Returns a band for each of the clients that sent most and one for all others together: as many as there are colours.
-fn bands<'r>(report: &'r Report, values: impl Fn(&'r ClientSeries) -> &'r [u64]) -> Vec<Band<'r>> {
-    let width = report.series.bucket_seconds;
-    let rate = |values: &[u64]| values.iter().map(|count| *count as f64 / width).collect::<Vec<f64>>();
-    let mut clients: Vec<_> = report.series.clients.iter().collect();
-    clients.sort_by_key(|client| std::cmp::Reverse(client.sent.iter().sum::<u64>()));
-    let own = if clients.len() > COLOURS { COLOURS - 1 } else { clients.len() };
-    let mut bands: Vec<_> = clients[..own].iter().map(|client| (client.name.as_str(), rate(values(client)))).collect();
-    if own < clients.len() {
-        let mut sum = vec![0.0; clients.iter().map(|client| values(client).len()).max().unwrap_or(0)];
-        for client in &clients[own..] {
-            sum.iter_mut().zip(rate(values(client))).for_each(|(sum, rate)| *sum += rate);
-        }
-        bands.push(("others", sum));
-    }
-    bands
-}
-
-fn push_rates(page: &mut String, report: &Report) {
-    page.push_str("<h2>Records sent</h2>\n");
-    let caption = Caption {
-        id: "sent",
-        title: "Records sent per second, by client",
-        description: "Bands stacked over time beside the service's capacity; the table below has the numbers.",
-        unit: "records/s",
+    let columns: Vec<&ReportColumn> = COLUMNS.iter().filter(|(_, title, _)| !title.is_empty()).collect();
+    let titles = columns.iter().map(|(_, title, _)| (*title).to_owned()).collect();
+    let cells = |client: &ClientReport| columns.iter().map(|(.., cell)| cell(client)).collect();
+    let reasons = &report.totals.counts.rejected;
+    let most = reasons.values().copied().max().unwrap_or(1) as f64;
+    let rejected = |client: &ClientReport| {
+        let counts = reasons.keys().map(|reason| client.counts.rejected.get(reason).copied().unwrap_or(0).to_string());
+        [client.name.clone()].into_iter().chain(counts).collect()
     };
-    push_bands(page, report, caption, &bands(report, |client| &client.sent));
-    if report.ended == Ended::NotReadBack {
-        return;
-    }
-    let _ = writeln!(
-        page,
-        "<h2>Records admitted</h2>\n<p class=\"note\">The line is the capacity over a cycle ({}). \
-         A step of the plot is {} long and may lie above the line; \
-         the sentence at the top has the most of any cycle.</p>",
-        seconds(report.service.cycle_seconds),
-        seconds(report.series.bucket_seconds)
-    );
-    let caption = Caption { id: "admitted", title: "Records admitted per second, by client", ..caption };
-    push_bands(page, report, caption, &bands(report, |client| &client.admitted));
+    let page = Page {
+        report,
+        cycle: seconds(report.service.cycle_seconds),
+        bucket: seconds(report.series.bucket_seconds),
+        clients: Table::by_client(report, titles, cells),
+        sent: bands(report, |client| &client.sent),
+        admitted: bands(report, |client| &client.admitted),
+        delays: delays(report),
+        rejections: reasons
+            .iter()
+            .map(|(name, &value)| Bar { name, value, length: (value as f64 / most * 520.0).ceil() })
+            .collect(),
+        rejections_by_client: Table::by_client(
+            report,
+            ["client".to_owned()].into_iter().chain(reasons.keys().cloned()).collect(),
+            rejected,
+        ),
+    };
+    // XML can't hold control characters.
+    let is_forbidden = |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{fffe}' | '\u{ffff}');
+    page.to_string().replace(is_forbidden, "\u{fffd}")
 }
 
-/// Writes a legend, a plot and a table of bands.
-fn push_bands(page: &mut String, report: &Report, caption: Caption<'_>, bands: &[Band<'_>]) {
-    page.push_str("<ul class=\"legend\">");
-    // In the order of the plot: the last band is on top.
-    for (index, (name, _)) in bands.iter().enumerate().rev() {
-        let _ = write!(page, "<li><span class=\"swatch s{index}\"></span>{}</li>", escaped(name));
-    }
-    page.push_str("</ul>\n");
-    let capacity = report.capacity_per_second();
-    let line = format!("capacity {capacity:.1}/s");
-    push_figure(page, &plot::bands(caption, report.series.bucket_seconds, bands, (&line, capacity)));
-    let columns: Vec<&str> = ["second"].into_iter().chain(bands.iter().map(|(name, _)| *name)).chain(["all"]).collect();
-    let buckets = bands.first().map_or(0, |(_, values)| values.len());
-    let rows = (0..buckets).map(|at| {
-        let values = bands.iter().map(|(_, values)| values[at]);
-        let all = values.clone().sum::<f64>();
-        [time_of(report, at)].into_iter().chain(values.chain([all]).map(|rate| format!("{rate:.1}"))).collect()
+/// Draws a band for each of the clients that sent most and one for all others together: as many as there are colours.
+fn bands(report: &Report, counts: fn(&ClientSeries) -> &[u64]) -> Chart<'_> {
+    let width = report.series.bucket_seconds;
+    let rates = |client: &ClientSeries| counts(client).iter().map(|count| *count as f64 / width).collect::<Vec<f64>>();
+    let mut clients: Vec<_> = report.series.clients.iter().collect();
+    clients.sort_by_key(|client| Reverse(client.sent.iter().sum::<u64>()));
+    let others = if clients.len() > COLOURS { clients.split_off(COLOURS - 1) } else { Vec::new() };
+    let mut bands: Vec<_> = clients.into_iter().map(|client| (client.name.as_str(), rates(client))).collect();
+    let sum = |sum: Vec<f64>, more: Vec<f64>| sum.iter().zip(more).map(|(sum, more)| sum + more).collect();
+    bands.extend(others.into_iter().map(rates).reduce(sum).map(|rates| ("others", rates)));
+    let capacity = report.service.capacity as f64 / report.service.cycle_seconds;
+    let columns = bands.iter().map(|(name, _)| *name).chain(["all"]);
+    let table = Table::over_time(report, columns, |at| {
+        let rates = bands.iter().map(|(_, rates)| rates[at]);
+        Some(rates.clone().chain([rates.sum()]).map(|rate| format!("{rate:.1}")).collect())
     });
-    push_details(page, "Records per second, in numbers", &columns, rows);
+    Chart { plot: Plot::bands(width, &bands, (format!("capacity {capacity:.1}/s"), capacity)), table }
 }
 
-fn push_delays(page: &mut String, report: &Report) {
+fn delays(report: &Report) -> Chart<'_> {
     let buckets = &report.series.delay_seconds;
     let line = |quantile: fn(&Quantiles) -> f64| buckets.iter().map(|at| at.as_ref().map(quantile)).collect::<Vec<_>>();
     let lines = [("p50", line(|q| q.p50)), ("p95", line(|q| q.p95)), ("p99", line(|q| q.p99))];
-    page.push_str(
-        "<h2>Delay of admitted records</h2>\n<ul class=\"legend\"><li><span class=\"dash d2\">p99</span></li>\
-         <li><span class=\"dash d1\">p95</span></li><li><span class=\"dash d0\">p50</span></li></ul>\n",
-    );
-    let caption = Caption {
-        id: "delay",
-        title: "Delay percentiles over time",
-        description: "p50, p95 and p99 of the delay from the intended sending to the target, by time of admission.",
-        unit: "seconds",
-    };
-    push_figure(page, &plot::lines(caption, report.series.bucket_seconds, &lines));
-    let rows = buckets.iter().enumerate().filter_map(|(at, quantiles)| {
-        let Quantiles { p50, p95, p99, max } = (*quantiles)?;
-        Some([time_of(report, at)].into_iter().chain([p50, p95, p99, max].map(seconds)).collect())
+    let table = Table::over_time(report, ["p50", "p95", "p99", "max"].into_iter(), |at| {
+        let Quantiles { p50, p95, p99, max } = buckets[at]?;
+        Some([p50, p95, p99, max].map(seconds).to_vec())
     });
-    push_details(page, "Delays, in numbers", &["second", "p50", "p95", "p99", "max"], rows);
+    Chart { plot: Plot::lines(report.series.bucket_seconds, &lines), table }
 }
 
-fn push_rejects(page: &mut String, report: &Report) {
-    page.push_str("<h2>Records rejected, by reason</h2>\n");
-    let reasons: Vec<(&str, u64)> =
-        report.totals.counts.rejected.iter().map(|(reason, n)| (reason.as_str(), *n)).collect();
-    if reasons.is_empty() {
-        page.push_str("<p>Nothing was rejected.</p>\n");
-        return;
-    }
-    let caption = Caption {
-        id: "rejected",
-        title: "Records rejected, by reason",
-        description: "A bar for each reason; the table below has them by client.",
-        unit: "records",
-    };
-    push_figure(page, &plot::bars(caption, &reasons));
-    let columns: Vec<&str> = ["client"].into_iter().chain(reasons.iter().map(|(reason, _)| *reason)).collect();
-    let of = |client: &ClientReport| {
-        let counts =
-            reasons.iter().map(|(reason, _)| client.counts.rejected.get(*reason).copied().unwrap_or(0).to_string());
-        [client.name.clone()].into_iter().chain(counts).collect()
-    };
-    push_table(page, &columns, report.clients.iter().chain([&report.totals]).map(of));
+/// A plot over time.
+struct Plot<'a> {
+    curves: Vec<Curve<'a>>,
+    levels: Vec<Mark>,
+    times: Vec<Mark>,
+    limit: Option<Mark>,
 }
 
-/// Returns the start of a bucket, in seconds.
-fn time_of(report: &Report, bucket: usize) -> String {
-    format!("{}", bucket as f64 * report.series.bucket_seconds)
+/// A band or a line.
+struct Curve<'a> {
+    name: &'a str,
+    /// The class of its colour.
+    class: String,
+    path: String,
 }
 
-fn push_figure(page: &mut String, svg: &str) {
-    let _ = writeln!(page, "<figure>{svg}</figure>");
+/// A labelled place on an axis.
+struct Mark {
+    at: String,
+    label: String,
 }
 
-fn push_details(page: &mut String, summary: &str, columns: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    let _ = write!(page, "<details><summary>{summary}</summary>");
-    push_table(page, columns, rows);
-    page.push_str("</details>\n");
-}
-
-fn push_table(page: &mut String, columns: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    page.push_str("<div class=\"scroll\"><table><thead><tr>");
-    columns.iter().for_each(|name| _ = write!(page, "<th scope=\"col\">{}</th>", escaped(name)));
-    page.push_str("</tr></thead><tbody>\n");
-    for row in rows {
-        page.push_str("<tr>");
-        for (index, cell) in row.iter().enumerate() {
-            let (tag, scope) = if index == 0 { ("th", " scope=\"row\"") } else { ("td", "") };
-            let _ = write!(page, "<{tag}{scope}>{}</{tag}>", escaped(cell));
+impl<'a> Plot<'a> {
+    /// Draws bands stacked over time, each with a value for each bucket, and a horizontal line to compare with.
+    fn bands(bucket: f64, bands: &[(&'a str, Vec<f64>)], (label, limit): (String, f64)) -> Self {
+        let buckets = bands.first().map_or(0, |(_, values)| values.len());
+        let sums = (0..buckets).map(|at| bands.iter().map(|(_, values)| values[at]).sum::<f64>());
+        let axes = Axes::new(buckets, bucket, sums.fold(limit, f64::max));
+        let mut base = vec![0.0; buckets];
+        let mut curves = Vec::new();
+        for (index, (name, values)) in bands.iter().enumerate().filter(|_| buckets > 0) {
+            let top: Vec<f64> = base.iter().zip(values).map(|(below, value)| below + value).collect();
+            let mut path = axes.steps(top.iter().copied().map(Some));
+            for (at, below) in base.iter().enumerate().rev() {
+                let _ = write!(path, "L{} {}H{}", axes.x(at + 1), axes.y(*below), axes.x(at));
+            }
+            curves.push(Curve { name, class: format!("c{}", index % COLOURS), path: path + "Z" });
+            base = top;
         }
-        page.push_str("</tr>\n");
+        Plot { limit: Some(Mark { at: axes.y(limit), label }), ..axes.plot(curves) }
     }
-    page.push_str("</tbody></table></div>\n");
+
+    /// Draws lines over time; a bucket without a value interrupts its line.
+    fn lines(bucket: f64, lines: &[(&'a str, Vec<Option<f64>>)]) -> Self {
+        let largest = lines.iter().flat_map(|(_, values)| values.iter().flatten()).copied().fold(0.0, f64::max);
+        let axes = Axes::new(lines.first().map_or(0, |(_, values)| values.len()), bucket, largest);
+        let curve = |(index, (name, values)): (usize, &(&'a str, Vec<Option<f64>>))| Curve {
+            name,
+            class: format!("d{index}"),
+            path: axes.steps(values.iter().copied()),
+        };
+        axes.plot(lines.iter().enumerate().map(curve).collect())
+    }
+}
+
+/// The axes of a plot over time.
+struct Axes {
+    buckets: usize,
+    /// Length of a bucket in seconds.
+    bucket: f64,
+    largest: f64,
+    step: f64,
+}
+
+impl Axes {
+    fn new(buckets: usize, bucket: f64, largest: f64) -> Axes {
+        let largest = if largest > 0.0 { largest } else { 1.0 };
+        let step = nice_step(largest);
+        Axes { buckets: buckets.max(1), bucket, largest: (largest * 1.04 / step).ceil() * step, step }
+    }
+
+    fn x(&self, bucket: usize) -> String {
+        format!("{:.1}", LEFT + (RIGHT - LEFT) * bucket as f64 / self.buckets as f64)
+    }
+
+    fn y(&self, value: f64) -> String {
+        format!("{:.1}", BOTTOM - (BOTTOM - TOP) * value / self.largest)
+    }
+
+    /// Returns a path along the values of the buckets, interrupted where there is none.
+    fn steps(&self, values: impl Iterator<Item = Option<f64>>) -> String {
+        let (mut path, mut pen) = (String::new(), 'M');
+        for (at, value) in values.enumerate() {
+            if let Some(value) = value {
+                let _ = write!(path, "{pen}{} {}H{}", self.x(at), self.y(value), self.x(at + 1));
+            }
+            pen = if value.is_some() { 'L' } else { 'M' };
+        }
+        path
+    }
+
+    fn plot<'a>(&self, curves: Vec<Curve<'a>>) -> Plot<'a> {
+        let levels = ticks(self.largest, self.step).map(|value| Mark { at: self.y(value), label: decimal(value) });
+        let length = self.buckets as f64 * self.bucket;
+        let x = |time: f64| format!("{:.1}", LEFT + (RIGHT - LEFT) * time / length);
+        let times = ticks(length, nice_step(length)).map(|time| Mark { at: x(time), label: decimal(time) });
+        Plot { curves, levels: levels.collect(), times: times.collect(), limit: None }
+    }
+}
+
+/// Returns a step of 1, 2 or 5 times a power of ten that divides an axis into five to ten parts.
+fn nice_step(largest: f64) -> f64 {
+    let power = 10.0_f64.powf((largest / 5.0).log10().floor());
+    let parts = largest / 5.0 / power;
+    power * [5.0, 2.0].into_iter().find(|step| parts >= *step).unwrap_or(1.0)
+}
+
+fn ticks(largest: f64, step: f64) -> impl Iterator<Item = f64> {
+    (0..).map(move |at| f64::from(at) * step).take_while(move |value| *value <= largest * 1.000_001)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_nice_and_neither_few_nor_many() {
+        for largest in [0.003, 0.7, 1.0, 4.2, 10.0, 37.0, 99.0, 1e6] {
+            let steps = largest / nice_step(largest);
+            assert!((4.99..=12.6).contains(&steps), "{largest}: {steps}");
+        }
+    }
 }

@@ -1,25 +1,24 @@
 //! The result of a run: [`Report`], which is also the JSON, and two forms for people (`text`, `html`).
 
 mod html;
-mod plot;
 mod text;
-pub(crate) mod window;
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use watermaster_core::policy::{Mode, Policy};
 use watermaster_settings::{Delivery, Kafka, Service};
 
-use super::account::{Account, Counts};
+use super::account::{Account, ClientSeries, Counts, Delays, Series};
 use super::lost::CompletedError;
-use super::series::{Delays, Outcomes, Series};
 pub use html::html;
 pub use text::text;
-use window::{Promise, Window};
 
-/// The most points of a plot and rows of its table.
-const MAX_POINTS: usize = 120;
+/// The most records of a round.
+const MAX_ROUND: u64 = 10_000;
+/// The delay that a busy machine adds to a commit interval.
+const JITTER: Duration = Duration::from_millis(25);
 
 /// Facts about a run that its account does not hold.
 #[derive(Debug)]
@@ -81,7 +80,7 @@ pub struct ServiceFacts {
     pub dead_letter: String,
     pub mode: &'static str,
     pub enforce: bool,
-    pub delivery: &'static str,
+    pub delivery: String,
     pub capacity: u64,
     pub cycle_seconds: f64,
 }
@@ -125,28 +124,19 @@ pub struct SeriesReport {
     pub delay_seconds: Vec<Option<Quantiles>>,
 }
 
-/// The records of one client in each bucket.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ClientSeries {
-    pub name: String,
-    pub sent: Vec<u64>,
-    pub admitted: Vec<u64>,
-    pub rejected: Vec<u64>,
-}
-
 impl Report {
-    /// Sums up an account.
     pub fn new(account: &Account, kafka: &Kafka, service: &Service, facts: Facts) -> Report {
         let plan = &account.plan;
-        let read = facts.ended != Ended::NotReadBack;
-        let window = Window::new(account, &service.policy, read);
-        let client = |(name, counts): (&str, &Counts)| client_report(name, counts, facts.sending);
-        let names = plan.clients.iter().map(|client| client.id.as_str());
-        let totals = client(("total", &account.total()));
+        let window = Window::new(account, &service.policy, facts.ended != Ended::NotReadBack);
+        let totals = account.total();
         let problems = problems(&totals, &window, kafka.delivery);
+        let mut doubts = doubts(account, &totals, &window, kafka.delivery);
+        doubts.extend(facts.unknown.map(|error| format!("waiting records may be lost: {error}")));
+        let clients = plan.clients.iter().zip(&account.clients);
+        let Series { width, clients: series, delays } = &account.series;
         let started = UNIX_EPOCH + Duration::from_micros(facts.started_us);
         Report {
-            run: facts.run.clone(),
+            run: facts.run,
             scenario: plan.name.clone(),
             description: plan.description.clone(),
             seed: plan.seed,
@@ -157,21 +147,26 @@ impl Report {
             service: service_facts(kafka, service),
             ok: problems.is_empty(),
             problems,
-            doubts: doubts(account, &totals, &window, kafka.delivery, &facts),
+            doubts,
             window,
             generator: Generator {
                 late_p99_seconds: rounded(account.lateness.quantile(0.99)),
                 late_max_seconds: rounded(account.lateness.quantile(1.0)),
             },
-            totals,
-            clients: names.clone().zip(&account.clients).map(client).collect(),
-            series: series_report(&account.series.coarse(MAX_POINTS), names),
+            totals: client_report("total", totals, facts.sending),
+            clients: clients
+                .map(|(client, counts)| client_report(&client.load.id, counts.clone(), facts.sending))
+                .collect(),
+            series: SeriesReport {
+                bucket_seconds: width.as_secs_f64(),
+                clients: series.clone(),
+                delay_seconds: delays.iter().map(|at| (at.count() > 0).then(|| Quantiles::of(at))).collect(),
+            },
         }
     }
 
-    /// Returns the capacity in records per second.
-    pub fn capacity_per_second(&self) -> f64 {
-        self.service.capacity as f64 / self.service.cycle_seconds
+    pub fn was_read(&self) -> bool {
+        self.ended != Ended::NotReadBack
     }
 }
 
@@ -183,80 +178,152 @@ fn service_facts(kafka: &Kafka, service: &Service) -> ServiceFacts {
         dead_letter: service.dead_letter.clone(),
         mode: policy.mode.into_str(),
         enforce: policy.enforce,
-        delivery: match kafka.delivery {
-            Delivery::ExactlyOnce => "exactly_once",
-            Delivery::AtLeastOnce => "at_least_once",
-        },
+        delivery: kafka.delivery.to_string(),
         capacity: policy.capacity,
         cycle_seconds: policy.cycle.as_secs_f64(),
     }
 }
 
-fn problems(totals: &ClientReport, window: &Window, delivery: Delivery) -> Vec<String> {
-    let mut problems = Vec::new();
-    if totals.counts.lost > 0 {
-        problems
-            .push(format!("{} records were lost: completed by the service, but in neither topic", totals.counts.lost));
-    }
-    if totals.counts.duplicated > 0 && delivery == Delivery::ExactlyOnce {
-        problems.push(format!("{} records came out again", totals.counts.duplicated));
-    }
-    if window.promise == Promise::Broken {
-        problems.push(format!(
-            "the promise was broken: {} admitted in one cycle, {} allowed",
-            window.most_admitted, window.allowed
-        ));
-    }
-    problems
+/// The most records admitted in any window of one cycle.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Window {
+    /// Counts the records of this run.
+    pub most_admitted: u64,
+    /// Counts the records of other producers, too.
+    pub most_with_others: u64,
+    /// The capacity and a round: the promise is about decisions, and a round may be appended late.
+    pub allowed: u64,
+    pub by: Clock,
+    pub promise: Promise,
 }
 
-fn doubts(account: &Account, totals: &ClientReport, window: &Window, delivery: Delivery, facts: &Facts) -> Vec<String> {
-    let mut doubts = Vec::new();
-    if totals.counts.duplicated > 0 && delivery == Delivery::AtLeastOnce {
-        doubts.push(format!(
-            "{} records came out again, as at_least_once allows after a crash",
-            totals.counts.duplicated
-        ));
-    }
-    if totals.counts.not_acknowledged > 0 {
-        let reason = account.last_failure.as_deref().unwrap_or("no answer");
-        doubts.push(format!(
-            "{} records were not acknowledged by the brokers ({reason})",
-            totals.counts.not_acknowledged
-        ));
-    }
-    if account.before_due > 0 {
-        doubts.push(format!(
-            "{} records have timestamps before they were sent: the brokers' clock is behind this machine's, \
-             delays are too small",
-            account.before_due
-        ));
-    }
-    if window.promise == Promise::NotKnown {
-        doubts.push(format!(
-            "{} arrived in one cycle, {} allowed: a reader that fell behind sees that, too; \
-             message.timestamp.type = LogAppendTime on the target settles it",
-            window.most_admitted, window.allowed
-        ));
-    }
-    if !account.foreign_at.is_empty() {
-        doubts
-            .push(format!("{} records of other producers came out of the target meanwhile", account.foreign_at.len()));
-    }
-    if let Some(error) = &facts.unknown {
-        doubts.push(format!("waiting records may be lost: {error}"));
-    }
-    doubts
+/// The clock that tells when a record was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clock {
+    /// The append time of the target.
+    AppendTime,
+    /// The arrival at the watcher.
+    Arrival,
 }
 
-fn client_report(name: &str, counts: &Counts, sending: Duration) -> ClientReport {
+/// The judgement on the promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Promise {
+    Kept,
+    Broken,
+    /// Too many records arrived at once, but a slow watcher sees that, too.
+    NotKnown,
+    /// `enforce = false` promises nothing.
+    NotGiven,
+    NotRead,
+}
+
+impl Window {
+    pub fn new(account: &Account, policy: &Policy, read: bool) -> Window {
+        let own = &account.admitted_at;
+        let most_admitted = busiest(policy.cycle, own.iter().copied());
+        let most_with_others = busiest(policy.cycle, own.iter().chain(&account.foreign_at).copied());
+        let by = if account.by_arrival { Clock::Arrival } else { Clock::AppendTime };
+        let allowed = policy.capacity.saturating_add(round(policy));
+        let promise = match (read, policy.enforce, most_admitted <= allowed, by) {
+            (false, ..) => Promise::NotRead,
+            (_, false, ..) => Promise::NotGiven,
+            (.., true, _) => Promise::Kept,
+            (.., Clock::AppendTime) => Promise::Broken,
+            (.., Clock::Arrival) => Promise::NotKnown,
+        };
+        Window { most_admitted, most_with_others, allowed, by, promise }
+    }
+}
+
+/// Returns the largest number of times in any window (t − length, t]. Append times are cut to milliseconds, so two of
+/// them that are less than `length` apart really were.
+pub fn busiest(length: Duration, times: impl Iterator<Item = Duration>) -> u64 {
+    let mut times: Vec<Duration> = times.collect();
+    times.sort_unstable();
+    let (mut first, mut most) = (0, 0);
+    for (last, at) in times.iter().enumerate() {
+        while *at - times[first] >= length {
+            first += 1;
+        }
+        most = most.max(last + 1 - first);
+    }
+    most as u64
+}
+
+/// Returns the most records of one round. In shape mode, the leaky bucket lets its depth through at once, and more
+/// while it drains until the next commit. In reject mode, all records that the window has room for may be admitted at
+/// once.
+pub fn round(policy: &Policy) -> u64 {
+    let records_in = |time: Duration| {
+        let records = u128::from(policy.capacity) * time.as_nanos();
+        u64::try_from(records.div_ceil(policy.cycle.as_nanos().max(1))).unwrap_or(u64::MAX)
+    };
+    let burst = (u128::from(policy.capacity) * u128::from(policy.burst.millionths())).div_ceil(1_000_000);
+    let depth = u64::try_from(burst).unwrap_or(u64::MAX).max(records_in(policy.commit_interval * 2)).max(1);
+    let most = match policy.mode {
+        Mode::Shape => depth.saturating_add(records_in(policy.commit_interval + JITTER)),
+        Mode::Reject => policy.capacity,
+    };
+    most.min(MAX_ROUND)
+}
+
+fn problems(totals: &Counts, window: &Window, delivery: Delivery) -> Vec<String> {
+    let Counts { lost, duplicated, .. } = totals;
+    let Window { most_admitted, allowed, promise, .. } = window;
+    applicable([
+        (*lost > 0, format!("{lost} records were lost: completed by the service, but in neither topic")),
+        (*duplicated > 0 && delivery == Delivery::ExactlyOnce, format!("{duplicated} records came out again")),
+        (
+            *promise == Promise::Broken,
+            format!("the promise was broken: {most_admitted} admitted in one cycle, {allowed} allowed"),
+        ),
+    ])
+}
+
+fn doubts(account: &Account, totals: &Counts, window: &Window, delivery: Delivery) -> Vec<String> {
+    let Counts { duplicated, not_acknowledged, .. } = totals;
+    let Window { most_admitted, allowed, promise, .. } = window;
+    let (before_due, foreign) = (account.before_due, account.foreign_at.len());
+    let reason = account.last_failure.as_deref().unwrap_or("no answer");
+    applicable([
+        (
+            *duplicated > 0 && delivery == Delivery::AtLeastOnce,
+            format!("{duplicated} records came out again, as at_least_once allows after a crash"),
+        ),
+        (*not_acknowledged > 0, format!("{not_acknowledged} records were not acknowledged by the brokers ({reason})")),
+        (
+            before_due > 0,
+            format!(
+                "{before_due} records have timestamps before they were sent: the brokers' clock is behind this \
+                 machine's, delays are too small"
+            ),
+        ),
+        (
+            *promise == Promise::NotKnown,
+            format!(
+                "{most_admitted} arrived in one cycle, {allowed} allowed: a reader that fell behind sees that, too; \
+                 message.timestamp.type = LogAppendTime on the target settles it"
+            ),
+        ),
+        (foreign > 0, format!("{foreign} records of other producers came out of the target meanwhile")),
+    ])
+}
+
+fn applicable<const N: usize>(sentences: [(bool, String); N]) -> Vec<String> {
+    sentences.into_iter().filter(|(applies, _)| *applies).map(|(_, sentence)| sentence).collect()
+}
+
+fn client_report(name: &str, counts: Counts, sending: Duration) -> ClientReport {
     let per_second = |count: u64, time: Duration| rounded(count as f64 / time.as_secs_f64().max(0.001));
     ClientReport {
         name: name.to_owned(),
-        counts: counts.clone(),
         sent_per_second: per_second(counts.sent, sending),
-        admitted_per_second: if counts.admitted == 0 { 0.0 } else { per_second(counts.admitted, counts.last_admitted) },
+        admitted_per_second: per_second(counts.admitted, counts.last_admitted),
         delay_seconds: Quantiles::of(&counts.delays),
+        counts,
     }
 }
 
@@ -264,24 +331,6 @@ impl Quantiles {
     fn of(delays: &Delays) -> Quantiles {
         let [p50, p95, p99, max] = [0.5, 0.95, 0.99, 1.0].map(|quantile| rounded(delays.quantile(quantile)));
         Quantiles { p50, p95, p99, max }
-    }
-}
-
-fn series_report<'a>(series: &Series, names: impl Iterator<Item = &'a str>) -> SeriesReport {
-    let buckets = &series.buckets;
-    let column =
-        |client: usize, of: fn(&Outcomes) -> u64| buckets.iter().map(|bucket| of(&bucket.clients[client])).collect();
-    let client = |(index, name): (usize, &str)| ClientSeries {
-        name: name.to_owned(),
-        sent: column(index, |outcomes| outcomes.sent),
-        admitted: column(index, |outcomes| outcomes.admitted),
-        rejected: column(index, |outcomes| outcomes.rejected),
-    };
-    let delays = buckets.iter().map(|bucket| (bucket.delays.count() > 0).then(|| Quantiles::of(&bucket.delays)));
-    SeriesReport {
-        bucket_seconds: series.width.as_secs_f64(),
-        clients: names.enumerate().map(client).collect(),
-        delay_seconds: delays.collect(),
     }
 }
 

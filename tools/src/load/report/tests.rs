@@ -2,14 +2,13 @@
 
 use proptest::prelude::*;
 use serde_json::json;
-use watermaster_core::policy::Mode;
 
 use super::*;
-use crate::load::account::{ArrivalTime, Attempt, Event, Outcome, Sent};
+use crate::load::account::{ArrivalTime, Attempt, Event, Outcome};
 use crate::load::plan::tests::{plan, service};
 use crate::load::schedule::Shape;
 
-const CLIENTS: &str = "name = \"a <b> & c\"\ndescription = \"what's \\\"new\\\"\"\n\
+const CLIENTS: &str = "name = \"a <b> & c\\u0001\"\ndescription = \"what's \\\"new\\\"\"\n\
     [[client]]\nid = \"a\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n\
     [[client]]\nid = \"<b>\"\n[[client.phase]]\nkind = \"steady\"\nrate = 10\nfor = \"10s\"\n";
 
@@ -53,7 +52,7 @@ fn account_of(records: &[(usize, u64, Option<u64>, Option<&str>)], appended: boo
     for (number, (client, at, after, reason)) in records.iter().enumerate() {
         let (at, shape) = (ms(*at), Shape { value_bytes: 1, key: 0 });
         let attempt = Attempt { client: *client, shape, number: 1, intended: at, due: at };
-        account.apply(&Event::Sent(Sent { attempt, at }));
+        account.apply(&Event::Sent { attempt, at });
         if let Some(after) = after {
             let read = at + ms(*after);
             let outcome = reason.map_or(Outcome::Admitted, |reason| Outcome::Rejected(reason.to_owned()));
@@ -124,9 +123,9 @@ fn a_broken_promise_is_a_problem_and_a_slow_reader_is_not() {
 fn a_round_in_reject_mode_may_hold_the_whole_capacity() {
     let mut service = shaped();
     service.policy.mode = Mode::Reject;
-    assert_eq!(window::round(&service.policy), 1_000);
+    assert_eq!(round(&service.policy), 1_000);
     service.policy.capacity = 1_000_000;
-    assert_eq!(window::round(&service.policy), 10_000);
+    assert_eq!(round(&service.policy), 10_000);
 }
 
 #[test]
@@ -157,8 +156,8 @@ total     4     0        2        1       1     1 100 ms 2 s 2 s 2 s
 
 /// Checks that a page is well-formed, self-contained, and has no NaN or infinity.
 fn check(page: &str) {
-    let xml = page.replace("<!DOCTYPE html>\n", "");
-    let document = roxmltree::Document::parse(&xml).unwrap_or_else(|error| panic!("{error}\n{page}"));
+    let xml = page.strip_prefix("<!DOCTYPE html>\n").unwrap();
+    let document = roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{page}"));
     for node in document.descendants().filter(|node| node.is_element()) {
         for attribute in node.attributes() {
             let value = attribute.value();
@@ -174,7 +173,7 @@ fn the_page_is_self_contained() {
     let page = html(&report(&some(), &shaped(), Ended::NoProgress));
     check(&page);
     assert_eq!(page.matches("<svg").count(), 4);
-    assert!(page.contains("a &lt;b&gt; &amp; c") && page.contains("capacity 100.0/s"), "{page}");
+    assert!(page.contains("a &#60;b&#62; &#38; c") && page.contains("capacity 100.0/s"), "{page}");
     assert_eq!(html(&report(&some(), &shaped(), Ended::NotReadBack)).matches("<svg").count(), 1);
 }
 
@@ -196,5 +195,23 @@ proptest! {
         check(&html(&report));
         prop_assert!(!text(&report).contains("NaN"));
         prop_assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
+    }
+}
+
+fn most(length: u64, times: &[u64]) -> u64 {
+    busiest(Duration::from_millis(length), times.iter().map(|ms| Duration::from_millis(*ms)))
+}
+
+#[test]
+fn the_window_is_open_at_its_start() {
+    assert_eq!((most(10, &[]), most(10, &[0, 9]), most(10, &[0, 10])), (0, 2, 1));
+    assert_eq!(most(10, &[0, 5, 10, 14, 15]), 3);
+}
+
+proptest! {
+    #[test]
+    fn the_busiest_window_is_found(times in prop::collection::vec(0..200_u64, 0..60), length in 1..50_u64) {
+        let counted = (0..250).map(|t| times.iter().filter(|&&at| at <= t && at + length > t).count() as u64);
+        prop_assert_eq!(most(length, &times), counted.max().unwrap_or(0));
     }
 }

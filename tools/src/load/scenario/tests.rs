@@ -16,7 +16,8 @@ fn the_shortest_scenario_is_valid() {
     assert_eq!((scenario.name.as_str(), scenario.seed, scenario.length()), ("s", 1, Duration::from_secs(10)));
     let client = &scenario.clients[0];
     assert_eq!((client.topic.as_deref(), client.value_bytes, client.keys), (None, (300, 300), 100));
-    assert_eq!(client.phases, [Phase::Steady { rate: Rate::PerSecond(5.0), length: Duration::from_secs(10) }]);
+    let (rate, length) = (Rate::PerSecond(5.0), Duration::from_secs(10));
+    assert_eq!(client.phases, [Phase { length, from: rate, to: rate }]);
 }
 
 #[test]
@@ -59,10 +60,23 @@ fn every_key_is_read() {
     let retry = a.retry.unwrap();
     let waits: Vec<_> = (1..=4).map(|attempt| retry.wait_after(attempt).map(|wait| wait.as_secs())).collect();
     assert_eq!(waits, [Some(1), Some(2), Some(3), None]);
-    let length = b.phases.iter().map(Phase::length).collect::<Vec<_>>();
-    assert_eq!(length, [1_000, 100, 9_000].map(Duration::from_millis));
-    assert_eq!(b.phases[0].pieces(50.0), [(Duration::from_secs(1), 5.0, 0.5)]);
-    assert_eq!(b.phases[2].pieces(50.0)[1], (Duration::from_secs(3), 200.0, 200.0));
+    let seconds = Duration::from_secs;
+    let phase = |length, from, to| Phase { length, from, to };
+    let (base, peak) = (Rate::PerSecond(1.0), Rate::OfCapacity(4.0));
+    let expected = [
+        phase(seconds(1), Rate::OfCapacity(0.1), Rate::PerSecond(0.5)),
+        phase(Duration::from_millis(100), Rate::Records(7), Rate::Records(7)),
+        phase(seconds(2), base, peak),
+        phase(seconds(3), peak, peak),
+        phase(seconds(4), peak, base),
+    ];
+    assert_eq!(b.phases, expected);
+}
+
+#[test]
+fn rates_are_per_second() {
+    let rates = [Rate::PerSecond(3.0), Rate::OfCapacity(4.0), Rate::Records(7)];
+    assert_eq!(rates.map(|rate| rate.per_second(Duration::from_millis(500), 50.0)), [3.0, 200.0, 14.0]);
 }
 
 #[test]
@@ -112,7 +126,7 @@ fn sizes_and_rates_have_their_limits() {
 fn stretching_keeps_rates() {
     let scenario = parse(LEAST).unwrap().stretched(Duration::from_secs(4));
     assert_eq!(scenario.length(), Duration::from_secs(4));
-    assert_eq!(scenario.clients[0].phases[0].pieces(1.0)[0].1, 5.0);
+    assert_eq!(scenario.clients[0].phases[0].from, Rate::PerSecond(5.0));
 }
 
 #[test]
@@ -127,8 +141,7 @@ fn the_shipped_scenarios_are_valid_and_fit_the_demo() {
         crate::load::plan::Plan::new(&scenario, &demo).unwrap();
         assert!(!scenario.description.is_empty());
         assert!(scenario.length() <= Duration::from_secs(120), "{}", scenario.name);
-        let lengths: Vec<Duration> =
-            scenario.clients.iter().map(|client| client.phases.iter().map(Phase::length).sum()).collect();
+        let lengths: Vec<Duration> = scenario.clients.iter().map(ClientLoad::length).collect();
         assert!(lengths.iter().all(|length| *length == lengths[0]), "{}: {lengths:?}", scenario.name);
         names.push(scenario.name);
     }
