@@ -41,22 +41,12 @@ pub struct AllocationParams {
 
 /// One client's claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NamedClaim<'a> {
-    /// The client's id, unique among the claims: it breaks ties.
-    pub name: &'a str,
+pub struct Claim {
     /// The weight relative to the other claims, in any common unit, 1 to [`MAX_WEIGHT`].
     pub weight: u64,
     /// The records that the client wants.
     pub wants: Wants,
     /// The credit that earlier allocations left.
-    pub credit: Credit,
-}
-
-/// A claim without its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
-    pub weight: u64,
-    pub wants: Wants,
     pub credit: Credit,
 }
 
@@ -85,40 +75,21 @@ pub struct Grant {
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    /// A buffer.
-    unnamed: Vec<Claim>,
     borrowers: Vec<lending::Borrower>,
     remainders: unrounded::Remainders,
     candidates: Vec<leftovers::Candidate>,
 }
 
 impl Allocator {
-    /// An allocator with empty buffers.
-    pub fn new() -> Allocator {
-        Allocator::default()
-    }
-
     /// Shares the capacity out: `grants` is emptied, then gets one grant for each claim, in the order of the claims.
+    /// `name_of` tells the id of the client of a claim, unique among the claims: names break ties.
     ///
     /// No claims, no grants; otherwise the granted records add up to the capacity exactly.
     ///
     /// # Panics
     ///
     /// If the capacity, a weight or the number of claims is outside its range; the arithmetic is proven inside it only.
-    pub fn allocate(&mut self, params: &AllocationParams, claims: &[NamedClaim<'_>], grants: &mut Vec<Grant>) {
-        let mut unnamed = std::mem::take(&mut self.unnamed);
-        unnamed.clear();
-        unnamed.extend(claims.iter().map(|&NamedClaim { weight, wants, credit, .. }| Claim { weight, wants, credit }));
-        self.allocate_claims(params, &unnamed, |index| claims[index].name, grants);
-        self.unnamed = unnamed;
-    }
-
-    /// Shares the capacity out among claims without names. `name_of` is called only when claims tie.
-    ///
-    /// # Panics
-    ///
-    /// As [`allocate`](Allocator::allocate).
-    pub fn allocate_claims<'n>(
+    pub fn allocate<'n>(
         &mut self, params: &AllocationParams, claims: &[Claim], name_of: impl Fn(usize) -> &'n str + Copy,
         grants: &mut Vec<Grant>,
     ) {

@@ -37,8 +37,8 @@
 //! now = throttle.poll_timeout(now);
 //! let action = throttle.poll_action(now);
 //! assert!(matches!(action, Some(Action::Admit { slot: sent, offset: 1, .. }) if sent == slot));
-//! // The committable offset, and the map of the offsets that are completed beyond it.
-//! assert_eq!(throttle.commit_of(now, 0).map(|(offset, _)| offset), Ok(3));
+//! // The committable offset, and the map of the offsets that are completed beyond it; both are committed together.
+//! assert_eq!(throttle.commit_without(now, 0, &[]).map(|(offset, _)| offset), Ok(3));
 //! ```
 
 mod actions;
@@ -107,17 +107,12 @@ impl Throttle {
         }
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
-                self.scheduler.client_mut(client).count_admitted(Duration::ZERO);
+                self.scheduler.clients.get_mut(client).count_admitted(Duration::ZERO);
                 self.count_sent(now, arrival.partition, Duration::ZERO, in_window);
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
             }
             Decision::Delay { client } => self.delay(now, arrival, client),
-            Decision::Park { client, until } => {
-                let verdict = self.delay(now, arrival, client);
-                self.scheduler.park(client, until);
-                verdict
-            }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
     }
@@ -140,7 +135,7 @@ impl Throttle {
     #[inline]
     fn client_of(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
         match sender {
-            Sender::Client(name) => self.scheduler.client_of(now, name).map_err(|_full| Reason::TooManyClients),
+            Sender::Client(name) => self.scheduler.client_of(now, name).ok_or(Reason::TooManyClients),
             Sender::NotAllowed(_) => Err(Reason::UnknownClient),
             Sender::Anonymous => Err(Reason::Anonymous),
             Sender::Oversized => Err(Reason::Undeliverable),
@@ -158,21 +153,18 @@ impl Throttle {
         }
         let client = match decision {
             Decision::Admit { client, .. } => {
-                self.scheduler.client_mut(client).shadow.admitted += 1;
+                self.scheduler.clients.get_mut(client).shadow.admitted += 1;
                 Some(client)
             }
-            Decision::Delay { client } | Decision::Park { client, .. } => {
+            Decision::Delay { client } => {
                 let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
                 self.scheduler.enqueue(self.slots.take(), record);
-                if let Decision::Park { until, .. } = decision {
-                    self.scheduler.park(client, until);
-                }
-                self.scheduler.client_mut(client).shadow.delayed += 1;
+                self.scheduler.clients.get_mut(client).shadow.delayed += 1;
                 Some(client)
             }
             Decision::Reject(rejection) => {
                 let counts = match rejection.client {
-                    Some(client) => &mut self.scheduler.client_mut(client).shadow,
+                    Some(client) => &mut self.scheduler.clients.get_mut(client).shadow,
                     None => &mut self.totals.unregistered_shadow,
                 };
                 counts.rejected.add(rejection.reason);
@@ -189,7 +181,7 @@ impl Throttle {
         let slot = self.slots.take();
         let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
         let evicts = self.scheduler.enqueue(slot, record);
-        self.scheduler.client_mut(client).counts.delayed += 1;
+        self.scheduler.clients.get_mut(client).counts.delayed += 1;
         self.ledger.hold(slot, arrival.partition, arrival.offset);
         if !evicts {
             self.pause_at_bounds(client, arrival.partition);
@@ -208,7 +200,7 @@ impl Throttle {
         }
         self.ledger.pause_if_map_is_nearly_full(partition);
         let name = match (rejection.client, arrival.sender) {
-            (Some(client), _) => self.scheduler.clients().name_of(client),
+            (Some(client), _) => self.scheduler.clients.name_of(client),
             (None, Sender::Client(name) | Sender::NotAllowed(name)) => Some(Arc::from(name)),
             (None, Sender::Anonymous | Sender::Oversized) => None,
         };
@@ -230,7 +222,7 @@ impl Throttle {
     /// Counts an admission in shadow mode.
     fn count_sent_in_shadow(&mut self, now: Time, client: Option<u32>, partition: u32, waited: Duration) {
         match client {
-            Some(client) => self.scheduler.client_mut(client).count_admitted(waited),
+            Some(client) => self.scheduler.clients.get_mut(client).count_admitted(waited),
             None => self.totals.unregistered.admitted += 1,
         }
         let in_window = self.shadow.as_mut().map_or(0, |window| window.add(now, 1));
@@ -239,7 +231,7 @@ impl Throttle {
 
     fn counts(&mut self, client: Option<u32>) -> &mut Counts {
         match client {
-            Some(client) => &mut self.scheduler.client_mut(client).counts,
+            Some(client) => &mut self.scheduler.clients.get_mut(client).counts,
             None => &mut self.totals.unregistered,
         }
     }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
-use watermaster_core::allocator::{AllocationParams, Allocator, Credit, MAX_CLAIMS, NamedClaim, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Claim, Credit, MAX_CLAIMS, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
@@ -211,13 +211,14 @@ fn reservation(args: &AllocateArgs) -> f64 {
 }
 
 fn allocated(args: &AllocateArgs, clients: BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
+    let names: Vec<&str> = clients.keys().map(String::as_str).collect();
     let mut claims = Vec::with_capacity(clients.len());
-    for (name, (wants, weight)) in &clients {
+    for (wants, weight) in clients.values() {
         let (weight, wants) = (weight.thousandths(), Wants::Records(*wants));
-        claims.push(NamedClaim { name, weight, wants, credit: Credit::default() });
+        claims.push(Claim { weight, wants, credit: Credit::default() });
     }
     let mut grants = Vec::new();
-    Allocator::new().allocate(&params(args), &claims, &mut grants);
+    Allocator::default().allocate(&params(args), &claims, |index| names[index], &mut grants);
     let mut rows = Vec::with_capacity(clients.len());
     for ((name, (wants, weight)), grant) in clients.iter().zip(&grants) {
         let default_share = grant.default_share.as_f64();

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{backlog::Backlog, fair::ClientQueue, limit::OwnLimit};
+use super::fair::{ClientQueue, FairQueue};
+use super::gates::LeakyBucket;
 use crate::allocator::{Credit, Fixed, Grant, Wants};
 use crate::policy::{Mode, Policy, Window};
 use crate::units::{Time, Weight};
@@ -43,7 +44,8 @@ pub struct Client {
     /// Wants beyond this number recall the share that the client lent; `u64::MAX` if it lent nothing.
     recalled_above: u64,
     pub last_seen: Time,
-    pub limit: Option<Box<OwnLimit>>,
+    /// The own limit, if one is configured.
+    pub limit: Option<Box<LeakyBucket>>,
     pub delays: Option<Box<DelayHistogram>>,
     pub(super) queue: ClientQueue,
     /// Decisions that were carried out.
@@ -115,6 +117,15 @@ impl Client {
         self.queue.records.is_empty() && !self.configured
     }
 
+    /// Charges a record to the client's own limit, if it has one; the error is the time at which there is room.
+    #[inline]
+    pub(super) fn take_own_limit(&mut self, now: Time) -> Result<(), Time> {
+        match &mut self.limit {
+            None => Ok(()),
+            Some(limit) => limit.take(now),
+        }
+    }
+
     /// Returns whether the client lent part of its share and now wants more than it was granted.
     pub(super) fn recalls(&self) -> bool {
         self.wants() > self.recalled_above
@@ -141,7 +152,7 @@ impl Client {
     pub fn count_admitted(&mut self, waited: Duration) {
         self.counts.admitted += 1;
         if let Some(delays) = &mut self.delays {
-            if waited.is_zero() { delays.record_none() } else { delays.record(waited) }
+            delays.record(waited);
         }
     }
 
@@ -165,11 +176,11 @@ impl Client {
 
     /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,
     /// unrounded.
-    pub(super) fn take_grant(&mut self, grant: Grant, backlog: &Backlog) {
+    pub(super) fn take_grant(&mut self, grant: Grant, fair: &FairQueue) {
         let weight = |grant: &Grant| grant.exact.max(grant.default_share);
         // Only a borrower's weight changes from cycle to cycle.
         if weight(&grant) != weight(&self.grant) {
-            backlog.set_weight(&mut self.queue, weight(&grant));
+            fair.set_weight(&mut self.queue, weight(&grant));
         }
         self.set_grant(grant);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::{backlog::Backlog, client::Client, registry::Registry};
+use super::{client::Client, fair::FairQueue, registry::Registry};
 use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
 use crate::policy::Policy;
 use crate::units::{Time, nanos};
@@ -22,24 +22,19 @@ pub enum Cause {
 
 /// The running cycle, and the allocations so far.
 #[derive(Debug)]
-pub(super) struct Cycles {
-    pub(super) number: u64,
+pub(crate) struct Cycles {
+    pub(crate) number: u64,
     start: Time,
     /// The start of the next cycle.
     pub(super) end: Time,
-    early: EarlyAllocation,
-    pub(super) allocations: [u64; Cause::VARIANTS.len()],
+    /// The next allocation before the end of the cycle, and the last one.
+    early: Option<(Time, Cause)>,
+    last_early: Option<Time>,
+    pub(crate) allocations: [u64; Cause::VARIANTS.len()],
     allocator: Allocator,
     claims: Claims,
     /// A buffer.
     grants: Vec<Grant>,
-}
-
-/// An allocation before the end of the cycle.
-#[derive(Debug, Default)]
-struct EarlyAllocation {
-    due: Option<(Time, Cause)>,
-    last: Option<Time>,
 }
 
 /// The claims of all clients, and the clients' indices in the same order; buffers between allocations.
@@ -55,9 +50,10 @@ impl Cycles {
             number: 0,
             start: now,
             end: now + cycle,
-            early: EarlyAllocation::default(),
+            early: None,
+            last_early: None,
             allocations: [0; Cause::VARIANTS.len()],
-            allocator: Allocator::new(),
+            allocator: Allocator::default(),
             claims: Claims::default(),
             grants: Vec::new(),
         }
@@ -65,13 +61,13 @@ impl Cycles {
 
     /// Ends every cycle that is over, and allocates for the running one: the grants of cycles that passed meanwhile
     /// could not have been used.
-    pub(super) fn end_cycles(&mut self, now: Time, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog) {
+    pub(super) fn end_cycles(&mut self, now: Time, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue) {
         let cycle = nanos(policy.cycle);
         let ended = nanos(now.since(self.start)) / cycle;
         self.number += ended;
         self.start = self.start + Duration::from_nanos(ended * cycle);
         self.end = self.start + policy.cycle;
-        self.early.due = None;
+        self.early = None;
         self.claims.clear();
         // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk
         // ends the others' cycle and collects their claims: with very many clients each walk waits for memory.
@@ -83,7 +79,7 @@ impl Cycles {
             client.credit = client.grant.credit;
             claims.push(index, client, number, Cause::Cycle);
         });
-        self.allocate_claims(policy, clients, backlog, Cause::Cycle);
+        self.allocate_claims(policy, clients, fair, Cause::Cycle);
     }
 
     /// Begins a cycle of another length than `old`. Recent wants are scaled to it.
@@ -96,50 +92,50 @@ impl Cycles {
         }
         self.number += 1;
         (self.start, self.end) = (now, now + cycle);
-        self.early.due = None;
+        self.early = None;
     }
 
     /// Requests an allocation within the cycle. There is at most one per max(cycle / 100, clients × 2 µs), so that a
     /// flood of fresh ids or recalls does not become a flood of allocations.
     #[cold]
     pub(super) fn request(&mut self, now: Time, cause: Cause, cycle: Duration, clients: usize) {
-        if self.early.due.is_none() {
+        if self.early.is_none() {
             let apart = (cycle / 100).max(Duration::from_micros(2 * clients as u64));
-            let due = self.early.last.map_or(now, |last| now.max(last + apart));
-            self.early.due = Some((due, cause));
+            let due = self.last_early.map_or(now, |last| now.max(last + apart));
+            self.early = Some((due, cause));
         }
     }
 
     /// Takes the request for an early allocation, if it is due.
     pub(super) fn take_request(&mut self, now: Time) -> Option<Cause> {
-        let (_, cause) = self.early.due.take_if(|(due, _)| *due <= now)?;
-        self.early.last = Some(now);
+        let (_, cause) = self.early.take_if(|(due, _)| *due <= now)?;
+        self.last_early = Some(now);
         Some(cause)
     }
 
     /// The time of the next allocation.
     pub(super) fn next_allocation(&self) -> Time {
-        self.early.due.map_or(self.end, |(due, _)| due.min(self.end))
+        self.early.map_or(self.end, |(due, _)| due.min(self.end))
     }
 
     /// Runs the allocator within a cycle.
-    pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog, cause: Cause) {
+    pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
         self.claims.clear();
         for (index, client) in clients.iter() {
             self.claims.push(index, client, self.number, cause);
         }
-        self.allocate_claims(policy, clients, backlog, cause);
+        self.allocate_claims(policy, clients, fair, cause);
     }
 
-    fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog, cause: Cause) {
+    fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
         let params =
             AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
         let Claims { clients: claimants, claims } = &mut self.claims;
         // Relative weights depend on the number of clients, which is known only now.
         claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
         let name_of = |claim: usize| &*clients.get(claimants[claim]).name;
-        self.allocator.allocate_claims(&params, claims, name_of, &mut self.grants);
-        clients.take_grants(&self.grants, backlog);
+        self.allocator.allocate(&params, claims, name_of, &mut self.grants);
+        clients.take_grants(&self.grants, fair);
         self.allocations[cause as usize] += 1;
     }
 }

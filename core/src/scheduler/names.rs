@@ -91,34 +91,3 @@ impl Entry {
         u64::from_ne_bytes(*hash)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns short and long names, some with the same prefix.
-    fn name(number: u32) -> String {
-        if number.is_multiple_of(2) {
-            format!("{number}")
-        } else {
-            format!("a-name-too-long-to-stand-in-an-entry-{number}")
-        }
-    }
-
-    #[test]
-    fn names_of_any_length_are_found_in_a_growing_table() {
-        let mut names = Names::default();
-        let find = |names: &Names, number: u32| names.find(&name(number), |index| index == number);
-        for number in 0..5_000 {
-            assert_eq!(find(&names, number), None);
-            names.insert(&name(number), number);
-        }
-        for number in (0..5_000).step_by(3) {
-            names.remove(&name(number), number);
-        }
-        for number in 0..5_000 {
-            assert_eq!(find(&names, number), (number % 3 != 0).then_some(number));
-        }
-        assert_eq!(names.len(), 5_000 - 1_667);
-    }
-}

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use hashbrown::HashMap;
 
 use super::client::{Client, UNLISTED};
-use super::fair::{ClientQueue, Group};
+use super::fair::{ClientQueue, FairQueue, Group};
 use super::pages::{Forgotten, PAGE, Pages};
-use super::{backlog::Backlog, limit::OwnLimit, names::Names};
+use super::{backlog::Backlog, gates::LeakyBucket, names::Names};
 use crate::allocator::{self, Credit, Fixed, Grant};
 use crate::policy::{ClientPolicy, Policy};
 use crate::units::{Time, Weight};
@@ -44,10 +44,6 @@ struct IdleClients {
     next_search: Time,
 }
 
-/// The registry has no place for another client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
-
 impl Registry {
     /// A registry of the configured clients of a policy.
     pub(super) fn new(policy: &Policy, now: Time) -> Registry {
@@ -67,7 +63,7 @@ impl Registry {
     /// Changes to the configured clients of another policy. A client that is not configured any more stays with its
     /// counts and its backlog, as an unlisted one. An unchanged limit keeps its state.
     pub(super) fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
-        let mut limits: HashMap<Arc<str>, Box<OwnLimit>> = HashMap::new();
+        let mut limits: HashMap<Arc<str>, Box<LeakyBucket>> = HashMap::new();
         for client in self.iter_mut() {
             limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
             (client.configured, client.weight) = (false, Weight::ONE);
@@ -85,7 +81,8 @@ impl Registry {
     /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers;
     /// `limits` are kept, all others start full.
     fn configure(
-        &mut self, policy: &Policy, now: Time, since_cycle: Option<u64>, mut limits: HashMap<Arc<str>, Box<OwnLimit>>,
+        &mut self, policy: &Policy, now: Time, since_cycle: Option<u64>,
+        mut limits: HashMap<Arc<str>, Box<LeakyBucket>>,
     ) {
         self.weights = Weights::new(policy, self.weights.unlisted_granted);
         self.max_clients = policy.max_clients;
@@ -93,7 +90,7 @@ impl Registry {
         // decision. If it fails, they move when they have to.
         let _ = self.slots.try_reserve_exact(self.most().saturating_sub(self.slots.len()));
         for wanted in &policy.clients {
-            let begun = || wanted.limit.as_ref().map(|limit| Box::new(OwnLimit::new(limit, now)));
+            let begun = || wanted.limit.as_ref().map(|limit| Box::new(LeakyBucket::of_limit(limit)));
             let limit = limits.remove(&*wanted.name).or_else(begun);
             let index = match self.find(&wanted.name) {
                 Some(index) => index,
@@ -127,7 +124,7 @@ impl Registry {
 
     /// A known client.
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> &mut Client {
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Client {
         self.slots[index as usize].as_mut().expect("an index in use names a known client")
     }
 
@@ -165,35 +162,28 @@ impl Registry {
         (slots.iter().flatten(), self.forgotten.get(page))
     }
 
-    /// The counts of all forgotten clients.
-    pub fn forgotten(&self) -> Forgotten {
-        self.forgotten.sum()
-    }
-
     fn most(&self) -> usize {
         self.max_clients.max(self.weights.listed_clients as usize)
     }
 
     /// Adds a newcomer, which gets its default share at once. If the registry is full, the unlisted client that has
-    /// been idle longest makes room.
-    ///
-    /// # Errors
-    /// The registry is full of configured clients and of those that were active in the last two cycles.
+    /// been idle longest makes room; returns `None` if the registry is full of configured clients and of those that
+    /// were active in the last two cycles.
     pub(super) fn register(
-        &mut self, name: &str, cycle: u64, policy: &Policy, backlog: &mut Backlog, now: Time,
-    ) -> Result<u32, Full> {
+        &mut self, name: &str, cycle: u64, policy: &Policy, fair: &mut FairQueue, now: Time,
+    ) -> Option<u32> {
         if self.len() >= self.most() && !self.forget_for_newcomer(now, policy.cycle) {
-            return Err(Full);
+            return None;
         }
         let index = self.insert(name, self.group(false), Some(cycle), policy, now);
         let share = allocator::default_share(policy.capacity, self.relative_weight(UNLISTED), self.total_weight());
         let client = self.get_mut(index);
         let (records, credit) = (share.floor(), Credit::default());
-        backlog.set_weight(&mut client.queue, share);
+        fair.set_weight(&mut client.queue, share);
         client.set_grant(Grant { records, exact: share, default_share: share, credit });
         self.weights.unlisted_granted = self.weights.unlisted_granted + share;
-        self.weigh_group(share, backlog);
-        Ok(index)
+        self.weigh_group(share, fair);
+        Some(index)
     }
 
     /// Forgets the unlisted clients without a backlog that were not seen since `before`. All others are passed to
@@ -288,9 +278,9 @@ impl Registry {
     }
 
     /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter).
-    pub(super) fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
+    pub(super) fn take_grants(&mut self, grants: &[Grant], fair: &mut FairQueue) {
         for (client, &grant) in self.iter_mut().zip(grants) {
-            client.take_grant(grant, backlog);
+            client.take_grant(grant, fair);
         }
         if self.weights.listed_clients == 0 {
             return;
@@ -301,15 +291,15 @@ impl Registry {
             share = grant.default_share;
         }
         self.weights.unlisted_granted = granted;
-        self.weigh_group(share, backlog);
+        self.weigh_group(share, fair);
     }
 
     /// The weight of all unlisted clients together is the larger of what they are granted and of their default shares,
     /// as that of a single client is. All of them have the same default share.
-    fn weigh_group(&self, share: Fixed, backlog: &mut Backlog) {
+    fn weigh_group(&self, share: Fixed, fair: &mut FairQueue) {
         if self.weights.listed_clients > 0 {
             let shares = Fixed::from_bits(share.to_bits() * u128::from(self.unlisted()));
-            backlog.set_group_weight(self.weights.unlisted_granted.max(shares));
+            fair.set_group_weight(self.weights.unlisted_granted.max(shares));
         }
     }
 

@@ -52,7 +52,7 @@ impl<O> Machine<O> {
                 Err(_) if self.rules.replay_foreign => OffsetMap::default(),
                 Err(source) => return Err(FatalError::Foreign(Foreign { partition, offset, source })),
             };
-            let known = throttle.partition(partition).map(|view| view.base);
+            let known = throttle.ledger().partition(partition).map(|view| view.base);
             if let Some(known) = known.filter(|known| offset > *known) {
                 self.events.push(Event::Overtaken { partition, committed: offset, known });
             }
