@@ -16,12 +16,11 @@ mod parts;
 mod shares;
 mod unrounded;
 
-use ruint::Uint;
-
 use crate::policy::Lending;
 use crate::units::{MAX_CAPACITY, Ratio};
 
 pub use fixed::{Credit, Fixed};
+use parts::Wide;
 
 /// The most claims of one allocation.
 pub const MAX_CLAIMS: usize = 1 << 20;
@@ -109,7 +108,7 @@ impl Allocator {
             self.remainders.grant(&shares, &split, claims, grants);
         } else {
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
-            self.remainders.grant_wide(params.capacity, &shares, &split, claims, grants);
+            self.remainders.grant_wide(&shares, &split, claims, grants);
         }
         unrounded::fill_default_shares(params.capacity, sums.weight, claims, grants);
         leftovers::hand_out(params.capacity, claims, name_of, &self.remainders, &mut self.candidates, grants);
@@ -123,7 +122,6 @@ impl Allocator {
 /// If `total_weight` is 0.
 pub fn default_share(capacity: u64, weight: u64, total_weight: u128) -> Fixed {
     // 64 + 64 + 64 bits. The share itself is at most the capacity, so that it fits a `Fixed`.
-    type Wide = Uint<192, 3>;
     let numerator = Wide::from(u128::from(capacity) * u128::from(weight)) << 64_usize;
     let share: Wide = numerator / Wide::from(total_weight);
     Fixed::from_bits(share.saturating_to::<u128>())

@@ -60,7 +60,6 @@ pub(crate) struct Served {
 }
 
 impl Scheduler {
-    /// A scheduler of the configured clients.
     pub fn new(policy: Policy, now: Time) -> Scheduler {
         let mut scheduler = Scheduler {
             clients: Registry::new(&policy, now),
@@ -78,7 +77,7 @@ impl Scheduler {
     /// [`find_surplus`](Scheduler::find_surplus) follows, once no record remains that does not count under it.
     pub fn change(&mut self, now: Time, policy: Policy) {
         let old = std::mem::replace(&mut self.policy, policy);
-        self.clients.change(&old, &self.policy, now, self.cycles.number);
+        self.clients.change(&self.policy, now, self.cycles.number);
         if old.cycle != self.policy.cycle {
             self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
         }
@@ -95,7 +94,6 @@ impl Scheduler {
 
     // ## Cycles
 
-    /// Ends every cycle that is over.
     #[inline]
     pub fn advance_cycle(&mut self, now: Time) {
         if now >= self.cycles.end {
@@ -109,7 +107,6 @@ impl Scheduler {
         self.bounds.excess.discard();
     }
 
-    /// Runs an early allocation, if one is due.
     pub fn allocate_if_due(&mut self, now: Time) {
         if let Some(cause) = self.cycles.take_request(now) {
             self.allocate(cause);
@@ -169,13 +166,11 @@ impl Scheduler {
         evicts
     }
 
-    /// Parks a client: none of its records goes before `until`.
     #[cold]
     pub fn park(&mut self, client: u32, until: Time) {
         self.backlog.park(client, &mut self.clients.get_mut(client).queue, until);
     }
 
-    /// The oldest delayed record.
     #[inline]
     pub fn oldest(&self) -> Option<Slot> {
         self.backlog.arrivals.head()
@@ -272,7 +267,6 @@ impl Scheduler {
         bounds.next_eviction(now, backlogs)
     }
 
-    /// Notes that an eviction was carried out.
     pub fn note_evicted(&mut self, eviction: Eviction) {
         let (backlogs, bounds) = self.backlogs();
         bounds.note_evicted(eviction, backlogs);
@@ -283,7 +277,6 @@ impl Scheduler {
         (backlogs, &mut self.bounds)
     }
 
-    /// The client furthest above its share of `queue_bytes`.
     #[cfg(test)]
     pub(crate) fn furthest_above_share(&mut self) -> Option<u32> {
         let (backlogs, bounds) = self.backlogs();

@@ -172,12 +172,6 @@ impl SlidingCount {
         }
     }
 
-    /// The time at which the window will hold less, if nothing is added; `None` if it is empty.
-    pub fn next_release(&mut self, now: Time) -> Option<Time> {
-        let held = self.count(now);
-        (held > 0).then(|| self.below_at(now, held))
-    }
-
     /// The time at which the window will hold less than `limit`, if nothing is added; never for a limit of 0.
     pub fn below_at(&mut self, now: Time, limit: u64) -> Time {
         let mut left = self.count(now);

@@ -55,7 +55,7 @@ impl fmt::Debug for Fixed {
 /// The records that past allocations owe a client (or, below zero, gave it too much), in units of 2⁻⁶⁴ records.
 ///
 /// Credits decide which clients get the left-over records and nothing else.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Credit(i128);
 
 impl Credit {
@@ -75,11 +75,6 @@ impl Credit {
         self.0
     }
 
-    /// The nearest float, in records: for people and metrics, not for decisions.
-    pub fn as_f64(self) -> f64 {
-        self.0 as f64 / ONE
-    }
-
     /// This credit once `exact` was due and `records` were granted.
     pub(super) fn after(self, exact: Fixed, records: u64) -> Credit {
         // Both are below 2^104 (a capacity in fixed point), so that their difference fits.
@@ -91,11 +86,5 @@ impl Credit {
     /// credit.
     pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
         self.0 + i128::from(exact.fraction())
-    }
-}
-
-impl fmt::Debug for Credit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credit({} records)", self.as_f64())
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::fair::{ClientQueue, FairQueue};
 use super::gates::LeakyBucket;
-use crate::allocator::{Credit, Fixed, Grant, Wants};
+use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::policy::{Mode, Policy, Window};
 use crate::units::{Time, Weight};
 use crate::window::{SLICES, SlidingCount};
@@ -97,11 +97,6 @@ impl Client {
         }
     }
 
-    /// The weight in thousandths if the client is configured, else [`UNLISTED`].
-    pub(super) fn own_weight(&self) -> u64 {
-        if self.configured { self.weight.thousandths() } else { UNLISTED }
-    }
-
     /// The records that the client wants to send in this cycle, so far.
     pub fn wants(&self) -> u64 {
         self.waiting.saturating_add(self.arrivals)
@@ -156,22 +151,24 @@ impl Client {
         }
     }
 
-    /// Ends a cycle.
     pub(super) fn end_cycle(&mut self) {
         self.last_wants = self.wants();
         self.arrivals = 0;
         self.waiting = self.queue.records.len();
     }
 
-    /// The wants that an allocation counts: the last full cycle's if it is the regular one of a cycle's end, else the
-    /// larger of those and this cycle's so far. A client that was not there for a full cycle claims its default share.
-    pub(super) fn claimed(&self, cycle: u64, at_cycle_end: bool) -> Wants {
+    /// The claim for an allocation, with the weight in thousandths if the client is configured, else [`UNLISTED`]. The
+    /// wants are the last full cycle's if it is the regular allocation of a cycle's end, else the larger of those and
+    /// this cycle's so far. A client that was not there for a full cycle claims its default share.
+    pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool) -> Claim {
         let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
-        match (newcomer, at_cycle_end) {
+        let wants = match (newcomer, at_cycle_end) {
             (true, _) => Wants::DefaultShare,
             (false, true) => Wants::Records(self.last_wants),
             (false, false) => Wants::Records(self.last_wants.max(self.wants())),
-        }
+        };
+        let weight = if self.configured { self.weight.thousandths() } else { UNLISTED };
+        Claim { weight, wants, credit: self.credit }
     }
 
     /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,
@@ -239,15 +236,9 @@ impl Used {
     #[inline]
     pub fn count(&mut self, now: Time, cycle: u64) -> u64 {
         match self {
-            Used::Uncounted => 0,
             Used::Sliding(window) => window.count(now),
-            Used::Fixed { cycle: counted, admitted } => {
-                if *counted == cycle {
-                    *admitted
-                } else {
-                    0
-                }
-            }
+            Used::Fixed { cycle: counted, admitted } if *counted == cycle => *admitted,
+            Used::Uncounted | Used::Fixed { .. } => 0,
         }
     }
 

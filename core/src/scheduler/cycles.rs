@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::{client::Client, fair::FairQueue, registry::Registry};
+use super::{fair::FairQueue, registry::Registry};
 use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
 use crate::policy::Policy;
 use crate::units::{Time, nanos};
@@ -32,16 +32,11 @@ pub(crate) struct Cycles {
     last_early: Option<Time>,
     pub(crate) allocations: [u64; Cause::VARIANTS.len()],
     allocator: Allocator,
-    claims: Claims,
-    /// A buffer.
-    grants: Vec<Grant>,
-}
-
-/// The claims of all clients, and the clients' indices in the same order; buffers between allocations.
-#[derive(Debug, Default)]
-struct Claims {
-    clients: Vec<u32>,
+    /// The claims of all clients; the three vectors are buffers between allocations.
     claims: Vec<Claim>,
+    /// The index of each claim's client.
+    claimants: Vec<u32>,
+    grants: Vec<Grant>,
 }
 
 impl Cycles {
@@ -54,7 +49,8 @@ impl Cycles {
             last_early: None,
             allocations: [0; Cause::VARIANTS.len()],
             allocator: Allocator::default(),
-            claims: Claims::default(),
+            claims: Vec::new(),
+            claimants: Vec::new(),
             grants: Vec::new(),
         }
     }
@@ -68,16 +64,17 @@ impl Cycles {
         self.start = self.start + Duration::from_nanos(ended * cycle);
         self.end = self.start + policy.cycle;
         self.early = None;
-        self.claims.clear();
+        self.clear_claims();
         // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk
         // ends the others' cycle and collects their claims: with very many clients each walk waits for memory.
-        let (claims, number) = (&mut self.claims, self.number);
+        let (claimants, claims, number) = (&mut self.claimants, &mut self.claims, self.number);
         clients.forget_idle(now - policy.client_idle_timeout, |index, client| {
             for _ in 0..ended.min(2) {
                 client.end_cycle();
             }
             client.credit = client.grant.credit;
-            claims.push(index, client, number, Cause::Cycle);
+            claimants.push(index);
+            claims.push(client.claim(number, true));
         });
         self.allocate_claims(policy, clients, fair, Cause::Cycle);
     }
@@ -113,16 +110,16 @@ impl Cycles {
         Some(cause)
     }
 
-    /// The time of the next allocation.
     pub(super) fn next_allocation(&self) -> Time {
         self.early.map_or(self.end, |(due, _)| due.min(self.end))
     }
 
     /// Runs the allocator within a cycle.
     pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
-        self.claims.clear();
+        self.clear_claims();
         for (index, client) in clients.iter() {
-            self.claims.push(index, client, self.number, cause);
+            self.claimants.push(index);
+            self.claims.push(client.claim(self.number, cause == Cause::Cycle));
         }
         self.allocate_claims(policy, clients, fair, cause);
     }
@@ -130,29 +127,16 @@ impl Cycles {
     fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
         let params =
             AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
-        let Claims { clients: claimants, claims } = &mut self.claims;
         // Relative weights depend on the number of clients, which is known only now.
-        claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
-        let name_of = |claim: usize| &*clients.get(claimants[claim]).name;
-        self.allocator.allocate(&params, claims, name_of, &mut self.grants);
+        self.claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
+        let name_of = |claim: usize| &*clients.get(self.claimants[claim]).name;
+        self.allocator.allocate(&params, &self.claims, name_of, &mut self.grants);
         clients.take_grants(&self.grants, fair);
         self.allocations[cause as usize] += 1;
     }
-}
 
-impl Claims {
-    fn clear(&mut self) {
-        self.clients.clear();
+    fn clear_claims(&mut self) {
+        self.claimants.clear();
         self.claims.clear();
-    }
-
-    /// Adds the claim of a client, with its own weight.
-    fn push(&mut self, index: u32, client: &Client, cycle: u64, cause: Cause) {
-        self.clients.push(index);
-        self.claims.push(Claim {
-            weight: client.own_weight(),
-            wants: client.claimed(cycle, cause == Cause::Cycle),
-            credit: client.credit,
-        });
     }
 }

@@ -129,7 +129,6 @@ impl FairQueue {
         queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
     }
 
-    /// Sets the weight of the group of unlisted clients.
     pub(super) fn set_group_weight(&mut self, weight: Fixed) {
         self.group.set_weight(weight, self.main.virtual_time);
     }

@@ -43,10 +43,7 @@ impl Gates {
     /// The time at which both gates are open if nothing is admitted until then.
     pub(super) fn open_at(&mut self, now: Time) -> Time {
         let bucket = self.bucket.next_room(now);
-        if self.window_is_open(now) {
-            return bucket;
-        }
-        self.window.next_release(now).map_or(bucket, |window| window.max(bucket))
+        if self.window_is_open(now) { bucket } else { bucket.max(self.window_open_at(now)) }
     }
 
     /// The time at which the window has room for another record.
@@ -90,7 +87,7 @@ impl LeakyBucket {
 
     /// Changes to the rate and the depth of another bucket. The debt stays, in records, up to the new depth: the debt
     /// of a much larger capacity would stop the service for several cycles, and the window keeps the promise by itself.
-    fn change(&mut self, now: Time, other: LeakyBucket) {
+    pub(super) fn change(&mut self, now: Time, other: LeakyBucket) {
         self.leak(now);
         let (records, rest) = (self.debt / self.record, self.debt % self.record);
         let debt = records * other.record + (rest * other.record).div_ceil(self.record);

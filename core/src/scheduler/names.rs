@@ -28,7 +28,6 @@ struct Entry {
 }
 
 impl Names {
-    /// The number of names.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
@@ -52,7 +51,6 @@ impl Names {
         self.table.insert_unique(hash, Entry::new(name, hash, index), |entry| entry.hash(hasher));
     }
 
-    /// Removes the name of a client.
     pub(super) fn remove(&mut self, name: &str, index: u32) {
         if let Ok(entry) = self.table.find_entry(self.hash(name), |entry| entry.index == index) {
             entry.remove();
@@ -81,7 +79,6 @@ impl Entry {
         Entry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
     }
 
-    /// The hash of the whole name.
     fn hash(&self, hasher: &DefaultHashBuilder) -> u64 {
         let length = usize::from(self.length);
         if length <= Entry::START {

@@ -2,14 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hashbrown::HashMap;
-
 use super::client::{Client, UNLISTED};
 use super::fair::{ClientQueue, FairQueue, Group};
 use super::pages::{Forgotten, PAGE, Pages};
 use super::{backlog::Backlog, gates::LeakyBucket, names::Names};
 use crate::allocator::{self, Credit, Fixed, Grant};
-use crate::policy::{ClientPolicy, Policy};
+use crate::policy::Policy;
 use crate::units::{Time, Weight};
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
@@ -56,48 +54,41 @@ impl Registry {
             idle: IdleClients { candidates: Vec::new(), next_search: now },
             forgotten: Pages::default(),
         };
-        registry.configure(policy, now, None, HashMap::new());
+        registry.configure(policy, now, None);
         registry
     }
 
     /// Changes to the configured clients of another policy. A client that is not configured any more stays with its
-    /// counts and its backlog, as an unlisted one. An unchanged limit keeps its state.
-    pub(super) fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
-        let mut limits: HashMap<Arc<str>, Box<LeakyBucket>> = HashMap::new();
+    /// counts and its backlog, as an unlisted one. A limit keeps its debt.
+    pub(super) fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
         for client in self.iter_mut() {
-            limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
             (client.configured, client.weight) = (false, Weight::ONE);
             client.used.change(policy, now, cycle);
         }
-        let before: HashMap<&str, &ClientPolicy> = old.clients.iter().map(|client| (&*client.name, client)).collect();
-        for wanted in &policy.clients {
-            if before.get(&*wanted.name).is_none_or(|before| before.limit != wanted.limit) {
-                limits.remove(&*wanted.name);
-            }
+        self.configure(policy, now, Some(cycle));
+        for client in self.iter_mut().filter(|client| !client.configured) {
+            client.limit = None;
         }
-        self.configure(policy, now, Some(cycle), limits);
     }
 
-    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers;
-    /// `limits` are kept, all others start full.
-    fn configure(
-        &mut self, policy: &Policy, now: Time, since_cycle: Option<u64>,
-        mut limits: HashMap<Arc<str>, Box<LeakyBucket>>,
-    ) {
+    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers.
+    fn configure(&mut self, policy: &Policy, now: Time, since_cycle: Option<u64>) {
         self.weights = Weights::new(policy, self.weights.unlisted_granted);
         self.max_clients = policy.max_clients;
         // This reserves address space, not memory: 100 000 clients that moved to a larger vector took 26 ms within one
         // decision. If it fails, they move when they have to.
         let _ = self.slots.try_reserve_exact(self.most().saturating_sub(self.slots.len()));
         for wanted in &policy.clients {
-            let begun = || wanted.limit.as_ref().map(|limit| Box::new(LeakyBucket::of_limit(limit)));
-            let limit = limits.remove(&*wanted.name).or_else(begun);
             let index = match self.find(&wanted.name) {
                 Some(index) => index,
                 None => self.insert(&wanted.name, Group::Main, since_cycle, policy, now),
             };
             let client = self.get_mut(index);
-            (client.configured, client.weight, client.limit) = (true, wanted.weight, limit);
+            (client.configured, client.weight) = (true, wanted.weight);
+            match (&mut client.limit, wanted.limit.as_ref().map(LeakyBucket::of_limit)) {
+                (Some(bucket), Some(limit)) => bucket.change(now, limit),
+                (bucket, limit) => *bucket = limit.map(Box::new),
+            }
         }
     }
 
@@ -116,13 +107,11 @@ impl Registry {
         self.names.find(name, |index| *self.get(index).name == *name)
     }
 
-    /// A known client.
     #[inline]
     pub(super) fn get(&self, index: u32) -> &Client {
         self.slots[index as usize].as_ref().expect("an index in use names a known client")
     }
 
-    /// A known client.
     #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> &mut Client {
         self.slots[index as usize].as_mut().expect("an index in use names a known client")
@@ -249,7 +238,7 @@ impl Registry {
         self.idle.candidates = idle;
     }
 
-    /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight):
+    /// The weight of a [`claim`](Client::claim) on the scale of [`total_weight`](Registry::total_weight):
     /// thousandths × the number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each,
     /// stays a whole number.
     pub(super) fn relative_weight(&self, own: u64) -> u64 {
@@ -303,7 +292,6 @@ impl Registry {
         }
     }
 
-    /// The sum of all weights.
     pub(super) fn total_weight(&self) -> u128 {
         let unlisted = self.unlisted();
         u128::from(self.weights.listed) * u128::from(unlisted.max(1))

@@ -13,9 +13,8 @@ fn records_count_for_a_cycle_and_at_most_a_slice_more() {
     let mut window = SlidingCount::exact_up_to(0, CYCLE);
     window.add(at(5_003), 7);
     assert_eq!(window.count(at(6_003)), 7);
-    assert_eq!(window.next_release(at(5_500)), Some(at(6_005)));
+    assert_eq!(window.below_at(at(5_500), 7), at(6_005));
     assert_eq!(window.count(at(6_005)), 0);
-    assert_eq!(window.next_release(at(6_005)), None);
 }
 
 #[test]
@@ -66,7 +65,7 @@ fn time_that_runs_backwards_loses_no_record() {
 fn few_records_leave_exactly_after_a_cycle() {
     let mut window = SlidingCount::new(CYCLE);
     window.add(at(5_003), 2);
-    assert_eq!(window.next_release(at(5_500)), Some(at(6_003)));
+    assert_eq!(window.below_at(at(5_500), 1), at(6_003));
     assert_eq!(window.count(Time::from_nanos(6_003 * NANOS_PER_MILLI - 1)), 2);
     assert_eq!(window.count(at(6_003)), 0);
 }
