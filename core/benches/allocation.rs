@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use watermaster_core::allocator::{AllocationParams, Allocator, Credit, MAX_WEIGHT, NamedClaim, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Claim, Credit, MAX_WEIGHT, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
@@ -32,18 +32,16 @@ fn measure(
 ) {
     let mut random = random_numbers();
     let names: Vec<String> = (0..size).map(|_| format!("client-{:016x}", random())).collect();
-    let claims: Vec<NamedClaim<'_>> = names
-        .iter()
-        .map(|name| {
-            let (weight, wants, credit) = make(&mut random);
-            NamedClaim { name, weight, wants: Wants::Records(wants), credit }
-        })
-        .collect();
+    let mut claim = || {
+        let (weight, wants, credit) = make(&mut random);
+        Claim { weight, wants: Wants::Records(wants), credit }
+    };
+    let claims: Vec<Claim> = (0..size).map(|_| claim()).collect();
     let reservation = Ratio::from_millionths(100_000).expect("a tenth is a ratio");
     let terms = AllocationParams { capacity, reservation, lending };
-    let (mut allocator, mut grants) = (Allocator::new(), Vec::new());
+    let (mut allocator, mut grants) = (Allocator::default(), Vec::new());
     group.bench_function(BenchmarkId::new(name, size), |bencher| {
-        bencher.iter(|| allocator.allocate(&terms, black_box(&claims), &mut grants));
+        bencher.iter(|| allocator.allocate(&terms, black_box(&claims), |index| &names[index], &mut grants));
     });
 }
 

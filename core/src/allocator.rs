@@ -16,12 +16,11 @@ mod parts;
 mod shares;
 mod unrounded;
 
-use ruint::Uint;
-
 use crate::policy::Lending;
 use crate::units::{MAX_CAPACITY, Ratio};
 
 pub use fixed::{Credit, Fixed};
+use parts::Wide;
 
 /// The most claims of one allocation.
 pub const MAX_CLAIMS: usize = 1 << 20;
@@ -41,22 +40,12 @@ pub struct AllocationParams {
 
 /// One client's claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NamedClaim<'a> {
-    /// The client's id, unique among the claims: it breaks ties.
-    pub name: &'a str,
+pub struct Claim {
     /// The weight relative to the other claims, in any common unit, 1 to [`MAX_WEIGHT`].
     pub weight: u64,
     /// The records that the client wants.
     pub wants: Wants,
     /// The credit that earlier allocations left.
-    pub credit: Credit,
-}
-
-/// A claim without its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
-    pub weight: u64,
-    pub wants: Wants,
     pub credit: Credit,
 }
 
@@ -85,40 +74,21 @@ pub struct Grant {
 /// Allocates, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
 pub struct Allocator {
-    /// A buffer.
-    unnamed: Vec<Claim>,
     borrowers: Vec<lending::Borrower>,
     remainders: unrounded::Remainders,
     candidates: Vec<leftovers::Candidate>,
 }
 
 impl Allocator {
-    /// An allocator with empty buffers.
-    pub fn new() -> Allocator {
-        Allocator::default()
-    }
-
     /// Shares the capacity out: `grants` is emptied, then gets one grant for each claim, in the order of the claims.
+    /// `name_of` tells the id of the client of a claim, unique among the claims: names break ties.
     ///
     /// No claims, no grants; otherwise the granted records add up to the capacity exactly.
     ///
     /// # Panics
     ///
     /// If the capacity, a weight or the number of claims is outside its range; the arithmetic is proven inside it only.
-    pub fn allocate(&mut self, params: &AllocationParams, claims: &[NamedClaim<'_>], grants: &mut Vec<Grant>) {
-        let mut unnamed = std::mem::take(&mut self.unnamed);
-        unnamed.clear();
-        unnamed.extend(claims.iter().map(|&NamedClaim { weight, wants, credit, .. }| Claim { weight, wants, credit }));
-        self.allocate_claims(params, &unnamed, |index| claims[index].name, grants);
-        self.unnamed = unnamed;
-    }
-
-    /// Shares the capacity out among claims without names. `name_of` is called only when claims tie.
-    ///
-    /// # Panics
-    ///
-    /// As [`allocate`](Allocator::allocate).
-    pub fn allocate_claims<'n>(
+    pub fn allocate<'n>(
         &mut self, params: &AllocationParams, claims: &[Claim], name_of: impl Fn(usize) -> &'n str + Copy,
         grants: &mut Vec<Grant>,
     ) {
@@ -138,7 +108,7 @@ impl Allocator {
             self.remainders.grant(&shares, &split, claims, grants);
         } else {
             let split = lending::Split::new(params.lending, &shares, claims, &mut self.borrowers);
-            self.remainders.grant_wide(params.capacity, &shares, &split, claims, grants);
+            self.remainders.grant_wide(&shares, &split, claims, grants);
         }
         unrounded::fill_default_shares(params.capacity, sums.weight, claims, grants);
         leftovers::hand_out(params.capacity, claims, name_of, &self.remainders, &mut self.candidates, grants);
@@ -152,7 +122,6 @@ impl Allocator {
 /// If `total_weight` is 0.
 pub fn default_share(capacity: u64, weight: u64, total_weight: u128) -> Fixed {
     // 64 + 64 + 64 bits. The share itself is at most the capacity, so that it fits a `Fixed`.
-    type Wide = Uint<192, 3>;
     let numerator = Wide::from(u128::from(capacity) * u128::from(weight)) << 64_usize;
     let share: Wide = numerator / Wide::from(total_weight);
     Fixed::from_bits(share.saturating_to::<u128>())

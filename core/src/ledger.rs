@@ -179,10 +179,11 @@ impl Ledger {
     /// Counts an admission among the partition's recent ones.
     #[inline]
     pub fn count_admission(&mut self, now: Time, number: u32) {
-        self.partitions[number as usize].recent_admissions.add_to_slice(now, 1);
+        self.partitions[number as usize].recent_admissions.add(now, 1);
     }
 
     /// Holds a record that was observed and is not completed.
+    #[inline]
     pub fn hold(&mut self, slot: Slot, number: u32, offset: i64) {
         let list = &mut self.partitions[number as usize].held;
         let links = list.push(&mut self.held, |record| &mut record.links, slot);

@@ -8,65 +8,58 @@
 //! - `decision`: the decision on a record that was read
 //! - `registry`, `client`: the known clients, their weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
-//! - `gates` (with `bucket`), `limit`: the gates on the service, and a client's own limit
+//! - `gates`: the gates on the service, and a client's own limit
 //! - `cycles`: cycles and allocations
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
 
 mod backlog;
 mod bounds;
-mod bucket;
 mod client;
 mod cycles;
 mod decision;
 mod excess;
 mod fair;
 mod gates;
-mod limit;
 mod names;
 mod pages;
 mod registry;
 
-use std::time::Duration;
-
-use strum::VariantNames;
-
 use crate::policy::{Mode, Policy};
-use crate::{slot::Slot, units::Time, window::SlidingCount};
+use crate::{slot::Slot, units::Time};
 use backlog::Backlog;
-pub use backlog::QueuedRecord;
-pub use bounds::Eviction;
+pub(crate) use backlog::QueuedRecord;
+pub(crate) use bounds::Eviction;
 use bounds::{Backlogs, Bounds};
 pub use client::{Client, Counts, Used};
 pub use cycles::Cause;
 use cycles::Cycles;
-pub use decision::Decision;
+pub(crate) use decision::Decision;
 use gates::Gates;
-pub use limit::OwnLimit;
+pub use gates::LeakyBucket;
 pub use pages::{Forgotten, PAGE};
-pub use registry::{Full, Registry};
+pub use registry::Registry;
 
 /// The clients of a service and their delayed records.
 #[derive(Debug)]
-pub struct Scheduler {
-    policy: Policy,
-    clients: Registry,
-    backlog: Backlog,
-    gates: Gates,
-    cycles: Cycles,
+pub(crate) struct Scheduler {
+    pub(crate) policy: Policy,
+    pub(crate) clients: Registry,
+    pub(crate) backlog: Backlog,
+    pub(crate) gates: Gates,
+    pub(crate) cycles: Cycles,
     bounds: Bounds,
 }
 
 /// A delayed record that left its queue to be sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Served {
+pub(crate) struct Served {
     pub record: QueuedRecord,
     /// The number of records in the window with this one.
     pub in_window: u64,
 }
 
 impl Scheduler {
-    /// A scheduler of the configured clients.
     pub fn new(policy: Policy, now: Time) -> Scheduler {
         let mut scheduler = Scheduler {
             clients: Registry::new(&policy, now),
@@ -84,7 +77,7 @@ impl Scheduler {
     /// [`find_surplus`](Scheduler::find_surplus) follows, once no record remains that does not count under it.
     pub fn change(&mut self, now: Time, policy: Policy) {
         let old = std::mem::replace(&mut self.policy, policy);
-        self.clients.change(&old, &self.policy, now, self.cycles.number);
+        self.clients.change(&self.policy, now, self.cycles.number);
         if old.cycle != self.policy.cycle {
             self.cycles.begin_cycle(now, old.cycle, self.policy.cycle, &mut self.clients);
         }
@@ -99,14 +92,8 @@ impl Scheduler {
         bounds.find_surplus(now, backlogs);
     }
 
-    /// The policy in force.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
     // ## Cycles
 
-    /// Ends every cycle that is over.
     #[inline]
     pub fn advance_cycle(&mut self, now: Time) {
         if now >= self.cycles.end {
@@ -116,11 +103,10 @@ impl Scheduler {
 
     #[cold]
     fn end_cycles(&mut self, now: Time) {
-        self.cycles.end_cycles(now, &self.policy, &mut self.clients, &mut self.backlog);
+        self.cycles.end_cycles(now, &self.policy, &mut self.clients, &mut self.backlog.fair);
         self.bounds.excess.discard();
     }
 
-    /// Runs an early allocation, if one is due.
     pub fn allocate_if_due(&mut self, now: Time) {
         if let Some(cause) = self.cycles.take_request(now) {
             self.allocate(cause);
@@ -128,7 +114,7 @@ impl Scheduler {
     }
 
     fn allocate(&mut self, cause: Cause) {
-        self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog, cause);
+        self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog.fair, cause);
         self.bounds.excess.discard();
     }
 
@@ -138,23 +124,17 @@ impl Scheduler {
 
     // ## A record that was read
 
-    /// The index of the client with this name, which is registered if it is new.
-    ///
-    /// # Errors
-    /// The registry is full.
+    /// The index of the client with this name, which is registered if it is new; `None` if the registry is full.
     #[inline]
-    pub fn client_of(&mut self, now: Time, name: &str) -> Result<u32, Full> {
-        match self.clients.find(name) {
-            Some(client) => Ok(client),
-            None => self.register(now, name),
-        }
+    pub fn client_of(&mut self, now: Time, name: &str) -> Option<u32> {
+        self.clients.find(name).or_else(|| self.register(now, name))
     }
 
     #[cold]
-    fn register(&mut self, now: Time, name: &str) -> Result<u32, Full> {
-        let client = self.clients.register(name, self.cycles.number, &self.policy, &mut self.backlog, now)?;
+    fn register(&mut self, now: Time, name: &str) -> Option<u32> {
+        let client = self.clients.register(name, self.cycles.number, &self.policy, &mut self.backlog.fair, now)?;
         self.request_allocation(now, Cause::NewClient);
-        Ok(client)
+        Some(client)
     }
 
     /// Notes that a record of a client was read, as a want if it is the first time.
@@ -173,43 +153,33 @@ impl Scheduler {
     // ## Delayed records
 
     /// Delays a record. Returns whether excess records are evicted; if not, partitions have to be paused at the bounds.
+    #[inline]
     pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord) -> bool {
-        let client = self.clients.get_mut(record.client);
-        self.backlog.push(slot, record, &mut client.queue);
+        let queue = &mut self.clients.get_mut(record.client).queue;
+        self.backlog.push(slot, record, queue);
+        let length = queue.records.len();
         let evicts = self.policy.evicts();
         if evicts {
             let (backlogs, bounds) = self.backlogs();
-            bounds.note_growth(record.client, backlogs);
+            bounds.note_growth(record.client, length, backlogs);
         }
         evicts
     }
 
-    /// Parks a client: none of its records goes before `until`.
     #[cold]
     pub fn park(&mut self, client: u32, until: Time) {
         self.backlog.park(client, &mut self.clients.get_mut(client).queue, until);
     }
 
-    /// The oldest delayed record.
     #[inline]
     pub fn oldest(&self) -> Option<Slot> {
-        self.backlog.oldest()
-    }
-
-    /// All delayed records, oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.backlog.iter()
-    }
-
-    /// A delayed record.
-    pub fn record(&self, slot: Slot) -> &QueuedRecord {
-        self.backlog.get(slot)
+        self.backlog.arrivals.head()
     }
 
     /// The oldest delayed record, if it has waited for `max_delay`.
     #[inline]
     pub fn expired(&self, now: Time) -> Option<Slot> {
-        self.oldest().filter(|&slot| self.record(slot).since + self.policy.max_delay <= now)
+        self.oldest().filter(|&slot| self.backlog.get(slot).since + self.policy.max_delay <= now)
     }
 
     /// The client that is served next, and its first record; `None` if no record may go now.
@@ -232,12 +202,11 @@ impl Scheduler {
     /// client refuses it: then the client that has its turn is parked.
     #[inline]
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Option<Served> {
-        let client = self.record(slot).client;
-        if let Err(until) = self.take_own_limit(now, client) {
+        let client = self.clients.get_mut(self.backlog.get(slot).client);
+        if let Err(until) = client.take_own_limit(now) {
             self.park(turn, until);
             return None;
         }
-        let client = self.clients.get_mut(client);
         let record = self.backlog.serve(slot, &mut client.queue);
         self.gates.bucket.charge(now);
         // Shape mode counts no use: not even looking spares a decision a cache line.
@@ -262,17 +231,17 @@ impl Scheduler {
     #[inline]
     fn next_client(&mut self) -> Option<u32> {
         let clients = &self.clients;
-        self.backlog.next_client(|client| clients.lookup(client).and_then(|client| client.queue.eligible_tag()))
+        self.backlog.fair.next_client(|client| clients.lookup(client).and_then(|client| client.queue.eligible_tag()))
     }
 
     /// The time at which something happens without a call.
     pub fn next_timeout(&mut self, now: Time) -> Time {
-        if self.bounds.are_exceeded(&self.policy, self.backlog.bytes()) {
+        if self.bounds.are_exceeded(&self.policy, self.backlog.bytes) {
             return now;
         }
         let mut next = self.cycles.next_allocation();
         if let Some(oldest) = self.oldest() {
-            next = next.min(self.record(oldest).since + self.policy.max_delay);
+            next = next.min(self.backlog.get(oldest).since + self.policy.max_delay);
         }
         if let Some(until) = self.backlog.parked_until() {
             next = next.min(until);
@@ -291,67 +260,29 @@ impl Scheduler {
     /// The next eviction that is due; [`note_evicted`](Scheduler::note_evicted) follows.
     #[inline]
     pub fn next_eviction(&mut self, now: Time) -> Option<Eviction> {
-        if !self.bounds.are_exceeded(&self.policy, self.backlog.bytes()) && self.bounds.surplus_due().is_none() {
+        if !self.bounds.are_exceeded(&self.policy, self.backlog.bytes) && self.bounds.surplus_due().is_none() {
             return None;
         }
         let (backlogs, bounds) = self.backlogs();
         bounds.next_eviction(now, backlogs)
     }
 
-    /// Notes that an eviction was carried out.
     pub fn note_evicted(&mut self, eviction: Eviction) {
         let (backlogs, bounds) = self.backlogs();
         bounds.note_evicted(eviction, backlogs);
     }
 
     fn backlogs(&mut self) -> (Backlogs<'_>, &mut Bounds) {
-        let backlogs = Backlogs { policy: &self.policy, clients: &self.clients, bytes: self.backlog.bytes() };
+        let backlogs = Backlogs { policy: &self.policy, clients: &self.clients, bytes: self.backlog.bytes };
         (backlogs, &mut self.bounds)
     }
 
-    /// The name of the client furthest above its share of `queue_bytes`.
     #[cfg(test)]
-    pub(crate) fn furthest_above_share(&mut self) -> Option<&str> {
+    pub(crate) fn furthest_above_share(&mut self) -> Option<u32> {
         let (backlogs, bounds) = self.backlogs();
-        let client = bounds.excess.furthest_above_share(backlogs)?;
-        self.clients.lookup(client).map(|client| &*client.name)
-    }
-
-    /// The number of delayed records and their bytes.
-    pub fn backlog(&self) -> (u64, u64) {
-        (self.backlog.len(), self.backlog.bytes())
-    }
-
-    // ## Views
-
-    /// The count of admissions over the last cycle.
-    pub fn window(&mut self) -> &mut SlidingCount {
-        &mut self.gates.window
-    }
-
-    /// The known clients.
-    pub fn clients(&self) -> &Registry {
-        &self.clients
-    }
-
-    /// A client in use.
-    #[inline]
-    pub fn client_mut(&mut self, client: u32) -> &mut Client {
-        self.clients.get_mut(client)
-    }
-
-    /// The number of the running cycle, from 0.
-    pub fn cycle(&self) -> u64 {
-        self.cycles.number
-    }
-
-    /// Allocations so far, by [`Cause`].
-    pub fn allocations(&self) -> [u64; Cause::VARIANTS.len()] {
-        self.cycles.allocations
-    }
-
-    /// The time for which the oldest delayed record has waited.
-    pub fn oldest_wait(&self, now: Time) -> Duration {
-        self.oldest().map_or(Duration::ZERO, |slot| now.since(self.record(slot).since))
+        bounds.excess.furthest_above_share(backlogs)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,13 +37,12 @@
 //! now = throttle.poll_timeout(now);
 //! let action = throttle.poll_action(now);
 //! assert!(matches!(action, Some(Action::Admit { slot: sent, offset: 1, .. }) if sent == slot));
-//! // The committable offset, and the map of the offsets that are completed beyond it.
-//! assert_eq!(throttle.commit_of(now, 0).map(|(offset, _)| offset), Ok(3));
+//! // The committable offset, and the map of the offsets that are completed beyond it; both are committed together.
+//! assert_eq!(throttle.commit_without(now, 0, &[]).map(|(offset, _)| offset), Ok(3));
 //! ```
 
 mod actions;
 mod events;
-mod types;
 mod views;
 
 use std::{sync::Arc, time::Duration};
@@ -54,7 +53,57 @@ use crate::{delays::Histogram, policy::Policy, reason::Reason, slot::Slots, unit
 
 pub use crate::ledger::{PartitionView, PauseReason};
 pub use crate::{reason::Rejection, scheduler::Cause, slot::Slot};
-pub use types::{Action, Arrival, Sender, Verdict};
+
+/// The sender of a record, as far as the shell could tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender<'a> {
+    /// A readable client id.
+    Client(&'a str),
+    /// A readable client id that the source does not allow.
+    NotAllowed(&'a str),
+    /// No client id, or one that can't be read.
+    Anonymous,
+    /// The record has more headers than are read, so it can't be forwarded as it is.
+    Oversized,
+}
+
+/// A record that was just read.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival<'a> {
+    /// The partition's number, as given to [`handle_assigned`](Throttle::handle_assigned).
+    pub partition: u32,
+    pub offset: i64,
+    /// The memory that the record costs while it is delayed.
+    pub bytes: u32,
+    pub sender: Sender<'a>,
+}
+
+/// The answer to a record that was just read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Do nothing: the record is completed already, or delayed.
+    Skip,
+    /// Send the record to the target now; with the client's index, if it has one.
+    Admit(Option<u32>),
+    /// Keep the record under this slot until an [`Action`] names it.
+    Delay(Slot),
+    /// Send the record to the dead-letter topic now.
+    Reject(Rejection),
+}
+
+/// Something to do beyond the record that was just read. A slot named here is free afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send the record kept under this slot to the target; its bytes are those of its arrival.
+    Admit { slot: Slot, partition: u32, offset: i64, bytes: u32, client: u32, waited: Duration },
+    /// Send the record kept under this slot to the dead-letter topic. The name is the one that its client had when the
+    /// record was rejected: by now its index may be another client's.
+    Reject { slot: Slot, partition: u32, offset: i64, bytes: u32, rejection: Rejection, name: Option<Arc<str>> },
+    /// Read nothing from this partition.
+    Pause { partition: u32 },
+    /// Read from this partition again.
+    Resume { partition: u32 },
+}
 
 /// One service's state machine.
 #[derive(Debug)]
@@ -107,17 +156,12 @@ impl Throttle {
         }
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
-                self.scheduler.client_mut(client).count_admitted(Duration::ZERO);
+                self.scheduler.clients.get_mut(client).count_admitted(Duration::ZERO);
                 self.count_sent(now, arrival.partition, Duration::ZERO, in_window);
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
             }
             Decision::Delay { client } => self.delay(now, arrival, client),
-            Decision::Park { client, until } => {
-                let verdict = self.delay(now, arrival, client);
-                self.scheduler.park(client, until);
-                verdict
-            }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
     }
@@ -140,7 +184,7 @@ impl Throttle {
     #[inline]
     fn client_of(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
         match sender {
-            Sender::Client(name) => self.scheduler.client_of(now, name).map_err(|_full| Reason::TooManyClients),
+            Sender::Client(name) => self.scheduler.client_of(now, name).ok_or(Reason::TooManyClients),
             Sender::NotAllowed(_) => Err(Reason::UnknownClient),
             Sender::Anonymous => Err(Reason::Anonymous),
             Sender::Oversized => Err(Reason::Undeliverable),
@@ -158,21 +202,18 @@ impl Throttle {
         }
         let client = match decision {
             Decision::Admit { client, .. } => {
-                self.scheduler.client_mut(client).shadow.admitted += 1;
+                self.scheduler.clients.get_mut(client).shadow.admitted += 1;
                 Some(client)
             }
-            Decision::Delay { client } | Decision::Park { client, .. } => {
+            Decision::Delay { client } => {
                 let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
                 self.scheduler.enqueue(self.slots.take(), record);
-                if let Decision::Park { until, .. } = decision {
-                    self.scheduler.park(client, until);
-                }
-                self.scheduler.client_mut(client).shadow.delayed += 1;
+                self.scheduler.clients.get_mut(client).shadow.delayed += 1;
                 Some(client)
             }
             Decision::Reject(rejection) => {
                 let counts = match rejection.client {
-                    Some(client) => &mut self.scheduler.client_mut(client).shadow,
+                    Some(client) => &mut self.scheduler.clients.get_mut(client).shadow,
                     None => &mut self.totals.unregistered_shadow,
                 };
                 counts.rejected.add(rejection.reason);
@@ -189,7 +230,7 @@ impl Throttle {
         let slot = self.slots.take();
         let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
         let evicts = self.scheduler.enqueue(slot, record);
-        self.scheduler.client_mut(client).counts.delayed += 1;
+        self.scheduler.clients.get_mut(client).counts.delayed += 1;
         self.ledger.hold(slot, arrival.partition, arrival.offset);
         if !evicts {
             self.pause_at_bounds(client, arrival.partition);
@@ -208,7 +249,7 @@ impl Throttle {
         }
         self.ledger.pause_if_map_is_nearly_full(partition);
         let name = match (rejection.client, arrival.sender) {
-            (Some(client), _) => self.scheduler.clients().name_of(client),
+            (Some(client), _) => self.scheduler.clients.name_of(client),
             (None, Sender::Client(name) | Sender::NotAllowed(name)) => Some(Arc::from(name)),
             (None, Sender::Anonymous | Sender::Oversized) => None,
         };
@@ -230,7 +271,7 @@ impl Throttle {
     /// Counts an admission in shadow mode.
     fn count_sent_in_shadow(&mut self, now: Time, client: Option<u32>, partition: u32, waited: Duration) {
         match client {
-            Some(client) => self.scheduler.client_mut(client).count_admitted(waited),
+            Some(client) => self.scheduler.clients.get_mut(client).count_admitted(waited),
             None => self.totals.unregistered.admitted += 1,
         }
         let in_window = self.shadow.as_mut().map_or(0, |window| window.add(now, 1));
@@ -239,7 +280,7 @@ impl Throttle {
 
     fn counts(&mut self, client: Option<u32>) -> &mut Counts {
         match client {
-            Some(client) => &mut self.scheduler.client_mut(client).counts,
+            Some(client) => &mut self.scheduler.clients.get_mut(client).counts,
             None => &mut self.totals.unregistered,
         }
     }

@@ -66,14 +66,10 @@ pub struct Weight(u64);
 impl Weight {
     /// The weight of a client that has none configured.
     pub const ONE: Weight = Weight(1_000);
-    /// The smallest weight, 0.001.
-    pub const MIN: Weight = Weight(1);
-    /// The largest weight, 1 000 000.
-    pub const MAX: Weight = Weight(1_000_000_000);
 
     /// A weight of so many thousandths; `None` outside 1 to 10⁹.
     pub const fn from_thousandths(thousandths: u64) -> Option<Weight> {
-        if thousandths >= Self::MIN.0 && thousandths <= Self::MAX.0 { Some(Weight(thousandths)) } else { None }
+        if thousandths >= 1 && thousandths <= 1_000_000_000 { Some(Weight(thousandths)) } else { None }
     }
 
     /// The weight in thousandths.

@@ -305,7 +305,7 @@ fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
         while throttle.poll_action(now).is_some() {}
     };
     read(&mut throttle, now, 20);
-    let _ = throttle.commit_of(now, 0);
+    let _ = throttle.commit_without(now, 0, &[]);
     throttle.handle_revoked(1);
     let longest = changed.cycle;
     throttle.handle_policy(now, changed);
@@ -316,7 +316,7 @@ fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
     let (held, _) = throttle.window_admitted(now);
     assert_eq!(held, 0, "admissions from the map count for longer than a cycle");
     read(&mut throttle, now, 5);
-    let _ = throttle.commit_of(now, 2);
+    let _ = throttle.commit_without(now, 2, &[]);
     (0..3).for_each(|partition| drop(throttle.handle_revoked(partition)));
     assert_eq!(throttle.backlog(), (0, 0));
 }

@@ -13,7 +13,7 @@ const BYTES: u64 = 100;
 
 /// Returns the number of rejected records.
 fn rejected(throttle: &Throttle) -> u64 {
-    throttle.clients().map(|client| client.counts.rejected.total()).sum()
+    throttle.clients().iter().map(|(_, client)| client.counts.rejected.total()).sum()
 }
 
 proptest! {

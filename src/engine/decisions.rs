@@ -41,7 +41,7 @@ impl<'c> Engine<'c> {
         match self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender }) {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
-                let client = client.and_then(|client| self.throttle.client_name(client));
+                let client = client.and_then(|client| self.throttle.clients().name_of(client));
                 self.rounds.round.admit((number, offset), Output::Fresh(record), cost, client);
             }
             Verdict::Delay(slot) => self.delayed.insert(slot, Output::Fresh(record)),
@@ -103,7 +103,7 @@ impl<'c> Engine<'c> {
     fn apply(&mut self, action: Action) {
         match action {
             Action::Admit { slot, partition, offset, bytes, client, .. } => {
-                let client = self.throttle.client_name(client);
+                let client = self.throttle.clients().name_of(client);
                 self.rounds.round.admit((partition, offset), self.delayed.take(slot), bytes as usize, client);
             }
             Action::Reject { slot, partition, offset, bytes, rejection, name } => {
@@ -113,7 +113,7 @@ impl<'c> Engine<'c> {
             }
             Action::Pause { partition: number } => {
                 let (topic, partition) = self.link.name(number);
-                let reason = self.throttle.paused(number).map(|reason| reason.into_str());
+                let reason = self.throttle.ledger().paused(number).map(|reason| reason.into_str());
                 debug!(service = self.job.service.name, topic, partition, reason, "paused");
                 self.intake.pause(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
             }
@@ -126,6 +126,6 @@ impl<'c> Engine<'c> {
     }
 
     fn client_name(&self, rejection: &Rejection) -> Arc<str> {
-        rejection.client.and_then(|client| self.throttle.client_name(client)).unwrap_or_else(|| Arc::from(""))
+        rejection.client.and_then(|client| self.throttle.clients().name_of(client)).unwrap_or_else(|| Arc::from(""))
     }
 }

@@ -62,8 +62,8 @@ impl Intake<'_> {
 
     /// Returns the next offset of an assigned partition, if no record of it waits for a decision or for its turn.
     fn position(&self, number: u32, address: SourcePartition, throttle: &Throttle) -> Option<i64> {
-        let tracker = throttle.tracker(number)?;
-        let done = tracker.base() == tracker.next() && throttle.paused(number).is_none();
+        let tracker = throttle.ledger().tracker(number)?;
+        let done = tracker.base() == tracker.next() && throttle.ledger().paused(number).is_none();
         (done && !self.has_deferred(address)).then(|| tracker.next())
     }
 }

@@ -116,7 +116,7 @@ impl Reporter {
         if before == allocations {
             return;
         }
-        let (cycle, clients) = (throttle.cycle(), throttle.known());
+        let (cycle, clients) = (throttle.cycle(), throttle.clients().len());
         for (cause, runs) in
             Cause::VARIANTS.iter().zip(allocations.iter().zip(before).map(|(now, before)| now - before))
         {
@@ -168,7 +168,7 @@ impl Reporter {
         let mut partitions = Vec::new();
         let mut paused = Self::named(PauseReason::VARIANTS, [0; PauseReason::VARIANTS.len()]);
         for (number, entry) in link.partitions.all() {
-            let Some(view) = throttle.partition(number) else { continue };
+            let Some(view) = throttle.ledger().partition(number) else { continue };
             map_used_ratio = map_used_ratio.max(view.map_used);
             map_characters = map_characters.max(view.map_characters);
             map_span = map_span.max(view.span);
@@ -181,7 +181,7 @@ impl Reporter {
                 unread: u64::try_from(high - view.next).unwrap_or(0),
                 held: view.held,
             });
-            if let Some(reason) = throttle.paused(number)
+            if let Some(reason) = throttle.ledger().paused(number)
                 && let Some(count) = paused.iter_mut().find(|(name, _)| *name == reason.into_str())
             {
                 count.1 += 1;

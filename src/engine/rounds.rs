@@ -224,7 +224,8 @@ impl Engine<'_> {
             self.reporter.status.late = false;
         }
         if self.intake.end_pause() {
-            let open = self.link.partitions.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
+            let open =
+                self.link.partitions.assigned().filter(|(number, _)| self.throttle.ledger().paused(*number).is_none());
             let open: Vec<_> = open.map(|(_, address)| address).collect();
             self.intake.resume(&open, self.job, &mut self.reporter);
         }

@@ -43,7 +43,7 @@ pub(crate) struct Page {
 
 impl Page {
     fn of(throttle: &Throttle, number: usize) -> Page {
-        let (known, forgotten) = throttle.page(number);
+        let (known, forgotten) = throttle.clients().page(number);
         let mut clients = Vec::with_capacity(PAGE);
         clients.extend(known.map(|client| ClientSnapshot::of(client, throttle.policy())));
         Page::new(clients, forgotten)
@@ -151,7 +151,7 @@ impl SnapshotBuilder {
     /// shows all clients as they are.
     pub fn build(&mut self, throttle: &Throttle) -> Clients {
         let page = |number| Page::of(throttle, number);
-        self.build_some(throttle.known(), throttle.pages(), [CURRENT, COPIED], page)
+        self.build_some(throttle.clients().len(), throttle.clients().pages(), [CURRENT, COPIED], page)
     }
 
     /// Returns `known` clients that stand in `pages` pages, which `page` copies, with other numbers for [`CURRENT`] and

@@ -6,7 +6,7 @@ use std::{fs, io};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
-use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MAX_CLAIMS, NamedClaim, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Claim, Credit, Grant, MAX_CLAIMS, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio, Weight};
 use watermaster_settings::config;
@@ -154,14 +154,16 @@ fn reservation(args: &AllocateArgs) -> f64 {
 }
 
 fn allocated(args: &AllocateArgs, clients: &BTreeMap<String, (u64, Weight)>) -> Vec<Row> {
+    let names: Vec<&str> = clients.keys().map(String::as_str).collect();
     let mut claims = Vec::with_capacity(clients.len());
-    for (name, (wants, weight)) in clients {
+    for (wants, weight) in clients.values() {
         let (weight, wants) = (weight.thousandths(), Wants::Records(*wants));
-        claims.push(NamedClaim { name, weight, wants, credit: Credit::default() });
+        claims.push(Claim { weight, wants, credit: Credit::default() });
     }
     let AllocateArgs { capacity, reservation: reserved, lending, .. } = *args;
     let mut grants = Vec::new();
-    Allocator::new().allocate(&AllocationParams { capacity, reservation: reserved, lending }, &claims, &mut grants);
+    let params = AllocationParams { capacity, reservation: reserved, lending };
+    Allocator::default().allocate(&params, &claims, |index| names[index], &mut grants);
     let row = |((name, (wants, weight)), grant): ((&String, &(u64, Weight)), &Grant)| {
         let default_share = grant.default_share.as_f64();
         Row {

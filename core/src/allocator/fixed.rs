@@ -17,11 +17,6 @@ impl Fixed {
         Fixed(bits)
     }
 
-    /// A number of whole records.
-    pub const fn from_records(records: u64) -> Fixed {
-        Fixed((records as u128) << 64)
-    }
-
     /// The number in units of 2⁻⁶⁴ records.
     pub const fn to_bits(self) -> u128 {
         self.0
@@ -30,11 +25,6 @@ impl Fixed {
     /// The whole records in it.
     pub const fn floor(self) -> u64 {
         (self.0 >> 64) as u64
-    }
-
-    /// The least whole number of records that is no less; saturates at `u64::MAX`.
-    pub const fn ceil(self) -> u64 {
-        if self.fraction() == 0 { self.floor() } else { self.floor().saturating_add(1) }
     }
 
     /// The part above the whole records, in units of 2⁻⁶⁴ records.
@@ -65,7 +55,7 @@ impl fmt::Debug for Fixed {
 /// The records that past allocations owe a client (or, below zero, gave it too much), in units of 2⁻⁶⁴ records.
 ///
 /// Credits decide which clients get the left-over records and nothing else.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Credit(i128);
 
 impl Credit {
@@ -76,14 +66,8 @@ impl Credit {
     const LIMIT: i128 = 1 << 126;
 
     /// A credit from units of 2⁻⁶⁴ records, at most 2¹²⁶ of them either way.
-    pub const fn from_bits(bits: i128) -> Credit {
-        if bits > Self::LIMIT {
-            Credit(Self::LIMIT)
-        } else if bits < -Self::LIMIT {
-            Credit(-Self::LIMIT)
-        } else {
-            Credit(bits)
-        }
+    pub fn from_bits(bits: i128) -> Credit {
+        Credit(bits.clamp(-Self::LIMIT, Self::LIMIT))
     }
 
     /// The credit in units of 2⁻⁶⁴ records.
@@ -91,15 +75,10 @@ impl Credit {
         self.0
     }
 
-    /// The nearest float, in records: for people and metrics, not for decisions.
-    pub fn as_f64(self) -> f64 {
-        self.0 as f64 / ONE
-    }
-
     /// This credit once `exact` was due and `records` were granted.
     pub(super) fn after(self, exact: Fixed, records: u64) -> Credit {
         // Both are below 2^104 (a capacity in fixed point), so that their difference fits.
-        let owed = exact.to_bits() as i128 - Fixed::from_records(records).to_bits() as i128;
+        let owed = exact.0 as i128 - (i128::from(records) << 64);
         Credit::from_bits(self.0 + owed)
     }
 
@@ -107,11 +86,5 @@ impl Credit {
     /// credit.
     pub(super) fn plus_fraction(self, exact: Fixed) -> i128 {
         self.0 + i128::from(exact.fraction())
-    }
-}
-
-impl fmt::Debug for Credit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Credit({} records)", self.as_f64())
     }
 }

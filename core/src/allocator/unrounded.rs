@@ -10,9 +10,7 @@ use super::{Claim, Fixed, Grant, default_share, lending::Split, shares::Shares};
 /// The part of each exact grant below its last bit of 2⁻⁶⁴ records, over a common denominator.
 #[derive(Debug, Default)]
 pub(super) struct Remainders {
-    /// The most significant limb of each.
-    top: Vec<u64>,
-    /// The other limbs of each, `width` of them, least significant first.
+    /// `width` limbs of each, most significant first.
     limbs: Vec<u64>,
     width: usize,
 }
@@ -24,65 +22,51 @@ impl Remainders {
     ) {
         let denominator = Divisor::new(shares.per_record * split.denominator);
         self.clear(denominator.limbs());
-        for claim in claims {
+        grants.extend(claims.iter().map(|claim| {
             let (kept, portion) = split.of(shares, claim);
             let (exact, remainder) = denominator.divide(kept * split.denominator + portion * split.numerator);
-            self.top.push((remainder >> 64) as u64);
-            if self.width > 0 {
+            self.limbs.push((remainder >> 64) as u64);
+            if self.width > 1 {
                 self.limbs.push(remainder as u64);
             }
-            grants.push(unsettled(Fixed::from_bits(exact), claim));
-        }
+            unsettled(Fixed::from_bits(exact), claim)
+        }));
     }
 
-    /// Computes the grants with numbers of any size.
+    /// Computes the grants with numbers of any size. No grant exceeds the capacity, which bounds every number here:
+    /// 40 + 90 + 174 + 64 = 368 bits at most.
     pub(super) fn grant_wide(
-        &mut self, capacity: u64, shares: &Shares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
-    ) {
-        // No grant exceeds the capacity, which bounds every number below: 40 + 90 + 174 + 64 = 368 bits at most.
-        let denominator = shares.per_record.bit_len() + split.denominator.bit_len();
-        let bits = 64 - capacity.leading_zeros() as usize + denominator + 64;
-        match bits {
-            0..=256 => self.divide::<256, 4>(shares, split, claims, grants),
-            _ => self.divide::<384, 6>(shares, split, claims, grants),
-        }
-    }
-
-    fn divide<const BITS: usize, const LIMBS: usize>(
         &mut self, shares: &Shares<Wide>, split: &Split<Wide>, claims: &[Claim], grants: &mut Vec<Grant>,
     ) {
-        self.clear(LIMBS);
-        let ratio = Uint::<BITS, LIMBS>::from(split.numerator);
-        let per_one = Uint::<BITS, LIMBS>::from(split.denominator);
-        let denominator = Uint::<BITS, LIMBS>::from(shares.per_record) * per_one;
-        for claim in claims {
+        type Widest = Uint<384, 6>;
+        self.clear(Widest::LIMBS);
+        let (ratio, per_one) = (Widest::from(split.numerator), Widest::from(split.denominator));
+        let denominator = Widest::from(shares.per_record) * per_one;
+        grants.extend(claims.iter().map(|claim| {
             let (kept, portion) = split.of(shares, claim);
-            let numerator: Uint<BITS, LIMBS> = Uint::from(kept) * per_one + Uint::from(portion) * ratio;
+            let numerator = Widest::from(kept) * per_one + Widest::from(portion) * ratio;
             let (quotient, remainder) = (numerator << 64_usize).div_rem(denominator);
-            let (top, others) = remainder.as_limbs().split_last().expect("a number has limbs");
-            self.top.push(*top);
-            self.limbs.extend_from_slice(others);
-            grants.push(unsettled(Fixed::from_bits(quotient.to::<u128>()), claim));
-        }
+            self.limbs.extend(remainder.as_limbs().iter().rev());
+            unsettled(Fixed::from_bits(quotient.to::<u128>()), claim)
+        }));
     }
 
-    fn clear(&mut self, limbs: usize) {
-        self.top.clear();
+    fn clear(&mut self, width: usize) {
         self.limbs.clear();
-        self.width = limbs - 1;
+        self.width = width;
     }
 
     /// The most significant limb of a claim's remainder.
     pub(super) fn top(&self, claim: usize) -> u64 {
-        self.top[claim]
+        self.limbs[claim * self.width]
     }
 
     /// Compares the remainders of two claims with equal most significant limbs.
     pub(super) fn cmp_below_top(&self, one: usize, other: usize) -> Ordering {
-        if self.width == 0 {
+        if self.width == 1 {
             return Ordering::Equal;
         }
-        let limbs = |claim: usize| self.limbs[claim * self.width..][..self.width].iter().rev();
+        let limbs = |claim: usize| &self.limbs[claim * self.width..][1..self.width];
         limbs(one).cmp(limbs(other))
     }
 }

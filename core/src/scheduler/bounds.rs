@@ -37,7 +37,7 @@ struct Surplus {
 
 /// An eviction to carry out: a record of this client goes, the oldest one if its completion is possible.
 #[derive(Debug, Clone, Copy)]
-pub struct Eviction {
+pub(crate) struct Eviction {
     pub client: u32,
     /// The oldest record of the client.
     pub slot: Slot,
@@ -55,7 +55,7 @@ enum Bound {
 
 /// The state of the backlogs that the bounds apply to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Backlogs<'a> {
+pub(crate) struct Backlogs<'a> {
     pub(super) policy: &'a Policy,
     pub(super) clients: &'a Registry,
     /// The bytes of all delayed records.
@@ -73,10 +73,11 @@ impl Backlogs<'_> {
 }
 
 impl Bounds {
-    /// Notes that a client's queue got a record.
-    pub(super) fn note_growth(&mut self, client: u32, backlogs: Backlogs<'_>) {
+    /// Notes that a client's queue got a record, and has this many now.
+    #[inline]
+    pub(super) fn note_growth(&mut self, client: u32, length: u64, backlogs: Backlogs<'_>) {
         self.excess.note_growth(client, backlogs);
-        if backlogs.exceeds_capacity(client) {
+        if length > backlogs.policy.queue_capacity {
             self.above_capacity.push(client);
         }
     }

@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{backlog::Backlog, fair::ClientQueue, limit::OwnLimit};
-use crate::allocator::{Credit, Fixed, Grant, Wants};
+use super::fair::{ClientQueue, FairQueue};
+use super::gates::LeakyBucket;
+use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::policy::{Mode, Policy, Window};
 use crate::units::{Time, Weight};
 use crate::window::{SLICES, SlidingCount};
@@ -43,7 +44,8 @@ pub struct Client {
     /// Wants beyond this number recall the share that the client lent; `u64::MAX` if it lent nothing.
     recalled_above: u64,
     pub last_seen: Time,
-    pub limit: Option<Box<OwnLimit>>,
+    /// The own limit, if one is configured.
+    pub limit: Option<Box<LeakyBucket>>,
     pub delays: Option<Box<DelayHistogram>>,
     pub(super) queue: ClientQueue,
     /// Decisions that were carried out.
@@ -95,11 +97,6 @@ impl Client {
         }
     }
 
-    /// The weight in thousandths if the client is configured, else [`UNLISTED`].
-    pub(super) fn own_weight(&self) -> u64 {
-        if self.configured { self.weight.thousandths() } else { UNLISTED }
-    }
-
     /// The records that the client wants to send in this cycle, so far.
     pub fn wants(&self) -> u64 {
         self.waiting.saturating_add(self.arrivals)
@@ -113,6 +110,15 @@ impl Client {
     /// Returns whether the client may be forgotten once it was idle for long enough.
     pub(super) fn may_be_forgotten(&self) -> bool {
         self.queue.records.is_empty() && !self.configured
+    }
+
+    /// Charges a record to the client's own limit, if it has one; the error is the time at which there is room.
+    #[inline]
+    pub(super) fn take_own_limit(&mut self, now: Time) -> Result<(), Time> {
+        match &mut self.limit {
+            None => Ok(()),
+            Some(limit) => limit.take(now),
+        }
     }
 
     /// Returns whether the client lent part of its share and now wants more than it was granted.
@@ -141,35 +147,37 @@ impl Client {
     pub fn count_admitted(&mut self, waited: Duration) {
         self.counts.admitted += 1;
         if let Some(delays) = &mut self.delays {
-            if waited.is_zero() { delays.record_none() } else { delays.record(waited) }
+            delays.record(waited);
         }
     }
 
-    /// Ends a cycle.
     pub(super) fn end_cycle(&mut self) {
         self.last_wants = self.wants();
         self.arrivals = 0;
         self.waiting = self.queue.records.len();
     }
 
-    /// The wants that an allocation counts: the last full cycle's if it is the regular one of a cycle's end, else the
-    /// larger of those and this cycle's so far. A client that was not there for a full cycle claims its default share.
-    pub(super) fn claimed(&self, cycle: u64, at_cycle_end: bool) -> Wants {
+    /// The claim for an allocation, with the weight in thousandths if the client is configured, else [`UNLISTED`]. The
+    /// wants are the last full cycle's if it is the regular allocation of a cycle's end, else the larger of those and
+    /// this cycle's so far. A client that was not there for a full cycle claims its default share.
+    pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool) -> Claim {
         let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
-        match (newcomer, at_cycle_end) {
+        let wants = match (newcomer, at_cycle_end) {
             (true, _) => Wants::DefaultShare,
             (false, true) => Wants::Records(self.last_wants),
             (false, false) => Wants::Records(self.last_wants.max(self.wants())),
-        }
+        };
+        let weight = if self.configured { self.weight.thousandths() } else { UNLISTED };
+        Claim { weight, wants, credit: self.credit }
     }
 
     /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,
     /// unrounded.
-    pub(super) fn take_grant(&mut self, grant: Grant, backlog: &Backlog) {
+    pub(super) fn take_grant(&mut self, grant: Grant, fair: &FairQueue) {
         let weight = |grant: &Grant| grant.exact.max(grant.default_share);
         // Only a borrower's weight changes from cycle to cycle.
         if weight(&grant) != weight(&self.grant) {
-            backlog.set_weight(&mut self.queue, weight(&grant));
+            fair.set_weight(&mut self.queue, weight(&grant));
         }
         self.set_grant(grant);
     }
@@ -228,15 +236,9 @@ impl Used {
     #[inline]
     pub fn count(&mut self, now: Time, cycle: u64) -> u64 {
         match self {
-            Used::Uncounted => 0,
             Used::Sliding(window) => window.count(now),
-            Used::Fixed { cycle: counted, admitted } => {
-                if *counted == cycle {
-                    *admitted
-                } else {
-                    0
-                }
-            }
+            Used::Fixed { cycle: counted, admitted } if *counted == cycle => *admitted,
+            Used::Uncounted | Used::Fixed { .. } => 0,
         }
     }
 

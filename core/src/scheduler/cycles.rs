@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::{backlog::Backlog, client::Client, registry::Registry};
+use super::{fair::FairQueue, registry::Registry};
 use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
 use crate::policy::Policy;
 use crate::units::{Time, nanos};
@@ -22,31 +22,21 @@ pub enum Cause {
 
 /// The running cycle, and the allocations so far.
 #[derive(Debug)]
-pub(super) struct Cycles {
-    pub(super) number: u64,
+pub(crate) struct Cycles {
+    pub(crate) number: u64,
     start: Time,
     /// The start of the next cycle.
     pub(super) end: Time,
-    early: EarlyAllocation,
-    pub(super) allocations: [u64; Cause::VARIANTS.len()],
+    /// The next allocation before the end of the cycle, and the last one.
+    early: Option<(Time, Cause)>,
+    last_early: Option<Time>,
+    pub(crate) allocations: [u64; Cause::VARIANTS.len()],
     allocator: Allocator,
-    claims: Claims,
-    /// A buffer.
-    grants: Vec<Grant>,
-}
-
-/// An allocation before the end of the cycle.
-#[derive(Debug, Default)]
-struct EarlyAllocation {
-    due: Option<(Time, Cause)>,
-    last: Option<Time>,
-}
-
-/// The claims of all clients, and the clients' indices in the same order; buffers between allocations.
-#[derive(Debug, Default)]
-struct Claims {
-    clients: Vec<u32>,
+    /// The claims of all clients; the three vectors are buffers between allocations.
     claims: Vec<Claim>,
+    /// The index of each claim's client.
+    claimants: Vec<u32>,
+    grants: Vec<Grant>,
 }
 
 impl Cycles {
@@ -55,35 +45,38 @@ impl Cycles {
             number: 0,
             start: now,
             end: now + cycle,
-            early: EarlyAllocation::default(),
+            early: None,
+            last_early: None,
             allocations: [0; Cause::VARIANTS.len()],
-            allocator: Allocator::new(),
-            claims: Claims::default(),
+            allocator: Allocator::default(),
+            claims: Vec::new(),
+            claimants: Vec::new(),
             grants: Vec::new(),
         }
     }
 
     /// Ends every cycle that is over, and allocates for the running one: the grants of cycles that passed meanwhile
     /// could not have been used.
-    pub(super) fn end_cycles(&mut self, now: Time, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog) {
+    pub(super) fn end_cycles(&mut self, now: Time, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue) {
         let cycle = nanos(policy.cycle);
         let ended = nanos(now.since(self.start)) / cycle;
         self.number += ended;
         self.start = self.start + Duration::from_nanos(ended * cycle);
         self.end = self.start + policy.cycle;
-        self.early.due = None;
-        self.claims.clear();
+        self.early = None;
+        self.clear_claims();
         // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk
         // ends the others' cycle and collects their claims: with very many clients each walk waits for memory.
-        let (claims, number) = (&mut self.claims, self.number);
+        let (claimants, claims, number) = (&mut self.claimants, &mut self.claims, self.number);
         clients.forget_idle(now - policy.client_idle_timeout, |index, client| {
             for _ in 0..ended.min(2) {
                 client.end_cycle();
             }
             client.credit = client.grant.credit;
-            claims.push(index, client, number, Cause::Cycle);
+            claimants.push(index);
+            claims.push(client.claim(number, true));
         });
-        self.allocate_claims(policy, clients, backlog, Cause::Cycle);
+        self.allocate_claims(policy, clients, fair, Cause::Cycle);
     }
 
     /// Begins a cycle of another length than `old`. Recent wants are scaled to it.
@@ -96,67 +89,54 @@ impl Cycles {
         }
         self.number += 1;
         (self.start, self.end) = (now, now + cycle);
-        self.early.due = None;
+        self.early = None;
     }
 
     /// Requests an allocation within the cycle. There is at most one per max(cycle / 100, clients × 2 µs), so that a
     /// flood of fresh ids or recalls does not become a flood of allocations.
     #[cold]
     pub(super) fn request(&mut self, now: Time, cause: Cause, cycle: Duration, clients: usize) {
-        if self.early.due.is_none() {
+        if self.early.is_none() {
             let apart = (cycle / 100).max(Duration::from_micros(2 * clients as u64));
-            let due = self.early.last.map_or(now, |last| now.max(last + apart));
-            self.early.due = Some((due, cause));
+            let due = self.last_early.map_or(now, |last| now.max(last + apart));
+            self.early = Some((due, cause));
         }
     }
 
     /// Takes the request for an early allocation, if it is due.
     pub(super) fn take_request(&mut self, now: Time) -> Option<Cause> {
-        let (_, cause) = self.early.due.take_if(|(due, _)| *due <= now)?;
-        self.early.last = Some(now);
+        let (_, cause) = self.early.take_if(|(due, _)| *due <= now)?;
+        self.last_early = Some(now);
         Some(cause)
     }
 
-    /// The time of the next allocation.
     pub(super) fn next_allocation(&self) -> Time {
-        self.early.due.map_or(self.end, |(due, _)| due.min(self.end))
+        self.early.map_or(self.end, |(due, _)| due.min(self.end))
     }
 
     /// Runs the allocator within a cycle.
-    pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog, cause: Cause) {
-        self.claims.clear();
+    pub(super) fn allocate(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
+        self.clear_claims();
         for (index, client) in clients.iter() {
-            self.claims.push(index, client, self.number, cause);
+            self.claimants.push(index);
+            self.claims.push(client.claim(self.number, cause == Cause::Cycle));
         }
-        self.allocate_claims(policy, clients, backlog, cause);
+        self.allocate_claims(policy, clients, fair, cause);
     }
 
-    fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, backlog: &mut Backlog, cause: Cause) {
+    fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
         let params =
             AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
-        let Claims { clients: claimants, claims } = &mut self.claims;
         // Relative weights depend on the number of clients, which is known only now.
-        claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
-        let name_of = |claim: usize| &*clients.get(claimants[claim]).name;
-        self.allocator.allocate_claims(&params, claims, name_of, &mut self.grants);
-        clients.take_grants(&self.grants, backlog);
+        self.claims.iter_mut().for_each(|claim| claim.weight = clients.relative_weight(claim.weight));
+        let name_of = |claim: usize| &*clients.get(self.claimants[claim]).name;
+        self.allocator.allocate(&params, &self.claims, name_of, &mut self.grants);
+        clients.take_grants(&self.grants, fair);
         self.allocations[cause as usize] += 1;
     }
-}
 
-impl Claims {
-    fn clear(&mut self) {
-        self.clients.clear();
+    fn clear_claims(&mut self) {
+        self.claimants.clear();
         self.claims.clear();
-    }
-
-    /// Adds the claim of a client, with its own weight.
-    fn push(&mut self, index: u32, client: &Client, cycle: u64, cause: Cause) {
-        self.clients.push(index);
-        self.claims.push(Claim {
-            weight: client.own_weight(),
-            wants: client.claimed(cycle, cause == Cause::Cycle),
-            credit: client.credit,
-        });
     }
 }

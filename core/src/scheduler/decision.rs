@@ -1,13 +1,13 @@
 //! The decision on a record that was just read.
 
-use super::{OwnLimit, Scheduler};
+use super::Scheduler;
 use crate::policy::{CatchUp, Mode};
 use crate::reason::{Reason, Rejection};
 use crate::units::Time;
 
 /// The scheduler's answer; in shadow mode it is only counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// The record goes now. It was charged; the window holds `in_window` records with it.
     Admit {
         client: u32,
@@ -16,11 +16,6 @@ pub enum Decision {
     /// The record waits in its client's queue.
     Delay {
         client: u32,
-    },
-    /// The record is the first one in its client's queue, and waits because of the client's own limit.
-    Park {
-        client: u32,
-        until: Time,
     },
     Reject(Rejection),
 }
@@ -41,14 +36,16 @@ impl Scheduler {
     #[inline]
     fn shape(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
         let alone = self.clients.get(index).queue.records.is_empty()
-            && (self.backlog.has_no_ready_client() || self.next_client().is_none());
+            && (self.backlog.fair.is_empty() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
             return Decision::Delay { client: index };
         }
-        if let Err(until) = self.take_own_limit(now, index) {
-            return Decision::Park { client: index, until };
+        let client = self.clients.get_mut(index);
+        if let Err(until) = client.take_own_limit(now) {
+            self.park(index, until);
+            return Decision::Delay { client: index };
         }
-        self.backlog.serve_at_once(&mut self.clients.get_mut(index).queue);
+        self.backlog.fair.charge(&mut client.queue);
         self.gates.bucket.charge(now);
         Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
     }
@@ -67,10 +64,11 @@ impl Scheduler {
         if !self.gates.window_is_open(now) {
             return self.reject(now, index, Reason::CapacityInUse);
         }
-        if self.take_own_limit(now, index).is_err() {
+        let client = self.clients.get_mut(index);
+        if client.take_own_limit(now).is_err() {
             return self.reject(now, index, Reason::ClientLimit);
         }
-        self.clients.get_mut(index).used.charge(now, cycle);
+        client.used.charge(now, cycle);
         Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
     }
 
@@ -88,15 +86,7 @@ impl Scheduler {
         let allowance = client.allowance();
         let within = !client.has_used_its_allowance(now, cycle);
         let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
-        let limit = client.limit.as_deref().map_or(now, OwnLimit::open_at);
+        let limit = client.limit.as_deref_mut().map_or(now, |limit| limit.next_room(now));
         granted.max(limit).max(self.gates.window_open_at(now))
-    }
-
-    #[inline]
-    pub(super) fn take_own_limit(&mut self, now: Time, client: u32) -> Result<(), Time> {
-        match &self.clients.get(client).limit {
-            None => Ok(()),
-            Some(limit) => limit.take(now),
-        }
     }
 }

@@ -104,7 +104,7 @@ struct ReadyClients {
 
 /// The queues of both groups.
 #[derive(Debug)]
-pub(super) struct FairQueue {
+pub(crate) struct FairQueue {
     main: ReadyClients,
     unlisted: ReadyClients,
     /// The flow of all unlisted clients in the main queue.
@@ -119,39 +119,28 @@ impl Default for FairQueue {
 
 impl FairQueue {
     fn of(&self, group: Group) -> &ReadyClients {
-        match group {
-            Group::Main => &self.main,
-            Group::Unlisted => &self.unlisted,
-        }
-    }
-
-    fn of_mut(&mut self, group: Group) -> &mut ReadyClients {
-        match group {
-            Group::Main => &mut self.main,
-            Group::Unlisted => &mut self.unlisted,
-        }
+        if group == Group::Main { &self.main } else { &self.unlisted }
     }
 
     /// Sets the weight of a client; the tag of its first record stays. The client's last finish lies at most one
     /// record of this weight ahead of the virtual time: a client that was light does not wait for long once it is
     /// heavy.
-    pub fn set_weight(&self, queue: &mut ClientQueue, weight: Fixed) {
+    pub(super) fn set_weight(&self, queue: &mut ClientQueue, weight: Fixed) {
         queue.flow.set_weight(weight, self.of(queue.group).virtual_time);
     }
 
-    /// Sets the weight of the group of unlisted clients.
-    pub fn set_group_weight(&mut self, weight: Fixed) {
+    pub(super) fn set_group_weight(&mut self, weight: Fixed) {
         self.group.set_weight(weight, self.main.virtual_time);
     }
 
     /// Returns whether no client is in a queue; a void entry counts as a client.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.main.ready.is_empty()
     }
 
     /// Tags a record that becomes the first one of its client, and adds the client to its queue if it may go.
-    pub fn make_head(&mut self, client: u32, queue: &mut ClientQueue) {
+    pub(super) fn make_head(&mut self, client: u32, queue: &mut ClientQueue) {
         queue.flow.head_tag = Some(self.of(queue.group).next_tag(&queue.flow));
         if queue.parked.is_none() {
             self.enter(client, queue);
@@ -159,10 +148,13 @@ impl FairQueue {
     }
 
     /// Adds a client to its queue, if it has a record.
-    pub fn enter(&mut self, client: u32, queue: &ClientQueue) {
+    pub(super) fn enter(&mut self, client: u32, queue: &ClientQueue) {
         let Some(tag) = queue.flow.head_tag else { return };
-        self.of_mut(queue.group).ready.push(Reverse((tag, client)));
-        if queue.group == Group::Unlisted && self.group.head_tag.is_none() {
+        if queue.group == Group::Main {
+            return self.main.ready.push(Reverse((tag, client)));
+        }
+        self.unlisted.ready.push(Reverse((tag, client)));
+        if self.group.head_tag.is_none() {
             self.enter_group();
         }
     }
@@ -175,7 +167,7 @@ impl FairQueue {
 
     /// Moves the tags of a client to the queue of a group, which may be another one than before. None of them lies
     /// further ahead of the virtual time than one record of the client's weight.
-    pub fn change_group(&self, queue: &mut ClientQueue, group: Group) {
+    pub(super) fn change_group(&self, queue: &mut ClientQueue, group: Group) {
         let (before, after) = (self.of(queue.group).virtual_time, self.of(group).virtual_time);
         let Flow { finish, cost, head_tag } = &mut queue.flow;
         let moved = |tag: VirtualTime| after + tag.saturating_sub(before).min(*cost);
@@ -184,7 +176,7 @@ impl FairQueue {
     }
 
     /// The client that is served next; `tag_of` returns the tag of a client that may go.
-    pub fn next_client(&mut self, tag_of: impl Fn(u32) -> Option<VirtualTime>) -> Option<u32> {
+    pub(super) fn next_client(&mut self, tag_of: impl Fn(u32) -> Option<VirtualTime>) -> Option<u32> {
         while let Some(&Reverse((tag, client))) = self.main.ready.peek() {
             if client == UNLISTED {
                 if let Some(member) = self.next_member(tag, &tag_of) {
@@ -204,16 +196,19 @@ impl FairQueue {
         if self.group.head_tag != Some(tag) {
             return None;
         }
-        let member = self.unlisted.first(tag_of);
-        if member.is_none() {
-            self.group.head_tag = None;
+        while let Some(&Reverse((tag, member))) = self.unlisted.ready.peek() {
+            if tag_of(member) == Some(tag) {
+                return Some(member);
+            }
+            self.unlisted.ready.pop();
         }
-        member
+        self.group.head_tag = None;
+        None
     }
 
     /// Charges a record to its client and, for an unlisted client, to the group.
     #[inline]
-    pub fn charge(&mut self, queue: &mut ClientQueue) {
+    pub(super) fn charge(&mut self, queue: &mut ClientQueue) {
         if queue.group == Group::Unlisted {
             return self.charge_member(queue);
         }
@@ -230,7 +225,7 @@ impl FairQueue {
     }
 
     /// Empties both queues, for all clients to [enter](FairQueue::enter) again.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.main.ready.clear();
         self.unlisted.ready.clear();
         self.group.head_tag = None;
@@ -250,15 +245,5 @@ impl ReadyClients {
         let tag = flow.head_tag.unwrap_or_else(|| self.next_tag(flow));
         self.virtual_time = self.virtual_time.max(tag);
         flow.finish = tag + flow.cost;
-    }
-
-    fn first(&mut self, tag_of: impl Fn(u32) -> Option<VirtualTime>) -> Option<u32> {
-        while let Some(&Reverse((tag, client))) = self.ready.peek() {
-            if tag_of(client) == Some(tag) {
-                return Some(client);
-            }
-            self.ready.pop();
-        }
-        None
     }
 }

@@ -1,20 +1,24 @@
-//! The gates on the service: the window over a cycle, which the promise rests on, and the bucket that paces shape mode.
+//! The gates: the service's window over a cycle, which the promise rests on, and leaky buckets. One bucket paces the
+//! service in shape mode; each client with a limit of its own has another.
 
-use super::bucket::LeakyBucket;
-use crate::{policy::Policy, units::Time, window::SlidingCount};
+use std::time::Duration;
 
-/// Both gates. They are checked before either is charged.
+use crate::policy::{Limit, Policy};
+use crate::units::{Ratio, Time, nanos};
+use crate::window::SlidingCount;
+
+/// The gates on the service. Both are checked before either is charged.
 #[derive(Debug)]
-pub(super) struct Gates {
-    pub(super) window: SlidingCount,
+pub(crate) struct Gates {
+    pub(crate) window: SlidingCount,
     pub(super) bucket: LeakyBucket,
     capacity: u64,
 }
 
 impl Gates {
     pub(super) fn new(policy: &Policy) -> Gates {
-        let bucket = LeakyBucket::new(policy.capacity, policy.cycle, policy.burst, policy.commit_interval);
-        Gates { window: SlidingCount::new(policy.cycle), bucket, capacity: policy.capacity }
+        let (window, bucket) = (SlidingCount::new(policy.cycle), LeakyBucket::of_service(policy));
+        Gates { window, bucket, capacity: policy.capacity }
     }
 
     /// Changes to another policy, perhaps with another length of the cycle.
@@ -22,7 +26,7 @@ impl Gates {
         if old.cycle != policy.cycle {
             self.window = self.window.over(now, policy.cycle);
         }
-        self.bucket.change(now, policy.capacity, policy.cycle, policy.burst, policy.commit_interval);
+        self.bucket.change(now, LeakyBucket::of_service(policy));
         self.capacity = policy.capacity;
     }
 
@@ -39,14 +43,102 @@ impl Gates {
     /// The time at which both gates are open if nothing is admitted until then.
     pub(super) fn open_at(&mut self, now: Time) -> Time {
         let bucket = self.bucket.next_room(now);
-        if self.window_is_open(now) {
-            return bucket;
-        }
-        self.window.next_release(now).map_or(bucket, |window| window.max(bucket))
+        if self.window_is_open(now) { bucket } else { bucket.max(self.window_open_at(now)) }
     }
 
     /// The time at which the window has room for another record.
     pub(super) fn window_open_at(&mut self, now: Time) -> Time {
         self.window.below_at(now, self.capacity)
+    }
+}
+
+/// A leaky bucket, empty at first: each record fills it, and it leaks at a constant rate.
+///
+/// Its level is a debt in records × nanoseconds of a period, so leaking is an exact multiplication, and a bucket with
+/// another rate can take the debt over, which a limiter of the crate governor can't.
+#[derive(Debug, Clone)]
+pub struct LeakyBucket {
+    /// Records that leak in a period.
+    rate: u64,
+    /// One record weighs as much as a period has nanoseconds; the bucket leaks `rate` a nanosecond.
+    record: u128,
+    depth: u128,
+    debt: u128,
+    at: Time,
+}
+
+impl LeakyBucket {
+    /// The bucket of a service leaks `capacity` records per cycle and is as deep as the largest of one record,
+    /// `burst` · capacity and what leaks in two commit intervals (else a round late by one would waste capacity).
+    pub(super) fn of_service(policy: &Policy) -> LeakyBucket {
+        let (rate, record) = (policy.capacity, u128::from(nanos(policy.cycle)));
+        let capacity = u128::from(rate) * record;
+        let burst = capacity * u128::from(policy.burst.millionths()) / u128::from(Ratio::ONE.millionths());
+        let two_rounds = u128::from(rate) * u128::from(nanos(policy.commit_interval)) * 2;
+        LeakyBucket { rate, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
+    }
+
+    /// The bucket of a client's own limit leaks one record in the whole nanoseconds of `per` ÷ `rate`: tests compare it
+    /// with governor, which rounds so.
+    pub(super) fn of_limit(limit: &Limit) -> LeakyBucket {
+        let record = u128::from(nanos(limit.per / limit.rate.get()).max(1));
+        LeakyBucket { rate: 1, record, depth: record * u128::from(limit.burst.get()), debt: 0, at: Time::ZERO }
+    }
+
+    /// Changes to the rate and the depth of another bucket. The debt stays, in records, up to the new depth: the debt
+    /// of a much larger capacity would stop the service for several cycles, and the window keeps the promise by itself.
+    pub(super) fn change(&mut self, now: Time, other: LeakyBucket) {
+        self.leak(now);
+        let (records, rest) = (self.debt / self.record, self.debt % self.record);
+        let debt = records * other.record + (rest * other.record).div_ceil(self.record);
+        *self = LeakyBucket { debt: debt.min(other.depth), at: self.at, ..other };
+    }
+
+    /// Returns whether one more record fits now.
+    pub(super) fn has_room(&mut self, now: Time) -> bool {
+        self.leak(now);
+        self.debt + self.record <= self.depth
+    }
+
+    /// Adds one record to the debt, whether it fits or not.
+    pub(super) fn charge(&mut self, now: Time) {
+        self.leak(now);
+        self.debt += self.record;
+    }
+
+    /// Adds one record if it fits.
+    ///
+    /// # Errors
+    /// It does not fit; the error is the time at which it will.
+    pub(super) fn take(&mut self, now: Time) -> Result<(), Time> {
+        if !self.has_room(now) {
+            return Err(self.next_room(now));
+        }
+        self.charge(now);
+        Ok(())
+    }
+
+    /// The time at which one more record will fit.
+    pub(super) fn next_room(&mut self, now: Time) -> Time {
+        self.leak(now);
+        let excess = (self.debt + self.record).saturating_sub(self.depth);
+        if excess == 0 {
+            return now;
+        }
+        now + Duration::from_nanos(u64::try_from(excess.div_ceil(u128::from(self.rate))).unwrap_or(u64::MAX))
+    }
+
+    /// The most records that go in any window (t − `time`, t]: a full bucket, and what leaks meanwhile.
+    pub fn most_in(&self, time: Duration) -> u64 {
+        let leaked = u128::from(nanos(time)) * u128::from(self.rate);
+        u64::try_from((self.depth + leaked) / self.record).unwrap_or(u64::MAX)
+    }
+
+    fn leak(&mut self, now: Time) {
+        if now > self.at {
+            let leaked = u128::from(now.nanos_since(self.at)) * u128::from(self.rate);
+            self.debt = self.debt.saturating_sub(leaked);
+            self.at = now;
+        }
     }
 }

@@ -28,7 +28,6 @@ struct Entry {
 }
 
 impl Names {
-    /// The number of names.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
@@ -52,7 +51,6 @@ impl Names {
         self.table.insert_unique(hash, Entry::new(name, hash, index), |entry| entry.hash(hasher));
     }
 
-    /// Removes the name of a client.
     pub(super) fn remove(&mut self, name: &str, index: u32) {
         if let Ok(entry) = self.table.find_entry(self.hash(name), |entry| entry.index == index) {
             entry.remove();
@@ -81,7 +79,6 @@ impl Entry {
         Entry { index, length: u8::try_from(name.len()).unwrap_or(u8::MAX), start }
     }
 
-    /// The hash of the whole name.
     fn hash(&self, hasher: &DefaultHashBuilder) -> u64 {
         let length = usize::from(self.length);
         if length <= Entry::START {
@@ -89,36 +86,5 @@ impl Entry {
         }
         let (hash, _) = self.start.split_first_chunk().expect("a long name's entry begins with its hash");
         u64::from_ne_bytes(*hash)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns short and long names, some with the same prefix.
-    fn name(number: u32) -> String {
-        if number.is_multiple_of(2) {
-            format!("{number}")
-        } else {
-            format!("a-name-too-long-to-stand-in-an-entry-{number}")
-        }
-    }
-
-    #[test]
-    fn names_of_any_length_are_found_in_a_growing_table() {
-        let mut names = Names::default();
-        let find = |names: &Names, number: u32| names.find(&name(number), |index| index == number);
-        for number in 0..5_000 {
-            assert_eq!(find(&names, number), None);
-            names.insert(&name(number), number);
-        }
-        for number in (0..5_000).step_by(3) {
-            names.remove(&name(number), number);
-        }
-        for number in 0..5_000 {
-            assert_eq!(find(&names, number), (number % 3 != 0).then_some(number));
-        }
-        assert_eq!(names.len(), 5_000 - 1_667);
     }
 }

@@ -40,10 +40,4 @@ impl Pages {
     pub(super) fn get(&self, page: usize) -> Forgotten {
         self.0.get(page).copied().unwrap_or_default()
     }
-
-    pub(super) fn sum(&self) -> Forgotten {
-        let mut sum = Forgotten::default();
-        self.0.iter().for_each(|page| sum.merge(page));
-        sum
-    }
 }

@@ -2,14 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use hashbrown::HashMap;
-
 use super::client::{Client, UNLISTED};
-use super::fair::{ClientQueue, Group};
+use super::fair::{ClientQueue, FairQueue, Group};
 use super::pages::{Forgotten, PAGE, Pages};
-use super::{backlog::Backlog, limit::OwnLimit, names::Names};
+use super::{backlog::Backlog, gates::LeakyBucket, names::Names};
 use crate::allocator::{self, Credit, Fixed, Grant};
-use crate::policy::{ClientPolicy, Policy};
+use crate::policy::Policy;
 use crate::units::{Time, Weight};
 
 /// All known clients, by name and by index. A client keeps its index while it is known.
@@ -44,10 +42,6 @@ struct IdleClients {
     next_search: Time,
 }
 
-/// The registry has no place for another client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
-
 impl Registry {
     /// A registry of the configured clients of a policy.
     pub(super) fn new(policy: &Policy, now: Time) -> Registry {
@@ -60,47 +54,41 @@ impl Registry {
             idle: IdleClients { candidates: Vec::new(), next_search: now },
             forgotten: Pages::default(),
         };
-        registry.configure(policy, now, None, HashMap::new());
+        registry.configure(policy, now, None);
         registry
     }
 
     /// Changes to the configured clients of another policy. A client that is not configured any more stays with its
-    /// counts and its backlog, as an unlisted one. An unchanged limit keeps its state.
-    pub(super) fn change(&mut self, old: &Policy, policy: &Policy, now: Time, cycle: u64) {
-        let mut limits: HashMap<Arc<str>, Box<OwnLimit>> = HashMap::new();
+    /// counts and its backlog, as an unlisted one. A limit keeps its debt.
+    pub(super) fn change(&mut self, policy: &Policy, now: Time, cycle: u64) {
         for client in self.iter_mut() {
-            limits.extend(client.limit.take().map(|limit| (Arc::clone(&client.name), limit)));
             (client.configured, client.weight) = (false, Weight::ONE);
             client.used.change(policy, now, cycle);
         }
-        let before: HashMap<&str, &ClientPolicy> = old.clients.iter().map(|client| (&*client.name, client)).collect();
-        for wanted in &policy.clients {
-            if before.get(&*wanted.name).is_none_or(|before| before.limit != wanted.limit) {
-                limits.remove(&*wanted.name);
-            }
+        self.configure(policy, now, Some(cycle));
+        for client in self.iter_mut().filter(|client| !client.configured) {
+            client.limit = None;
         }
-        self.configure(policy, now, Some(cycle), limits);
     }
 
-    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers;
-    /// `limits` are kept, all others start full.
-    fn configure(
-        &mut self, policy: &Policy, now: Time, since_cycle: Option<u64>, mut limits: HashMap<Arc<str>, Box<OwnLimit>>,
-    ) {
+    /// Configures the clients of a policy, where none is configured so far. `since_cycle` is that of newcomers.
+    fn configure(&mut self, policy: &Policy, now: Time, since_cycle: Option<u64>) {
         self.weights = Weights::new(policy, self.weights.unlisted_granted);
         self.max_clients = policy.max_clients;
         // This reserves address space, not memory: 100 000 clients that moved to a larger vector took 26 ms within one
         // decision. If it fails, they move when they have to.
         let _ = self.slots.try_reserve_exact(self.most().saturating_sub(self.slots.len()));
         for wanted in &policy.clients {
-            let begun = || wanted.limit.as_ref().map(|limit| Box::new(OwnLimit::new(limit, now)));
-            let limit = limits.remove(&*wanted.name).or_else(begun);
             let index = match self.find(&wanted.name) {
                 Some(index) => index,
                 None => self.insert(&wanted.name, Group::Main, since_cycle, policy, now),
             };
             let client = self.get_mut(index);
-            (client.configured, client.weight, client.limit) = (true, wanted.weight, limit);
+            (client.configured, client.weight) = (true, wanted.weight);
+            match (&mut client.limit, wanted.limit.as_ref().map(LeakyBucket::of_limit)) {
+                (Some(bucket), Some(limit)) => bucket.change(now, limit),
+                (bucket, limit) => *bucket = limit.map(Box::new),
+            }
         }
     }
 
@@ -119,15 +107,13 @@ impl Registry {
         self.names.find(name, |index| *self.get(index).name == *name)
     }
 
-    /// A known client.
     #[inline]
     pub(super) fn get(&self, index: u32) -> &Client {
         self.slots[index as usize].as_ref().expect("an index in use names a known client")
     }
 
-    /// A known client.
     #[inline]
-    pub(super) fn get_mut(&mut self, index: u32) -> &mut Client {
+    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Client {
         self.slots[index as usize].as_mut().expect("an index in use names a known client")
     }
 
@@ -165,35 +151,28 @@ impl Registry {
         (slots.iter().flatten(), self.forgotten.get(page))
     }
 
-    /// The counts of all forgotten clients.
-    pub fn forgotten(&self) -> Forgotten {
-        self.forgotten.sum()
-    }
-
     fn most(&self) -> usize {
         self.max_clients.max(self.weights.listed_clients as usize)
     }
 
     /// Adds a newcomer, which gets its default share at once. If the registry is full, the unlisted client that has
-    /// been idle longest makes room.
-    ///
-    /// # Errors
-    /// The registry is full of configured clients and of those that were active in the last two cycles.
+    /// been idle longest makes room; returns `None` if the registry is full of configured clients and of those that
+    /// were active in the last two cycles.
     pub(super) fn register(
-        &mut self, name: &str, cycle: u64, policy: &Policy, backlog: &mut Backlog, now: Time,
-    ) -> Result<u32, Full> {
+        &mut self, name: &str, cycle: u64, policy: &Policy, fair: &mut FairQueue, now: Time,
+    ) -> Option<u32> {
         if self.len() >= self.most() && !self.forget_for_newcomer(now, policy.cycle) {
-            return Err(Full);
+            return None;
         }
         let index = self.insert(name, self.group(false), Some(cycle), policy, now);
         let share = allocator::default_share(policy.capacity, self.relative_weight(UNLISTED), self.total_weight());
         let client = self.get_mut(index);
         let (records, credit) = (share.floor(), Credit::default());
-        backlog.set_weight(&mut client.queue, share);
+        fair.set_weight(&mut client.queue, share);
         client.set_grant(Grant { records, exact: share, default_share: share, credit });
         self.weights.unlisted_granted = self.weights.unlisted_granted + share;
-        self.weigh_group(share, backlog);
-        Ok(index)
+        self.weigh_group(share, fair);
+        Some(index)
     }
 
     /// Forgets the unlisted clients without a backlog that were not seen since `before`. All others are passed to
@@ -259,7 +238,7 @@ impl Registry {
         self.idle.candidates = idle;
     }
 
-    /// A client's [`own_weight`](Client::own_weight) on the scale of [`total_weight`](Registry::total_weight):
+    /// The weight of a [`claim`](Client::claim) on the scale of [`total_weight`](Registry::total_weight):
     /// thousandths × the number of unlisted clients, so that the dilution of those, min(1, unlisted_weight / k) each,
     /// stays a whole number.
     pub(super) fn relative_weight(&self, own: u64) -> u64 {
@@ -288,9 +267,9 @@ impl Registry {
     }
 
     /// Hands out the grants of an allocation, in the order of [`iter`](Registry::iter).
-    pub(super) fn take_grants(&mut self, grants: &[Grant], backlog: &mut Backlog) {
+    pub(super) fn take_grants(&mut self, grants: &[Grant], fair: &mut FairQueue) {
         for (client, &grant) in self.iter_mut().zip(grants) {
-            client.take_grant(grant, backlog);
+            client.take_grant(grant, fair);
         }
         if self.weights.listed_clients == 0 {
             return;
@@ -301,19 +280,18 @@ impl Registry {
             share = grant.default_share;
         }
         self.weights.unlisted_granted = granted;
-        self.weigh_group(share, backlog);
+        self.weigh_group(share, fair);
     }
 
     /// The weight of all unlisted clients together is the larger of what they are granted and of their default shares,
     /// as that of a single client is. All of them have the same default share.
-    fn weigh_group(&self, share: Fixed, backlog: &mut Backlog) {
+    fn weigh_group(&self, share: Fixed, fair: &mut FairQueue) {
         if self.weights.listed_clients > 0 {
             let shares = Fixed::from_bits(share.to_bits() * u128::from(self.unlisted()));
-            backlog.set_group_weight(self.weights.unlisted_granted.max(shares));
+            fair.set_group_weight(self.weights.unlisted_granted.max(shares));
         }
     }
 
-    /// The sum of all weights.
     pub(super) fn total_weight(&self) -> u128 {
         let unlisted = self.unlisted();
         u128::from(self.weights.listed) * u128::from(unlisted.max(1))

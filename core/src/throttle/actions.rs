@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Action, PauseReason, Rejection, Slot, Throttle};
 use crate::ledger::{Location, PendingRejection, Reading};
-use crate::scheduler::{QueuedRecord, Served};
+use crate::scheduler::{QueuedRecord, Scheduler, Served};
 use crate::{policy::Overflow, reason::Reason, units::Time};
 
 /// A step of [`Throttle::poll_action`].
@@ -64,7 +64,7 @@ impl Throttle {
     /// returned `None`.
     pub fn poll_timeout(&mut self, now: Time) -> Time {
         let now = self.not_before(now);
-        let makes_room = || self.scheduler.policy().overflow() == Overflow::DeadLetter;
+        let makes_room = || self.scheduler.policy.overflow() == Overflow::DeadLetter;
         if self.ledger.has_next_reading() || self.ledger.has_pending_rejections() && makes_room() {
             return now;
         }
@@ -94,7 +94,7 @@ impl Throttle {
         if self.ledger.has_room(partition, offset) {
             return Ok(slot);
         }
-        match self.scheduler.policy().overflow() {
+        match self.scheduler.policy.overflow() {
             Overflow::Pause => Ok(self.ledger.oldest(partition).unwrap_or(slot)),
             Overflow::DeadLetter => self.reject_oldest_of(partition).map_or(Ok(slot), Err),
         }
@@ -105,10 +105,10 @@ impl Throttle {
         let waited = now.since(record.since);
         self.slots.release(slot);
         let Some(location) = self.ledger.release(slot) else {
-            self.scheduler.client_mut(record.client).shadow.admitted += 1;
+            self.scheduler.clients.get_mut(record.client).shadow.admitted += 1;
             return Step::Silent;
         };
-        self.scheduler.client_mut(record.client).count_admitted(waited);
+        self.scheduler.clients.get_mut(record.client).count_admitted(waited);
         self.count_sent(now, location.partition, waited, in_window);
         self.complete_admitted(slot, location, record, waited)
     }
@@ -141,7 +141,7 @@ impl Throttle {
             let PendingRejection { slot, bytes, rejection, name } = pending;
             return Some(self.complete_rejected(slot, location, bytes, rejection, name));
         }
-        match self.scheduler.policy().overflow() {
+        match self.scheduler.policy.overflow() {
             Overflow::Pause => None,
             Overflow::DeadLetter => self.ledger.next_rejecting().and_then(|number| self.reject_oldest_of(number)),
         }
@@ -174,7 +174,7 @@ impl Throttle {
     fn reject_delayed(&mut self, slot: Slot, reason: Reason) -> Step {
         let record = self.scheduler.remove(slot);
         self.slots.release(slot);
-        let client = self.scheduler.client_mut(record.client);
+        let client = self.scheduler.clients.get_mut(record.client);
         let Some(location) = self.ledger.release(slot) else {
             client.shadow.rejected.add(reason);
             return Step::Silent;
@@ -197,8 +197,8 @@ impl Throttle {
 
     /// Under `pause`: pauses partitions at a bound of the backlogs, or of the offset map.
     pub(super) fn pause_at_bounds(&mut self, client: u32, partition: u32) {
-        let policy = self.scheduler.policy();
-        let length = self.scheduler.clients().lookup(client).map_or(0, |client| client.backlog().0);
+        let policy = &self.scheduler.policy;
+        let length = self.scheduler.clients.lookup(client).map_or(0, |client| client.backlog().0);
         if length >= policy.queue_capacity {
             self.ledger.pause(partition, PauseReason::Queue { client });
         }
@@ -210,10 +210,10 @@ impl Throttle {
 
     fn resume_partitions(&mut self) {
         let (_, bytes) = self.held();
-        let (scheduler, policy) = (&self.scheduler, self.scheduler.policy());
+        let Scheduler { clients, policy, .. } = &self.scheduler;
         self.ledger.resume(|reason| match reason {
             PauseReason::Queue { client } => {
-                scheduler.clients().lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2)
+                clients.lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2)
             }
             PauseReason::Bytes => bytes <= policy.queue_bytes / 2,
             PauseReason::Map => false,
@@ -222,7 +222,7 @@ impl Throttle {
 
     /// The number of records that wait, pending rejections included, and their bytes.
     pub(super) fn held(&self) -> (u64, u64) {
-        let (delayed, rejected) = (self.scheduler.backlog(), self.ledger.pending_rejections());
-        (delayed.0 + rejected.0, delayed.1 + rejected.1)
+        let (delayed, (records, bytes)) = (&self.scheduler.backlog, self.ledger.pending_rejections());
+        (delayed.arrivals.len() + records, delayed.bytes + bytes)
     }
 }

@@ -37,24 +37,25 @@ impl Throttle {
         self.scheduler.advance_cycle(now);
         let (enforce, cycle) = (policy.enforce, policy.cycle);
         self.ledger.change(now, &policy);
-        if cycle != self.scheduler.policy().cycle
+        if cycle != self.scheduler.policy.cycle
             && let Some(window) = &mut self.shadow
         {
             *window = window.over(now, cycle);
         }
         self.scheduler.change(now, policy);
         if !enforce && self.shadow.is_none() {
-            self.shadow = Some(self.scheduler.window().clone());
+            self.shadow = Some(self.scheduler.gates.window.clone());
         } else if enforce && let Some(window) = self.shadow.take() {
             self.drop_shadow_records();
-            *self.scheduler.window() = window;
+            self.scheduler.gates.window = window;
         }
         self.scheduler.find_surplus(now);
     }
 
     /// Removes the delayed records of shadow mode, which were all admitted long ago.
     fn drop_shadow_records(&mut self) {
-        let shadow: Vec<Slot> = self.scheduler.iter().filter(|&slot| self.ledger.location(slot).is_none()).collect();
+        let shadow: Vec<Slot> =
+            self.scheduler.backlog.iter().filter(|&slot| self.ledger.location(slot).is_none()).collect();
         for slot in shadow {
             self.scheduler.remove(slot);
             self.slots.release(slot);
@@ -67,7 +68,7 @@ impl Throttle {
         self.scheduler.advance_cycle(now);
         let (scheduler, shadow) = (&mut self.scheduler, &mut self.shadow);
         self.ledger.assign(now, partition, base, map, high, |when, admitted| {
-            scheduler.window().add_at(now, when, admitted);
+            scheduler.gates.window.add_at(now, when, admitted);
             if let Some(window) = shadow {
                 window.add_at(now, when, admitted);
             }
@@ -99,7 +100,7 @@ impl Throttle {
 
     /// Notes that an admitted record turned out to be undeliverable, before its round was committed.
     pub fn handle_undeliverable(&mut self, client: Option<&str>) {
-        let counts = self.counts(client.and_then(|name| self.scheduler.clients().find(name)));
+        let counts = self.counts(client.and_then(|name| self.scheduler.clients.find(name)));
         counts.admitted = counts.admitted.saturating_sub(1);
         counts.rejected.add(Reason::Undeliverable);
     }
@@ -107,7 +108,7 @@ impl Throttle {
     /// Notes that a decision was not carried out, because its partition was revoked before its round was committed: the
     /// next owner decides and counts again. Its charges stay.
     pub fn handle_undone(&mut self, client: Option<&str>, rejected: Option<Reason>) {
-        let counts = self.counts(client.and_then(|name| self.scheduler.clients().find(name)));
+        let counts = self.counts(client.and_then(|name| self.scheduler.clients.find(name)));
         match rejected {
             Some(reason) => counts.rejected.remove(reason),
             None => counts.admitted = counts.admitted.saturating_sub(1),
@@ -126,17 +127,9 @@ impl Throttle {
         self.ledger.set_touched(partition, true);
     }
 
-    /// The committable offset and its offset map. All records that were decided on count as completed, so the round
-    /// that commits this must hold all outputs of decisions that were not committed before.
-    ///
-    /// # Errors
-    /// The map does not fit in its budget: a defect, as no record completes that does not fit.
-    pub fn commit_of(&mut self, now: Time, partition: u32) -> Result<(i64, String), TooLarge> {
-        self.commit_without(now, partition, &[])
-    }
-
     /// The committable offset and its offset map, as if these offsets were not completed yet: those of the last
-    /// decisions, which a later round commits.
+    /// decisions, which a later round commits. All other records that were decided on count as completed, so the round
+    /// that commits this must hold all other outputs of decisions that were not committed before.
     ///
     /// # Errors
     /// The map does not fit in its budget. It did when these decisions were made, unless holes were read behind them.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
 use proptest::{collection::vec, sample::select, strategy::ValueTree};
-use watermaster_core::allocator::{AllocationParams, Allocator, Credit, Grant, MAX_WEIGHT, NamedClaim, Wants};
+use watermaster_core::allocator::{AllocationParams, Allocator, Claim, Credit, Grant, MAX_WEIGHT, Wants};
 use watermaster_core::policy::Lending;
 use watermaster_core::units::{MAX_CAPACITY, Ratio};
 
@@ -25,19 +25,15 @@ pub struct Case {
 
 impl Case {
     pub fn grants(&self) -> Vec<Grant> {
-        let claims: Vec<NamedClaim<'_>> = self
-            .clients
-            .iter()
-            .map(|client| NamedClaim {
-                name: &client.name,
-                weight: client.weight,
-                wants: client.wants,
-                credit: client.credit,
-            })
-            .collect();
         let mut grants = Vec::new();
-        Allocator::new().allocate(&self.terms, &claims, &mut grants);
+        self.allocate(&mut Allocator::default(), &mut grants);
         grants
+    }
+
+    pub fn allocate(&self, allocator: &mut Allocator, grants: &mut Vec<Grant>) {
+        let claim = |client: &Client| Claim { weight: client.weight, wants: client.wants, credit: client.credit };
+        let claims: Vec<Claim> = self.clients.iter().map(claim).collect();
+        allocator.allocate(&self.terms, &claims, |index| &self.clients[index].name, grants);
     }
 }
 

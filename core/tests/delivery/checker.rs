@@ -218,7 +218,7 @@ impl Checker {
     /// Checks that, for a partition of the instance, committed ∪ outputs of the round equals the set that the core
     /// counts as completed.
     pub fn local_view(&mut self, partition: u32, throttle: &Throttle, round: &Round<Record>) {
-        let Some(tracker) = throttle.tracker(partition) else { return };
+        let Some(tracker) = throttle.ledger().tracker(partition) else { return };
         let of = &self.known[partition as usize];
         let own = round.outputs().iter().filter(|output| output.partition == partition && !output.orphan);
         let expected = own.fold(of.committed, |set, output| set | 1 << output.offset) & of.records;

@@ -233,7 +233,7 @@ impl Instance {
         match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: RECORD_BYTES, sender }) {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
-                let client = client.and_then(|client| self.throttle.client_name(client));
+                let client = client.and_then(|client| self.throttle.clients().name_of(client));
                 self.round.admit((partition, offset), record, RECORD_BYTES as usize, client);
             }
             Verdict::Delay(slot) => {
@@ -244,7 +244,7 @@ impl Instance {
                 self.held[index] = Some(record);
             }
             Verdict::Reject(rejection) => {
-                let name = rejection.client.and_then(|client| self.throttle.client_name(client));
+                let name = rejection.client.and_then(|client| self.throttle.clients().name_of(client));
                 self.reject(record, rejection, name);
             }
         }
@@ -268,7 +268,7 @@ impl Instance {
         match action {
             Action::Admit { slot, partition, offset, client, .. } => {
                 let record = self.held[slot.0 as usize].take().expect("the slot of a delayed record");
-                let client = self.throttle.client_name(client);
+                let client = self.throttle.clients().name_of(client);
                 self.round.admit((partition, offset), record, RECORD_BYTES as usize, client);
             }
             Action::Reject { slot, rejection, name, .. } => {

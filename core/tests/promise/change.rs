@@ -9,7 +9,7 @@ use watermaster_core::{offset_map::MapBudget, policy::Policy, units::Time};
 
 use crate::case::{Class, name, own_limits, policies};
 use crate::check;
-use crate::sim::{Fate, Sim};
+use crate::sim::{Fate, Sim, unregistered};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -97,7 +97,7 @@ impl World {
             }
         }
         for partition in 0..PARTITIONS {
-            self.sim.throttle.commit_of(self.sim.now, partition).expect("the map fits in its budget");
+            self.sim.throttle.commit_without(self.sim.now, partition, &[]).expect("the map fits in its budget");
         }
     }
 
@@ -109,7 +109,7 @@ impl World {
         // Separates the decisions of the two policies.
         self.sim.run_for(Duration::from_nanos(1));
         self.sim.throttle.handle_policy(self.sim.now, policy.clone());
-        let granted: u64 = self.sim.throttle.clients().map(|client| client.grant.records).sum();
+        let granted: u64 = self.sim.throttle.clients().iter().map(|(_, client)| client.grant.records).sum();
         assert_eq!(granted, policy.capacity, "the grants add up to the capacity");
         for client in &policy.clients {
             assert!(self.sim.throttle.client(&client.name).is_some_and(|known| known.configured), "{}", client.name);
@@ -183,8 +183,8 @@ impl World {
             assert_eq!(held, 0, "records are undecided in the end");
         }
         let (mut admitted, mut rejected) = (0, 0);
-        let unregistered = self.sim.throttle.unregistered().0;
-        for counts in self.sim.throttle.clients().map(|client| client.counts).chain([unregistered]) {
+        let unregistered = unregistered(&self.sim.throttle).0;
+        for counts in self.sim.throttle.clients().iter().map(|(_, client)| client.counts).chain([unregistered]) {
             admitted += counts.admitted;
             rejected += counts.rejected.total();
         }

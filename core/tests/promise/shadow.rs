@@ -7,7 +7,8 @@ use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
 use crate::case::{Class, Step, name, own_limits, policies, scripts};
-use crate::{check, sim::START};
+use crate::check;
+use crate::sim::{START, unregistered};
 
 fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
     (policies(class), proptest::option::of(own_limits()), 0_u8..6).prop_flat_map(|(mut policy, limit, rare)| {
@@ -125,15 +126,15 @@ fn shadow_counts_match_enforcement((policy, script): (Policy, Vec<Step>)) {
     }
     twins.act();
     let mut admitted = 0;
-    for client in twins.enforcing.clients() {
+    for (_, client) in twins.enforcing.clients().iter() {
         let shadow = twins.shadow.client(&client.name).expect("both know the same clients");
         assert_eq!(shadow.shadow, client.counts, "{}", client.name);
         assert_eq!((shadow.wants(), shadow.grant), (client.wants(), client.grant), "{}", client.name);
         assert_eq!((shadow.counts.delayed, shadow.counts.rejected.total()), (0, 0));
         admitted += shadow.counts.admitted;
     }
-    let (real, counted) = twins.shadow.unregistered();
-    assert_eq!(counted, twins.enforcing.unregistered().0);
+    let (real, counted) = unregistered(&twins.shadow);
+    assert_eq!(counted, unregistered(&twins.enforcing).0);
     assert_eq!(admitted + real.admitted, twins.sent, "shadow mode admits every record");
     assert_eq!(twins.shadow.backlog(), (0, 0));
 }

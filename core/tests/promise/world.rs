@@ -386,7 +386,8 @@ impl World {
 
     /// Commits a partition and checks that the commit records exactly the completed offsets.
     fn commit(&mut self, partition: usize) -> (i64, OffsetMap) {
-        let (base, text) = self.throttle.commit_of(self.now, partition as u32).expect("the map fits in its budget");
+        let (base, text) =
+            self.throttle.commit_without(self.now, partition as u32, &[]).expect("the map fits in its budget");
         self.throttle.handle_committed(partition as u32);
         let map = offset_map::decode(base, text.as_bytes()).expect("the core's own map");
         let log = &self.logs[partition];
@@ -469,8 +470,8 @@ impl World {
             (model.waiting, model.arrivals) = (waiting, 0);
         }
         self.throttle.handle_timeout(self.now);
-        let granted: u64 = self.throttle.clients().map(|client| client.grant.records).sum();
-        let no_clients = self.throttle.clients().next().is_none();
+        let granted: u64 = self.throttle.clients().iter().map(|(_, client)| client.grant.records).sum();
+        let no_clients = self.throttle.clients().is_empty();
         assert!(no_clients || granted == self.policy.capacity, "{granted} granted");
     }
 
@@ -579,7 +580,7 @@ impl World {
         self.wants_are_counted();
         self.backlogs_are_bounded();
         // Encoding may succeed beyond the budget of the map if the recent admissions take little space.
-        let used = |partition| self.throttle.partition(partition).map_or(0.0, |view| view.map_used);
+        let used = |partition| self.throttle.ledger().partition(partition).map_or(0.0, |view| view.map_used);
         assert!(
             (0..self.logs.len() as u32).all(|partition| used(partition) <= 1.0),
             "an offset map exceeds its budget"
@@ -630,7 +631,7 @@ impl World {
                 let undecided = record.as_ref().filter(|record| !record.fate.completed());
                 assert!(undecided.is_none(), "({partition}, {offset}) is {undecided:?}, paused {:?}", log.paused);
             }
-            if let Some(PartitionView { base, held, .. }) = self.throttle.partition(partition as u32) {
+            if let Some(PartitionView { base, held, .. }) = self.throttle.ledger().partition(partition as u32) {
                 assert_eq!(held, 0);
                 assert!(base as usize >= log.records.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
             }

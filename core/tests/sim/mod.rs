@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
+use watermaster_core::scheduler::Counts;
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::{Time, Weight};
 use watermaster_core::{reason::Reason, slot::Slot};
@@ -20,6 +21,18 @@ pub fn policy(capacity: u64, cycle: Duration) -> Policy {
         commit_interval: cycle / 100,
         ..Policy::new(capacity, cycle)
     }
+}
+
+/// The counts of records without a known client, those of forgotten clients included: decisions that were carried out,
+/// and shadow mode's.
+pub fn unregistered(throttle: &Throttle) -> (Counts, Counts) {
+    let (mut counts, mut shadow) = throttle.of_no_client();
+    for page in 0..throttle.clients().pages() {
+        let (_, forgotten) = throttle.clients().page(page);
+        counts.merge(&forgotten.counts);
+        shadow.merge(&forgotten.shadow);
+    }
+    (counts, shadow)
 }
 
 /// A configured client.
@@ -162,7 +175,7 @@ impl Sim {
     /// Replaces the process after a commit: held records are read again.
     pub fn restart(&mut self, policy: Policy) {
         let commits: Vec<(i64, String)> = (0..self.ends.len() as u32)
-            .map(|partition| self.throttle.commit_of(self.now, partition).expect("the offset map fits"))
+            .map(|partition| self.throttle.commit_without(self.now, partition, &[]).expect("the offset map fits"))
             .collect();
         self.throttle = Throttle::new(policy, self.now);
         self.held.clear();
@@ -184,8 +197,8 @@ impl Sim {
 
     /// Asserts that the partition's offset map is within its budget and can be committed.
     pub fn assert_the_map_fits(&mut self, partition: u32) {
-        assert!(self.throttle.partition(partition).unwrap().map_used <= 1.0, "the offset map fits");
-        self.throttle.commit_of(self.now, partition).expect("the offset map fits");
+        assert!(self.throttle.ledger().partition(partition).unwrap().map_used <= 1.0, "the offset map fits");
+        self.throttle.commit_without(self.now, partition, &[]).expect("the offset map fits");
     }
 
     /// Returns the grants of these clients, in the same order.

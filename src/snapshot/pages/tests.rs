@@ -64,13 +64,17 @@ impl Service {
     }
 
     fn decided(&self) -> [u64; 3] {
-        let mut sum = self.throttle.unregistered().0;
-        self.throttle.clients().for_each(|client| sum.merge(&client.counts));
+        let mut sum = self.throttle.of_no_client().0;
+        for page in 0..self.throttle.clients().pages() {
+            let (clients, forgotten) = self.throttle.clients().page(page);
+            sum.merge(&forgotten.counts);
+            clients.for_each(|client| sum.merge(&client.counts));
+        }
         numbers(&sum)
     }
 
     fn page(&self, number: usize) -> Page {
-        let (clients, forgotten) = self.throttle.page(number);
+        let (clients, forgotten) = self.throttle.clients().page(number);
         let client = |client: &watermaster_core::scheduler::Client| ClientSnapshot {
             name: client.name.clone(),
             counts: client.counts,
@@ -112,7 +116,7 @@ proptest! {
             }
             let throttle = &service.throttle;
             let clients = builder.build_some(
-                throttle.known(), throttle.pages(), [always, always + others], |number| service.page(number));
+                throttle.clients().len(), throttle.clients().pages(), [always, always + others], |number| service.page(number));
             let shown = sum(&clients, &throttle.of_no_client().0);
             let truth = service.decided();
             for index in 0..3 {
@@ -125,13 +129,13 @@ proptest! {
                 let [a, b, c] = numbers(&client.counts);
                 (client.name.to_string(), [client.wants, a, b, c])
             };
-            let now = (0..service.throttle.pages()).flat_map(|number| service.page(number).clients);
+            let now = (0..service.throttle.clients().pages()).flat_map(|number| service.page(number).clients);
             history.push(now.map(|client| figures(&client)).collect());
             let names: Vec<&str> = clients.iter().map(|client| &*client.name).collect();
             prop_assert!(names.is_sorted_by(|a, b| a < b), "names are not sorted and unique");
-            prop_assert_eq!(clients.known(), service.throttle.known());
+            prop_assert_eq!(clients.known(), service.throttle.clients().len());
             // The number of snapshots after which each page has been copied.
-            let turns = service.throttle.pages().saturating_sub(always).div_ceil(others).max(1);
+            let turns = service.throttle.clients().pages().saturating_sub(always).div_ceil(others).max(1);
             let lately = &history[history.len().saturating_sub(turns)..];
             for (name, shown) in clients.iter().map(figures) {
                 let was = |then: &BTreeMap<String, [u64; 4]>| then.get(&name) == Some(&shown);

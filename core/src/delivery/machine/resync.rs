@@ -46,7 +46,7 @@ impl<P, K: Kafka<P>> StepContext<'_, P, K> {
                 Err(_) if self.machine.rules.replay_foreign => OffsetMap::default(),
                 Err(source) => return Err(FatalError::Foreign(Foreign { partition, offset, source })),
             };
-            let known = self.throttle.partition(partition).map(|view| view.base);
+            let known = self.throttle.ledger().partition(partition).map(|view| view.base);
             if let Some(known) = known.filter(|known| offset > *known) {
                 self.machine.events.push(Event::Overtaken { partition, committed: offset, known });
             }

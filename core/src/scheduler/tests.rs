@@ -1,0 +1,94 @@
+//! Properties of private parts of the scheduler.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use proptest::prelude::*;
+
+use super::gates::LeakyBucket;
+use super::names::Names;
+use crate::policy::{Limit, Policy};
+use crate::units::{Ratio, Time};
+
+fn at(ms: u64) -> Time {
+    Time::from_nanos(ms * 1_000_000)
+}
+
+fn bucket(burst: Ratio) -> LeakyBucket {
+    let commit_interval = Duration::from_millis(1);
+    LeakyBucket::of_service(&Policy { burst, commit_interval, ..Policy::new(10, Duration::from_secs(1)) })
+}
+
+#[test]
+fn a_bucket_paces_at_capacity_per_cycle() {
+    let mut bucket = bucket(Ratio::ZERO);
+    let mut now = at(1_000);
+    for n in 0..20 {
+        assert_eq!(now, at(1_000 + n * 100));
+        assert!(bucket.has_room(now));
+        bucket.charge(now);
+        assert!(!bucket.has_room(now));
+        now = bucket.next_room(now);
+    }
+}
+
+#[test]
+fn a_burst_is_admitted_at_once_and_leaks_away() {
+    let mut bucket = bucket(Ratio::from_millionths(300_000).unwrap());
+    let taken = std::iter::repeat_with(|| bucket.take(at(500))).take_while(Result::is_ok).count();
+    assert_eq!(taken, 3);
+    assert_eq!(bucket.next_room(at(500)), at(600));
+}
+
+proptest! {
+    /// A client that takes every token at once gets `most_in` tokens in a window, or one less: the window is open at
+    /// its start.
+    #[test]
+    fn a_greedy_client_gets_the_maximum_in_a_window(
+        rate in 1..200_u32,
+        per_ms in 1..2_000_u64,
+        burst in 1..50_u32,
+        window_ms in 1..3_000_u64,
+    ) {
+        let (rate, burst) = (NonZeroU32::new(rate).unwrap(), NonZeroU32::new(burst).unwrap());
+        let start = Time::ZERO + Duration::from_secs(1_000);
+        let mut limit = LeakyBucket::of_limit(&Limit { rate, per: Duration::from_millis(per_ms), burst });
+        let window = Duration::from_millis(window_ms);
+        let (mut now, mut taken) = (start, 0_u64);
+        while now < start + window && taken < 5_000 {
+            match limit.take(now) {
+                Ok(()) => taken += 1,
+                Err(until) => now = until,
+            }
+        }
+        if taken < 5_000 {
+            let most = limit.most_in(window);
+            prop_assert!(taken <= most && taken + 1 >= most, "{taken} of {most}");
+        }
+    }
+}
+
+/// Returns short and long names, some with the same prefix.
+fn name(number: u32) -> String {
+    if number.is_multiple_of(2) {
+        format!("{number}")
+    } else {
+        format!("a-name-too-long-to-stand-in-an-entry-{number}")
+    }
+}
+
+#[test]
+fn names_of_any_length_are_found_in_a_growing_table() {
+    let mut names = Names::default();
+    let find = |names: &Names, number: u32| names.find(&name(number), |index| index == number);
+    for number in 0..5_000 {
+        assert_eq!(find(&names, number), None);
+        names.insert(&name(number), number);
+    }
+    for number in (0..5_000).step_by(3) {
+        names.remove(&name(number), number);
+    }
+    for number in 0..5_000 {
+        assert_eq!(find(&names, number), (number % 3 != 0).then_some(number));
+    }
+    assert_eq!(names.len(), 5_000 - 1_667);
+}
