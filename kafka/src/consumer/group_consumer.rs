@@ -12,7 +12,6 @@ use super::commit::{CommitError, CommitFailure, CommitRequests, Offsets, Partiti
 use super::config::{config, group_id};
 use crate::assign::{self, Committed, StartRules};
 use crate::end_probe::{EndProbe, Holes};
-use crate::failpoint::{Fault, planted};
 use crate::ffi::{self, GroupMetadata};
 use crate::record::{Record, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
@@ -109,7 +108,7 @@ impl Consumer {
     pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
         let group = GroupMetadata::of(self.base.client()).ok_or(CommitError::Lost(CommitFailure::NotMember))?;
         let offsets = Offsets::new(commits, &self.topics, group);
-        self.check_ownership(&offsets)?;
+        self.check_assignment(&offsets)?;
         Ok(offsets)
     }
 
@@ -118,7 +117,12 @@ impl Consumer {
     ///
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
     pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
-        let check = || self.check_ownership(offsets);
+        self.commit_with(offsets, wait, || self.check_ownership(offsets))
+    }
+
+    pub(super) fn commit_with(
+        &self, offsets: &Offsets, wait: Duration, check: impl Fn() -> Result<(), CommitError>,
+    ) -> Result<bool, CommitError> {
         let committed = self.commits.advance(self.base.client(), offsets.lists(), wait, check)?;
         if committed {
             self.base.context().reached();
@@ -128,7 +132,7 @@ impl Consumer {
 
     /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
     /// long as the group is empty: such a commit could undo one by the partition's next owner.
-    fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
+    pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
         if !ffi::is_member(self.base.client()) {
             return Err(CommitError::Lost(CommitFailure::NotMember));
         }
@@ -141,8 +145,6 @@ impl Consumer {
         }
         let membership = self.base.context();
         match offsets.partitions().iter().find(|partition| !membership.owns(**partition)) {
-            // A consumer that keeps revoked partitions believes that it still owns them.
-            Some(_) if planted(Fault::NoPurgeOnRevoke) => Ok(()),
             Some(&(source, partition)) => {
                 let topic = self.topics.name(source).to_owned();
                 Err(CommitError::Lost(CommitFailure::NotAssigned { topic, partition }))

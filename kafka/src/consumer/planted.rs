@@ -8,7 +8,7 @@ use watermaster_settings as settings;
 use super::commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
 use super::{config::config, group_consumer::Consumer};
 use crate::failpoint::{Fault, planted};
-use crate::{client::KafkaError, ffi::GroupMetadata};
+use crate::{client::KafkaError, event::Event, ffi::GroupMetadata};
 
 /// A [`Consumer`] that makes the planted mistake, if it is one of the consumer's.
 pub struct PlantedConsumer(Consumer);
@@ -32,18 +32,38 @@ impl PlantedConsumer {
         Consumer::with_config(config, kafka, service, accept_foreign_offsets).map(PlantedConsumer)
     }
 
-    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        if !planted(Fault::UnfencedGroupMetadata) {
-            return self.0.offsets(commits);
+    pub fn poll(&self, timeout: Duration) -> Event<'_> {
+        match self.0.poll(timeout) {
+            // The engine goes on with the records of all its partitions.
+            Event::Revoked { lost, .. } if planted(Fault::NoPurgeOnRevoke) => {
+                Event::Revoked { partitions: Vec::new(), lost }
+            }
+            event => event,
         }
-        let group = GroupMetadata::unfenced(self.0.base.client());
+    }
+
+    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
+        let client = self.0.base.client();
+        let unfenced = planted(Fault::UnfencedGroupMetadata);
+        let group = if unfenced { GroupMetadata::unfenced(client) } else { GroupMetadata::of(client) };
         let offsets = Offsets::new(commits, &self.0.topics, group.ok_or(CommitError::Lost(CommitFailure::NotMember))?);
-        // Without the check of membership: an expelled consumer goes on committing.
-        self.0.check_assignment(&offsets)?;
+        keep_revoked(self.0.check_assignment(&offsets))?;
         Ok(offsets)
+    }
+
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
+        self.0.commit_with(offsets, wait, || keep_revoked(self.0.check_ownership(offsets)))
     }
 
     pub fn close(self, timeout: Duration) -> bool {
         self.0.close(timeout)
+    }
+}
+
+/// A consumer that keeps revoked partitions believes that it still owns them.
+fn keep_revoked(checked: Result<(), CommitError>) -> Result<(), CommitError> {
+    match checked {
+        Err(CommitError::Lost(CommitFailure::NotAssigned { .. })) if planted(Fault::NoPurgeOnRevoke) => Ok(()),
+        checked => checked,
     }
 }
