@@ -117,7 +117,7 @@ struct EngineState {
 
 impl EngineState {
     fn new(job: &Job) -> Result<EngineState, StopCause> {
-        let producer = Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service))?;
+        let producer = Producer::new(&job.kafka, &job.service, job.facts.batch_bytes(&job.service))?;
         let clock = Clock::start();
         let now = clock.now();
         let rules = DeliveryRules {

@@ -2,6 +2,9 @@
 //!
 //! These tests do not cover delivery guarantees: the embedded broker has no transactions, and its log is in memory.
 
+#[path = "support/embedded_faults.rs"]
+mod embedded_faults;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
@@ -16,8 +19,8 @@ use watermaster_core::{policy::Policy, reason::Reason, tracker::Tracker, units::
 use watermaster_kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
 use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::preflight::{self, Severity};
-use watermaster_kafka::producer::{DeadLetter, Destination, Failure, Form, Limits, Producer};
-use watermaster_kafka::record::{MAX_HEADERS, Output, RECORD_OVERHEAD, SourceIndex};
+use watermaster_kafka::producer::{DEFAULT_BATCH_BYTES, DeadLetter, Destination, Failure, Form, Producer};
+use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceIndex};
 use watermaster_settings::client_id::{HeaderLookup, Identity, identify};
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
@@ -89,7 +92,7 @@ impl Bench {
     }
 
     fn producer(&self) -> Producer {
-        Producer::new(&self.kafka, &self.service, Limits::default()).unwrap()
+        Producer::new(&self.kafka, &self.service, DEFAULT_BATCH_BYTES).unwrap()
     }
 
     fn client(&self) -> ClientConfig {
@@ -208,10 +211,10 @@ fn assigned(consumer: &Consumer) -> Vec<Assignment> {
     }
 }
 
-fn read_all(consumer: &Consumer, count: usize) -> Vec<Output<'_>> {
+fn read_all(consumer: &Consumer, count: usize) -> Vec<Record<'_>> {
     (0..count)
         .map(|_| match next(consumer) {
-            Event::Record(record) => Output::Fresh(record),
+            Event::Record(record) => record,
             other => panic!("expected a record, got {other:?}"),
         })
         .collect()
@@ -231,14 +234,13 @@ fn admitted_records_are_forwarded_unaltered() {
     let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.low, loans.high, loans.commit_first), (0, 0, odd_records().len() as i64, true));
 
-    for (tag, output) in read_all(&consumer, odd_records().len()).into_iter().enumerate() {
-        assert_eq!((output.source(), output.partition(), output.offset()), (SourceIndex(0), 0, tag as i64));
+    for (tag, mut record) in read_all(&consumer, odd_records().len()).into_iter().enumerate() {
+        assert_eq!((record.origin.address(), record.origin.offset), ((SourceIndex(0), 0), tag as i64));
         // Every second record is sent as a delayed one.
-        let mut output = match output {
-            Output::Fresh(record) if tag % 2 == 1 => Output::Held(record.detach()),
-            output => output,
-        };
-        producer.send(Destination::Target, &mut output, tag).unwrap();
+        if tag % 2 == 1 {
+            record.detach();
+        }
+        producer.send(Destination::Target, &mut record, tag).unwrap();
     }
     assert!(producer.flush(TIMEOUT));
     assert_eq!(producer.take_failures(), []);
@@ -253,13 +255,13 @@ fn a_detached_record_equals_the_original() {
     bench.feed("loans", 0, &odd_records());
     let consumer = bench.consumer();
     assigned(&consumer);
-    for output in read_all(&consumer, odd_records().len()) {
-        let Output::Fresh(fresh) = output else { unreachable!() };
-        let held = fresh.detach();
-        let (before, after) = (fresh.contents().unwrap(), held.contents());
-        assert_eq!((after.key, after.value, after.cost()), (before.key, before.value, before.cost()));
-        assert_eq!((held.offset(), held.timestamp_ms()), (fresh.offset(), fresh.timestamp_ms()));
-        assert!(after.headers.iter().eq(before.headers.iter()));
+    for (mut record, raw) in read_all(&consumer, odd_records().len()).into_iter().zip(odd_records()) {
+        let (origin, cost) = (record.origin, record.cost());
+        record.detach();
+        assert_eq!((record.origin, record.cost()), (origin, cost));
+        let contents = record.contents().unwrap();
+        assert_eq!((contents.key, contents.value), (raw.key.as_deref(), raw.value.as_deref()));
+        assert!(contents.headers.eq(raw.headers.iter().map(|(name, value)| (name.as_bytes(), value.as_deref()))));
     }
 }
 
@@ -343,7 +345,7 @@ fn a_record_costs_its_contents_and_its_bookkeeping() {
     );
     let consumer = bench.consumer();
     assigned(&consumer);
-    let costs: Vec<_> = read_all(&consumer, 2).iter().map(|output| output.contents().cost()).collect();
+    let costs: Vec<_> = read_all(&consumer, 2).iter().map(Record::cost).collect();
     assert_eq!(costs, [RECORD_OVERHEAD, RECORD_OVERHEAD + 2 + 3 + (4 + 64) + (2 + 64)]);
 }
 
@@ -355,18 +357,18 @@ fn a_record_with_too_many_headers_or_unreadable_ones_becomes_a_stub() {
     bench.feed("cards", 0, &records);
     let (consumer, producer) = (bench.consumer(), bench.producer());
     assigned(&consumer);
-    for (n, output) in read_all(&consumer, records.len()).into_iter().enumerate() {
-        let Output::Fresh(record) = output else { unreachable!() };
+    for (n, mut record) in read_all(&consumer, records.len()).into_iter().enumerate() {
         assert_eq!(record.contents().is_some(), n == 0, "record {n}");
         if n == 0 {
-            let (cost, held) = (record.contents().unwrap().cost(), record.detach());
-            assert_eq!((cost, held.contents().cost()), (MAX_HEADERS * 65 + 2 + RECORD_OVERHEAD, cost));
+            let cost = record.cost();
+            record.detach();
+            assert_eq!((cost, record.cost()), (MAX_HEADERS * 65 + 2 + RECORD_OVERHEAD, cost));
             continue;
         }
-        let stub = record.into_stub();
+        let mut stub = record.into_stub();
         assert!(stub.is_stub());
-        assert_eq!(stub.contents().cost(), 1 + RECORD_OVERHEAD);
-        producer.send(Destination::DeadLetter(letter(Form::Stub)), &mut Output::Held(stub), n).unwrap();
+        assert_eq!(stub.cost(), 1 + RECORD_OVERHEAD);
+        producer.send(Destination::DeadLetter(letter(Form::Stub)), &mut stub, n).unwrap();
     }
     assert!(producer.flush(TIMEOUT));
     let offsets = bench.read("dead", 2).into_iter().map(|stub| stub.headers[5].clone());
@@ -400,9 +402,8 @@ fn headers_are_looked_up_by_name() {
     bench.feed("loans", 0, &[raw(None, None, &[("client-id", Some(b"acme")), ("twice", None), ("twice", None)])]);
     let consumer = bench.consumer();
     assigned(&consumer);
-    let outputs = read_all(&consumer, 1);
-    let Output::Fresh(record) = &outputs[0] else { unreachable!() };
-    let contents = record.contents().unwrap();
+    let records = read_all(&consumer, 1);
+    let contents = records[0].contents().unwrap();
     assert_eq!(contents.headers.lookup("twice"), HeaderLookup::Repeated);
     assert_eq!(contents.headers.lookup("none"), HeaderLookup::Absent);
     let found = identify(&bench.service.client_from, &contents, &bench.service.sources[0]);
@@ -436,7 +437,7 @@ fn a_commit_comes_back_with_its_metadata() {
     let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
     assert_eq!((loans.base, loans.high, loans.commit_first), (3, 5, false));
     assert_eq!(loans.map.completed, std::iter::once(4..5).collect());
-    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(read_all(&consumer, 2).iter().map(|record| record.origin.offset).collect::<Vec<_>>(), [3, 4]);
 }
 
 /// Commits an offset without metadata, as another tool does.
@@ -525,7 +526,7 @@ fn deleted_unread_records_are_skipped_and_reported() {
     };
     assert!(first > 2);
     let rest = read_all(&consumer, usize::try_from(10 - first).unwrap());
-    assert_eq!(rest.iter().map(Output::offset).collect::<Vec<_>>(), (first..10).collect::<Vec<_>>());
+    assert_eq!(rest.iter().map(|record| record.origin.offset).collect::<Vec<_>>(), (first..10).collect::<Vec<_>>());
 }
 
 #[test]
@@ -584,7 +585,7 @@ fn no_record_of_a_revoked_partition_follows_the_revocation() {
         }
         match first.poll(TICK) {
             Event::Record(record) => {
-                assert!(!revoked.contains(&(record.source(), record.partition())))
+                assert!(!revoked.contains(&record.origin.address()))
             }
             Event::Revoked { partitions, .. } => revoked.extend(partitions),
             _ => {}
@@ -612,7 +613,7 @@ fn broker_outages_and_recoveries_are_reported() {
     let bench = Bench::new(one());
     let consumer = bench.consumer();
     assigned(&consumer);
-    bench.broker.broker_down(1).unwrap();
+    embedded_faults::broker_down(&bench.broker);
     let wait = |wanted: fn(&Event<'_>) -> bool| {
         let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
@@ -623,7 +624,7 @@ fn broker_outages_and_recoveries_are_reported() {
         false
     };
     assert!(wait(|event| matches!(event, Event::Down(_))));
-    bench.broker.broker_up(1).unwrap();
+    embedded_faults::broker_up(&bench.broker);
     assert!(wait(|event| matches!(event, Event::Up)));
 }
 
@@ -634,7 +635,7 @@ fn a_refused_record_is_reported_by_its_tag() {
     let (consumer, producer) = (bench.consumer(), bench.producer());
     assigned(&consumer);
     let mut outputs = read_all(&consumer, 1);
-    bench.broker.refuse_next_batch();
+    embedded_faults::refuse_next_batch(&bench.broker);
     producer.send(Destination::Target, &mut outputs[0], 42).unwrap();
     assert!(producer.flush(TIMEOUT));
     match producer.take_failures().as_slice() {
@@ -684,7 +685,7 @@ fn a_group_of_the_consumer_protocol_commits_and_resumes() {
     bench.feed("loans", 0, &[raw(None, Some(b"v"), &[]), raw(None, Some(b"w"), &[])]);
     let consumer = bench.consumer();
     assigned(&consumer);
-    assert_eq!(read_all(&consumer, 2).iter().map(Output::offset).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(read_all(&consumer, 2).iter().map(|record| record.origin.offset).collect::<Vec<_>>(), [0, 1]);
     let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 1, metadata: map(1) };
     await_commit(&consumer, commit);
     assert!(consumer.close(TIMEOUT));

@@ -27,8 +27,8 @@ pub enum KafkaError {
     #[error("thread {name} does not start: {source}")]
     Thread { name: &'static str, source: io::Error },
     /// The embedded broker failed.
-    #[error("the embedded broker cannot {operation}: {source}")]
-    Embedded { operation: &'static str, source: ClientError },
+    #[error("the embedded broker cannot create topic {topic}: {source}")]
+    EmbeddedTopic { topic: String, source: ClientError },
     /// Records were sent but not acknowledged.
     #[error("the broker did not acknowledge {records} records")]
     Unacknowledged { records: u64 },
@@ -155,7 +155,7 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 }
 
 /// The context of clients that return all their errors from calls: it only logs.
-pub(super) struct LoggingContext;
+pub struct LoggingContext;
 
 impl ClientContext for LoggingContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use watermaster_settings::{Service, Settings};
 
-use crate::producer::Limits;
+use crate::producer::DEFAULT_BATCH_BYTES;
 use client::PreflightClient;
 pub use client::Unreachable;
 pub use problem::{Finding, Problem, Severity};
@@ -34,10 +34,12 @@ impl Report {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// Returns the limits that the topics of a service set to its producer.
-    pub fn limits(&self, service: &Service) -> Limits {
+    /// Returns the size of a producer's largest batch in bytes: at most the smaller `max.message.bytes` of target and
+    /// dead-letter topic. A single record may be larger, since it may compress; the broker decides.
+    pub fn batch_bytes(&self, service: &Service) -> u64 {
         let outputs = [&service.target, &service.dead_letter];
-        Limits::of_topics(outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes))
+        let limits = outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes);
+        limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
     }
 
     /// Returns the retention of each source of a service, where it is known and not unlimited.

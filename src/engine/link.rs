@@ -10,7 +10,7 @@ use watermaster_core::delivery::{
 use super::{Job, partitions::Partitions};
 use watermaster_kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
 use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
-use watermaster_kafka::record;
+use watermaster_kafka::record::Record;
 
 /// The longest wait of one step. Between two steps the heart beats and a shutdown is seen.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ fn offsets_error(error: CommitError) -> OffsetsError {
     wrap(ClientError::new(error))
 }
 
-impl Kafka<record::Output<'_>> for Link<'_> {
+impl Kafka<Record<'_>> for Link<'_> {
     type Offsets = Offsets;
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
@@ -64,7 +64,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
         self.consumer.offsets(&commits).map_err(offsets_error)
     }
 
-    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+    fn send(&mut self, output: &mut Output<Record<'_>>, tag: usize) -> Result<(), SendError> {
         let to = match &output.rejected {
             None => Destination::Target,
             Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
@@ -86,8 +86,8 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn replace(&mut self) -> Result<(), ClientError> {
-        let limits = self.job.facts.limits(&self.job.service);
-        self.producer = Producer::new(&self.job.kafka, &self.job.service, limits).map_err(ClientError::new)?;
+        let batch_bytes = self.job.facts.batch_bytes(&self.job.service);
+        self.producer = Producer::new(&self.job.kafka, &self.job.service, batch_bytes).map_err(ClientError::new)?;
         Ok(())
     }
 

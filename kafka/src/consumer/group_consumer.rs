@@ -77,7 +77,7 @@ impl Consumer {
         if let Some(Ok(message)) = self.base.poll(timeout)
             && let Some(source) = self.source(&message)
         {
-            return Event::Record(Record { message, source });
+            return Event::Record(Record::new(message, source));
         }
         self.next_event().unwrap_or(Event::Idle)
     }
@@ -133,7 +133,7 @@ impl Consumer {
     /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
     /// long as the group is empty: such a commit could undo one by the partition's next owner.
     pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
-        if !ffi::is_member(self.base.client()) {
+        if GroupMetadata::of(self.base.client()).is_none() {
             return Err(CommitError::Lost(CommitFailure::NotMember));
         }
         self.check_assignment(offsets)

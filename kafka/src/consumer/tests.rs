@@ -97,7 +97,7 @@ fn wait_for_assignment(consumer: &Consumer) -> usize {
 /// Returns the offset of the next record; panics on events other than `Idle` and `Up`.
 fn next_offset(consumer: &Consumer) -> i64 {
     until(consumer, |event| match event {
-        Event::Record(record) => Some(record.offset()),
+        Event::Record(record) => Some(record.origin.offset),
         Event::Idle | Event::Up => None,
         other => panic!("{other:?}"),
     })

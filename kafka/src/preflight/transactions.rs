@@ -34,7 +34,7 @@ fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Prob
     ];
     let producer: BaseProducer<LoggingContext> =
         client::config(kafka, &[], &forced).create_with_context(LoggingContext).map_err(Problem::NoProducer)?;
-    let Err(error) = ffi::init_transactions(producer.client(), timeout) else {
+    let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
         return Ok(());
     };
     Err(match error.code {

@@ -6,12 +6,12 @@ use rdkafka::{client::Client, error::RDKafkaErrorCode as Code};
 use watermaster_core::delivery::{ClientError, Failure, Form, SendError, TransactionError};
 use watermaster_settings as settings;
 
-use super::config::{self, Limits};
+use super::config;
 use super::context::{DeliveryContext, send_error};
 use super::dead_letter::{self, DeadLetter};
 use super::{offsets_call::OffsetsCall, polled::PolledProducer};
-use crate::ffi::{self, TopicHandle};
-use crate::record::{NO_TIMESTAMP, Output};
+use crate::ffi::{self, TopicHandle, TransactionStep};
+use crate::record::Record;
 use crate::{client::KafkaError, consumer::Offsets};
 
 /// The destination of an output.
@@ -45,14 +45,15 @@ struct Names {
 }
 
 impl Producer {
-    /// Makes a producer for the target and the dead-letter topic of `service`. No broker is contacted yet.
-    pub fn new(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> Result<Producer, KafkaError> {
+    /// Makes a producer for the target and the dead-letter topic of `service`, with batches of up to `batch_bytes`. No
+    /// broker is contacted yet.
+    pub fn new(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> Result<Producer, KafkaError> {
         let (transactional_id, transaction_timeout) = if config::is_transactional(kafka) {
             (config::transactional_id(kafka, service), config::transaction_timeout(kafka))
         } else {
             (String::new(), Duration::MAX)
         };
-        let base = config::config(kafka, service, limits).create_with_context(DeliveryContext::default())?;
+        let base = config::config(kafka, service, batch_bytes).create_with_context(DeliveryContext::default())?;
         let inner = PolledProducer::new(base)?;
         Ok(Producer {
             target: topic(inner.client(), &service.target)?,
@@ -118,7 +119,7 @@ impl Producer {
 
     /// Gets an epoch; fences and aborts predecessors with the same id. After a retriable error, call it again.
     pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
-        ffi::init_transactions(self.client(), timeout).map_err(|error| self.init_error(error))?;
+        ffi::transaction(self.client(), TransactionStep::Init, timeout).map_err(|error| self.init_error(error))?;
         self.initialised.set(true);
         Ok(())
     }
@@ -147,7 +148,7 @@ impl Producer {
         // Drops reports of records that an abort gave up.
         self.take_failures();
         self.context().transaction_failed.store(false, Ordering::Release);
-        ffi::begin_transaction(self.client())?;
+        ffi::transaction(self.client(), TransactionStep::Begin, Duration::ZERO)?;
         self.in_transaction.set(true);
         Ok(())
     }
@@ -166,7 +167,7 @@ impl Producer {
 
     /// Commits. After a retriable error, only the same call is allowed.
     pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
-        ffi::commit_transaction(self.client(), timeout)?;
+        ffi::transaction(self.client(), TransactionStep::Commit, timeout)?;
         self.in_transaction.set(false);
         Ok(())
     }
@@ -174,7 +175,7 @@ impl Producer {
     /// Aborts. After a retriable error, call it again.
     pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
         self.offsets_call.finish(timeout)?;
-        ffi::abort_transaction(self.client(), timeout)?;
+        ffi::transaction(self.client(), TransactionStep::Abort, timeout)?;
         self.in_transaction.set(false);
         Ok(())
     }
@@ -188,19 +189,18 @@ impl Producer {
     /// exactly 0 (1970) by the time of sending.
     ///
     /// The headers of a fresh record are handed over, not copied; the record makes them anew if it is sent again.
-    pub fn send(&self, to: Destination<'_>, output: &mut Output<'_>, tag: usize) -> Result<(), SendError> {
+    pub fn send(&self, to: Destination<'_>, record: &mut Record<'_>, tag: usize) -> Result<(), SendError> {
         let (topic, headers, form) = match to {
-            Destination::Target => (&self.target, output.take_headers(), Form::Whole),
+            Destination::Target => (&self.target, record.take_headers(), Form::Whole),
             Destination::DeadLetter(letter) => {
-                let source = &self.names.sources[output.source().index()];
-                let headers = dead_letter::headers(output, &letter, &self.names.service, source);
+                let source = &self.names.sources[record.origin.source.index()];
+                let headers = dead_letter::headers(record, &letter, &self.names.service, source);
                 (&self.dead_letter, Some(headers), letter.form)
             }
         };
-        let key = output.key().filter(|_| form != Form::KeylessStub);
-        let value = output.value().filter(|_| form == Form::Whole);
-        let timestamp_ms = output.timestamp_ms().unwrap_or(NO_TIMESTAMP);
-        let record = ffi::ProducedRecord { key, value, timestamp_ms, headers, tag };
+        let key = record.key().filter(|_| form != Form::KeylessStub);
+        let value = record.value().filter(|_| form == Form::Whole);
+        let record = ffi::ProducedRecord { key, value, timestamp_ms: record.origin.timestamp_ms, headers, tag };
         ffi::produce(self.client(), topic, record).map_err(|code| {
             let name = match to {
                 Destination::Target => &self.names.target,
