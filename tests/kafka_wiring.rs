@@ -14,9 +14,10 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::message::{Header, Headers as _, Message as _, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster_core::delivery::Commit;
 use watermaster_core::offset_map::{self, MapBudget};
 use watermaster_core::{policy::Policy, reason::Reason, tracker::Tracker, units::Ratio};
-use watermaster_kafka::consumer::{Assignment, Committed, Consumer, Event, PartitionCommit};
+use watermaster_kafka::consumer::{Assignment, Consumer, Event};
 use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::preflight::{self, Severity};
 use watermaster_kafka::producer::{DEFAULT_BATCH_BYTES, DeadLetter, Destination, Failure, Form, Producer};
@@ -232,7 +233,7 @@ fn admitted_records_are_forwarded_unaltered() {
     let assignments = assigned(&consumer);
     assert_eq!(assignments.len(), 2);
     let loans = assignments.iter().find(|one| one.source == SourceIndex(0)).unwrap();
-    assert_eq!((loans.base, loans.low, loans.high, loans.commit_first), (0, 0, odd_records().len() as i64, true));
+    assert_eq!((loans.base, loans.high, loans.commit_first), (0, odd_records().len() as i64, true));
 
     for (tag, mut record) in read_all(&consumer, odd_records().len()).into_iter().enumerate() {
         assert_eq!((record.origin.address(), record.origin.offset), ((SourceIndex(0), 0), tag as i64));
@@ -410,9 +411,10 @@ fn headers_are_looked_up_by_name() {
     assert_eq!(found, Identity::Client("acme".into()));
 }
 
-/// Commits and waits for the answer.
-fn await_commit(consumer: &Consumer, commit: PartitionCommit) {
-    let offsets = consumer.offsets(&[commit]).unwrap();
+/// Commits the first partition of `loans` and waits for the answer.
+fn await_commit(consumer: &Consumer, offset: i64, metadata: String) {
+    let commit = Commit { partition: 0, offset, metadata };
+    let offsets = consumer.offsets(&[((SourceIndex(0), 0), &commit)]).unwrap();
     while !consumer.commit_offsets(&offsets, TIMEOUT).unwrap() {}
 }
 
@@ -424,12 +426,11 @@ fn a_commit_comes_back_with_its_metadata() {
     {
         let consumer = bench.consumer();
         assigned(&consumer);
-        let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 3, metadata: text.clone() };
-        await_commit(&consumer, commit);
+        await_commit(&consumer, 3, text.clone());
         let committed = consumer.committed(&[(SourceIndex(0), 0), (SourceIndex(1), 0)], TIMEOUT).unwrap();
         let committed: BTreeMap<_, _> = committed.into_iter().collect();
-        assert_eq!(committed[&(SourceIndex(0), 0)], Committed::At { offset: 3, metadata: text.into_bytes() });
-        assert_eq!(committed[&(SourceIndex(1), 0)], Committed::Nothing);
+        assert_eq!(committed[&(SourceIndex(0), 0)], Some((3, text.into_bytes())));
+        assert_eq!(committed[&(SourceIndex(1), 0)], None);
         assert!(consumer.close(TIMEOUT));
     }
     let consumer = bench.consumer();
@@ -455,8 +456,8 @@ fn a_foreign_commit_is_refused() {
     foreign_commit(&bench, 2);
     let consumer = bench.consumer();
     match next(&consumer) {
-        Event::Refused(foreign) => {
-            assert_eq!((foreign.topic.as_str(), foreign.partition, foreign.offset), ("loans", 0, 2))
+        Event::Refused { topic, partition, offset, .. } => {
+            assert_eq!((topic.as_str(), partition, offset), ("loans", 0, 2))
         }
         other => panic!("{other:?}"),
     }
@@ -686,8 +687,7 @@ fn a_group_of_the_consumer_protocol_commits_and_resumes() {
     let consumer = bench.consumer();
     assigned(&consumer);
     assert_eq!(read_all(&consumer, 2).iter().map(|record| record.origin.offset).collect::<Vec<_>>(), [0, 1]);
-    let commit = PartitionCommit { source: SourceIndex(0), partition: 0, offset: 1, metadata: map(1) };
-    await_commit(&consumer, commit);
+    await_commit(&consumer, 1, map(1));
     assert!(consumer.close(TIMEOUT));
     let consumer = bench.consumer();
     let assignments = assigned(&consumer);

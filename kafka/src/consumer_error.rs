@@ -83,18 +83,18 @@ pub enum Outage {
 /// An error that stops the service. The text says how to resolve it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum FatalConsumerError {
-    #[error("service {service}: not allowed to use the consumer group {group}: grant READ on it")]
-    GroupDenied { service: String, group: String },
-    #[error("service {service}: not allowed to read its source topics ({topics}): grant READ and DESCRIBE on them")]
-    TopicsDenied { service: String, topics: String },
-    #[error("service {service}: the brokers refuse the group id {group}")]
-    GroupIdRefused { service: String, group: String },
-    #[error("service {service}: source topic {topic} does not exist: create it, or remove it from the configuration")]
-    MissingTopic { service: String, topic: String },
-    #[error("service {service}: the partitions can't be assigned: {source}")]
-    Assignment { service: String, source: ClientError },
-    #[error("service {service}: the consumer failed: {reported}{}", advice(.reported))]
-    Failed { service: String, reported: Reported },
+    #[error("not allowed to use the consumer group {group}: grant READ on it")]
+    GroupDenied { group: String },
+    #[error("not allowed to read its source topics ({topics}): grant READ and DESCRIBE on them")]
+    TopicsDenied { topics: String },
+    #[error("the brokers refuse the group id {group}")]
+    GroupIdRefused { group: String },
+    #[error("source topic {topic} does not exist: create it, or remove it from the configuration")]
+    MissingTopic { topic: String },
+    #[error("the partitions can't be assigned: {0}")]
+    Assignment(#[source] ClientError),
+    #[error("the consumer failed: {reported}{}", advice(.reported))]
+    Failed { reported: Reported },
     #[error(
         "{topic}-{partition}: offset {offset} is next, but the topic holds {low} to {high}: {} \
          (with kafka.on_data_loss = \"continue\" the service goes on at {low} and counts the lost records)",
@@ -103,24 +103,22 @@ pub enum FatalConsumerError {
     DataLoss { topic: String, partition: i32, offset: i64, low: i64, high: i64 },
     /// `positions` are the next offsets of all partitions, by name.
     #[error(
-        "service {service}: a record of {} can't be read, and is not skipped: {reported}. If another replica is \
+        "a record of {} can't be read, and is not skipped: {reported}. If another replica is \
          intact, let it lead the partition. Otherwise give the record up: stop all instances, commit an offset behind \
          it for the group {group}, and start once with --accept-foreign-offsets",
         suspects(.positions, offset_in(&.reported.reason))
     )]
-    Unreadable { service: String, group: String, reported: Reported, positions: Vec<(String, i64)> },
+    Unreadable { group: String, reported: Reported, positions: Vec<(String, i64)> },
 }
 
 impl FatalConsumerError {
     /// Returns the error for a code of the kind [`Denied`](ConsumerErrorKind::Denied).
-    pub(super) fn denied(code: Code, service: &str, group: &str, topics: &[&str]) -> Option<FatalConsumerError> {
-        let (service, group) = (service.to_owned(), group.to_owned());
+    pub(super) fn denied(code: Code, group: &str, topics: &[&str]) -> Option<FatalConsumerError> {
+        let group = group.to_owned();
         match code {
-            Code::GroupAuthorizationFailed => Some(FatalConsumerError::GroupDenied { service, group }),
-            Code::TopicAuthorizationFailed => {
-                Some(FatalConsumerError::TopicsDenied { service, topics: topics.join(", ") })
-            }
-            Code::InvalidGroupId => Some(FatalConsumerError::GroupIdRefused { service, group }),
+            Code::GroupAuthorizationFailed => Some(FatalConsumerError::GroupDenied { group }),
+            Code::TopicAuthorizationFailed => Some(FatalConsumerError::TopicsDenied { topics: topics.join(", ") }),
+            Code::InvalidGroupId => Some(FatalConsumerError::GroupIdRefused { group }),
             _ => None,
         }
     }
@@ -213,9 +211,9 @@ mod tests {
     fn each_denied_code_has_an_error() {
         for code in [Code::GroupAuthorizationFailed, Code::TopicAuthorizationFailed, Code::InvalidGroupId] {
             assert_eq!(ConsumerErrorKind::of(code), ConsumerErrorKind::Denied, "{code:?}");
-            assert!(FatalConsumerError::denied(code, "kyc", "wm.kyc", &["loans"]).is_some(), "{code:?}");
+            assert!(FatalConsumerError::denied(code, "wm.kyc", &["loans"]).is_some(), "{code:?}");
         }
-        assert!(FatalConsumerError::denied(Code::UnknownTopic, "kyc", "wm.kyc", &["loans"]).is_none());
+        assert!(FatalConsumerError::denied(Code::UnknownTopic, "wm.kyc", &["loans"]).is_none());
     }
 
     #[test]

@@ -95,7 +95,7 @@ fn probe_ends(config: &ClientConfig, topics: &Topics, offsets: Vec<(SourcePartit
                 break;
             }
             // A poll that returns nothing may have served an event, so only the queue's length tells that it is empty.
-            // Then the ends were reported before the queue ran empty, and all records before them have been read.
+            // These ends were taken before that: all records before them have come through the queue since.
             None if ffi::waiting_records(consumer.client()) == 0 => {
                 found.holes.extend(ends.iter().flat_map(|ends| holes(ends, topics, &mut open)));
                 ends = consumer.context().take();

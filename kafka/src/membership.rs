@@ -163,12 +163,12 @@ impl Membership {
         let positions = self.positions(consumer).unwrap_or_else(|_| self.state().starts.clone());
         let name = |(source, partition)| format!("{}-{partition}", self.topics.name(source));
         let positions = positions.into_iter().map(|(partition, at)| (name(partition), at)).collect();
-        let (service, group) = (self.service.clone(), self.group.clone());
-        self.push(Event::Fatal(FatalConsumerError::Unreadable { service, group, reported, positions }));
+        let group = self.group.clone();
+        self.push(Event::Fatal(FatalConsumerError::Unreadable { group, reported, positions }));
     }
 
     fn denied(&self, code: Code) -> Option<FatalConsumerError> {
-        FatalConsumerError::denied(code, &self.service, &self.group, &self.topics.names())
+        FatalConsumerError::denied(code, &self.group, &self.topics.names())
     }
 
     fn unanswered(&self, question: &'static str, source: ClientError) -> Outage {
@@ -194,7 +194,7 @@ impl Membership {
         let missing = answer.as_ref().ok().map(Option::is_some);
         let confirmed = self.state().missing_topic.record_answer(Instant::now(), missing);
         if let (true, Ok(Some(topic))) = (confirmed, answer) {
-            self.push(Event::Fatal(FatalConsumerError::MissingTopic { service: self.service.clone(), topic }));
+            self.push(Event::Fatal(FatalConsumerError::MissingTopic { topic }));
         }
     }
 }
@@ -234,9 +234,7 @@ impl ClientContext for Membership {
             }
             Kind::Unreadable => _ = self.state().unreadable.get_or_insert(reported),
             Kind::Denied => self.denied(code).into_iter().for_each(|error| self.push(Event::Fatal(error))),
-            Kind::Failed => {
-                self.push(Event::Fatal(FatalConsumerError::Failed { service: self.service.clone(), reported }))
-            }
+            Kind::Failed => self.push(Event::Fatal(FatalConsumerError::Failed { reported })),
             Kind::Nothing => return,
             Kind::Passing => self.warn("passing", format_args!("consumer: {reported}")),
         }

@@ -18,9 +18,8 @@ impl<'c> Engine<'c> {
                     self.intake.pause(&assigned, self.job, &mut self.reporter);
                 }
             }
-            Event::Refused(foreign) => {
-                let (topic, partition, offset) = (foreign.topic, foreign.partition, foreign.offset);
-                return Err(StopCause::ForeignOffset { topic, partition, offset, source: foreign.why });
+            Event::Refused { topic, partition, offset, why } => {
+                return Err(StopCause::ForeignOffset { topic, partition, offset, source: why });
             }
             Event::Skipped { source, partition, from, to } => self.skipped((source, partition), from, to),
             Event::BrokerLost(why) => {

@@ -8,7 +8,7 @@ use watermaster_core::delivery::{
 };
 
 use super::{Job, partitions::Partitions};
-use watermaster_kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
+use watermaster_kafka::consumer::{Consumer, Offsets, SourcePartition};
 use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
 use watermaster_kafka::record::Record;
 
@@ -43,25 +43,13 @@ impl<'c> Link<'c> {
     }
 }
 
-fn offsets_error(error: CommitError) -> OffsetsError {
-    let wrap = match error {
-        CommitError::Fatal(_) => OffsetsError::Refused,
-        CommitError::Lost(_) => OffsetsError::GroupMoved,
-        CommitError::Retriable(_) => OffsetsError::Retriable,
-    };
-    wrap(ClientError::new(error))
-}
-
 impl Kafka<Record<'_>> for Link<'_> {
     type Offsets = Offsets;
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
-        let by_source = |commit: &Commit| {
-            let (source, partition) = self.partitions.address(commit.partition);
-            PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
-        };
-        let commits: Vec<_> = commits.iter().map(by_source).collect();
-        self.consumer.offsets(&commits).map_err(offsets_error)
+        let commits: Vec<_> =
+            commits.iter().map(|commit| (self.partitions.address(commit.partition), commit)).collect();
+        self.consumer.offsets(&commits)
     }
 
     fn send(&mut self, output: &mut Output<Record<'_>>, tag: usize) -> Result<(), SendError> {
@@ -96,7 +84,7 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn commit_offsets(&mut self, offsets: &Offsets) -> Result<bool, OffsetsError> {
-        self.consumer.commit_offsets(offsets, STEP_TIMEOUT).map_err(offsets_error)
+        self.consumer.commit_offsets(offsets, STEP_TIMEOUT)
     }
 
     fn purge(&mut self) {
@@ -141,11 +129,7 @@ impl Kafka<Record<'_>> for Link<'_> {
         let addresses: Vec<SourcePartition> =
             partitions.iter().map(|&number| self.partitions.address(number)).collect();
         let committed = self.consumer.committed(&addresses, COMMITTED_TIMEOUT).map_err(ClientError::new)?;
-        let by_number = |(address, committed)| {
-            let offset = match committed {
-                consumer::Committed::Nothing => None,
-                consumer::Committed::At { offset, metadata } => Some((offset, metadata)),
-            };
+        let by_number = |(address, offset)| {
             let partition = self.partitions.find(address).expect("the answer names the partitions of the request");
             Committed { partition, offset }
         };

@@ -6,9 +6,10 @@ use std::{sync::Arc, sync::mpsc, thread, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message, message::BorrowedMessage};
+use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_settings::{self as settings, OnForeignOffset};
 
-use super::commit::{CommitError, CommitFailure, CommitRequests, Offsets, PartitionCommit};
+use super::commit::{CommitFailure, CommitRequests, Offsets};
 use super::config::{config, group_id};
 use crate::assign::{self, Committed, StartRules};
 use crate::end_probe::{EndProbe, Holes};
@@ -105,25 +106,29 @@ impl Consumer {
 
     /// Prepares offsets with their maps for a commit, fenced by the current membership: if the group moves on before
     /// they are committed, the broker refuses them.
-    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        let group = GroupMetadata::of(self.base.client()).ok_or(CommitError::Lost(CommitFailure::NotMember))?;
+    pub fn offsets(&self, commits: &[(SourcePartition, &Commit)]) -> Result<Offsets, OffsetsError> {
+        let group = self.group()?;
         let offsets = Offsets::new(commits, &self.topics, group);
         self.check_assignment(&offsets)?;
         Ok(offsets)
+    }
+
+    pub(super) fn group(&self) -> Result<GroupMetadata, OffsetsError> {
+        GroupMetadata::of(self.base.client()).ok_or_else(|| CommitFailure::NotMember.group_moved())
     }
 
     /// Commits offsets, or continues the commit that is under way. Returns false if `wait` passes before the answer;
     /// after 15 s in all, the commit fails as retriable.
     ///
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
-    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, OffsetsError> {
         self.commit_with(offsets, wait, || self.check_ownership(offsets))
     }
 
     pub(super) fn commit_with(
-        &self, offsets: &Offsets, wait: Duration, check: impl Fn() -> Result<(), CommitError>,
-    ) -> Result<bool, CommitError> {
-        let committed = self.commits.advance(self.base.client(), offsets.lists(), wait, check)?;
+        &self, offsets: &Offsets, wait: Duration, check: impl Fn() -> Result<(), OffsetsError>,
+    ) -> Result<bool, OffsetsError> {
+        let committed = self.commits.advance(self.base.client(), &offsets.lists, wait, check)?;
         if committed {
             self.base.context().reached();
         }
@@ -132,22 +137,22 @@ impl Consumer {
 
     /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
     /// long as the group is empty: such a commit could undo one by the partition's next owner.
-    pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
-        if GroupMetadata::of(self.base.client()).is_none() {
-            return Err(CommitError::Lost(CommitFailure::NotMember));
-        }
+    pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
+        self.group()?;
         self.check_assignment(offsets)
     }
 
-    pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), CommitError> {
-        if self.base.assignment_lost() {
-            return Err(CommitError::Lost(CommitFailure::NotMember));
-        }
+    pub(super) fn check_not_lost(&self) -> Result<(), OffsetsError> {
+        if self.base.assignment_lost() { Err(CommitFailure::NotMember.group_moved()) } else { Ok(()) }
+    }
+
+    pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
+        self.check_not_lost()?;
         let membership = self.base.context();
-        match offsets.partitions().iter().find(|partition| !membership.owns(**partition)) {
+        match offsets.partitions.iter().find(|partition| !membership.owns(**partition)) {
             Some(&(source, partition)) => {
                 let topic = self.topics.name(source).to_owned();
-                Err(CommitError::Lost(CommitFailure::NotAssigned { topic, partition }))
+                Err(CommitFailure::NotAssigned { topic, partition }.group_moved())
             }
             None => Ok(()),
         }

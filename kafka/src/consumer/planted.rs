@@ -3,11 +3,13 @@
 use std::{ops::Deref, time::Duration};
 
 use rdkafka::consumer::Consumer as _;
+use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_settings as settings;
 
-use super::commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
+use super::commit::Offsets;
 use super::{config::config, group_consumer::Consumer};
 use crate::failpoint::{Fault, planted};
+use crate::topics::SourcePartition;
 use crate::{client::KafkaError, event::Event, ffi::GroupMetadata};
 
 /// A [`Consumer`] that makes the planted mistake, if it is one of the consumer's.
@@ -42,28 +44,28 @@ impl PlantedConsumer {
         }
     }
 
-    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        let client = self.0.base.client();
+    pub fn offsets(&self, commits: &[(SourcePartition, &Commit)]) -> Result<Offsets, OffsetsError> {
         let unfenced = planted(Fault::UnfencedGroupMetadata);
-        let group = if unfenced { GroupMetadata::unfenced(client) } else { GroupMetadata::of(client) };
-        let offsets = Offsets::new(commits, &self.0.topics, group.ok_or(CommitError::Lost(CommitFailure::NotMember))?);
-        keep_revoked(self.0.check_assignment(&offsets))?;
+        let group = if unfenced { GroupMetadata::unfenced(self.0.base.client()) } else { None };
+        let group = group.map_or_else(|| self.0.group(), Ok)?;
+        let offsets = Offsets::new(commits, &self.0.topics, group);
+        self.check_assignment(&offsets)?;
         Ok(offsets)
     }
 
-    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
-        self.0.commit_with(offsets, wait, || keep_revoked(self.0.check_ownership(offsets)))
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, OffsetsError> {
+        self.0.commit_with(offsets, wait, || {
+            self.0.group()?;
+            self.check_assignment(offsets)
+        })
+    }
+
+    fn check_assignment(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
+        // A consumer that keeps revoked partitions believes that it still owns them.
+        if planted(Fault::NoPurgeOnRevoke) { self.0.check_not_lost() } else { self.0.check_assignment(offsets) }
     }
 
     pub fn close(self, timeout: Duration) -> bool {
         self.0.close(timeout)
-    }
-}
-
-/// A consumer that keeps revoked partitions believes that it still owns them.
-fn keep_revoked(checked: Result<(), CommitError>) -> Result<(), CommitError> {
-    match checked {
-        Err(CommitError::Lost(CommitFailure::NotAssigned { .. })) if planted(Fault::NoPurgeOnRevoke) => Ok(()),
-        checked => checked,
     }
 }

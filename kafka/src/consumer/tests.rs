@@ -4,21 +4,22 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-use rdkafka::consumer::Consumer as _;
+use rdkafka::{TopicPartitionList, consumer::Consumer as _};
+use watermaster_core::delivery::Commit;
 use watermaster_settings::{OnDataLoss, Settings, config::Config};
 
-use super::commit::{MAX_REQUEST_BYTES, requests};
+use super::commit::{MAX_REQUEST_BYTES, lists};
 use super::*;
 use crate::{embedded::Embedded, ffi, record::SourceIndex, topics::Topics};
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {
     let topics = Topics::new(["loans"]).expect("a topic name without NUL");
-    let commit =
-        |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
+    let commit = |bytes| Commit { partition: 0, offset: 0, metadata: "x".repeat(bytes) };
     let sizes = |bytes: &[usize]| {
         let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
-        requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
+        let commits: Vec<_> = commits.iter().map(|commit| (FIRST, commit)).collect();
+        lists(&commits, &topics).iter().map(TopicPartitionList::count).collect::<Vec<_>>()
     };
     assert_eq!(sizes(&[]), [0; 0]);
     assert_eq!(sizes(&[10, 10]), [2]);

@@ -9,7 +9,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::{Membership, RESOLVE_TIMEOUT};
 use crate::assign::{self, Refusal};
 use crate::consumer_error::{ConsumerErrorKind, FatalConsumerError, Outage};
-use crate::event::{Assignment, Event, ForeignOffset};
+use crate::event::{Assignment, Event};
 use crate::{ffi, topics::SourcePartition};
 
 /// A reason not to start partitions.
@@ -64,8 +64,7 @@ impl Membership {
         };
         // A partition that was paused when it was revoked must not come back paused.
         let resumed = assigned.and_then(|()| if list.count() > 0 { consumer.resume(list) } else { Ok(()) });
-        let failed = |source| FatalConsumerError::Assignment { service: self.service.clone(), source };
-        resumed.map_err(|source| self.push(Event::Fatal(failed(source)))).is_ok()
+        resumed.map_err(|error| self.push(Event::Fatal(FatalConsumerError::Assignment(error)))).is_ok()
     }
 
     pub(super) fn revoke(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) {
@@ -107,10 +106,8 @@ impl Membership {
                 let topic = self.topics.name(source).to_owned();
                 return Err(Unresolved::Later(Outage::NoWatermarks { topic, partition }));
             };
-            let start = assign::start(&committed, low, high, self.rules)
-                .map_err(|refusal| Unresolved::Never(self.refusal(refusal, at, low, high)))?;
-            let assign::Start { base, map, lost, commit_first } = start;
-            Ok(Assignment { source, partition, base, map, low, high, lost, commit_first })
+            assign::start(at, &committed, low, high, self.rules)
+                .map_err(|refusal| Unresolved::Never(self.refusal(refusal, at, low, high)))
         };
         committed.into_iter().map(assignment).collect()
     }
@@ -119,7 +116,7 @@ impl Membership {
         match refusal {
             Refusal::Foreign { offset, why } => {
                 let topic = self.topics.name(at.0).to_owned();
-                Event::Refused(ForeignOffset { topic, partition: at.1, offset, why })
+                Event::Refused { topic, partition: at.1, offset, why }
             }
             Refusal::OutOfRange { offset } => self.data_loss(at, offset, low, high),
         }

@@ -160,8 +160,8 @@ impl Producer {
     pub fn send_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, TransactionError> {
         let (inner, offsets, timeout) = (Arc::clone(&self.inner), offsets.clone(), self.transaction_timeout);
         self.offsets_call.poll(wait, move || {
-            let mut lists = offsets.lists().iter();
-            lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, offsets.group(), timeout)?))
+            let mut lists = offsets.lists.iter();
+            lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, &offsets.group, timeout)?))
         })
     }
 

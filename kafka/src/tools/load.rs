@@ -15,7 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use watermaster_settings::Kafka;
 
-use crate::assign::{self, Committed};
+use crate::assign;
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Headers;
 use crate::topics::{SourcePartition, Topics};
@@ -226,11 +226,10 @@ pub fn committed(
             result => break result?,
         }
     };
-    let written = found.into_iter().filter_map(|(partition, committed)| match committed {
-        Committed::At { offset, metadata } => Some((partition, offset, metadata)),
-        Committed::Nothing => None,
-    });
-    Ok(written.collect())
+    let at = |(partition, committed): (_, Option<(i64, Vec<u8>)>)| {
+        committed.map(|(offset, metadata)| (partition, offset, metadata))
+    };
+    Ok(found.into_iter().filter_map(at).collect())
 }
 
 fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
