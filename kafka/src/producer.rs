@@ -9,7 +9,6 @@ mod topic_producer;
 
 pub use watermaster_core::delivery::{Failure, Form, SendError};
 
-pub use config::DEFAULT_BATCH_BYTES;
-pub(super) use config::{transaction_timeout, transactional_id};
+pub use config::{DEFAULT_BATCH_BYTES, transaction_timeout, transactional_id};
 pub use dead_letter::DeadLetter;
 pub use topic_producer::{Destination, Producer};

@@ -15,6 +15,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 use super::{Engine, StopCause, link::STEP_TIMEOUT};
 use crate::clock;
 use watermaster_kafka::consumer::{Event, Offsets};
+use watermaster_kafka::producer;
 use watermaster_kafka::record::{NO_TIMESTAMP, Record};
 use watermaster_settings::Delivery;
 
@@ -261,7 +262,7 @@ impl Engine<'_> {
                 StopCause::ForeignOffset { topic, partition, offset, source }
             }
             FatalError::FencedTwice(source) => StopCause::FencedTwice {
-                transactional_id: self.link.producer.transactional_id().to_owned(),
+                transactional_id: producer::transactional_id(&self.job.kafka, &self.job.service),
                 instance_id: self.job.kafka.instance_id.clone(),
                 source,
             },

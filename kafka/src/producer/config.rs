@@ -48,7 +48,7 @@ pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, batch
     let mut defaults = DEFAULT_PROPERTIES.to_vec();
     defaults.push(("batch.size", &batch));
     let mut forced = FORCED_PROPERTIES.to_vec();
-    if is_transactional(kafka) {
+    if kafka.delivery == Delivery::ExactlyOnce {
         defaults.push(TRANSACTION_TIMEOUT);
         // A broken connection taints a producer, and only the log reports it.
         forced.extend([("transactional.id", transactional_id.as_str()), ("log.connection.close", "true")]);
@@ -58,16 +58,12 @@ pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, batch
     client::config(kafka, &defaults, &forced)
 }
 
-pub(super) fn is_transactional(kafka: &settings::Kafka) -> bool {
-    kafka.delivery == Delivery::ExactlyOnce
-}
-
 /// Returns the `transactional.id` of a service's producer.
-pub(crate) fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+pub fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
     format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)
 }
 
 /// Returns the time after which the coordinator aborts a transaction.
-pub(crate) fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
+pub fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
     client::time(kafka, TRANSACTION_TIMEOUT)
 }

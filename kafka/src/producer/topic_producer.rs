@@ -27,46 +27,25 @@ pub struct Producer {
     target: TopicHandle,
     dead_letter: TopicHandle,
     inner: Arc<PolledProducer>,
-    names: Names,
-    /// Empty without transactions.
-    transactional_id: String,
-    transaction_timeout: Duration,
+    kafka: settings::Kafka,
+    service: settings::Service,
     initialised: Cell<bool>,
     in_transaction: Cell<bool>,
     offsets_call: OffsetsCall,
-}
-
-/// Names of the service and its topics.
-struct Names {
-    service: String,
-    target: String,
-    dead_letter: String,
-    sources: Vec<String>,
 }
 
 impl Producer {
     /// Makes a producer for the target and the dead-letter topic of `service`, with batches of up to `batch_bytes`. No
     /// broker is contacted yet.
     pub fn new(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> Result<Producer, KafkaError> {
-        let (transactional_id, transaction_timeout) = if config::is_transactional(kafka) {
-            (config::transactional_id(kafka, service), config::transaction_timeout(kafka))
-        } else {
-            (String::new(), Duration::MAX)
-        };
         let base = config::config(kafka, service, batch_bytes).create_with_context(DeliveryContext::default())?;
         let inner = PolledProducer::new(base)?;
         Ok(Producer {
             target: topic(inner.client(), &service.target)?,
             dead_letter: topic(inner.client(), &service.dead_letter)?,
             inner: Arc::new(inner),
-            names: Names {
-                service: service.name.clone(),
-                target: service.target.clone(),
-                dead_letter: service.dead_letter.clone(),
-                sources: service.sources.iter().map(|source| source.topic.clone()).collect(),
-            },
-            transactional_id,
-            transaction_timeout,
+            kafka: kafka.clone(),
+            service: service.clone(),
             initialised: Cell::new(false),
             in_transaction: Cell::new(false),
             offsets_call: OffsetsCall::default(),
@@ -74,16 +53,6 @@ impl Producer {
     }
 
     // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each
-
-    /// Returns the `transactional.id`; empty without transactions.
-    pub fn transactional_id(&self) -> &str {
-        &self.transactional_id
-    }
-
-    /// Returns the time after which the coordinator aborts a transaction.
-    pub fn transaction_timeout(&self) -> Duration {
-        self.transaction_timeout
-    }
 
     /// Returns true after [`init`](Producer::init) has succeeded.
     pub fn is_initialised(&self) -> bool {
@@ -128,7 +97,10 @@ impl Producer {
     fn init_error(&self, mut error: ffi::CallError) -> TransactionError {
         let advice = match error.code {
             Code::TransactionalIdAuthorizationFailed => {
-                format!("grant WRITE and DESCRIBE on the transactional id {}", self.transactional_id)
+                format!(
+                    "grant WRITE and DESCRIBE on the transactional id {}",
+                    config::transactional_id(&self.kafka, &self.service)
+                )
             }
             Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster".to_owned(),
             Code::InvalidTransactionTimeout => {
@@ -158,7 +130,8 @@ impl Producer {
     /// librdkafka may never return. Then this producer has to be replaced: its late requests are void once another
     /// producer has its id.
     pub fn send_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, TransactionError> {
-        let (inner, offsets, timeout) = (Arc::clone(&self.inner), offsets.clone(), self.transaction_timeout);
+        let (inner, offsets) = (Arc::clone(&self.inner), offsets.clone());
+        let timeout = config::transaction_timeout(&self.kafka);
         self.offsets_call.poll(wait, move || {
             let mut lists = offsets.lists.iter();
             lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, &offsets.group, timeout)?))
@@ -193,8 +166,8 @@ impl Producer {
         let (topic, headers, form) = match to {
             Destination::Target => (&self.target, record.take_headers(), Form::Whole),
             Destination::DeadLetter(letter) => {
-                let source = &self.names.sources[record.origin.source.index()];
-                let headers = dead_letter::headers(record, &letter, &self.names.service, source);
+                let source = &self.service.sources[record.origin.source.index()].topic;
+                let headers = dead_letter::headers(record, &letter, &self.service.name, source);
                 (&self.dead_letter, Some(headers), letter.form)
             }
         };
@@ -203,8 +176,8 @@ impl Producer {
         let record = ffi::ProducedRecord { key, value, timestamp_ms: record.origin.timestamp_ms, headers, tag };
         ffi::produce(self.client(), topic, record).map_err(|code| {
             let name = match to {
-                Destination::Target => &self.names.target,
-                Destination::DeadLetter(_) => &self.names.dead_letter,
+                Destination::Target => &self.service.target,
+                Destination::DeadLetter(_) => &self.service.dead_letter,
             };
             match send_error(name, code) {
                 SendError::Fatal(error) => SendError::Fatal(self.fatal().unwrap_or(error)),
@@ -231,7 +204,7 @@ impl Producer {
     /// Returns the error after which this producer can't be used any more, if there is one.
     pub fn fatal(&self) -> Option<ClientError> {
         let (code, text) = self.client().fatal_error()?;
-        Some(ClientError::new(ProducerFailed { service: self.names.service.clone(), code, text }))
+        Some(ClientError::new(ProducerFailed { code, text }))
     }
 
     fn client(&self) -> &Client<DeliveryContext> {
@@ -245,9 +218,8 @@ impl Producer {
 
 /// The error after which librdkafka's producer sends nothing any more.
 #[derive(Debug, thiserror::Error)]
-#[error("the producer of service {service} failed: {text} ({code})")]
+#[error("the producer failed: {text} ({code})")]
 struct ProducerFailed {
-    service: String,
     code: Code,
     text: String,
 }
