@@ -7,12 +7,13 @@ use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
+use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
+use crate::event::{Assignment, Event};
 use crate::topics::{SourcePartition, Topics};
-use crate::{event::Assignment, ffi};
+use crate::{consumer_error::FatalConsumerError, ffi};
 
 /// The configured reactions to a committed offset that is missing, foreign or out of range.
 #[derive(Debug, Clone, Copy)]
@@ -25,21 +26,14 @@ pub(super) struct StartRules {
 /// The committed offset of a partition and its metadata, if there is one.
 pub type Committed = Option<(i64, Vec<u8>)>;
 
-/// A reason not to start a partition.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    Foreign { offset: i64, why: DecodeError },
-    OutOfRange { offset: i64 },
-}
-
-/// Decides where a partition starts that holds the offsets from `low` to below `high`.
+/// Decides where a partition starts that holds the offsets from `low` to below `high`, or returns the event that stops
+/// the service.
 pub(super) fn start(
-    at: SourcePartition, committed: &Committed, low: i64, high: i64, rules: StartRules,
-) -> Result<Assignment, Refusal> {
-    let start = |base, map, lost, commit_first| {
-        let (source, partition) = at;
-        Assignment { source, partition, base, map, high, lost, commit_first }
-    };
+    topic: &str, at: SourcePartition, committed: &Committed, (low, high): (i64, i64), rules: StartRules,
+) -> Result<Assignment, Event<'static>> {
+    let (source, partition) = at;
+    let topic = || topic.to_owned();
+    let start = |base, map, lost, commit_first| Assignment { source, partition, base, map, high, lost, commit_first };
     let Some((offset, metadata)) = committed else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
@@ -51,13 +45,13 @@ pub(super) fn start(
     let map = match (offset_map::decode(offset, metadata), rules.on_foreign_offset) {
         (Ok(map), _) => map,
         (Err(_), OnForeignOffset::Replay) => OffsetMap::default(),
-        (Err(why), OnForeignOffset::Stop) => return Err(Refusal::Foreign { offset, why }),
+        (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
     };
     if (low..=high).contains(&offset) {
         return Ok(start(offset, map, 0, false));
     }
     if rules.on_data_loss == OnDataLoss::Stop {
-        return Err(Refusal::OutOfRange { offset });
+        return Err(FatalConsumerError::DataLoss { topic: topic(), partition, offset, low, high }.into());
     }
     // Reading starts at the first record that is left. Recent admissions stay charged.
     let OffsetMap { completed, admitted } = map;
@@ -178,7 +172,7 @@ mod tests {
 
     /// Returns base, runs, lost and `commit_first` of a start.
     fn outcome(committed: &Committed, low: i64, high: i64, rules: StartRules) -> (i64, Vec<(i64, i64)>, u64, bool) {
-        let start = start(AT, committed, low, high, rules).unwrap();
+        let start = start("loans", AT, committed, (low, high), rules).unwrap();
         let runs = start.map.completed.iter().map(|run| (run.start, run.end)).collect();
         (start.base, runs, start.lost, start.commit_first)
     }
@@ -199,14 +193,20 @@ mod tests {
 
     #[test]
     fn a_foreign_commit_stops_or_replays() {
-        assert!(matches!(start(AT, &foreign(), 0, 500, STRICT), Err(Refusal::Foreign { offset: 100, .. })));
+        assert!(matches!(start("loans", AT, &foreign(), (0, 500), STRICT), Err(Event::Refused { offset: 100, .. })));
         assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, false));
     }
 
     #[test]
     fn deleted_records_stop_the_service_or_are_counted_once() {
-        assert!(matches!(start(AT, &ours(), 101, 500, STRICT), Err(Refusal::OutOfRange { offset: 100 })));
-        assert!(matches!(start(AT, &ours(), 0, 99, STRICT), Err(Refusal::OutOfRange { offset: 100 })));
+        assert!(matches!(
+            start("loans", AT, &ours(), (101, 500), STRICT),
+            Err(Event::Fatal(FatalConsumerError::DataLoss { offset: 100, .. }))
+        ));
+        assert!(matches!(
+            start("loans", AT, &ours(), (0, 99), STRICT),
+            Err(Event::Fatal(FatalConsumerError::DataLoss { offset: 100, .. }))
+        ));
         let continued = [
             (101, (101, vec![(103, 106), (110, 120)], 1, true)),
             // 103 to 105 are completed; 100 to 102 and 106 are not.
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn recent_admissions_are_never_forgotten() {
         for (low, high) in [(0, 500), (110, 500), (0, 50)] {
-            assert_eq!(start(AT, &ours(), low, high, LENIENT).unwrap().map.admitted, [RECENT]);
+            assert_eq!(start("loans", AT, &ours(), (low, high), LENIENT).unwrap().map.admitted, [RECENT]);
         }
     }
 }

@@ -31,6 +31,12 @@ pub enum Event<'c> {
     Fatal(FatalConsumerError),
 }
 
+impl From<FatalConsumerError> for Event<'_> {
+    fn from(error: FatalConsumerError) -> Self {
+        Event::Fatal(error)
+    }
+}
+
 /// An assigned partition.
 #[derive(Debug, Clone)]
 pub struct Assignment {

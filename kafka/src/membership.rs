@@ -1,7 +1,6 @@
 //! Handles rebalances, errors and connectivity while the consumer is polled.
 
 mod assignment;
-mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,19 +38,19 @@ pub(super) struct Membership {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     events: VecDeque<Event<'static>>,
     /// The offset at which each assigned partition started, or up to which no record is left to read.
     starts: BTreeMap<SourcePartition, i64>,
     /// Assigned partitions with an unknown start. The group waits for this member.
-    unresolved: Option<Vec<SourcePartition>>,
+    pub(crate) unresolved: Option<Vec<SourcePartition>>,
     /// The generation that ended when partitions were lost, until the next assignment.
     expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
     /// True while no broker can be reached.
     down: bool,
     /// True if a position fell out of its broker's log.
-    out_of_range: bool,
+    pub(crate) out_of_range: bool,
     /// The error about an unreadable record; the service has to stop before it reads on.
     unreadable: Option<Reported>,
     missing_topic: MissingTopic,
@@ -79,7 +78,7 @@ impl Membership {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -129,7 +128,16 @@ impl Membership {
                 self.resolve_positions(consumer, partitions);
             }
             if self.may_restart(consumer) {
-                self.restart(consumer, paused);
+                match self.restart(consumer, paused) {
+                    Ok(()) => {
+                        self.state().out_of_range = false;
+                        self.reached();
+                    }
+                    Err(error) => {
+                        self.attempt_later();
+                        self.push_down(self.unanswered("positions", error));
+                    }
+                }
             }
         }
         self.probe_brokers(consumer);
@@ -148,8 +156,8 @@ impl Membership {
         self.state().log_limiter.warn(kind, Instant::now(), log);
     }
 
-    fn push(&self, event: Event<'static>) {
-        self.state().events.push_back(event);
+    fn push(&self, event: impl Into<Event<'static>>) {
+        self.state().events.push_back(event.into());
         self.busy.store(true, Ordering::Release);
     }
 
@@ -164,7 +172,7 @@ impl Membership {
         let name = |(source, partition)| format!("{}-{partition}", self.topics.name(source));
         let positions = positions.into_iter().map(|(partition, at)| (name(partition), at)).collect();
         let group = self.group.clone();
-        self.push(Event::Fatal(FatalConsumerError::Unreadable { group, reported, positions }));
+        self.push(FatalConsumerError::Unreadable { group, reported, positions });
     }
 
     fn denied(&self, code: Code) -> Option<FatalConsumerError> {
@@ -194,7 +202,7 @@ impl Membership {
         let missing = answer.as_ref().ok().map(Option::is_some);
         let confirmed = self.state().missing_topic.record_answer(Instant::now(), missing);
         if let (true, Ok(Some(topic))) = (confirmed, answer) {
-            self.push(Event::Fatal(FatalConsumerError::MissingTopic { topic }));
+            self.push(FatalConsumerError::MissingTopic { topic });
         }
     }
 }
@@ -233,8 +241,8 @@ impl ClientContext for Membership {
                 self.state().missing_topic.suspect(Instant::now());
             }
             Kind::Unreadable => _ = self.state().unreadable.get_or_insert(reported),
-            Kind::Denied => self.denied(code).into_iter().for_each(|error| self.push(Event::Fatal(error))),
-            Kind::Failed => self.push(Event::Fatal(FatalConsumerError::Failed { reported })),
+            Kind::Denied => self.denied(code).into_iter().for_each(|error| self.push(error)),
+            Kind::Failed => self.push(FatalConsumerError::Failed { reported }),
             Kind::Nothing => return,
             Kind::Passing => self.warn("passing", format_args!("consumer: {reported}")),
         }

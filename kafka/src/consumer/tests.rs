@@ -126,7 +126,7 @@ fn an_error_that_a_pause_dropped_is_found_by_a_probe() {
     consumer.resume(&[FIRST]).unwrap();
     // librdkafka reports the error once, and a pause now would drop it.
     let deadline = Instant::now() + TIMEOUT;
-    while !consumer.base.context().forget_out_of_range() {
+    while !std::mem::take(&mut consumer.base.context().state().out_of_range) {
         assert!(Instant::now() < deadline, "timed out");
         assert!(!matches!(consumer.base.poll(TICK), Some(Ok(_))));
     }
@@ -171,7 +171,7 @@ fn no_restart_while_the_group_waits_for_this_member() {
     assert!(!membership.may_restart(&consumer.base), "no position is in doubt");
     membership.suspect_positions();
     assert!(membership.may_restart(&consumer.base));
-    membership.leave_unresolved(vec![FIRST]);
+    membership.state().unresolved = Some(vec![FIRST]);
     assert!(!membership.may_restart(&consumer.base));
 }
 

@@ -30,23 +30,15 @@ pub enum OpenError {
     /// No broker answered.
     #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {source}")]
     Unreachable { bootstrap_servers: String, source: ClientError },
-    /// A topic can't be used.
+    #[error("topic {topic}: does not exist: create it")]
+    MissingTopic { topic: String },
+    #[error("topic {topic}: {code}")]
+    RefusedTopic { topic: String, code: Code },
     #[error("topic {topic}: {source}")]
-    Topic { topic: String, source: TopicError },
+    Topic { topic: String, source: ClientError },
     /// A client can't be made.
     #[error(transparent)]
     Client(#[from] KafkaError),
-}
-
-/// An error of a topic.
-#[derive(Debug, thiserror::Error)]
-pub enum TopicError {
-    #[error("does not exist: create it")]
-    Missing,
-    #[error("{0}")]
-    Refused(Code),
-    #[error(transparent)]
-    Client(#[from] ClientError),
 }
 
 /// A record to send.
@@ -174,7 +166,7 @@ impl Watcher {
         let mut ends = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
-                let failed = |error: ClientError| topic_error(topic, error);
+                let failed = |source| OpenError::Topic { topic: (*topic).to_owned(), source };
                 let (_, end) = consumer.fetch_watermarks(topic, partition, timeout).map_err(failed)?;
                 ends.add_partition_offset(topic, partition, Offset::Offset(end)).map_err(failed)?;
             }
@@ -248,16 +240,11 @@ fn partitions(
         source: error,
     })?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let source = match found.map(|found| (found.error().map(Code::from), found.partitions().len())) {
-        Some((None, count)) if count > 0 => return Ok(i32::try_from(count).unwrap_or(i32::MAX)),
-        Some((Some(Code::UnknownTopicOrPartition | Code::UnknownTopic), _)) | Some((None, _)) | None => {
-            TopicError::Missing
-        }
-        Some((Some(code), _)) => TopicError::Refused(code),
-    };
-    Err(OpenError::Topic { topic: topic.to_owned(), source })
-}
-
-fn topic_error(topic: &str, error: ClientError) -> OpenError {
-    OpenError::Topic { topic: topic.to_owned(), source: error.into() }
+    let (error, count) = found.map_or((None, 0), |found| (found.error().map(Code::from), found.partitions().len()));
+    let topic = topic.to_owned();
+    match error {
+        None if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
+        None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(OpenError::MissingTopic { topic }),
+        Some(code) => Err(OpenError::RefusedTopic { topic, code }),
+    }
 }
