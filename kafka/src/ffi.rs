@@ -60,12 +60,6 @@ unsafe fn bytes<'a>(pointer: *const c_void, size: usize) -> Option<&'a [u8]> {
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) })
 }
 
-/// Returns the name of a message's topic. (`Message::topic` checks its UTF-8 each time.)
-pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
-    // SAFETY: a consumed message keeps its topic alive; the topic's name is a C string that never changes.
-    unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(message.topic_ptr())) }
-}
-
 /// Returns the headers of a message: none, a list, or an error where librdkafka cannot hand them over.
 ///
 /// librdkafka parses them at the first call, and at most 100 000. (`Message::headers` shows headers that it cannot
@@ -83,7 +77,6 @@ pub(super) fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> Result<Option<
     }
 }
 
-/// Name and value of a header.
 pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// `rd_kafka_header_t` of librdkafka's `rdkafka_header.h`: one allocation for a header, its name and its value.
@@ -124,7 +117,6 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     }
 }
 
-/// Returns the number of headers in a list.
 pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
     let list: *const BorrowedHeaders = headers;
     // SAFETY: as above: the address of a list that lives and stays unchanged while it is borrowed.
@@ -136,7 +128,6 @@ pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
 pub(super) struct HeaderList(NonNull<sys::rd_kafka_headers_t>);
 
 impl HeaderList {
-    /// Makes an empty list with room for this number of headers.
     pub fn with_capacity(count: usize) -> HeaderList {
         // SAFETY: the call only fails where memory ends, and then does not return.
         HeaderList(NonNull::new(unsafe { sys::rd_kafka_headers_new(count) }).expect("a new list"))
@@ -193,7 +184,6 @@ impl Drop for TopicHandle {
     }
 }
 
-/// A record to produce.
 pub(super) struct ProducedRecord<'a> {
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
@@ -460,7 +450,6 @@ fn millis(timeout: Duration) -> c_int {
 /// The queue for answers to commits. To be dropped before its client.
 pub(super) struct ReplyQueue(*mut sys::rd_kafka_queue_t);
 
-/// The answer to a commit.
 pub(super) struct CommitReply {
     pub error: Code,
     /// The partitions, each with its error.
@@ -468,7 +457,6 @@ pub(super) struct CommitReply {
 }
 
 impl ReplyQueue {
-    /// Makes a queue of this client.
     pub fn new<C: ClientContext>(client: &Client<C>) -> ReplyQueue {
         // SAFETY: the client lives while it is borrowed; the call can't fail.
         ReplyQueue(unsafe { sys::rd_kafka_queue_new(client.native_ptr()) })

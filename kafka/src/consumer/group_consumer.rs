@@ -1,11 +1,11 @@
 //! The consumer: polls events and records, commits, pauses and resumes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::{sync::Arc, sync::mpsc, thread, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{ClientConfig, Message, message::BorrowedMessage};
+use rdkafka::{ClientConfig, Message as _};
 use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_settings::{self as settings, OnForeignOffset};
 
@@ -23,7 +23,6 @@ pub struct Consumer {
     /// Dropped before its client.
     commits: CommitRequests,
     paused: RefCell<BTreeSet<SourcePartition>>,
-    last_source: Cell<SourceIndex>,
     end_probe: RefCell<EndProbe>,
     pub(super) topics: Arc<Topics>,
     pub(super) base: BaseConsumer<Membership>,
@@ -56,7 +55,6 @@ impl Consumer {
         Ok(Consumer {
             commits: CommitRequests::new(base.client()),
             paused: RefCell::default(),
-            last_source: Cell::new(SourceIndex(0)),
             end_probe: RefCell::new(EndProbe::new(config, Arc::clone(&topics))),
             topics,
             base,
@@ -76,7 +74,7 @@ impl Consumer {
         }
         // An error that is returned here has been reported to the context before.
         if let Some(Ok(message)) = self.base.poll(timeout)
-            && let Some(source) = self.source(&message)
+            && let Some(source) = self.topics.find(message.topic())
         {
             return Event::Record(Record::new(message, source));
         }
@@ -94,14 +92,6 @@ impl Consumer {
     fn forget_pauses(&self, partitions: &[SourcePartition]) {
         let mut paused = self.paused.borrow_mut();
         partitions.iter().for_each(|partition| _ = paused.remove(partition));
-    }
-
-    /// Returns the source of a message. Records come in runs of one topic, so the last source is tried first.
-    fn source(&self, message: &BorrowedMessage<'_>) -> Option<SourceIndex> {
-        if ffi::topic_name(message) != self.topics.c_name(self.last_source.get()).as_c_str() {
-            self.last_source.set(self.topics.find(message.topic())?);
-        }
-        Some(self.last_source.get())
     }
 
     /// Prepares offsets with their maps for a commit, fenced by the current membership: if the group moves on before

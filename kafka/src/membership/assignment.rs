@@ -1,5 +1,5 @@
-//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and goes on after a position fell
-//! out of range.
+//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts again after a position
+//! fell out of range.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{sync::atomic::Ordering, time::Instant};
