@@ -7,8 +7,7 @@ mod offsets_call;
 mod polled;
 mod topic_producer;
 
-pub use watermaster_core::delivery::{Failure, Form, SendError};
+pub use watermaster_core::delivery::{Failure, Form, Rejected, SendError};
 
 pub use config::{DEFAULT_BATCH_BYTES, transaction_timeout, transactional_id};
-pub use dead_letter::DeadLetter;
-pub use topic_producer::{Destination, Producer};
+pub use topic_producer::Producer;

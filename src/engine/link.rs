@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use watermaster_core::delivery::{
-    ClientError, Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, Rejected, SendError,
-    TransactionError,
+    ClientError, Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
 
 use super::{Job, partitions::Partitions};
 use watermaster_kafka::consumer::{Consumer, Offsets, SourcePartition};
-use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
+use watermaster_kafka::producer::Producer;
 use watermaster_kafka::record::Record;
 
 /// The longest wait of one step. Between two steps the heart beats and a shutdown is seen.
@@ -53,16 +52,8 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn send(&mut self, output: &mut Output<Record<'_>>, tag: usize) -> Result<(), SendError> {
-        let to = match &output.rejected {
-            None => Destination::Target,
-            Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
-                reason: *reason,
-                client,
-                retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
-                form: output.form,
-            }),
-        };
-        self.producer.send(to, &mut output.payload, tag)
+        let rejected = output.rejected.as_ref().map(|rejected| (rejected, output.form));
+        self.producer.send(&mut output.payload, rejected, tag)
     }
 
     fn flush(&mut self) -> bool {

@@ -1,21 +1,10 @@
 //! The headers that a rejected record gains.
 
-use watermaster_core::{delivery::Form, reason::Reason};
+use watermaster_core::delivery::{Form, Rejected};
+use watermaster_settings::Service;
 
 use crate::ffi::HeaderList;
 use crate::record::{Headers, Origin, Record};
-
-/// The verdict on a rejected record.
-#[derive(Debug, Clone, Copy)]
-pub struct DeadLetter<'a> {
-    pub reason: Reason,
-    /// The client's name; empty for anonymous.
-    pub client: &'a str,
-    /// The time until a retry may succeed; 0 if it never does.
-    pub retry_after_ms: u64,
-    /// The part of the record that is sent.
-    pub form: Form,
-}
 
 const PREFIX: &[u8] = b"throttle-";
 const REASON: &[u8] = b"throttle-reason";
@@ -33,9 +22,9 @@ const ALL: [&[u8]; 10] =
     [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB];
 
 /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
-pub(super) fn headers(record: &mut Record<'_>, letter: &DeadLetter<'_>, service: &str, source: &str) -> HeaderList {
+pub(super) fn headers(record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service) -> HeaderList {
     let earlier = EarlierRejection::of(record.headers());
-    let stub = letter.form != Form::Whole;
+    let stub = form != Form::Whole;
     let mut headers = if stub {
         HeaderList::with_capacity(ALL.len())
     } else if earlier.any {
@@ -43,17 +32,18 @@ pub(super) fn headers(record: &mut Record<'_>, letter: &DeadLetter<'_>, service:
     } else {
         record.take_headers().unwrap_or_else(|| HeaderList::with_capacity(ALL.len()))
     };
-    let Origin { partition, offset, timestamp_ms, .. } = record.origin;
+    let Origin { source, partition, offset, timestamp_ms } = record.origin;
+    let retry_after_ms = u64::try_from(rejected.retry_after.as_millis()).unwrap_or(u64::MAX);
     let mut number = itoa::Buffer::new();
     let mut add = |name, value: &str| headers.add(name, Some(value.as_bytes()));
-    add(REASON, letter.reason.into_str());
-    add(SERVICE, service);
-    add(CLIENT, letter.client);
-    add(TOPIC, source);
+    add(REASON, rejected.reason.into_str());
+    add(SERVICE, &service.name);
+    add(CLIENT, &rejected.client);
+    add(TOPIC, &service.sources[source.index()].topic);
     add(PARTITION, number.format(partition));
     add(OFFSET, number.format(offset));
     add(TIMESTAMP_MS, number.format(timestamp_ms));
-    add(RETRY_AFTER_MS, number.format(letter.retry_after_ms));
+    add(RETRY_AFTER_MS, number.format(retry_after_ms));
     add(ATTEMPT, number.format(earlier.attempt.map_or(1, |attempt| attempt.saturating_add(1))));
     if stub {
         add(STUB, "1");

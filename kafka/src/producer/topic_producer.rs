@@ -3,23 +3,15 @@
 use std::{cell::Cell, ffi::CString, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use rdkafka::{client::Client, error::RDKafkaErrorCode as Code};
-use watermaster_core::delivery::{ClientError, Failure, Form, SendError, TransactionError};
+use watermaster_core::delivery::{ClientError, Failure, Form, Rejected, SendError, TransactionError};
 use watermaster_settings as settings;
 
 use super::config;
 use super::context::{DeliveryContext, send_error};
-use super::dead_letter::{self, DeadLetter};
-use super::{offsets_call::OffsetsCall, polled::PolledProducer};
+use super::{dead_letter, offsets_call::OffsetsCall, polled::PolledProducer};
 use crate::ffi::{self, TopicHandle, TransactionStep};
 use crate::record::Record;
 use crate::{client::KafkaError, consumer::Offsets};
-
-/// The destination of an output.
-#[derive(Debug, Clone, Copy)]
-pub enum Destination<'a> {
-    Target,
-    DeadLetter(DeadLetter<'a>),
-}
 
 /// The one producer of a service.
 pub struct Producer {
@@ -155,34 +147,29 @@ impl Producer {
 
     // ## Sending
 
-    /// Takes an output. It has arrived when [`flush`](Producer::flush) returns true and
+    /// Takes a record for the target, or a rejected one for the dead-letter topic. It has arrived when [`flush`](Producer::flush) returns true and
     /// [`take_failures`](Producer::take_failures) does not contain its tag.
     ///
     /// Key, value, headers and timestamp stay unchanged, with one exception: librdkafka replaces a timestamp of
     /// exactly 0 (1970) by the time of sending.
     ///
     /// The headers of a fresh record are handed over, not copied; the record makes them anew if it is sent again.
-    pub fn send(&self, to: Destination<'_>, record: &mut Record<'_>, tag: usize) -> Result<(), SendError> {
-        let (topic, headers, form) = match to {
-            Destination::Target => (&self.target, record.take_headers(), Form::Whole),
-            Destination::DeadLetter(letter) => {
-                let source = &self.service.sources[record.origin.source.index()].topic;
-                let headers = dead_letter::headers(record, &letter, &self.service.name, source);
-                (&self.dead_letter, Some(headers), letter.form)
+    pub fn send(
+        &self, record: &mut Record<'_>, rejected: Option<(&Rejected, Form)>, tag: usize,
+    ) -> Result<(), SendError> {
+        let (topic, name, headers, form) = match rejected {
+            None => (&self.target, &self.service.target, record.take_headers(), Form::Whole),
+            Some((rejected, form)) => {
+                let headers = dead_letter::headers(record, rejected, form, &self.service);
+                (&self.dead_letter, &self.service.dead_letter, Some(headers), form)
             }
         };
         let key = record.key().filter(|_| form != Form::KeylessStub);
         let value = record.value().filter(|_| form == Form::Whole);
         let record = ffi::ProducedRecord { key, value, timestamp_ms: record.origin.timestamp_ms, headers, tag };
-        ffi::produce(self.client(), topic, record).map_err(|code| {
-            let name = match to {
-                Destination::Target => &self.service.target,
-                Destination::DeadLetter(_) => &self.service.dead_letter,
-            };
-            match send_error(name, code) {
-                SendError::Fatal(error) => SendError::Fatal(self.fatal().unwrap_or(error)),
-                other => other,
-            }
+        ffi::produce(self.client(), topic, record).map_err(|code| match send_error(name, code) {
+            SendError::Fatal(error) => SendError::Fatal(self.fatal().unwrap_or(error)),
+            other => other,
         })
     }
 
