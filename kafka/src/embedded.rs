@@ -25,7 +25,7 @@ impl Embedded {
     pub fn start(brokers: u16) -> Result<Embedded, KafkaError> {
         let mut config = ClientConfig::new();
         config.set("test.mock.num.brokers", brokers.to_string());
-        let host: BaseProducer<LoggingContext> = config.create_with_context(LoggingContext)?;
+        let host: BaseProducer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
         ffi::set_initial_rebalance_delay(host.client(), INITIAL_REBALANCE_DELAY);
         Ok(Embedded { host })
     }

@@ -7,19 +7,14 @@
 //!
 //! The probe also finds offsets outside the broker's log, which the group's consumer may never report.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use std::{collections::HashMap, thread};
+use std::{collections::HashMap, sync::Arc, thread};
 
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
-use rdkafka::statistics::Statistics;
-use rdkafka::{
-    client::ClientContext, error::KafkaError as ClientError, message::Message as _, topic_partition_list::Offset,
-};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{ClientConfig, Message as _, Offset, statistics::Statistics};
 
 use crate::topics::{SourcePartition, Topics};
-use crate::{client, consumer_error::ConsumerErrorKind, ffi};
+use crate::{client::LoggingContext, consumer_error::ConsumerErrorKind, ffi};
 
 /// The longest time that one probe takes.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,7 +69,9 @@ impl EndProbe {
 fn probe_ends(config: &ClientConfig, topics: &Topics, offsets: Vec<(SourcePartition, i64)>) -> Found {
     let deadline = Instant::now() + PROBE_TIMEOUT;
     let mut found = Found::default();
-    let Ok(consumer) = config.create_with_context::<_, BaseConsumer<Ends>>(Ends::default()) else { return found };
+    let Ok(consumer) = config.create_with_context::<_, BaseConsumer<_>>(LoggingContext::default()) else {
+        return found;
+    };
     let assignment = topics.list_at(offsets.iter().map(|(partition, from)| (*partition, Offset::Offset(*from))));
     if consumer.assign(&assignment).is_err() {
         return found;
@@ -98,7 +95,7 @@ fn probe_ends(config: &ClientConfig, topics: &Topics, offsets: Vec<(SourcePartit
             // These ends were taken before that: all records before them have come through the queue since.
             None if ffi::waiting_records(consumer.client()) == 0 => {
                 found.holes.extend(ends.iter().flat_map(|ends| holes(ends, topics, &mut open)));
-                ends = consumer.context().take();
+                ends = consumer.context().take_statistics();
             }
             None => {}
         }
@@ -123,30 +120,3 @@ fn holes(ends: &Statistics, topics: &Topics, open: &mut HashMap<SourcePartition,
     }
     holes
 }
-
-/// The context that keeps librdkafka's last statistics, with the ends of partitions.
-#[derive(Default)]
-struct Ends(Mutex<Option<Statistics>>);
-
-impl Ends {
-    fn take(&self) -> Option<Statistics> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-impl ClientContext for Ends {
-    fn stats(&self, statistics: Statistics) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(statistics);
-    }
-
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client::log(level, facility, message);
-    }
-
-    fn error(&self, error: ClientError, reason: &str) {
-        // The group's consumer reports the same error.
-        tracing::debug!("probing the end of a partition: {error}: {reason}");
-    }
-}
-
-impl ConsumerContext for Ends {}

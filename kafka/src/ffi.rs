@@ -1,7 +1,7 @@
 //! Calls that rdkafka's safe interface does not offer. The only `unsafe` of this program; each block names its
 //! conditions.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
 
 use rdkafka::client::{Client, ClientContext};
@@ -238,7 +238,8 @@ pub(super) fn produce<C: ClientContext>(
 }
 
 /// Returns the high watermark that came with the last fetch, without asking a broker; `None` before the first.
-pub(super) fn cached_high<C: ClientContext>(client: &Client<C>, topic: &CStr, partition: i32) -> Option<i64> {
+pub(super) fn cached_high<C: ClientContext>(client: &Client<C>, topic: &str, partition: i32) -> Option<i64> {
+    let topic = CString::new(topic).ok()?;
     let (mut low, mut high) = (-1, -1);
     // SAFETY: the client lives while it is borrowed, the topic is a C string, and both offsets are written before
     // return.

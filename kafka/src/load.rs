@@ -161,8 +161,9 @@ impl Watcher {
             ("auto.offset.reset", "earliest"),
         ];
         let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
-        let consumer: BaseConsumer<LoggingContext> =
-            config(kafka, &defaults, &forced).create_with_context(LoggingContext).map_err(KafkaError::from)?;
+        let consumer: BaseConsumer<LoggingContext> = config(kafka, &defaults, &forced)
+            .create_with_context(LoggingContext::default())
+            .map_err(KafkaError::from)?;
         let mut ends = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
@@ -195,7 +196,7 @@ impl Watcher {
 /// Fails when no broker answers within `timeout`, or a topic can't be used.
 pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), OpenError> {
     let consumer: BaseConsumer<LoggingContext> =
-        config(kafka, &[], &[]).create_with_context(LoggingContext).map_err(KafkaError::from)?;
+        config(kafka, &[], &[]).create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
     topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
 }
 
@@ -208,8 +209,9 @@ pub fn committed(
     kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
     let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
-    let consumer: BaseConsumer<LoggingContext> = config(kafka, &[], &forced).create_with_context(LoggingContext)?;
-    let names = Topics::new(topics.iter().map(String::as_str))?;
+    let consumer: BaseConsumer<LoggingContext> =
+        config(kafka, &[], &forced).create_with_context(LoggingContext::default())?;
+    let names = Topics::new(topics.iter().map(String::as_str));
     let deadline = Instant::now() + timeout;
     let found = loop {
         match assign::committed(&consumer, &names, partitions, timeout) {

@@ -41,11 +41,13 @@ pub(super) struct Membership {
 pub(crate) struct State {
     events: VecDeque<Event<'static>>,
     /// The offset at which each assigned partition started, or up to which no record is left to read.
-    starts: BTreeMap<SourcePartition, i64>,
+    pub(crate) starts: BTreeMap<SourcePartition, i64>,
+    /// Partitions that the caller paused. (A partition may have been revoked since.)
+    pub(crate) paused: BTreeSet<SourcePartition>,
     /// Assigned partitions with an unknown start. The group waits for this member.
     pub(crate) unresolved: Option<Vec<SourcePartition>>,
     /// The generation that ended when partitions were lost, until the next assignment.
-    expelled_from: Option<i32>,
+    pub(crate) expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
     /// True while no broker can be reached.
     down: bool,
@@ -79,7 +81,7 @@ impl Membership {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        client::lock(&self.state)
     }
 
     /// Returns true if there is work for [`poll_pending`](Membership::poll_pending) or an event.
@@ -98,16 +100,6 @@ impl Membership {
         event
     }
 
-    /// Returns true if a partition is assigned and started.
-    pub fn owns(&self, partition: SourcePartition) -> bool {
-        self.state().starts.contains_key(&partition)
-    }
-
-    /// Returns the generation from which this consumer was expelled, until its next assignment.
-    pub fn expelled_from(&self) -> Option<i32> {
-        self.state().expelled_from
-    }
-
     /// Notes that brokers answered.
     pub fn reached(&self) {
         if self.is_busy() && std::mem::take(&mut self.state().down) {
@@ -116,7 +108,7 @@ impl Membership {
     }
 
     /// Works on what is pending: an assignment to resolve, a position out of range, brokers to probe.
-    pub fn poll_pending(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
+    pub fn poll_pending(&self, consumer: &BaseConsumer<Membership>) {
         let unreadable = self.state().unreadable.take();
         if let Some(reported) = unreadable {
             self.push_unreadable(consumer, reported);
@@ -128,7 +120,7 @@ impl Membership {
                 self.resolve_positions(consumer, partitions);
             }
             if self.may_restart(consumer) {
-                match self.restart(consumer, paused) {
+                match self.restart(consumer) {
                     Ok(()) => {
                         self.state().out_of_range = false;
                         self.reached();

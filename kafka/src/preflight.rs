@@ -102,8 +102,9 @@ fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Prob
         ("transaction.timeout.ms", &transaction_timeout.to_string()),
         ("enable.idempotence", "true"),
     ];
-    let producer: BaseProducer<LoggingContext> =
-        crate::client::config(kafka, &[], &forced).create_with_context(LoggingContext).map_err(Problem::NoProducer)?;
+    let producer: BaseProducer<LoggingContext> = crate::client::config(kafka, &[], &forced)
+        .create_with_context(LoggingContext::default())
+        .map_err(Problem::NoProducer)?;
     let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
         return Ok(());
     };

@@ -1,8 +1,7 @@
 //! The consumer: polls events and records, commits, pauses and resumes.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
-use std::{sync::Arc, sync::mpsc, thread, time::Duration};
+use std::{collections::HashMap, sync::Arc, sync::mpsc, thread, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
@@ -22,7 +21,6 @@ use crate::{client::KafkaError, event::Event, membership::Membership};
 pub struct Consumer {
     /// Dropped before its client.
     commits: CommitRequests,
-    paused: RefCell<BTreeSet<SourcePartition>>,
     end_probe: RefCell<EndProbe>,
     pub(super) topics: Arc<Topics>,
     pub(super) base: BaseConsumer<Membership>,
@@ -48,13 +46,12 @@ impl Consumer {
             on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
             on_data_loss: kafka.on_data_loss,
         };
-        let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str()))?);
+        let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str())));
         let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
         let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
         base.subscribe(&topics.names())?;
         Ok(Consumer {
             commits: CommitRequests::new(base.client()),
-            paused: RefCell::default(),
             end_probe: RefCell::new(EndProbe::new(config, Arc::clone(&topics))),
             topics,
             base,
@@ -67,8 +64,8 @@ impl Consumer {
     pub fn poll(&self, timeout: Duration) -> Event<'_> {
         let membership = self.base.context();
         if membership.is_busy() {
-            membership.poll_pending(&self.base, &self.paused.borrow());
-            if let Some(event) = self.next_event() {
+            membership.poll_pending(&self.base);
+            if let Some(event) = membership.next_event() {
                 return event;
             }
         }
@@ -78,20 +75,7 @@ impl Consumer {
         {
             return Event::Record(Record::new(message, source));
         }
-        self.next_event().unwrap_or(Event::Idle)
-    }
-
-    fn next_event(&self) -> Option<Event<'static>> {
-        let event = self.base.context().next_event()?;
-        if let Event::Revoked { partitions, .. } = &event {
-            self.forget_pauses(partitions);
-        }
-        Some(event)
-    }
-
-    fn forget_pauses(&self, partitions: &[SourcePartition]) {
-        let mut paused = self.paused.borrow_mut();
-        partitions.iter().for_each(|partition| _ = paused.remove(partition));
+        membership.next_event().unwrap_or(Event::Idle)
     }
 
     /// Prepares offsets with their maps for a commit, fenced by the current membership: if the group moves on before
@@ -138,8 +122,8 @@ impl Consumer {
 
     pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
         self.check_not_lost()?;
-        let membership = self.base.context();
-        match offsets.partitions.iter().find(|partition| !membership.owns(**partition)) {
+        let membership = self.base.context().state();
+        match offsets.partitions.iter().find(|partition| !membership.starts.contains_key(partition)) {
             Some(&(source, partition)) => {
                 let topic = self.topics.name(source).to_owned();
                 Err(CommitFailure::NotAssigned { topic, partition }.group_moved())
@@ -153,7 +137,7 @@ impl Consumer {
     pub fn belongs(&self) -> bool {
         let metadata = GroupMetadata::of(self.base.client());
         // An expelled consumer keeps its old generation until it joins again.
-        let expelled = self.base.context().expelled_from();
+        let expelled = self.base.context().state().expelled_from;
         !self.base.assignment_lost() && metadata.is_some_and(|metadata| Some(metadata.generation()) != expelled)
     }
 
@@ -172,7 +156,7 @@ impl Consumer {
     /// Returns the high watermark that came with the last fetch, without asking a broker. While transactions are open
     /// it lies beyond the last stable record; only [`highs`](Consumer::highs) tells that.
     pub fn cached_high(&self, source: SourceIndex, partition: i32) -> Option<i64> {
-        ffi::cached_high(self.base.client(), self.topics.c_name(source), partition)
+        ffi::cached_high(self.base.client(), self.topics.name(source), partition)
     }
 
     /// Starts to look for records behind these offsets; [`holes`](Consumer::holes) returns the result later.
@@ -197,13 +181,13 @@ impl Consumer {
 
     /// Stops reading these partitions. librdkafka drops the records fetched ahead: not for frequent use.
     pub fn pause(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
-        self.paused.borrow_mut().extend(partitions);
+        self.base.context().state().paused.extend(partitions);
         Ok(self.base.pause(&self.topics.list(partitions))?)
     }
 
     /// Reads these partitions again.
     pub fn resume(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
-        self.forget_pauses(partitions);
+        self.base.context().state().paused.retain(|partition| !partitions.contains(partition));
         Ok(self.base.resume(&self.topics.list(partitions))?)
     }
 

@@ -14,7 +14,7 @@ use crate::{embedded::Embedded, ffi, record::SourceIndex, topics::Topics};
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {
-    let topics = Topics::new(["loans"]).expect("a topic name without NUL");
+    let topics = Topics::new(["loans"]);
     let commit = |bytes| Commit { partition: 0, offset: 0, metadata: "x".repeat(bytes) };
     let sizes = |bytes: &[usize]| {
         let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();

@@ -1,8 +1,7 @@
-//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts again after a position
-//! fell out of range.
+//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts all of them again after
+//! a position fell out of range.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::{sync::atomic::Ordering, time::Instant};
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _, RebalanceProtocol};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
@@ -52,6 +51,7 @@ impl Membership {
         // An empty assignment is reported, too: the consumer has joined.
         if self.assign(consumer, &list) {
             let mut state = self.state();
+            starts.iter().for_each(|(partition, _)| _ = state.paused.remove(partition));
             state.starts.extend(starts);
             state.expelled_from = None;
             drop(state);
@@ -182,9 +182,7 @@ impl Membership {
     /// Restarts all partitions at their positions; those out of range at the first record that is left.
     ///
     /// librdkafka has stopped reading a partition that fell out of range, but does not name it.
-    pub(super) fn restart(
-        &self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>,
-    ) -> Result<(), ClientError> {
+    pub(super) fn restart(&self, consumer: &BaseConsumer<Membership>) -> Result<(), ClientError> {
         let mut positions = self.positions(consumer)?;
         let partitions: Vec<_> = positions.keys().copied().collect();
         let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + RESOLVE_TIMEOUT)?;
@@ -208,8 +206,11 @@ impl Membership {
         let starts = positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position)));
         consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?)?;
         consumer.incremental_assign(&self.topics.list_at(starts))?;
-        let (still_paused, open): (Vec<_>, Vec<_>) = partitions.iter().partition(|one| paused.contains(one));
-        consumer.pause(&self.topics.list(still_paused))?;
+        let (paused, open): (Vec<_>, Vec<_>) = {
+            let state = self.state();
+            partitions.iter().partition(|one| state.paused.contains(one))
+        };
+        consumer.pause(&self.topics.list(paused))?;
         consumer.resume(&self.topics.list(open))
     }
 

@@ -27,7 +27,7 @@ impl DeliveryContext {
         if !self.failed.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(&mut *client::lock(&self.failures))
     }
 }
 
@@ -65,7 +65,7 @@ impl ProducerContext for DeliveryContext {
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
         if let Err((error, message)) = result {
             let failure = failure(rdkafka::Message::topic(message), error.clone());
-            self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
+            client::lock(&self.failures).push((tag, failure));
             self.failed.store(true, Ordering::Release);
         }
     }

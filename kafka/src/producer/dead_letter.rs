@@ -4,7 +4,7 @@ use watermaster_core::delivery::{Form, Rejected};
 use watermaster_settings::Service;
 
 use crate::ffi::HeaderList;
-use crate::record::{Headers, Origin, Record};
+use crate::record::{Origin, Record};
 
 const PREFIX: &[u8] = b"throttle-";
 const REASON: &[u8] = b"throttle-reason";
@@ -23,11 +23,19 @@ const ALL: [&[u8]; 10] =
 
 /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
 pub(super) fn headers(record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service) -> HeaderList {
-    let earlier = EarlierRejection::of(record.headers());
+    // Headers of earlier rejections are replaced, and the last attempt among them is counted on.
+    let (mut rejected_before, mut attempt) = (false, 1_u64);
+    for (name, value) in record.headers().filter(|(name, _)| name.starts_with(PREFIX)) {
+        rejected_before |= ALL.contains(&name);
+        if name == ATTEMPT {
+            let last: Option<u64> = value.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+            attempt = last.map_or(1, |last| last.saturating_add(1));
+        }
+    }
     let stub = form != Form::Whole;
     let mut headers = if stub {
         HeaderList::with_capacity(ALL.len())
-    } else if earlier.any {
+    } else if rejected_before {
         record.copy_headers(|name| !ALL.contains(&name))
     } else {
         record.take_headers().unwrap_or_else(|| HeaderList::with_capacity(ALL.len()))
@@ -44,30 +52,9 @@ pub(super) fn headers(record: &mut Record<'_>, rejected: &Rejected, form: Form, 
     add(OFFSET, number.format(offset));
     add(TIMESTAMP_MS, number.format(timestamp_ms));
     add(RETRY_AFTER_MS, number.format(retry_after_ms));
-    add(ATTEMPT, number.format(earlier.attempt.map_or(1, |attempt| attempt.saturating_add(1))));
+    add(ATTEMPT, number.format(attempt));
     if stub {
         add(STUB, "1");
     }
     headers
-}
-
-/// Headers of earlier rejections that a record still carries.
-struct EarlierRejection {
-    /// True if there are headers to replace.
-    any: bool,
-    /// The last attempt, if it is a number.
-    attempt: Option<u64>,
-}
-
-impl EarlierRejection {
-    fn of(headers: Headers<'_>) -> EarlierRejection {
-        let mut earlier = EarlierRejection { any: false, attempt: None };
-        for (name, value) in headers.filter(|(name, _)| name.starts_with(PREFIX)) {
-            earlier.any |= ALL.contains(&name);
-            if name == ATTEMPT {
-                earlier.attempt = value.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-            }
-        }
-        earlier
-    }
 }

@@ -147,8 +147,8 @@ impl Producer {
 
     // ## Sending
 
-    /// Takes a record for the target, or a rejected one for the dead-letter topic. It has arrived when [`flush`](Producer::flush) returns true and
-    /// [`take_failures`](Producer::take_failures) does not contain its tag.
+    /// Takes a record for the target, or a rejected one for the dead-letter topic. It has arrived when
+    /// [`flush`](Producer::flush) returns true and [`take_failures`](Producer::take_failures) does not contain its tag.
     ///
     /// Key, value, headers and timestamp stay unchanged, with one exception: librdkafka replaces a timestamp of
     /// exactly 0 (1970) by the time of sending.
