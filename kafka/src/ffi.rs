@@ -170,7 +170,8 @@ pub(super) struct TopicHandle(*mut sys::rd_kafka_topic_t);
 
 impl TopicHandle {
     /// Looks a topic up; `None` if librdkafka refuses the name.
-    pub fn new<C: ClientContext>(client: &Client<C>, name: &CStr) -> Option<TopicHandle> {
+    pub fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Option<TopicHandle> {
+        let name = CString::new(name).ok()?;
         // SAFETY: the client lives while it is borrowed, the name is a C string; null means the client's settings.
         let handle = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
         (!handle.is_null()).then_some(TopicHandle(handle))

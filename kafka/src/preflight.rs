@@ -45,7 +45,7 @@ impl Report {
 
     /// Returns the retention of each source of a service, where it is known and not unlimited.
     pub fn source_retention(&self, service: &Service) -> Vec<(String, Duration)> {
-        let retention = |topic: &str| self.topics.get(topic)?.retention.filter(|kept| *kept != Duration::MAX);
+        let retention = |topic: &str| self.topics.get(topic)?.retention;
         service.sources.iter().filter_map(|source| Some((source.topic.clone(), retention(&source.topic)?))).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts all of them again after
-//! a position fell out of range.
+//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts all partitions again
+//! after a position fell out of range.
 
 use std::{collections::BTreeMap, sync::atomic::Ordering, time::Instant};
 

@@ -61,10 +61,10 @@ impl PreflightClient {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let answer = self.consumer.client().fetch_cluster_id(left.min(CONNECT_TIMEOUT));
+            let connected = self.consumer.client().fetch_cluster_id(left.min(CONNECT_TIMEOUT)).is_some();
             self.consumer.poll(Duration::ZERO);
-            if answer.is_some() || left.is_zero() {
-                return answer.is_some();
+            if connected || left.is_zero() {
+                return connected;
             }
         }
     }
@@ -107,7 +107,11 @@ impl PreflightClient {
         let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
         let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
         let answers = self.configs(&resources, broker, timeout)?;
-        Ok(answers.into_iter().filter_map(topic_config).collect())
+        let by_topic = |config: ConfigResource| match &config.specifier {
+            OwnedResourceSpecifier::Topic(topic) => Some((topic.clone(), config)),
+            OwnedResourceSpecifier::Group(_) | OwnedResourceSpecifier::Broker(_) => None,
+        };
+        Ok(answers.into_iter().filter_map(|answer| by_topic(answer.ok()?)).collect())
     }
 
     fn configs(
@@ -144,14 +148,6 @@ impl PreflightClient {
             transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
             transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),
         }
-    }
-}
-
-fn topic_config(answer: ConfigResourceResult) -> Option<(String, ConfigResource)> {
-    let config = answer.ok()?;
-    match &config.specifier {
-        OwnedResourceSpecifier::Topic(topic) => Some((topic.clone(), config)),
-        OwnedResourceSpecifier::Group(_) | OwnedResourceSpecifier::Broker(_) => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The producer: sends outputs, and begins and ends transactions.
 
-use std::{cell::Cell, ffi::CString, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{cell::Cell, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use rdkafka::{client::Client, error::RDKafkaErrorCode as Code};
 use watermaster_core::delivery::{ClientError, Failure, Form, Rejected, SendError, TransactionError};
@@ -212,6 +212,5 @@ struct ProducerFailed {
 }
 
 fn topic(client: &Client<DeliveryContext>, name: &str) -> Result<TopicHandle, KafkaError> {
-    let handle = CString::new(name).ok().and_then(|name| TopicHandle::new(client, &name));
-    handle.ok_or_else(|| KafkaError::TopicName { name: name.to_owned() })
+    TopicHandle::new(client, name).ok_or_else(|| KafkaError::TopicName { name: name.to_owned() })
 }
