@@ -72,10 +72,9 @@ impl Producer {
 
     /// Returns true if the open transaction can't be committed any more.
     pub fn failing(&self) -> bool {
-        let context = self.context();
-        let [record, transaction] =
-            [&context.failed, &context.transaction_failed].map(|flag| flag.load(Ordering::Acquire));
-        record || transaction || self.client().fatal_error().is_some()
+        let DeliveryContext { failed, transaction_failed, .. } = self.context();
+        let reported = failed.load(Ordering::Acquire) || transaction_failed.load(Ordering::Acquire);
+        reported || self.client().fatal_error().is_some()
     }
 
     /// Gets an epoch; fences and aborts predecessors with the same id. After a retriable error, call it again.
@@ -85,21 +84,17 @@ impl Producer {
         Ok(())
     }
 
-    /// Adds advice to an error of [`init`](Producer::init).
     fn init_error(&self, mut error: ffi::CallError) -> TransactionError {
+        let id = config::transactional_id(&self.kafka, &self.service);
+        let grant = format!("grant WRITE and DESCRIBE on the transactional id {id}");
         let advice = match error.code {
-            Code::TransactionalIdAuthorizationFailed => {
-                format!(
-                    "grant WRITE and DESCRIBE on the transactional id {}",
-                    config::transactional_id(&self.kafka, &self.service)
-                )
-            }
-            Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster".to_owned(),
+            Code::TransactionalIdAuthorizationFailed => &grant,
+            Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster",
             Code::InvalidTransactionTimeout => {
-                "transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms".to_owned()
+                "transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms"
             }
             Code::UnsupportedFeature | Code::UnsupportedVersion => {
-                "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them".to_owned()
+                "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them"
             }
             _ => return error.into(),
         };
@@ -191,7 +186,7 @@ impl Producer {
     /// Returns the error after which this producer can't be used any more, if there is one.
     pub fn fatal(&self) -> Option<ClientError> {
         let (code, text) = self.client().fatal_error()?;
-        Some(ClientError::new(ProducerFailed { code, text }))
+        Some(ClientError::new(format!("the producer failed: {text} ({code})")))
     }
 
     fn client(&self) -> &Client<DeliveryContext> {
@@ -201,14 +196,6 @@ impl Producer {
     fn context(&self) -> &DeliveryContext {
         self.client().context()
     }
-}
-
-/// The error after which librdkafka's producer sends nothing any more.
-#[derive(Debug, thiserror::Error)]
-#[error("the producer failed: {text} ({code})")]
-struct ProducerFailed {
-    code: Code,
-    text: String,
 }
 
 fn topic(client: &Client<DeliveryContext>, name: &str) -> Result<TopicHandle, KafkaError> {
