@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -68,7 +67,7 @@ pub(super) fn start(
 
 /// Returns the group's committed offsets. With `read_committed`, the broker answers after pending transactions have
 /// ended.
-pub(super) fn committed<C: ClientContext + ConsumerContext>(
+pub(super) fn committed<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, Committed)>, ClientError> {
     if partitions.is_empty() {
@@ -81,7 +80,7 @@ pub(super) fn committed<C: ClientContext + ConsumerContext>(
 }
 
 /// Returns the first offset of each partition and the one after its last (stable) record, in two requests a broker.
-pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
+pub(super) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
@@ -97,7 +96,7 @@ pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
 }
 
 /// Returns the offset after the last (stable) record of each partition for which a broker answers.
-pub(super) fn highs<C: ClientContext + ConsumerContext>(
+pub(super) fn highs<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> HashMap<SourcePartition, i64> {
     if partitions.is_empty() {
@@ -110,7 +109,7 @@ pub(super) fn highs<C: ClientContext + ConsumerContext>(
 
 /// Looks up one end of each partition. Where a timestamp is expected, [`Offset::Beginning`] and [`Offset::End`] stand
 /// for themselves.
-fn look_up<C: ClientContext + ConsumerContext>(
+fn look_up<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], edge: Offset, timeout: Duration,
 ) -> Result<TopicPartitionList, ClientError> {
     consumer.offsets_for_times(topics.list_at(partitions.iter().map(|partition| (*partition, edge))), timeout)

@@ -19,16 +19,13 @@ pub enum KafkaError {
     /// librdkafka refuses a configured property.
     #[error("kafka.properties: {property} = {shown}: {reason}")]
     Property { property: String, shown: String, reason: String },
-    /// librdkafka refuses a topic's name.
     #[error("librdkafka refuses the topic name {name:?}")]
     TopicName { name: String },
     /// The operating system starts no thread.
     #[error("thread {name} does not start: {source}")]
     Thread { name: &'static str, source: io::Error },
-    /// The embedded broker failed.
-    #[error("the embedded broker cannot create topic {topic}: {source}")]
-    EmbeddedTopic { topic: String, source: ClientError },
-    /// Another error of librdkafka.
+    #[error("the embedded broker cannot create a topic: {0}")]
+    EmbeddedTopic(#[source] ClientError),
     #[error(transparent)]
     Client(ClientError),
 }

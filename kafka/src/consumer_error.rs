@@ -8,7 +8,6 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 
 /// The time that brokers have to know a topic: one of them may have just started, or the topic may be new.
 const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most partitions named in one error.
 const MAX_SUSPECTS: usize = 5;
 
 /// The meaning of an error code that the consumer reports.

@@ -37,8 +37,7 @@ impl Embedded {
 
     /// Creates a topic.
     pub fn create_topic(&self, name: &str, partitions: i32) -> Result<(), KafkaError> {
-        let created = self.cluster().create_topic(name, partitions, 1);
-        created.map_err(|source| KafkaError::EmbeddedTopic { topic: name.to_owned(), source })
+        self.cluster().create_topic(name, partitions, 1).map_err(KafkaError::EmbeddedTopic)
     }
 
     /// Returns the cluster, for tests that make it fail.

@@ -16,7 +16,6 @@ use rdkafka::{ClientConfig, Message as _, Offset, statistics::Statistics};
 use crate::topics::{SourcePartition, Topics};
 use crate::{client::LoggingContext, consumer_error::ConsumerErrorKind, ffi};
 
-/// The longest time that one probe takes.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -28,7 +27,6 @@ pub struct Holes {
     pub to: i64,
 }
 
-/// The result of a probe.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub holes: Vec<Holes>,

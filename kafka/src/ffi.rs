@@ -91,7 +91,6 @@ struct HeaderLayout {
     name: [c_char; 1],
 }
 
-/// The distance from a header's name back to the length of the name.
 const NAME_SIZE_BEFORE_NAME: usize = mem::offset_of!(HeaderLayout, name) - mem::offset_of!(HeaderLayout, name_size);
 
 // The layout was read in this version, which rdkafka-sys builds from source and links statically. For another version,
@@ -474,7 +473,6 @@ impl ReplyQueue {
         if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(error.into()) }
     }
 
-    /// Returns the next answer, if it arrives in time.
     pub fn next(&self, timeout: Duration) -> Option<CommitReply> {
         // SAFETY: the queue is valid until drop; an event is owned until it is destroyed, and its list is copied
         // before.

@@ -27,7 +27,6 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 /// An error of opening a producer or reader.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No broker answered.
     #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {source}")]
     Unreachable { bootstrap_servers: String, source: ClientError },
     #[error("topic {topic}: does not exist: create it")]
@@ -36,7 +35,6 @@ pub enum OpenError {
     RefusedTopic { topic: String, code: Code },
     #[error("topic {topic}: {source}")]
     Topic { topic: String, source: ClientError },
-    /// A client can't be made.
     #[error(transparent)]
     Client(#[from] KafkaError),
 }
@@ -110,7 +108,6 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     }
 }
 
-/// The context that passes deliveries on.
 struct Deliveries<F>(F);
 
 impl<F: Fn(Delivery) + Send + Sync + 'static> ClientContext for Deliveries<F> {

@@ -49,7 +49,6 @@ pub(crate) struct State {
     /// The generation that ended when partitions were lost, until the next assignment.
     pub(crate) expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
-    /// True while no broker can be reached.
     down: bool,
     /// True if a position fell out of its broker's log.
     pub(crate) out_of_range: bool,
@@ -89,7 +88,6 @@ impl Membership {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Takes the oldest event.
     pub fn next_event(&self) -> Option<Event<'static>> {
         if !self.is_busy() {
             return None;

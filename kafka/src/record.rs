@@ -213,7 +213,6 @@ impl<'c> Record<'c> {
 #[derive(Clone, Copy)]
 pub struct Headers<'r>(Stored<'r>);
 
-/// The two forms in which headers are stored.
 #[derive(Clone, Copy)]
 enum Stored<'r> {
     Native { list: &'r BorrowedHeaders, next: usize },

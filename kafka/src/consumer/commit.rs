@@ -11,7 +11,6 @@ use watermaster_core::delivery::{ClientError, Commit, OffsetsError};
 use crate::ffi::{CommitReply, GroupMetadata, ReplyQueue};
 use crate::topics::{SourcePartition, Topics};
 
-/// The longest wait for the answer to a commit.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The bytes of one request. A broker refused 1 MiB of metadata in one commit.
 pub(super) const MAX_REQUEST_BYTES: usize = 768 * 1024;
@@ -48,7 +47,7 @@ impl CommitFailure {
         OffsetsError::GroupMoved(ClientError::new(self))
     }
 
-    fn of(self, code: Code) -> OffsetsError {
+    fn classify(self, code: Code) -> OffsetsError {
         match code {
             Code::IllegalGeneration
             | Code::UnknownMemberId
@@ -113,7 +112,7 @@ impl CommitRequests {
             if !self.unanswered.get() {
                 check_ownership()?;
                 let started = self.replies.start_commit(client, &lists[sent]);
-                started.map_err(|code| CommitFailure::Request { code }.of(code))?;
+                started.map_err(|code| CommitFailure::Request { code }.classify(code))?;
                 self.unanswered.set(true);
                 sent += 1;
             }
@@ -136,11 +135,11 @@ impl CommitRequests {
 fn check(reply: CommitReply) -> Result<(), OffsetsError> {
     if let Some(entry) = reply.entries.into_iter().find(|entry| entry.error != Code::NoError) {
         let (topic, partition, offset, code) = (entry.topic, entry.partition, entry.offset, entry.error);
-        return Err(CommitFailure::Partition { topic, partition, offset, code }.of(code));
+        return Err(CommitFailure::Partition { topic, partition, offset, code }.classify(code));
     }
     match reply.error {
         Code::NoError => Ok(()),
-        code => Err(CommitFailure::Request { code }.of(code)),
+        code => Err(CommitFailure::Request { code }.classify(code)),
     }
 }
 

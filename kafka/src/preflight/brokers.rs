@@ -10,7 +10,6 @@ use crate::producer;
 /// The beginning of the cluster id of librdkafka's mock, the embedded broker.
 const EMBEDDED: &str = "mockCluster";
 
-/// Facts about the brokers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BrokerFacts {
     pub cluster_id: Option<String>,
@@ -33,7 +32,6 @@ impl BrokerFacts {
     }
 }
 
-/// Returns problems of all services with these brokers.
 pub(super) fn compare(kafka: &Kafka, facts: &BrokerFacts) -> Vec<Problem> {
     let mut problems = Vec::new();
     if kafka.delivery == Delivery::ExactlyOnce {

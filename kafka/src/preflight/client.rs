@@ -39,7 +39,6 @@ pub(super) struct PreflightClient {
 }
 
 impl PreflightClient {
-    /// Connects to a broker.
     pub fn new(kafka: &Kafka, timeout: Duration) -> Result<PreflightClient, Unreachable> {
         let unreachable = |last_error: String| Unreachable {
             bootstrap_servers: kafka.bootstrap_servers.clone(),
@@ -69,7 +68,6 @@ impl PreflightClient {
         }
     }
 
-    /// Returns partitions and replicas of a topic.
     pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         loop {
             let found = self.look_up(topic, timeout);

@@ -33,7 +33,6 @@ impl TopicFacts {
     }
 }
 
-/// Returns the names of all topics of a service.
 pub(super) fn of(service: &Service) -> impl Iterator<Item = &str> {
     let outputs = [service.target.as_str(), service.dead_letter.as_str()];
     service.sources.iter().map(|source| source.topic.as_str()).chain(outputs)

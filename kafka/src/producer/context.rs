@@ -10,7 +10,6 @@ use watermaster_core::delivery::{ClientError, Failure, SendError};
 
 use crate::client;
 
-/// The context of a producer.
 #[derive(Default)]
 pub(super) struct DeliveryContext {
     /// True if `failures` is not empty.

@@ -39,7 +39,6 @@ impl PolledProducer {
         self.base.client()
     }
 
-    /// Serves the events that are waiting.
     pub fn serve_waiting(&self) {
         for _ in 0..ffi::waiting_events(self.client()) {
             self.base.poll(Duration::ZERO);
