@@ -19,7 +19,7 @@ pub(super) enum ConsumerErrorKind {
     BrokerLost,
     /// A partition's position is outside the broker's log; librdkafka has stopped reading the partition.
     OutOfRange,
-    /// A source topic seems not to exist: see [`MissingTopic`].
+    /// A source topic seems not to exist: see [`confirms_missing`].
     MissingTopic,
     /// A record that exists can't be read. librdkafka tries again, or goes on *behind* it, even at an offset that it
     /// made up. Skipped records would look like offsets without a record, so nothing may be read after this.
@@ -162,37 +162,21 @@ fn offset_in(reason: &str) -> Option<i64> {
     })
 }
 
-/// Decides whether a source topic is missing. One answer is not enough: brokers must report the topic missing in every
-/// answer for [`MISSING_TOPIC_TIMEOUT`].
-#[derive(Debug, Default)]
-pub(super) struct MissingTopic {
-    since: Option<Instant>,
-}
-
-impl MissingTopic {
-    /// True if brokers should be asked for the topic.
-    pub fn is_suspected(&self) -> bool {
-        self.since.is_some()
-    }
-
-    /// Records an error about a missing topic.
-    pub fn suspect(&mut self, now: Instant) {
-        self.since.get_or_insert(now);
-    }
-
-    /// Records a broker's answer: true if a topic is missing, `None` if no broker answered. Returns true, once, when
-    /// the topic is to be considered missing.
-    pub fn record_answer(&mut self, now: Instant, missing: Option<bool>) -> bool {
-        let Some(since) = self.since else { return false };
-        let confirmed = missing == Some(true) && now.saturating_duration_since(since) > MISSING_TOPIC_TIMEOUT;
-        self.since = match missing {
-            Some(true) if !confirmed => Some(since),
-            Some(_) => None,
-            // A broker that comes back has all the time again.
-            None => Some(now),
-        };
-        confirmed
-    }
+/// Decides whether a source topic is missing that is suspected `since` then. One answer is not enough: brokers must
+/// report the topic missing in every answer for [`MISSING_TOPIC_TIMEOUT`].
+///
+/// `missing` is a broker's answer, or `None` if no broker answered. Returns true, once, when the topic is to be
+/// considered missing; ends or renews the suspicion if the answer asks for it.
+pub(super) fn confirms_missing(since: &mut Option<Instant>, now: Instant, missing: Option<bool>) -> bool {
+    let Some(began) = *since else { return false };
+    let confirmed = missing == Some(true) && now.saturating_duration_since(began) > MISSING_TOPIC_TIMEOUT;
+    *since = match missing {
+        Some(true) if !confirmed => Some(began),
+        Some(_) => None,
+        // A broker that comes back has all the time again.
+        None => Some(now),
+    };
+    confirmed
 }
 
 #[cfg(test)]
@@ -235,13 +219,12 @@ mod tests {
             (vec![(300, None), (331, Some(true))], Some(331)),
         ];
         for (answers, expected) in cases {
-            let mut missing = MissingTopic::default();
-            missing.suspect(start);
+            let mut since = Some(start);
             let confirmed = answers
                 .iter()
-                .find(|(second, answer)| missing.record_answer(start + Duration::from_secs(*second), *answer));
+                .find(|(second, answer)| confirms_missing(&mut since, start + Duration::from_secs(*second), *answer));
             assert_eq!(confirmed.map(|(second, _)| *second), expected, "{answers:?}");
-            assert!(expected.is_none() || !missing.is_suspected());
+            assert!(expected.is_none() || since.is_none());
         }
     }
 

@@ -13,7 +13,7 @@ use rdkafka::{
     client::ClientContext, config::RDKafkaLogLevel, topic_partition_list::TopicPartitionList, types::RDKafkaRespErr,
 };
 
-use crate::consumer_error::{ConsumerErrorKind as Kind, FatalConsumerError, MissingTopic, Outage, Reported};
+use crate::consumer_error::{ConsumerErrorKind as Kind, FatalConsumerError, Outage, Reported, confirms_missing};
 use crate::topics::{SourcePartition, Topics};
 use crate::{assign::StartRules, client, event::Event, log_limiter::LogLimiter};
 
@@ -54,7 +54,8 @@ pub(crate) struct State {
     pub(crate) out_of_range: bool,
     /// The error about an unreadable record; the service has to stop before it reads on.
     unreadable: Option<Reported>,
-    missing_topic: MissingTopic,
+    /// The time since which a source topic is suspected to be missing.
+    missing_since: Option<Instant>,
     next_broker_probe: Option<Instant>,
     /// librdkafka and the brokers may repeat an error with each attempt.
     log_limiter: LogLimiter,
@@ -63,7 +64,7 @@ pub(crate) struct State {
 impl State {
     fn has_pending(&self) -> bool {
         let broken = self.down || self.out_of_range || self.unreadable.is_some();
-        broken || self.unresolved.is_some() || self.missing_topic.is_suspected()
+        broken || self.unresolved.is_some() || self.missing_since.is_some()
     }
 }
 
@@ -177,7 +178,7 @@ impl Membership {
     fn probe_brokers(&self, consumer: &BaseConsumer<Membership>) {
         let now = Instant::now();
         let mut state = self.state();
-        let needed = state.down || state.missing_topic.is_suspected();
+        let needed = state.down || state.missing_since.is_some();
         if !needed || state.next_broker_probe.is_some_and(|next| now < next) {
             return;
         }
@@ -190,7 +191,7 @@ impl Membership {
             self.reached();
         }
         let missing = answer.as_ref().ok().map(Option::is_some);
-        let confirmed = self.state().missing_topic.record_answer(Instant::now(), missing);
+        let confirmed = confirms_missing(&mut self.state().missing_since, Instant::now(), missing);
         if let (true, Ok(Some(topic))) = (confirmed, answer) {
             self.push(FatalConsumerError::MissingTopic { topic });
         }
@@ -228,7 +229,7 @@ impl ClientContext for Membership {
             }
             Kind::MissingTopic => {
                 self.warn("missing topic", reason);
-                self.state().missing_topic.suspect(Instant::now());
+                self.state().missing_since.get_or_insert_with(Instant::now);
             }
             Kind::Unreadable => _ = self.state().unreadable.get_or_insert(reported),
             Kind::Denied => self.denied(code).into_iter().for_each(|error| self.push(error)),

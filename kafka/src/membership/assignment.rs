@@ -116,7 +116,7 @@ impl Membership {
     fn unresolved(&self, question: &'static str, error: ClientError) -> Unresolved {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
         if ConsumerErrorKind::of(code) == ConsumerErrorKind::MissingTopic {
-            self.state().missing_topic.suspect(Instant::now());
+            self.state().missing_since.get_or_insert_with(Instant::now);
         }
         match self.denied(code) {
             Some(error) => Unresolved::Never(error.into()),
