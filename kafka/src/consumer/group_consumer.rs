@@ -187,7 +187,9 @@ impl Consumer {
 
     /// Reads these partitions again.
     pub fn resume(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
-        self.base.context().state().paused.retain(|partition| !partitions.contains(partition));
+        let mut membership = self.base.context().state();
+        partitions.iter().for_each(|partition| _ = membership.paused.remove(partition));
+        drop(membership);
         Ok(self.base.resume(&self.topics.list(partitions))?)
     }
 
