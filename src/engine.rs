@@ -32,7 +32,8 @@ use watermaster_core::{throttle::Throttle, units::Time};
 use crate::clock::{self, Clock};
 use crate::{heartbeat::Heartbeat, reload::Inbox, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
-use watermaster_kafka::{preflight, producer::Producer};
+use watermaster_kafka::preflight;
+use watermaster_kafka::producer::{self, Producer};
 use watermaster_settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 
 use contact::Contact;
@@ -117,13 +118,13 @@ struct EngineState {
 
 impl EngineState {
     fn new(job: &Job) -> Result<EngineState, StopCause> {
-        let producer = Producer::new(&job.kafka, &job.service, job.facts.limits(&job.service))?;
+        let producer = Producer::new(&job.kafka, &job.service, job.facts.batch_bytes(&job.service))?;
         let clock = Clock::start();
         let now = clock.now();
         let rules = DeliveryRules {
             strategy: match job.kafka.delivery {
                 Delivery::AtLeastOnce => Strategy::AtLeastOnce,
-                Delivery::ExactlyOnce => Strategy::ExactlyOnce { timeout: producer.transaction_timeout() },
+                Delivery::ExactlyOnce => Strategy::ExactlyOnce { timeout: producer::transaction_timeout(&job.kafka) },
             },
             replay_foreign: job.accept_foreign_offsets || job.kafka.on_foreign_offset == OnForeignOffset::Replay,
             discard_undeliverable: job.service.on_undeliverable == OnUndeliverable::Discard,

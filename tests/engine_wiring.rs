@@ -2,6 +2,9 @@
 //!
 //! These tests cover only faults that the embedded broker can simulate; delivery guarantees need tests on a real Kafka.
 
+#[path = "support/embedded_faults.rs"]
+mod embedded_faults;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -231,7 +234,7 @@ fn records_that_a_drain_commits_have_arrived() {
 fn a_record_that_the_target_refuses_goes_to_the_dead_letter_topic() {
     let bench = Bench::new(100, Duration::from_secs(1));
     bench.feed(0..1);
-    bench.broker.refuse_next_batch();
+    embedded_faults::refuse_next_batch(&bench.broker);
     let engine = bench.start();
     engine.until("rejected", |shown| rejected(shown) == 1);
     engine.stop().0.unwrap();
@@ -244,7 +247,7 @@ fn a_record_that_the_target_refuses_goes_to_the_dead_letter_topic() {
 fn a_refused_batch_is_halved_and_only_the_refused_record_is_rejected() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.feed(0..100);
-    bench.broker.refuse_next_batch();
+    embedded_faults::refuse_next_batch(&bench.broker);
     let engine = bench.start();
     engine.until("all admitted", |shown| admitted(shown) + rejected(shown) == 100);
     engine.stop().0.unwrap();
@@ -257,7 +260,7 @@ fn a_refused_batch_is_halved_and_only_the_refused_record_is_rejected() {
 #[test]
 fn a_commit_that_fails_is_repeated_and_no_record_is_sent_twice() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
-    bench.broker.refuse_next_commits(&[true, false, true, true, false]);
+    embedded_faults::refuse_next_commits(&bench.broker, &[true, false, true, true, false]);
     let began = Instant::now();
     bench.feed(0..100);
     let engine = bench.start();
@@ -272,7 +275,7 @@ fn a_commit_that_fails_is_repeated_and_no_record_is_sent_twice() {
 fn a_producer_that_fails_is_replaced_and_no_record_is_lost() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.feed(0..500);
-    bench.broker.refuse_next_producers(2);
+    embedded_faults::refuse_next_producers(&bench.broker, 2);
     let engine = bench.start();
     let shown = engine.until("all admitted", |shown| admitted(shown) == 500);
     assert_eq!(shown.producer_recreations.iter().map(|(_, count)| count).sum::<u64>(), 2);
@@ -285,7 +288,7 @@ fn a_producer_that_fails_is_replaced_and_no_record_is_lost() {
 fn a_service_whose_producers_all_fail_stops() {
     let bench = Bench::new(10_000, Duration::from_secs(1));
     bench.feed(0..5);
-    bench.broker.refuse_next_producers(20);
+    embedded_faults::refuse_next_producers(&bench.broker, 20);
     let engine = bench.start();
     let shown = engine.until("stopped", |shown| !shown.up && shown.trouble.is_some());
     assert!(!shown.ready);
@@ -301,7 +304,7 @@ fn a_target_that_forbids_writes_stops_the_service() {
     bench.feed(0..50);
     let engine = bench.start();
     engine.until("all admitted", |shown| admitted(shown) == 50);
-    bench.broker.forbid_topic("target").unwrap();
+    embedded_faults::forbid_topic(&bench.broker, "target");
     // Records arrive until the producer learns that writes are forbidden.
     let (mut next, deadline) = (50, Instant::now() + TIMEOUT);
     while engine.cell.get().up && Instant::now() < deadline {
@@ -320,7 +323,7 @@ fn a_broker_outage_loses_no_record_and_keeps_the_capacity() {
     bench.feed(0..120);
     let engine = bench.start();
     engine.until("some admitted", |shown| admitted(shown) >= 20);
-    bench.broker.broker_down(1).unwrap();
+    embedded_faults::broker_down(&bench.broker);
     engine.until("not ready", |shown| !shown.ready && shown.up && shown.trouble.is_some());
     let before = admitted(&engine.cell.get());
     let until = Instant::now() + Duration::from_secs(3);
@@ -328,7 +331,7 @@ fn a_broker_outage_loses_no_record_and_keeps_the_capacity() {
         assert!(admitted(&engine.cell.get()) <= before, "only records that arrived are shown as admitted");
         thread::sleep(TICK);
     }
-    bench.broker.broker_up(1).unwrap();
+    embedded_faults::broker_up(&bench.broker);
     // The counters cannot show this, because records that are read again are counted again.
     let shown = engine.until("all committed", |shown| {
         shown.ready && shown.partitions.iter().any(|partition| partition.lag == 0 && partition.held == 0)
@@ -346,7 +349,7 @@ fn a_drain_without_brokers_takes_less_than_ten_seconds() {
     bench.feed(0..1_000);
     let engine = bench.start();
     engine.until("some admitted", |shown| admitted(shown) >= 20);
-    bench.broker.broker_down(1).unwrap();
+    embedded_faults::broker_down(&bench.broker);
     engine.until("not ready", |shown| !shown.ready);
     let cell = engine.cell.clone();
     let (ended, took) = engine.stop();
@@ -389,11 +392,11 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     bench.feed(0..100);
     let engine = bench.start();
     engine.until("the first admitted", |shown| admitted(shown) == 100);
-    bench.broker.refuse_joins(100_000);
-    bench.broker.expel_a_member();
+    embedded_faults::refuse_joins(&bench.broker, 100_000);
+    embedded_faults::expel_a_member(&bench.broker);
     let shown = engine.until("another consumer", |shown| shown.consumer_recreations == 1);
     assert!(!shown.ready && shown.partitions.is_empty(), "{shown:?}");
-    bench.broker.allow_joins();
+    embedded_faults::allow_joins(&bench.broker);
     bench.feed(100..200);
     // The counters continue: only the consumer was replaced.
     let shown = engine.until("all admitted", |shown| admitted(shown) == 200);

@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
+use watermaster_core::offset_map::{self, OffsetMap};
 use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
-use crate::ffi;
+use crate::event::{Assignment, Event};
 use crate::topics::{SourcePartition, Topics};
+use crate::{consumer_error::FatalConsumerError, ffi};
 
 /// The configured reactions to a committed offset that is missing, foreign or out of range.
 #[derive(Debug, Clone, Copy)]
@@ -22,73 +22,52 @@ pub(super) struct StartRules {
     pub on_data_loss: OnDataLoss,
 }
 
-/// The committed offset of a partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Committed {
-    Nothing,
-    At { offset: i64, metadata: Vec<u8> },
-}
+/// The committed offset of a partition and its metadata, if there is one.
+pub type Committed = Option<(i64, Vec<u8>)>;
 
-/// The start of a partition.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Start {
-    pub base: i64,
-    pub map: OffsetMap,
-    /// The number of records that were deleted before they were read.
-    pub lost: u64,
-    /// True if `base` is not the committed offset.
-    pub commit_first: bool,
-}
-
-/// A reason not to start a partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
-    Foreign { offset: i64, why: DecodeError },
-    OutOfRange { offset: i64 },
-}
-
-/// Decides where a partition starts that holds the offsets from `low` to below `high`.
-pub(super) fn start(committed: &Committed, low: i64, high: i64, rules: StartRules) -> Result<Start, Refusal> {
-    let Committed::At { offset, metadata } = committed else {
+/// Decides where a partition starts that holds the offsets from `low` to below `high`, or returns the event that stops
+/// the service.
+pub(super) fn start(
+    topic: &str, at: SourcePartition, committed: &Committed, (low, high): (i64, i64), rules: StartRules,
+) -> Result<Assignment, Event<'static>> {
+    let (source, partition) = at;
+    let topic = || topic.to_owned();
+    let start = |base, map, lost, commit_first| Assignment { source, partition, base, map, high, lost, commit_first };
+    let Some((offset, metadata)) = committed else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
             StartFrom::Latest => high,
         };
-        return Ok(Start { base, map: OffsetMap::default(), lost: 0, commit_first: true });
+        return Ok(start(base, OffsetMap::default(), 0, true));
     };
     let offset = *offset;
     let map = match (offset_map::decode(offset, metadata), rules.on_foreign_offset) {
         (Ok(map), _) => map,
         (Err(_), OnForeignOffset::Replay) => OffsetMap::default(),
-        (Err(why), OnForeignOffset::Stop) => return Err(Refusal::Foreign { offset, why }),
+        (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
     };
     if (low..=high).contains(&offset) {
-        return Ok(Start { base: offset, map, lost: 0, commit_first: false });
+        return Ok(start(offset, map, 0, false));
     }
-    match rules.on_data_loss {
-        OnDataLoss::Stop => Err(Refusal::OutOfRange { offset }),
-        OnDataLoss::Continue => Ok(start_after_loss(offset, map, low)),
+    if rules.on_data_loss == OnDataLoss::Stop {
+        return Err(FatalConsumerError::DataLoss { topic: topic(), partition, offset, low, high }.into());
     }
-}
-
-/// Starts at the first record that is left. Recent admissions stay charged.
-fn start_after_loss(offset: i64, map: OffsetMap, low: i64) -> Start {
+    // Reading starts at the first record that is left. Recent admissions stay charged.
     let OffsetMap { completed, admitted } = map;
     if offset > low {
         // An offset beyond the end: the topic was created anew or truncated, and the map is not about its offsets.
-        let map = OffsetMap { completed: OffsetRuns::new(), admitted };
-        return Start { base: low, map, lost: 0, commit_first: true };
+        return Ok(start(low, OffsetMap { completed: OffsetRuns::new(), admitted }, 0, true));
     }
     let done = completed.iter().map(|run| run.end.min(low).saturating_sub(run.start).max(0)).sum::<i64>();
     let base = completed.iter().find(|run| run.contains(&low)).map_or(low, |run| run.end);
     let completed = completed.iter().filter(|run| run.start > base).collect();
     let lost = u64::try_from(low - offset - done).unwrap_or(0);
-    Start { base, map: OffsetMap { completed, admitted }, lost, commit_first: true }
+    Ok(start(base, OffsetMap { completed, admitted }, lost, true))
 }
 
 /// Returns the group's committed offsets. With `read_committed`, the broker answers after pending transactions have
 /// ended.
-pub(super) fn committed<C: ClientContext + ConsumerContext>(
+pub(super) fn committed<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, Committed)>, ClientError> {
     if partitions.is_empty() {
@@ -96,15 +75,12 @@ pub(super) fn committed<C: ClientContext + ConsumerContext>(
     }
     // A new list: librdkafka leaves old metadata in place where the new is empty.
     let list = by_partition(topics, &consumer.committed_offsets(topics.list(partitions), timeout)?)?;
-    let committed = |entry: ffi::Entry| match entry.offset {
-        offset if offset >= 0 => Committed::At { offset, metadata: entry.metadata },
-        _ => Committed::Nothing,
-    };
+    let committed = |entry: ffi::Entry| (entry.offset >= 0).then_some((entry.offset, entry.metadata));
     Ok(list.into_iter().map(|(partition, entry)| (partition, committed(entry))).collect())
 }
 
 /// Returns the first offset of each partition and the one after its last (stable) record, in two requests a broker.
-pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
+pub(super) fn watermarks<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], deadline: Instant,
 ) -> Result<HashMap<SourcePartition, (i64, i64)>, ClientError> {
     if partitions.is_empty() {
@@ -120,7 +96,7 @@ pub(super) fn watermarks<C: ClientContext + ConsumerContext>(
 }
 
 /// Returns the offset after the last (stable) record of each partition for which a broker answers.
-pub(super) fn highs<C: ClientContext + ConsumerContext>(
+pub(super) fn highs<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], timeout: Duration,
 ) -> HashMap<SourcePartition, i64> {
     if partitions.is_empty() {
@@ -133,7 +109,7 @@ pub(super) fn highs<C: ClientContext + ConsumerContext>(
 
 /// Looks up one end of each partition. Where a timestamp is expected, [`Offset::Beginning`] and [`Offset::End`] stand
 /// for themselves.
-fn look_up<C: ClientContext + ConsumerContext>(
+fn look_up<C: ConsumerContext>(
     consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], edge: Offset, timeout: Duration,
 ) -> Result<TopicPartitionList, ClientError> {
     consumer.offsets_for_times(topics.list_at(partitions.iter().map(|partition| (*partition, edge))), timeout)
@@ -166,6 +142,7 @@ mod tests {
     use watermaster_core::tracker::Tracker;
 
     use super::*;
+    use crate::record::SourceIndex;
 
     const STRICT: StartRules = StartRules {
         start_from: StartFrom::Earliest,
@@ -177,6 +154,7 @@ mod tests {
         on_foreign_offset: OnForeignOffset::Replay,
         on_data_loss: OnDataLoss::Continue,
     };
+    const AT: SourcePartition = (SourceIndex(0), 0);
     const RECENT: AdmissionSlice = AdmissionSlice { end_ms: 1_700_000_000_000, admitted: 7 };
 
     /// A commit by Watermaster at 100, with 103 to 105 and 110 to 119 completed.
@@ -184,24 +162,24 @@ mod tests {
         let runs = [103..106, 110..120].into_iter().collect();
         let tracker = Tracker::restore(100, &runs);
         let metadata = encode(MapBudget::default(), &tracker, 100, &[RECENT]).unwrap();
-        Committed::At { offset: 100, metadata: metadata.into_bytes() }
+        Some((100, metadata.into_bytes()))
     }
 
     fn foreign() -> Committed {
-        Committed::At { offset: 100, metadata: b"\xff".to_vec() }
+        Some((100, b"\xff".to_vec()))
     }
 
     /// Returns base, runs, lost and `commit_first` of a start.
     fn outcome(committed: &Committed, low: i64, high: i64, rules: StartRules) -> (i64, Vec<(i64, i64)>, u64, bool) {
-        let start = start(committed, low, high, rules).unwrap();
+        let start = start("loans", AT, committed, (low, high), rules).unwrap();
         let runs = start.map.completed.iter().map(|run| (run.start, run.end)).collect();
         (start.base, runs, start.lost, start.commit_first)
     }
 
     #[test]
     fn without_a_commit_the_configuration_decides() {
-        assert_eq!(outcome(&Committed::Nothing, 5, 9, STRICT), (5, vec![], 0, true));
-        assert_eq!(outcome(&Committed::Nothing, 5, 9, LENIENT), (9, vec![], 0, true));
+        assert_eq!(outcome(&None, 5, 9, STRICT), (5, vec![], 0, true));
+        assert_eq!(outcome(&None, 5, 9, LENIENT), (9, vec![], 0, true));
     }
 
     #[test]
@@ -214,14 +192,20 @@ mod tests {
 
     #[test]
     fn a_foreign_commit_stops_or_replays() {
-        assert!(matches!(start(&foreign(), 0, 500, STRICT), Err(Refusal::Foreign { offset: 100, .. })));
+        assert!(matches!(start("loans", AT, &foreign(), (0, 500), STRICT), Err(Event::Refused { offset: 100, .. })));
         assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, false));
     }
 
     #[test]
     fn deleted_records_stop_the_service_or_are_counted_once() {
-        assert_eq!(start(&ours(), 101, 500, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
-        assert_eq!(start(&ours(), 0, 99, STRICT), Err(Refusal::OutOfRange { offset: 100 }));
+        assert!(matches!(
+            start("loans", AT, &ours(), (101, 500), STRICT),
+            Err(Event::Fatal(FatalConsumerError::DataLoss { offset: 100, .. }))
+        ));
+        assert!(matches!(
+            start("loans", AT, &ours(), (0, 99), STRICT),
+            Err(Event::Fatal(FatalConsumerError::DataLoss { offset: 100, .. }))
+        ));
         let continued = [
             (101, (101, vec![(103, 106), (110, 120)], 1, true)),
             // 103 to 105 are completed; 100 to 102 and 106 are not.
@@ -240,7 +224,7 @@ mod tests {
     #[test]
     fn recent_admissions_are_never_forgotten() {
         for (low, high) in [(0, 500), (110, 500), (0, 50)] {
-            assert_eq!(start(&ours(), low, high, LENIENT).unwrap().map.admitted, [RECENT]);
+            assert_eq!(start("loans", AT, &ours(), (low, high), LENIENT).unwrap().map.admitted, [RECENT]);
         }
     }
 }

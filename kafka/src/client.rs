@@ -1,14 +1,13 @@
 //! Properties, errors and logging that all clients have in common.
 
 use std::io;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
-use rdkafka::{
-    client::ClientContext, consumer::ConsumerContext, error::KafkaError as ClientError, types::RDKafkaConfRes,
-};
+use rdkafka::{client::ClientContext, consumer::ConsumerContext, statistics::Statistics, types::RDKafkaConfRes};
 use watermaster_settings::config::{PropertyRefused, PropertyRules};
 use watermaster_settings::{self as settings, properties};
 
@@ -20,19 +19,13 @@ pub enum KafkaError {
     /// librdkafka refuses a configured property.
     #[error("kafka.properties: {property} = {shown}: {reason}")]
     Property { property: String, shown: String, reason: String },
-    /// librdkafka refuses a topic's name.
     #[error("librdkafka refuses the topic name {name:?}")]
     TopicName { name: String },
     /// The operating system starts no thread.
     #[error("thread {name} does not start: {source}")]
     Thread { name: &'static str, source: io::Error },
-    /// The embedded broker failed.
-    #[error("the embedded broker cannot {operation}: {source}")]
-    Embedded { operation: &'static str, source: ClientError },
-    /// Records were sent but not acknowledged.
-    #[error("the broker did not acknowledge {records} records")]
-    Unacknowledged { records: u64 },
-    /// Another error of librdkafka.
+    #[error("the embedded broker cannot create a topic: {0}")]
+    EmbeddedTopic(#[source] ClientError),
     #[error(transparent)]
     Client(ClientError),
 }
@@ -117,13 +110,9 @@ pub(super) fn time(kafka: &settings::Kafka, (property, default): (&str, &str)) -
 /// Logs a warning that librdkafka may repeat with each attempt, up to ten times a second.
 fn warn_limited(facility: &str, message: &str) {
     static LIMITER: LazyLock<Mutex<LogLimiter>> = LazyLock::new(Mutex::default);
-    LIMITER.lock().unwrap_or_else(PoisonError::into_inner).warn(
-        kind(facility, message),
-        Instant::now(),
-        |suppressed| {
-            tracing::warn!(target: "librdkafka", suppressed, "{facility}: {message}");
-        },
-    );
+    lock(&LIMITER).warn(kind(facility, message), Instant::now(), |suppressed| {
+        tracing::warn!(target: "librdkafka", suppressed, "{facility}: {message}");
+    });
 }
 
 /// Returns the kind of a message: its facility and thread. Each broker has a thread of its own, and a message begins
@@ -154,8 +143,28 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// The context of clients that return all their errors from calls: it only logs.
-pub(super) struct LoggingContext;
+/// The context of clients that return all their errors from calls: it logs, and keeps the last error and the last
+/// statistics.
+#[derive(Default)]
+pub struct LoggingContext {
+    last_error: Mutex<Option<String>>,
+    statistics: Mutex<Option<Statistics>>,
+}
+
+impl LoggingContext {
+    pub(super) fn take_error(&self) -> Option<String> {
+        lock(&self.last_error).take()
+    }
+
+    pub(super) fn take_statistics(&self) -> Option<Statistics> {
+        lock(&self.statistics).take()
+    }
+}
+
+/// Locks a mutex that no panic leaves in a bad state.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl ClientContext for LoggingContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -164,6 +173,14 @@ impl ClientContext for LoggingContext {
 
     fn error(&self, error: ClientError, reason: &str) {
         tracing::debug!("client: {error}: {reason}");
+        // That all brokers are down follows an error with the reason.
+        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *lock(&self.last_error) = Some(reason.to_owned());
+        }
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        *lock(&self.statistics) = Some(statistics);
     }
 }
 

@@ -9,9 +9,9 @@ mod planted;
 mod tests;
 
 pub use crate::consumer_error::{FatalConsumerError, Outage, Reported};
-pub use crate::event::{Assignment, Event, ForeignOffset};
+pub use crate::event::{Assignment, Event};
 pub use crate::{assign::Committed, end_probe::Holes, topics::SourcePartition};
-pub use commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
+pub use commit::Offsets;
 pub use config::{group_id, joins_within};
 #[cfg(not(feature = "failpoints"))]
 pub use group_consumer::Consumer;

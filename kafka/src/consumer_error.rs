@@ -8,7 +8,6 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 
 /// The time that brokers have to know a topic: one of them may have just started, or the topic may be new.
 const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most partitions named in one error.
 const MAX_SUSPECTS: usize = 5;
 
 /// The meaning of an error code that the consumer reports.
@@ -20,7 +19,7 @@ pub(super) enum ConsumerErrorKind {
     BrokerLost,
     /// A partition's position is outside the broker's log; librdkafka has stopped reading the partition.
     OutOfRange,
-    /// A source topic seems not to exist: see [`MissingTopic`].
+    /// A source topic seems not to exist: see [`confirms_missing`].
     MissingTopic,
     /// A record that exists can't be read. librdkafka tries again, or goes on *behind* it, even at an offset that it
     /// made up. Skipped records would look like offsets without a record, so nothing may be read after this.
@@ -83,18 +82,18 @@ pub enum Outage {
 /// An error that stops the service. The text says how to resolve it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum FatalConsumerError {
-    #[error("service {service}: not allowed to use the consumer group {group}: grant READ on it")]
-    GroupDenied { service: String, group: String },
-    #[error("service {service}: not allowed to read its source topics ({topics}): grant READ and DESCRIBE on them")]
-    TopicsDenied { service: String, topics: String },
-    #[error("service {service}: the brokers refuse the group id {group}")]
-    GroupIdRefused { service: String, group: String },
-    #[error("service {service}: source topic {topic} does not exist: create it, or remove it from the configuration")]
-    MissingTopic { service: String, topic: String },
-    #[error("service {service}: the partitions can't be assigned: {source}")]
-    Assignment { service: String, source: ClientError },
-    #[error("service {service}: the consumer failed: {reported}{}", advice(.reported))]
-    Failed { service: String, reported: Reported },
+    #[error("not allowed to use the consumer group {group}: grant READ on it")]
+    GroupDenied { group: String },
+    #[error("not allowed to read its source topics ({topics}): grant READ and DESCRIBE on them")]
+    TopicsDenied { topics: String },
+    #[error("the brokers refuse the group id {group}")]
+    GroupIdRefused { group: String },
+    #[error("source topic {topic} does not exist: create it, or remove it from the configuration")]
+    MissingTopic { topic: String },
+    #[error("the partitions can't be assigned: {0}")]
+    Assignment(#[source] ClientError),
+    #[error("the consumer failed: {reported}{}", advice(.reported))]
+    Failed { reported: Reported },
     #[error(
         "{topic}-{partition}: offset {offset} is next, but the topic holds {low} to {high}: {} \
          (with kafka.on_data_loss = \"continue\" the service goes on at {low} and counts the lost records)",
@@ -103,24 +102,22 @@ pub enum FatalConsumerError {
     DataLoss { topic: String, partition: i32, offset: i64, low: i64, high: i64 },
     /// `positions` are the next offsets of all partitions, by name.
     #[error(
-        "service {service}: a record of {} can't be read, and is not skipped: {reported}. If another replica is \
+        "a record of {} can't be read, and is not skipped: {reported}. If another replica is \
          intact, let it lead the partition. Otherwise give the record up: stop all instances, commit an offset behind \
          it for the group {group}, and start once with --accept-foreign-offsets",
         suspects(.positions, offset_in(&.reported.reason))
     )]
-    Unreadable { service: String, group: String, reported: Reported, positions: Vec<(String, i64)> },
+    Unreadable { group: String, reported: Reported, positions: Vec<(String, i64)> },
 }
 
 impl FatalConsumerError {
     /// Returns the error for a code of the kind [`Denied`](ConsumerErrorKind::Denied).
-    pub(super) fn denied(code: Code, service: &str, group: &str, topics: &[&str]) -> Option<FatalConsumerError> {
-        let (service, group) = (service.to_owned(), group.to_owned());
+    pub(super) fn denied(code: Code, group: &str, topics: &[&str]) -> Option<FatalConsumerError> {
+        let group = group.to_owned();
         match code {
-            Code::GroupAuthorizationFailed => Some(FatalConsumerError::GroupDenied { service, group }),
-            Code::TopicAuthorizationFailed => {
-                Some(FatalConsumerError::TopicsDenied { service, topics: topics.join(", ") })
-            }
-            Code::InvalidGroupId => Some(FatalConsumerError::GroupIdRefused { service, group }),
+            Code::GroupAuthorizationFailed => Some(FatalConsumerError::GroupDenied { group }),
+            Code::TopicAuthorizationFailed => Some(FatalConsumerError::TopicsDenied { topics: topics.join(", ") }),
+            Code::InvalidGroupId => Some(FatalConsumerError::GroupIdRefused { group }),
             _ => None,
         }
     }
@@ -165,37 +162,21 @@ fn offset_in(reason: &str) -> Option<i64> {
     })
 }
 
-/// Decides whether a source topic is missing. One answer is not enough: brokers must report the topic missing in every
-/// answer for [`MISSING_TOPIC_TIMEOUT`].
-#[derive(Debug, Default)]
-pub(super) struct MissingTopic {
-    since: Option<Instant>,
-}
-
-impl MissingTopic {
-    /// True if brokers should be asked for the topic.
-    pub fn is_suspected(&self) -> bool {
-        self.since.is_some()
-    }
-
-    /// Records an error about a missing topic.
-    pub fn suspect(&mut self, now: Instant) {
-        self.since.get_or_insert(now);
-    }
-
-    /// Records a broker's answer: true if a topic is missing, `None` if no broker answered. Returns true, once, when
-    /// the topic is to be considered missing.
-    pub fn record_answer(&mut self, now: Instant, missing: Option<bool>) -> bool {
-        let Some(since) = self.since else { return false };
-        let confirmed = missing == Some(true) && now.saturating_duration_since(since) > MISSING_TOPIC_TIMEOUT;
-        self.since = match missing {
-            Some(true) if !confirmed => Some(since),
-            Some(_) => None,
-            // A broker that comes back has all the time again.
-            None => Some(now),
-        };
-        confirmed
-    }
+/// Decides whether a source topic is missing that is suspected `since` then. One answer is not enough: brokers must
+/// report the topic missing in every answer for [`MISSING_TOPIC_TIMEOUT`].
+///
+/// `missing` is a broker's answer, or `None` if no broker answered. Returns true, once, when the topic is to be
+/// considered missing; ends or renews the suspicion if the answer asks for it.
+pub(super) fn confirms_missing(since: &mut Option<Instant>, now: Instant, missing: Option<bool>) -> bool {
+    let Some(began) = *since else { return false };
+    let confirmed = missing == Some(true) && now.saturating_duration_since(began) > MISSING_TOPIC_TIMEOUT;
+    *since = match missing {
+        Some(true) if !confirmed => Some(began),
+        Some(_) => None,
+        // A broker that comes back has all the time again.
+        None => Some(now),
+    };
+    confirmed
 }
 
 #[cfg(test)]
@@ -213,9 +194,9 @@ mod tests {
     fn each_denied_code_has_an_error() {
         for code in [Code::GroupAuthorizationFailed, Code::TopicAuthorizationFailed, Code::InvalidGroupId] {
             assert_eq!(ConsumerErrorKind::of(code), ConsumerErrorKind::Denied, "{code:?}");
-            assert!(FatalConsumerError::denied(code, "kyc", "wm.kyc", &["loans"]).is_some(), "{code:?}");
+            assert!(FatalConsumerError::denied(code, "wm.kyc", &["loans"]).is_some(), "{code:?}");
         }
-        assert!(FatalConsumerError::denied(Code::UnknownTopic, "kyc", "wm.kyc", &["loans"]).is_none());
+        assert!(FatalConsumerError::denied(Code::UnknownTopic, "wm.kyc", &["loans"]).is_none());
     }
 
     #[test]
@@ -238,13 +219,12 @@ mod tests {
             (vec![(300, None), (331, Some(true))], Some(331)),
         ];
         for (answers, expected) in cases {
-            let mut missing = MissingTopic::default();
-            missing.suspect(start);
+            let mut since = Some(start);
             let confirmed = answers
                 .iter()
-                .find(|(second, answer)| missing.record_answer(start + Duration::from_secs(*second), *answer));
+                .find(|(second, answer)| confirms_missing(&mut since, start + Duration::from_secs(*second), *answer));
             assert_eq!(confirmed.map(|(second, _)| *second), expected, "{answers:?}");
-            assert!(expected.is_none() || !missing.is_suspected());
+            assert!(expected.is_none() || since.is_none());
         }
     }
 

@@ -17,8 +17,8 @@ pub enum Event<'c> {
     Revoked { partitions: Vec<SourcePartition>, lost: bool },
     /// A record was read.
     Record(Record<'c>),
-    /// A committed offset is foreign (`on_foreign_offset = "stop"`): the service has to stop.
-    Refused(ForeignOffset),
+    /// A committed offset is another program's (`on_foreign_offset = "stop"`): the service has to stop.
+    Refused { topic: String, partition: i32, offset: i64, why: DecodeError },
     /// Records were deleted before they were read (`on_data_loss = "continue"`): reading goes on at `to`.
     Skipped { source: SourceIndex, partition: i32, from: i64, to: i64 },
     /// No broker can be reached.
@@ -31,6 +31,12 @@ pub enum Event<'c> {
     Fatal(FatalConsumerError),
 }
 
+impl From<FatalConsumerError> for Event<'_> {
+    fn from(error: FatalConsumerError) -> Self {
+        Event::Fatal(error)
+    }
+}
+
 /// An assigned partition.
 #[derive(Debug, Clone)]
 pub struct Assignment {
@@ -40,21 +46,10 @@ pub struct Assignment {
     pub base: i64,
     /// Offsets completed beyond `base`, and recent admissions.
     pub map: OffsetMap,
-    /// The first offset that exists.
-    pub low: i64,
     /// The offset after the last (stable) record.
     pub high: i64,
     /// The number of records that were deleted before they were read.
     pub lost: u64,
     /// True if `base` is not the committed offset: commit it before the first record is read.
     pub commit_first: bool,
-}
-
-/// An offset committed by another program.
-#[derive(Debug, Clone)]
-pub struct ForeignOffset {
-    pub topic: String,
-    pub partition: i32,
-    pub offset: i64,
-    pub why: DecodeError,
 }

@@ -1,7 +1,7 @@
 //! Calls that rdkafka's safe interface does not offer. The only `unsafe` of this program; each block names its
 //! conditions.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
 
 use rdkafka::client::{Client, ClientContext};
@@ -24,9 +24,6 @@ pub(super) struct Entry {
     pub metadata: Vec<u8>,
 }
 
-/// The offset of a partition that has none.
-pub(super) const NO_OFFSET: i64 = sys::RD_KAFKA_OFFSET_INVALID as i64;
-
 /// Copies all partitions of a list. (`TopicPartitionListElem::metadata` panics on bytes that are not UTF-8.)
 pub(super) fn entries(list: &TopicPartitionList) -> Vec<Entry> {
     // SAFETY: the pointer of a list is valid for as long as the list is borrowed, and there are no writes meanwhile.
@@ -43,16 +40,14 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
         if list.cnt <= 0 || list.elems.is_null() {
             return Vec::new();
         }
-        slice::from_raw_parts(list.elems, list.cnt as usize)
-            .iter()
-            .map(|element| Entry {
-                topic: CStr::from_ptr(element.topic).to_string_lossy().into_owned(),
-                partition: element.partition,
-                offset: element.offset,
-                error: element.err.into(),
-                metadata: bytes(element.metadata, element.metadata_size).unwrap_or_default().to_vec(),
-            })
-            .collect()
+        let entry = |element: &sys::rd_kafka_topic_partition_t| Entry {
+            topic: CStr::from_ptr(element.topic).to_string_lossy().into_owned(),
+            partition: element.partition,
+            offset: element.offset,
+            error: element.err.into(),
+            metadata: bytes(element.metadata, element.metadata_size).unwrap_or_default().to_vec(),
+        };
+        slice::from_raw_parts(list.elems, list.cnt as usize).iter().map(entry).collect()
     }
 }
 
@@ -63,12 +58,6 @@ unsafe fn raw_entries(list: *const sys::rd_kafka_topic_partition_list_t) -> Vec<
 unsafe fn bytes<'a>(pointer: *const c_void, size: usize) -> Option<&'a [u8]> {
     // SAFETY: by the contract of this function; a pointer that is not null is good for an empty slice too.
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer.cast::<u8>(), size) })
-}
-
-/// Returns the name of a message's topic. (`Message::topic` checks its UTF-8 each time.)
-pub(super) fn topic_name<'a>(message: &'a BorrowedMessage<'_>) -> &'a CStr {
-    // SAFETY: a consumed message keeps its topic alive; the topic's name is a C string that never changes.
-    unsafe { CStr::from_ptr(sys::rd_kafka_topic_name(message.topic_ptr())) }
 }
 
 /// Returns the headers of a message: none, a list, or an error where librdkafka cannot hand them over.
@@ -88,7 +77,6 @@ pub(super) fn headers_of<'a>(message: &'a BorrowedMessage<'_>) -> Result<Option<
     }
 }
 
-/// Name and value of a header.
 pub(super) type RawHeader<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// `rd_kafka_header_t` of librdkafka's `rdkafka_header.h`: one allocation for a header, its name and its value.
@@ -103,7 +91,6 @@ struct HeaderLayout {
     name: [c_char; 1],
 }
 
-/// The distance from a header's name back to the length of the name.
 const NAME_SIZE_BEFORE_NAME: usize = mem::offset_of!(HeaderLayout, name) - mem::offset_of!(HeaderLayout, name_size);
 
 // The layout was read in this version, which rdkafka-sys builds from source and links statically. For another version,
@@ -129,7 +116,6 @@ pub(super) fn header_at(headers: &BorrowedHeaders, index: usize) -> Option<RawHe
     }
 }
 
-/// Returns the number of headers in a list.
 pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
     let list: *const BorrowedHeaders = headers;
     // SAFETY: as above: the address of a list that lives and stays unchanged while it is borrowed.
@@ -141,10 +127,9 @@ pub(super) fn header_count(headers: &BorrowedHeaders) -> usize {
 pub(super) struct HeaderList(NonNull<sys::rd_kafka_headers_t>);
 
 impl HeaderList {
-    /// Makes an empty list with room for this number of headers.
     pub fn with_capacity(count: usize) -> HeaderList {
         // SAFETY: the call only fails where memory ends, and then does not return.
-        HeaderList::own(unsafe { sys::rd_kafka_headers_new(count) }).expect("a new list")
+        HeaderList(NonNull::new(unsafe { sys::rd_kafka_headers_new(count) }).expect("a new list"))
     }
 
     /// Takes a consumed message's headers out of it. librdkafka parses them anew when they are needed again.
@@ -154,19 +139,8 @@ impl HeaderList {
         // headers; on success the list is owned.
         unsafe {
             let error = sys::rd_kafka_message_detach_headers(message.ptr(), &mut list);
-            (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).then(|| HeaderList::own(list)).flatten()
+            if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { NonNull::new(list).map(HeaderList) } else { None }
         }
-    }
-
-    fn own(list: *mut sys::rd_kafka_headers_t) -> Option<HeaderList> {
-        NonNull::new(list).map(HeaderList)
-    }
-
-    /// Borrows the list to read it.
-    pub fn as_borrowed(&self) -> &BorrowedHeaders {
-        // SAFETY: rdkafka makes a `&BorrowedHeaders` of a list's address in the same way; the list lives while it is
-        // borrowed.
-        unsafe { self.0.cast::<BorrowedHeaders>().as_ref() }
     }
 
     /// Adds a header at the end; its name may be any bytes.
@@ -190,18 +164,13 @@ impl Drop for HeaderList {
     }
 }
 
-impl std::fmt::Debug for HeaderList {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries((0..).map_while(|index| header_at(self.as_borrowed(), index))).finish()
-    }
-}
-
 /// A topic of a producer, looked up once. To be dropped before its client.
 pub(super) struct TopicHandle(*mut sys::rd_kafka_topic_t);
 
 impl TopicHandle {
     /// Looks a topic up; `None` if librdkafka refuses the name.
-    pub fn new<C: ClientContext>(client: &Client<C>, name: &CStr) -> Option<TopicHandle> {
+    pub fn new<C: ClientContext>(client: &Client<C>, name: &str) -> Option<TopicHandle> {
+        let name = CString::new(name).ok()?;
         // SAFETY: the client lives while it is borrowed, the name is a C string; null means the client's settings.
         let handle = unsafe { sys::rd_kafka_topic_new(client.native_ptr(), name.as_ptr(), ptr::null_mut()) };
         (!handle.is_null()).then_some(TopicHandle(handle))
@@ -215,7 +184,6 @@ impl Drop for TopicHandle {
     }
 }
 
-/// A record to produce.
 pub(super) struct ProducedRecord<'a> {
     pub key: Option<&'a [u8]>,
     pub value: Option<&'a [u8]>,
@@ -270,19 +238,15 @@ pub(super) fn produce<C: ClientContext>(
 }
 
 /// Returns the high watermark that came with the last fetch, without asking a broker; `None` before the first.
-pub(super) fn cached_high<C: ClientContext>(client: &Client<C>, topic: &CStr, partition: i32) -> Option<i64> {
-    let (mut low, mut high) = (NO_OFFSET, NO_OFFSET);
+pub(super) fn cached_high<C: ClientContext>(client: &Client<C>, topic: &str, partition: i32) -> Option<i64> {
+    let topic = CString::new(topic).ok()?;
+    let (mut low, mut high) = (-1, -1);
     // SAFETY: the client lives while it is borrowed, the topic is a C string, and both offsets are written before
     // return.
     let error = unsafe {
         sys::rd_kafka_get_watermark_offsets(client.native_ptr(), topic.as_ptr(), partition, &mut low, &mut high)
     };
     (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
-}
-
-/// Returns true if this client has a generation and a member id in its group.
-pub(super) fn is_member<C: ClientContext>(client: &Client<C>) -> bool {
-    GroupMetadata::of(client).is_some()
 }
 
 /// A consumer's membership in its group, always with a generation and a member id: without them a broker accepts
@@ -295,15 +259,12 @@ impl GroupMetadata {
         // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
         // member id is a C string inside of it.
         unsafe {
-            let metadata = sys::rd_kafka_consumer_group_metadata(client.native_ptr());
-            if metadata.is_null() {
-                return None;
-            }
-            let owned = GroupMetadata(metadata);
-            let generation = sys::rd_kafka_consumer_group_metadata_generation_id(metadata);
-            let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata);
+            let metadata = NonNull::new(sys::rd_kafka_consumer_group_metadata(client.native_ptr()))?;
+            let metadata = GroupMetadata(metadata.as_ptr());
+            let member = sys::rd_kafka_consumer_group_metadata_member_id(metadata.0);
+            let is_named = !member.is_null() && !CStr::from_ptr(member).is_empty();
             // A consumer that is joining by KIP-848 has epoch 0; a member's is higher in either protocol.
-            (generation > 0 && !member.is_null() && !CStr::from_ptr(member).is_empty()).then_some(owned)
+            (is_named && metadata.generation() > 0).then_some(metadata)
         }
     }
 
@@ -362,11 +323,9 @@ unsafe fn check(error: *mut sys::rd_kafka_error_t) -> Result<(), CallError> {
     }
     // SAFETY: by the contract of this function; the text is a C string inside of the error.
     unsafe {
-        let (fatal, abortable, retriable) = (
-            sys::rd_kafka_error_is_fatal(error) != 0,
-            sys::rd_kafka_error_txn_requires_abort(error) != 0,
-            sys::rd_kafka_error_is_retriable(error) != 0,
-        );
+        let fatal = sys::rd_kafka_error_is_fatal(error) != 0;
+        let abortable = sys::rd_kafka_error_txn_requires_abort(error) != 0;
+        let retriable = sys::rd_kafka_error_is_retriable(error) != 0;
         let text = CStr::from_ptr(sys::rd_kafka_error_string(error)).to_string_lossy().into_owned();
         let code = sys::rd_kafka_error_code(error).into();
         sys::rd_kafka_error_destroy(error);
@@ -398,17 +357,33 @@ fn error_kind(code: Code) -> ErrorKind {
     }
 }
 
-/// Gets the producer's epoch and aborts an open transaction of a predecessor with the same id. A second call
-/// continues the first.
-pub(super) fn init_transactions<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is owned.
-    unsafe { check(sys::rd_kafka_init_transactions(client.native_ptr(), millis(timeout))) }
+/// A step of a transaction that takes nothing but a timeout.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TransactionStep {
+    /// Gets the producer's epoch and aborts an open transaction of a predecessor with the same id. A second call
+    /// continues the first.
+    Init,
+    /// Contacts no broker.
+    Begin,
+    /// (`Producer::commit_transaction` polls in full steps of 100 ms, and hides the class of some errors.)
+    Commit,
+    /// Gives up records that are queued or in flight, too. Another thread must serve the delivery reports.
+    Abort,
 }
 
-/// Begins a transaction; contacts no broker.
-pub(super) fn begin_transaction<C: ClientContext>(client: &Client<C>) -> Result<(), CallError> {
+pub(super) fn transaction<C: ClientContext>(
+    client: &Client<C>, step: TransactionStep, timeout: Duration,
+) -> Result<(), CallError> {
+    let (producer, timeout) = (client.native_ptr(), millis(timeout));
     // SAFETY: the client lives while it is borrowed; the error is owned.
-    unsafe { check(sys::rd_kafka_begin_transaction(client.native_ptr())) }
+    unsafe {
+        check(match step {
+            TransactionStep::Init => sys::rd_kafka_init_transactions(producer, timeout),
+            TransactionStep::Begin => sys::rd_kafka_begin_transaction(producer),
+            TransactionStep::Commit => sys::rd_kafka_commit_transaction(producer, timeout),
+            TransactionStep::Abort => sys::rd_kafka_abort_transaction(producer, timeout),
+        })
+    }
 }
 
 /// Adds offsets to the transaction, fenced by the consumer's membership. May take far longer than `timeout`, even for
@@ -422,18 +397,6 @@ pub(super) fn send_offsets<C: ClientContext>(
     }
 }
 
-/// Commits. (`Producer::commit_transaction` polls in full steps of 100 ms, and hides the class of some errors.)
-pub(super) fn commit_transaction<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is owned.
-    unsafe { check(sys::rd_kafka_commit_transaction(client.native_ptr(), millis(timeout))) }
-}
-
-/// Aborts, and gives up records that are queued or in flight. Another thread must serve the delivery reports.
-pub(super) fn abort_transaction<C: ClientContext>(client: &Client<C>, timeout: Duration) -> Result<(), CallError> {
-    // SAFETY: the client lives while it is borrowed; the error is owned.
-    unsafe { check(sys::rd_kafka_abort_transaction(client.native_ptr(), millis(timeout))) }
-}
-
 /// Sends lingering batches and waits until no record is in flight; false if that takes longer than `timeout`.
 ///
 /// (`Producer::flush` polls in full steps of 100 ms.) Another thread must serve the delivery reports.
@@ -443,26 +406,26 @@ pub(super) fn flush<C: ClientContext>(client: &Client<C>, timeout: Duration) -> 
     error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
 }
 
-/// Returns the number of a consumer's records and events that wait to be polled.
+/// Returns the number of a consumer's records and events that wait to be polled; zero for other clients.
 pub(super) fn waiting_records<C: ClientContext>(client: &Client<C>) -> usize {
-    // SAFETY: the client lives while it is borrowed; null means that it is no consumer; the reference to its queue is
-    // owned.
-    unsafe {
-        let queue = sys::rd_kafka_queue_get_consumer(client.native_ptr());
-        if queue.is_null() {
-            return 0;
-        }
-        let length = sys::rd_kafka_queue_length(queue);
-        sys::rd_kafka_queue_destroy(queue);
-        length
-    }
+    // SAFETY: the client lives while it is borrowed; the queue is null or owned.
+    unsafe { waiting(sys::rd_kafka_queue_get_consumer(client.native_ptr())) }
 }
 
 /// Returns the number of events that wait to be served.
 pub(super) fn waiting_events<C: ClientContext>(client: &Client<C>) -> usize {
-    // SAFETY: the client lives while it is borrowed; the reference to its queue is owned.
+    // SAFETY: as above.
+    unsafe { waiting(sys::rd_kafka_queue_get_main(client.native_ptr())) }
+}
+
+/// # Safety
+/// `queue` is null or an owned reference to a queue.
+unsafe fn waiting(queue: *mut sys::rd_kafka_queue_t) -> usize {
+    if queue.is_null() {
+        return 0;
+    }
+    // SAFETY: by the contract of this function.
     unsafe {
-        let queue = sys::rd_kafka_queue_get_main(client.native_ptr());
         let length = sys::rd_kafka_queue_length(queue);
         sys::rd_kafka_queue_destroy(queue);
         length
@@ -488,7 +451,6 @@ fn millis(timeout: Duration) -> c_int {
 /// The queue for answers to commits. To be dropped before its client.
 pub(super) struct ReplyQueue(*mut sys::rd_kafka_queue_t);
 
-/// The answer to a commit.
 pub(super) struct CommitReply {
     pub error: Code,
     /// The partitions, each with its error.
@@ -496,7 +458,6 @@ pub(super) struct CommitReply {
 }
 
 impl ReplyQueue {
-    /// Makes a queue of this client.
     pub fn new<C: ClientContext>(client: &Client<C>) -> ReplyQueue {
         // SAFETY: the client lives while it is borrowed; the call can't fail.
         ReplyQueue(unsafe { sys::rd_kafka_queue_new(client.native_ptr()) })
@@ -512,7 +473,6 @@ impl ReplyQueue {
         if error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR { Ok(()) } else { Err(error.into()) }
     }
 
-    /// Returns the next answer, if it arrives in time.
     pub fn next(&self, timeout: Duration) -> Option<CommitReply> {
         // SAFETY: the queue is valid until drop; an event is owned until it is destroyed, and its list is copied
         // before.
@@ -587,9 +547,10 @@ mod tests {
         }
     }
 
-    /// Returns names and values, in order.
-    fn all(headers: &HeaderList) -> Vec<RawHeader<'_>> {
-        (0..).map_while(|index| header_at(headers.as_borrowed(), index)).collect()
+    fn borrowed(list: &HeaderList) -> &BorrowedHeaders {
+        // SAFETY: rdkafka makes a `&BorrowedHeaders` of a list's address in the same way; the list lives while it is
+        // borrowed.
+        unsafe { list.0.cast::<BorrowedHeaders>().as_ref() }
     }
 
     #[test]
@@ -608,8 +569,9 @@ mod tests {
         ];
         let mut list = HeaderList::with_capacity(1);
         headers.into_iter().for_each(|(name, value)| list.add(name, value));
-        assert_eq!(all(&list), headers);
-        assert_eq!(header_count(list.as_borrowed()), headers.len());
+        let list = borrowed(&list);
+        assert!((0..).map_while(|index| header_at(list, index)).eq(headers));
+        assert_eq!(header_count(list), headers.len());
     }
 
     #[test]

@@ -21,19 +21,19 @@ mod assign;
 mod client;
 pub mod consumer;
 mod consumer_error;
+#[cfg(any(test, feature = "tools"))]
+pub mod embedded;
 mod end_probe;
 mod event;
 pub mod failpoint;
 mod ffi;
+#[cfg(any(test, feature = "tools"))]
+pub mod load;
 pub mod log_limiter;
 mod membership;
 pub mod preflight;
 pub mod producer;
 pub mod record;
-#[cfg(any(test, feature = "tools"))]
-mod tools;
 mod topics;
 
 pub use client::{KafkaError, PROPERTY_RULES, client_version};
-#[cfg(any(test, feature = "tools"))]
-pub use tools::{embedded, load};

@@ -1,7 +1,6 @@
 //! Handles rebalances, errors and connectivity while the consumer is polled.
 
 mod assignment;
-mod restart;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +13,7 @@ use rdkafka::{
     client::ClientContext, config::RDKafkaLogLevel, topic_partition_list::TopicPartitionList, types::RDKafkaRespErr,
 };
 
-use crate::consumer_error::{ConsumerErrorKind as Kind, FatalConsumerError, MissingTopic, Outage, Reported};
+use crate::consumer_error::{ConsumerErrorKind as Kind, FatalConsumerError, Outage, Reported, confirms_missing};
 use crate::topics::{SourcePartition, Topics};
 use crate::{assign::StartRules, client, event::Event, log_limiter::LogLimiter};
 
@@ -39,22 +38,24 @@ pub(super) struct Membership {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     events: VecDeque<Event<'static>>,
     /// The offset at which each assigned partition started, or up to which no record is left to read.
-    starts: BTreeMap<SourcePartition, i64>,
+    pub(crate) starts: BTreeMap<SourcePartition, i64>,
+    /// Partitions that the caller paused. (A partition may have been revoked since.)
+    pub(crate) paused: BTreeSet<SourcePartition>,
     /// Assigned partitions with an unknown start. The group waits for this member.
-    unresolved: Option<Vec<SourcePartition>>,
+    pub(crate) unresolved: Option<Vec<SourcePartition>>,
     /// The generation that ended when partitions were lost, until the next assignment.
-    expelled_from: Option<i32>,
+    pub(crate) expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
-    /// True while no broker can be reached.
     down: bool,
     /// True if a position fell out of its broker's log.
-    out_of_range: bool,
+    pub(crate) out_of_range: bool,
     /// The error about an unreadable record; the service has to stop before it reads on.
     unreadable: Option<Reported>,
-    missing_topic: MissingTopic,
+    /// The time since which a source topic is suspected to be missing.
+    missing_since: Option<Instant>,
     next_broker_probe: Option<Instant>,
     /// librdkafka and the brokers may repeat an error with each attempt.
     log_limiter: LogLimiter,
@@ -63,7 +64,7 @@ struct State {
 impl State {
     fn has_pending(&self) -> bool {
         let broken = self.down || self.out_of_range || self.unreadable.is_some();
-        broken || self.unresolved.is_some() || self.missing_topic.is_suspected()
+        broken || self.unresolved.is_some() || self.missing_since.is_some()
     }
 }
 
@@ -79,8 +80,8 @@ impl Membership {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        client::lock(&self.state)
     }
 
     /// Returns true if there is work for [`poll_pending`](Membership::poll_pending) or an event.
@@ -88,7 +89,6 @@ impl Membership {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Takes the oldest event.
     pub fn next_event(&self) -> Option<Event<'static>> {
         if !self.is_busy() {
             return None;
@@ -99,16 +99,6 @@ impl Membership {
         event
     }
 
-    /// Returns true if a partition is assigned and started.
-    pub fn owns(&self, partition: SourcePartition) -> bool {
-        self.state().starts.contains_key(&partition)
-    }
-
-    /// Returns the generation from which this consumer was expelled, until its next assignment.
-    pub fn expelled_from(&self) -> Option<i32> {
-        self.state().expelled_from
-    }
-
     /// Notes that brokers answered.
     pub fn reached(&self) {
         if self.is_busy() && std::mem::take(&mut self.state().down) {
@@ -117,7 +107,7 @@ impl Membership {
     }
 
     /// Works on what is pending: an assignment to resolve, a position out of range, brokers to probe.
-    pub fn poll_pending(&self, consumer: &BaseConsumer<Membership>, paused: &BTreeSet<SourcePartition>) {
+    pub fn poll_pending(&self, consumer: &BaseConsumer<Membership>) {
         let unreadable = self.state().unreadable.take();
         if let Some(reported) = unreadable {
             self.push_unreadable(consumer, reported);
@@ -129,7 +119,16 @@ impl Membership {
                 self.resolve_positions(consumer, partitions);
             }
             if self.may_restart(consumer) {
-                self.restart(consumer, paused);
+                match self.restart(consumer) {
+                    Ok(()) => {
+                        self.state().out_of_range = false;
+                        self.reached();
+                    }
+                    Err(error) => {
+                        self.attempt_later();
+                        self.push_down(self.unanswered("positions", error));
+                    }
+                }
             }
         }
         self.probe_brokers(consumer);
@@ -148,8 +147,8 @@ impl Membership {
         self.state().log_limiter.warn(kind, Instant::now(), log);
     }
 
-    fn push(&self, event: Event<'static>) {
-        self.state().events.push_back(event);
+    fn push(&self, event: impl Into<Event<'static>>) {
+        self.state().events.push_back(event.into());
         self.busy.store(true, Ordering::Release);
     }
 
@@ -163,12 +162,12 @@ impl Membership {
         let positions = self.positions(consumer).unwrap_or_else(|_| self.state().starts.clone());
         let name = |(source, partition)| format!("{}-{partition}", self.topics.name(source));
         let positions = positions.into_iter().map(|(partition, at)| (name(partition), at)).collect();
-        let (service, group) = (self.service.clone(), self.group.clone());
-        self.push(Event::Fatal(FatalConsumerError::Unreadable { service, group, reported, positions }));
+        let group = self.group.clone();
+        self.push(FatalConsumerError::Unreadable { group, reported, positions });
     }
 
     fn denied(&self, code: Code) -> Option<FatalConsumerError> {
-        FatalConsumerError::denied(code, &self.service, &self.group, &self.topics.names())
+        FatalConsumerError::denied(code, &self.group, &self.topics.names())
     }
 
     fn unanswered(&self, question: &'static str, source: ClientError) -> Outage {
@@ -179,7 +178,7 @@ impl Membership {
     fn probe_brokers(&self, consumer: &BaseConsumer<Membership>) {
         let now = Instant::now();
         let mut state = self.state();
-        let needed = state.down || state.missing_topic.is_suspected();
+        let needed = state.down || state.missing_since.is_some();
         if !needed || state.next_broker_probe.is_some_and(|next| now < next) {
             return;
         }
@@ -192,9 +191,9 @@ impl Membership {
             self.reached();
         }
         let missing = answer.as_ref().ok().map(Option::is_some);
-        let confirmed = self.state().missing_topic.record_answer(Instant::now(), missing);
+        let confirmed = confirms_missing(&mut self.state().missing_since, Instant::now(), missing);
         if let (true, Ok(Some(topic))) = (confirmed, answer) {
-            self.push(Event::Fatal(FatalConsumerError::MissingTopic { service: self.service.clone(), topic }));
+            self.push(FatalConsumerError::MissingTopic { topic });
         }
     }
 }
@@ -230,13 +229,11 @@ impl ClientContext for Membership {
             }
             Kind::MissingTopic => {
                 self.warn("missing topic", reason);
-                self.state().missing_topic.suspect(Instant::now());
+                self.state().missing_since.get_or_insert_with(Instant::now);
             }
             Kind::Unreadable => _ = self.state().unreadable.get_or_insert(reported),
-            Kind::Denied => self.denied(code).into_iter().for_each(|error| self.push(Event::Fatal(error))),
-            Kind::Failed => {
-                self.push(Event::Fatal(FatalConsumerError::Failed { service: self.service.clone(), reported }))
-            }
+            Kind::Denied => self.denied(code).into_iter().for_each(|error| self.push(error)),
+            Kind::Failed => self.push(FatalConsumerError::Failed { reported }),
             Kind::Nothing => return,
             Kind::Passing => self.warn("passing", format_args!("consumer: {reported}")),
         }

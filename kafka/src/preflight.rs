@@ -4,18 +4,19 @@ mod brokers;
 mod client;
 mod problem;
 mod topics;
-mod transactions;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use watermaster_settings::{Service, Settings};
+use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::producer::{BaseProducer, Producer as _};
+use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
-use crate::producer::Limits;
+use crate::client::LoggingContext;
+use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub use client::Unreachable;
 pub use problem::{Finding, Problem, Severity};
 pub use topics::TopicFacts;
-pub use transactions::probe_transactions;
 
 /// The topic in which Kafka keeps its transactions; it does not exist before the first one.
 const TRANSACTION_LOG: &str = "__transaction_state";
@@ -34,15 +35,17 @@ impl Report {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
-    /// Returns the limits that the topics of a service set to its producer.
-    pub fn limits(&self, service: &Service) -> Limits {
+    /// Returns the size of a producer's largest batch in bytes: at most the smaller `max.message.bytes` of target and
+    /// dead-letter topic. A single record may be larger, since it may compress; the broker decides.
+    pub fn batch_bytes(&self, service: &Service) -> u64 {
         let outputs = [&service.target, &service.dead_letter];
-        Limits::of_topics(outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes))
+        let limits = outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes);
+        limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
     }
 
     /// Returns the retention of each source of a service, where it is known and not unlimited.
     pub fn source_retention(&self, service: &Service) -> Vec<(String, Duration)> {
-        let retention = |topic: &str| self.topics.get(topic)?.retention.filter(|kept| *kept != Duration::MAX);
+        let retention = |topic: &str| self.topics.get(topic)?.retention;
         service.sources.iter().filter_map(|source| Some((source.topic.clone(), retention(&source.topic)?))).collect()
     }
 }
@@ -75,4 +78,41 @@ pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachab
         report.findings.extend(topics::compare(service, &report.topics));
     }
     Ok(report)
+}
+
+/// Registers a transactional id beside each service's own, which a running instance may hold, and adds findings about
+/// transactions and permissions. Leaves an unused id at the brokers, which they forget after a week.
+pub fn probe_transactions(settings: &Settings, timeout: Duration, report: &mut Report) {
+    if settings.kafka.delivery != Delivery::ExactlyOnce || report.has_errors() {
+        return;
+    }
+    for service in &settings.services {
+        if let Err(problem) = probe(&settings.kafka, service, timeout) {
+            report.findings.push(problem.of_service(&service.name));
+        }
+    }
+}
+
+fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Problem> {
+    let id = producer::transactional_id(kafka, service);
+    let probe = format!("{id}.check");
+    let transaction_timeout = producer::transaction_timeout(kafka).as_millis();
+    let forced = [
+        ("transactional.id", probe.as_str()),
+        ("transaction.timeout.ms", &transaction_timeout.to_string()),
+        ("enable.idempotence", "true"),
+    ];
+    let producer: BaseProducer<LoggingContext> = crate::client::config(kafka, &[], &forced)
+        .create_with_context(LoggingContext::default())
+        .map_err(Problem::NoProducer)?;
+    let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
+        return Ok(());
+    };
+    Err(match error.code {
+        Code::TransactionalIdAuthorizationFailed => Problem::TransactionalIdDenied { probe, id },
+        Code::ClusterAuthorizationFailed => Problem::IdempotentWriteDenied,
+        Code::InvalidTransactionTimeout => Problem::TransactionTimeoutRefused { timeout: transaction_timeout },
+        Code::UnsupportedFeature | Code::UnsupportedVersion => Problem::NoTransactions,
+        code => Problem::TransactionFailed { seconds: timeout.as_secs(), reason: error.text, code },
+    })
 }

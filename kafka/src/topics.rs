@@ -1,42 +1,32 @@
-//! The source topics of a service, as Rust and as librdkafka name them.
-
-use std::ffi::CString;
+//! The source topics of a service, and librdkafka's lists of their partitions.
 
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
-use crate::{client::KafkaError, ffi, record::SourceIndex};
+use crate::{ffi, record::SourceIndex};
 
 /// A source and one of its partitions.
 pub type SourcePartition = (SourceIndex, i32);
 
 /// The names of the source topics, by [`SourceIndex`].
 #[derive(Debug)]
-pub(super) struct Topics(Vec<(String, CString)>);
+pub(super) struct Topics(Vec<String>);
 
 impl Topics {
     /// Takes names in the order of the service's sources.
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Topics, KafkaError> {
-        let both = |name: &str| match CString::new(name) {
-            Ok(c_name) => Ok((name.to_owned(), c_name)),
-            Err(_) => Err(KafkaError::TopicName { name: name.to_owned() }),
-        };
-        names.into_iter().map(both).collect::<Result<_, _>>().map(Topics)
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Topics {
+        Topics(names.into_iter().map(str::to_owned).collect())
     }
 
     pub fn name(&self, source: SourceIndex) -> &str {
-        &self.0[source.index()].0
-    }
-
-    pub fn c_name(&self, source: SourceIndex) -> &CString {
-        &self.0[source.index()].1
+        &self.0[source.index()]
     }
 
     pub fn names(&self) -> Vec<&str> {
-        self.0.iter().map(|(name, _)| name.as_str()).collect()
+        self.0.iter().map(String::as_str).collect()
     }
 
     pub fn find(&self, topic: &str) -> Option<SourceIndex> {
-        let index = self.0.iter().position(|(name, _)| name == topic)?;
+        let index = self.0.iter().position(|name| name == topic)?;
         u16::try_from(index).ok().map(SourceIndex)
     }
 

@@ -7,18 +7,16 @@ use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Verdict};
 use watermaster_core::{delivery::Form, units::Time};
 
 use super::Engine;
-use watermaster_kafka::record::{MAX_HEADERS, Output, Record};
+use watermaster_kafka::record::{MAX_HEADERS, Origin, Record};
 use watermaster_settings::client_id::{self, Identity};
 
 impl<'c> Engine<'c> {
     /// Decides on a record. Returns its cost in bytes.
     pub(super) fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
-        let Some(number) = self.link.partitions.find((record.source(), record.partition())) else {
-            return 0;
-        };
+        let Origin { source, partition, offset, .. } = record.origin;
+        let Some(number) = self.link.partitions.find((source, partition)) else { return 0 };
         self.contact.end_silence(now, number, &mut self.throttle, &mut self.link);
-        let source = &self.job.service.sources[record.source().index()];
-        let (partition, offset) = (record.partition(), record.offset());
+        let source = &self.job.service.sources[source.index()];
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
         };
@@ -42,16 +40,16 @@ impl<'c> Engine<'c> {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
                 let client = client.and_then(|client| self.throttle.clients().name_of(client));
-                self.rounds.round.admit((number, offset), Output::Fresh(record), cost, client);
+                self.rounds.round.admit((number, offset), record, cost, client);
             }
-            Verdict::Delay(slot) => self.delayed.insert(slot, Output::Fresh(record)),
+            Verdict::Delay(slot) => self.delayed.insert(slot, record),
             Verdict::Reject(rejection) => {
                 // A client that the core does not know is named by its record.
                 let name = match rejection.client {
                     Some(_) => self.client_name(&rejection),
                     None => Arc::from(name),
                 };
-                let output = (Output::Fresh(record), Form::Whole);
+                let output = (record, Form::Whole);
                 self.rounds.round.reject((number, offset), output, cost, rejection, name);
             }
         }
@@ -61,16 +59,16 @@ impl<'c> Engine<'c> {
     /// Rejects, or delays, a record with too many headers to be read. Only its key is kept.
     #[cold]
     fn decide_oversized(&mut self, now: Time, number: u32, record: Record<'c>) -> usize {
-        let (offset, stub) = (record.offset(), record.into_stub());
-        let cost = stub.contents().cost();
+        let (offset, stub) = (record.origin.offset, record.into_stub());
+        let cost = stub.cost();
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
         let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
         match self.throttle.handle_record(now, &arrival) {
             Verdict::Skip => return cost,
-            Verdict::Delay(slot) => self.delayed.insert(slot, Output::Held(stub)),
+            Verdict::Delay(slot) => self.delayed.insert(slot, stub),
             Verdict::Reject(rejection) => {
                 let name = self.client_name(&rejection);
-                self.rounds.round.reject((number, offset), (Output::Held(stub), Form::Stub), cost, rejection, name);
+                self.rounds.round.reject((number, offset), (stub, Form::Stub), cost, rejection, name);
             }
             Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
         }

@@ -4,7 +4,6 @@ use tracing::{debug, error, info, warn};
 
 use super::{Engine, StopCause};
 use watermaster_kafka::consumer::{Assignment, Event, SourcePartition};
-use watermaster_kafka::failpoint::{Fault, planted};
 use watermaster_kafka::record::SourceIndex;
 
 impl<'c> Engine<'c> {
@@ -19,9 +18,8 @@ impl<'c> Engine<'c> {
                     self.intake.pause(&assigned, self.job, &mut self.reporter);
                 }
             }
-            Event::Refused(foreign) => {
-                let (topic, partition, offset) = (foreign.topic, foreign.partition, foreign.offset);
-                return Err(StopCause::ForeignOffset { topic, partition, offset, source: foreign.why });
+            Event::Refused { topic, partition, offset, why } => {
+                return Err(StopCause::ForeignOffset { topic, partition, offset, source: why });
             }
             Event::Skipped { source, partition, from, to } => self.skipped((source, partition), from, to),
             Event::BrokerLost(why) => {
@@ -94,9 +92,6 @@ impl<'c> Engine<'c> {
         // An expelled consumer is no member until its next assignment, which may be empty.
         self.reporter.status.joined &= !lost;
         for &partition in partitions {
-            if planted(Fault::NoPurgeOnRevoke) {
-                break;
-            }
             let Some(number) = self.link.partitions.find(partition) else { continue };
             self.link.partitions[number].assigned = false;
             for slot in self.throttle.handle_revoked(number) {

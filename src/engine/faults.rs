@@ -9,7 +9,7 @@ use watermaster_core::{offset_runs::OffsetRuns, tracker::Tracker};
 
 use super::link::Link;
 use watermaster_kafka::failpoint::{Fault, planted, reach};
-use watermaster_kafka::{consumer::Offsets, record};
+use watermaster_kafka::{consumer::Offsets, record::Record};
 
 /// A link that makes the planted mistake, and dies at the step that it is told.
 pub(super) struct FaultyLink<'a, 'c>(pub(super) &'a mut Link<'c>);
@@ -43,7 +43,7 @@ fn damaged(commit: &Commit) -> Commit {
     commit
 }
 
-impl Kafka<record::Output<'_>> for FaultyLink<'_, '_> {
+impl Kafka<Record<'_>> for FaultyLink<'_, '_> {
     type Offsets = Offsets;
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
@@ -56,7 +56,7 @@ impl Kafka<record::Output<'_>> for FaultyLink<'_, '_> {
         self.0.offsets(&[])
     }
 
-    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
+    fn send(&mut self, output: &mut Output<Record<'_>>, tag: usize) -> Result<(), SendError> {
         match self.0.send(output, tag) {
             Err(_) if planted(Fault::IgnoredSendError) => Ok(()),
             sent => sent,

@@ -49,12 +49,12 @@ impl<'c> Intake<'c> {
     }
 
     pub(super) fn has_deferred(&self, partition: SourcePartition) -> bool {
-        self.deferred.iter().any(|record| (record.source(), record.partition()) == partition)
+        self.deferred.iter().any(|record| record.origin.address() == partition)
     }
 
     /// Drops the deferred records of a revoked partition.
     pub(super) fn forget(&mut self, partition: SourcePartition) {
-        self.deferred.retain(|record| (record.source(), record.partition()) != partition);
+        self.deferred.retain(|record| record.origin.address() != partition);
     }
 
     pub(super) fn pause(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use watermaster_core::delivery::{
-    ClientError, Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, Rejected, SendError,
-    TransactionError,
+    ClientError, Commit, Committed, ErrorClass, Failure, Kafka, OffsetsError, Output, SendError, TransactionError,
 };
 
 use super::{Job, partitions::Partitions};
-use watermaster_kafka::consumer::{self, CommitError, Consumer, Offsets, PartitionCommit, SourcePartition};
-use watermaster_kafka::producer::{DeadLetter, Destination, Producer};
-use watermaster_kafka::record;
+use watermaster_kafka::consumer::{Consumer, Offsets, SourcePartition};
+use watermaster_kafka::producer::Producer;
+use watermaster_kafka::record::Record;
 
 /// The longest wait of one step. Between two steps the heart beats and a shutdown is seen.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_millis(100);
@@ -43,38 +42,18 @@ impl<'c> Link<'c> {
     }
 }
 
-fn offsets_error(error: CommitError) -> OffsetsError {
-    let wrap = match error {
-        CommitError::Fatal(_) => OffsetsError::Refused,
-        CommitError::Lost(_) => OffsetsError::GroupMoved,
-        CommitError::Retriable(_) => OffsetsError::Retriable,
-    };
-    wrap(ClientError::new(error))
-}
-
-impl Kafka<record::Output<'_>> for Link<'_> {
+impl Kafka<Record<'_>> for Link<'_> {
     type Offsets = Offsets;
 
     fn offsets(&mut self, commits: &[Commit]) -> Result<Offsets, OffsetsError> {
-        let by_source = |commit: &Commit| {
-            let (source, partition) = self.partitions.address(commit.partition);
-            PartitionCommit { source, partition, offset: commit.offset, metadata: commit.metadata.clone() }
-        };
-        let commits: Vec<_> = commits.iter().map(by_source).collect();
-        self.consumer.offsets(&commits).map_err(offsets_error)
+        let commits: Vec<_> =
+            commits.iter().map(|commit| (self.partitions.address(commit.partition), commit)).collect();
+        self.consumer.offsets(&commits)
     }
 
-    fn send(&mut self, output: &mut Output<record::Output<'_>>, tag: usize) -> Result<(), SendError> {
-        let to = match &output.rejected {
-            None => Destination::Target,
-            Some(Rejected { reason, retry_after, client }) => Destination::DeadLetter(DeadLetter {
-                reason: *reason,
-                client,
-                retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX),
-                form: output.form,
-            }),
-        };
-        self.producer.send(to, &mut output.payload, tag)
+    fn send(&mut self, output: &mut Output<Record<'_>>, tag: usize) -> Result<(), SendError> {
+        let rejected = output.rejected.as_ref().map(|rejected| (rejected, output.form));
+        self.producer.send(&mut output.payload, rejected, tag)
     }
 
     fn flush(&mut self) -> bool {
@@ -86,8 +65,8 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn replace(&mut self) -> Result<(), ClientError> {
-        let limits = self.job.facts.limits(&self.job.service);
-        self.producer = Producer::new(&self.job.kafka, &self.job.service, limits).map_err(ClientError::new)?;
+        let batch_bytes = self.job.facts.batch_bytes(&self.job.service);
+        self.producer = Producer::new(&self.job.kafka, &self.job.service, batch_bytes).map_err(ClientError::new)?;
         Ok(())
     }
 
@@ -96,7 +75,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
     }
 
     fn commit_offsets(&mut self, offsets: &Offsets) -> Result<bool, OffsetsError> {
-        self.consumer.commit_offsets(offsets, STEP_TIMEOUT).map_err(offsets_error)
+        self.consumer.commit_offsets(offsets, STEP_TIMEOUT)
     }
 
     fn purge(&mut self) {
@@ -141,11 +120,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
         let addresses: Vec<SourcePartition> =
             partitions.iter().map(|&number| self.partitions.address(number)).collect();
         let committed = self.consumer.committed(&addresses, COMMITTED_TIMEOUT).map_err(ClientError::new)?;
-        let by_number = |(address, committed)| {
-            let offset = match committed {
-                consumer::Committed::Nothing => None,
-                consumer::Committed::At { offset, metadata } => Some((offset, metadata)),
-            };
+        let by_number = |(address, offset)| {
             let partition = self.partitions.find(address).expect("the answer names the partitions of the request");
             Committed { partition, offset }
         };

@@ -15,7 +15,8 @@ use watermaster_core::{throttle::Throttle, units::Time};
 use super::{Engine, StopCause, link::STEP_TIMEOUT};
 use crate::clock;
 use watermaster_kafka::consumer::{Event, Offsets};
-use watermaster_kafka::record::Output;
+use watermaster_kafka::producer;
+use watermaster_kafka::record::{NO_TIMESTAMP, Record};
 use watermaster_settings::Delivery;
 
 /// A round is full at this many records …
@@ -37,7 +38,7 @@ const MAX_EVENTS: usize = 100;
 
 /// The running round and its schedule.
 pub(super) struct Rounds<'c> {
-    pub(super) round: Round<Output<'c>>,
+    pub(super) round: Round<Record<'c>>,
     pub(super) machine: Machine<Offsets>,
     interval: Duration,
     /// The time that the next round is scheduled from.
@@ -123,7 +124,8 @@ impl Engine<'_> {
         let wall_ms = clock::wall_ms();
         let rounds = &mut self.rounds;
         for output in rounds.round.outputs() {
-            if let Some(timestamp) = output.payload.timestamp_ms() {
+            let timestamp = output.payload.origin.timestamp_ms;
+            if timestamp != NO_TIMESTAMP {
                 self.reporter.end_to_end.record(age(wall_ms, timestamp));
             }
         }
@@ -261,7 +263,7 @@ impl Engine<'_> {
                 StopCause::ForeignOffset { topic, partition, offset, source }
             }
             FatalError::FencedTwice(source) => StopCause::FencedTwice {
-                transactional_id: self.link.producer.transactional_id().to_owned(),
+                transactional_id: producer::transactional_id(&self.job.kafka, &self.job.service),
                 instance_id: self.job.kafka.instance_id.clone(),
                 source,
             },

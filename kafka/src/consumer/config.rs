@@ -44,22 +44,15 @@ const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("enable.partition.eof", "false"),
 ];
 
-/// Returns the configuration of a service's consumer.
 pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service) -> ClientConfig {
-    let mut config = match kafka.group_protocol {
+    let (defaults, (property, value)) = match kafka.group_protocol {
         GroupProtocol::Classic => {
-            let defaults = [CLASSIC_DEFAULTS, DEFAULT_PROPERTIES].concat();
-            let mut config = client::config(kafka, &defaults, FORCED_PROPERTIES);
-            config.set("partition.assignment.strategy", "cooperative-sticky");
-            config
+            ([CLASSIC_DEFAULTS, DEFAULT_PROPERTIES].concat(), ("partition.assignment.strategy", "cooperative-sticky"))
         }
-        GroupProtocol::Consumer => {
-            let mut config = client::config(kafka, DEFAULT_PROPERTIES, FORCED_PROPERTIES);
-            config.set("group.protocol", "consumer");
-            config
-        }
+        GroupProtocol::Consumer => (DEFAULT_PROPERTIES.to_vec(), ("group.protocol", "consumer")),
     };
-    config.set("group.id", group_id(kafka, service));
+    let mut config = client::config(kafka, &defaults, FORCED_PROPERTIES);
+    config.set(property, value).set("group.id", group_id(kafka, service));
     config
 }
 

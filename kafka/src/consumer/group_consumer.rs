@@ -1,18 +1,17 @@
 //! The consumer: polls events and records, commits, pauses and resumes.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap};
-use std::{sync::Arc, sync::mpsc, thread, time::Duration};
+use std::cell::RefCell;
+use std::{collections::HashMap, sync::Arc, sync::mpsc, thread, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::{ClientConfig, Message, message::BorrowedMessage};
+use rdkafka::{ClientConfig, Message as _};
+use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_settings::{self as settings, OnForeignOffset};
 
-use super::commit::{CommitError, CommitFailure, CommitRequests, Offsets, PartitionCommit};
+use super::commit::{CommitFailure, CommitRequests, Offsets};
 use super::config::{config, group_id};
 use crate::assign::{self, Committed, StartRules};
 use crate::end_probe::{EndProbe, Holes};
-use crate::failpoint::{Fault, planted};
 use crate::ffi::{self, GroupMetadata};
 use crate::record::{Record, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
@@ -22,8 +21,6 @@ use crate::{client::KafkaError, event::Event, membership::Membership};
 pub struct Consumer {
     /// Dropped before its client.
     commits: CommitRequests,
-    paused: RefCell<BTreeSet<SourcePartition>>,
-    last_source: Cell<SourceIndex>,
     end_probe: RefCell<EndProbe>,
     pub(super) topics: Arc<Topics>,
     pub(super) base: BaseConsumer<Membership>,
@@ -49,14 +46,12 @@ impl Consumer {
             on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
             on_data_loss: kafka.on_data_loss,
         };
-        let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str()))?);
+        let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str())));
         let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
         let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
         base.subscribe(&topics.names())?;
         Ok(Consumer {
             commits: CommitRequests::new(base.client()),
-            paused: RefCell::default(),
-            last_source: Cell::new(SourceIndex(0)),
             end_probe: RefCell::new(EndProbe::new(config, Arc::clone(&topics))),
             topics,
             base,
@@ -69,57 +64,45 @@ impl Consumer {
     pub fn poll(&self, timeout: Duration) -> Event<'_> {
         let membership = self.base.context();
         if membership.is_busy() {
-            membership.poll_pending(&self.base, &self.paused.borrow());
-            if let Some(event) = self.next_event() {
+            membership.poll_pending(&self.base);
+            if let Some(event) = membership.next_event() {
                 return event;
             }
         }
         // An error that is returned here has been reported to the context before.
         if let Some(Ok(message)) = self.base.poll(timeout)
-            && let Some(source) = self.source(&message)
+            && let Some(source) = self.topics.find(message.topic())
         {
-            return Event::Record(Record { message, source });
+            return Event::Record(Record::new(message, source));
         }
-        self.next_event().unwrap_or(Event::Idle)
-    }
-
-    fn next_event(&self) -> Option<Event<'static>> {
-        let event = self.base.context().next_event()?;
-        if let Event::Revoked { partitions, .. } = &event {
-            self.forget_pauses(partitions);
-        }
-        Some(event)
-    }
-
-    fn forget_pauses(&self, partitions: &[SourcePartition]) {
-        let mut paused = self.paused.borrow_mut();
-        partitions.iter().for_each(|partition| _ = paused.remove(partition));
-    }
-
-    /// Returns the source of a message. Records come in runs of one topic, so the last source is tried first.
-    fn source(&self, message: &BorrowedMessage<'_>) -> Option<SourceIndex> {
-        if ffi::topic_name(message) != self.topics.c_name(self.last_source.get()).as_c_str() {
-            self.last_source.set(self.topics.find(message.topic())?);
-        }
-        Some(self.last_source.get())
+        membership.next_event().unwrap_or(Event::Idle)
     }
 
     /// Prepares offsets with their maps for a commit, fenced by the current membership: if the group moves on before
     /// they are committed, the broker refuses them.
-    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        let group = GroupMetadata::of(self.base.client()).ok_or(CommitError::Lost(CommitFailure::NotMember))?;
+    pub fn offsets(&self, commits: &[(SourcePartition, &Commit)]) -> Result<Offsets, OffsetsError> {
+        let group = self.group()?;
         let offsets = Offsets::new(commits, &self.topics, group);
-        self.check_ownership(&offsets)?;
+        self.check_assignment(&offsets)?;
         Ok(offsets)
+    }
+
+    pub(super) fn group(&self) -> Result<GroupMetadata, OffsetsError> {
+        GroupMetadata::of(self.base.client()).ok_or_else(|| CommitFailure::NotMember.group_moved())
     }
 
     /// Commits offsets, or continues the commit that is under way. Returns false if `wait` passes before the answer;
     /// after 15 s in all, the commit fails as retriable.
     ///
     /// A long list takes several requests, in order; after an error those before it may have succeeded.
-    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, CommitError> {
-        let check = || self.check_ownership(offsets);
-        let committed = self.commits.advance(self.base.client(), offsets.lists(), wait, check)?;
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, OffsetsError> {
+        self.commit_with(offsets, wait, || self.check_ownership(offsets))
+    }
+
+    pub(super) fn commit_with(
+        &self, offsets: &Offsets, wait: Duration, check: impl Fn() -> Result<(), OffsetsError>,
+    ) -> Result<bool, OffsetsError> {
+        let committed = self.commits.advance(self.base.client(), &offsets.lists, wait, check)?;
         if committed {
             self.base.context().reached();
         }
@@ -128,24 +111,22 @@ impl Consumer {
 
     /// Checks that the partitions belong to this consumer. A broker accepts commits of a client that is no member as
     /// long as the group is empty: such a commit could undo one by the partition's next owner.
-    fn check_ownership(&self, offsets: &Offsets) -> Result<(), CommitError> {
-        if !ffi::is_member(self.base.client()) {
-            return Err(CommitError::Lost(CommitFailure::NotMember));
-        }
+    pub(super) fn check_ownership(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
+        self.group()?;
         self.check_assignment(offsets)
     }
 
-    pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), CommitError> {
-        if self.base.assignment_lost() {
-            return Err(CommitError::Lost(CommitFailure::NotMember));
-        }
-        let membership = self.base.context();
-        match offsets.partitions().iter().find(|partition| !membership.owns(**partition)) {
-            // A consumer that keeps revoked partitions believes that it still owns them.
-            Some(_) if planted(Fault::NoPurgeOnRevoke) => Ok(()),
+    pub(super) fn check_not_lost(&self) -> Result<(), OffsetsError> {
+        if self.base.assignment_lost() { Err(CommitFailure::NotMember.group_moved()) } else { Ok(()) }
+    }
+
+    pub(super) fn check_assignment(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
+        self.check_not_lost()?;
+        let membership = self.base.context().state();
+        match offsets.partitions.iter().find(|partition| !membership.starts.contains_key(partition)) {
             Some(&(source, partition)) => {
                 let topic = self.topics.name(source).to_owned();
-                Err(CommitError::Lost(CommitFailure::NotAssigned { topic, partition }))
+                Err(CommitFailure::NotAssigned { topic, partition }.group_moved())
             }
             None => Ok(()),
         }
@@ -156,7 +137,7 @@ impl Consumer {
     pub fn belongs(&self) -> bool {
         let metadata = GroupMetadata::of(self.base.client());
         // An expelled consumer keeps its old generation until it joins again.
-        let expelled = self.base.context().expelled_from();
+        let expelled = self.base.context().state().expelled_from;
         !self.base.assignment_lost() && metadata.is_some_and(|metadata| Some(metadata.generation()) != expelled)
     }
 
@@ -175,7 +156,7 @@ impl Consumer {
     /// Returns the high watermark that came with the last fetch, without asking a broker. While transactions are open
     /// it lies beyond the last stable record; only [`highs`](Consumer::highs) tells that.
     pub fn cached_high(&self, source: SourceIndex, partition: i32) -> Option<i64> {
-        ffi::cached_high(self.base.client(), self.topics.c_name(source), partition)
+        ffi::cached_high(self.base.client(), self.topics.name(source), partition)
     }
 
     /// Starts to look for records behind these offsets; [`holes`](Consumer::holes) returns the result later.
@@ -200,13 +181,15 @@ impl Consumer {
 
     /// Stops reading these partitions. librdkafka drops the records fetched ahead: not for frequent use.
     pub fn pause(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
-        self.paused.borrow_mut().extend(partitions);
+        self.base.context().state().paused.extend(partitions);
         Ok(self.base.pause(&self.topics.list(partitions))?)
     }
 
     /// Reads these partitions again.
     pub fn resume(&self, partitions: &[SourcePartition]) -> Result<(), KafkaError> {
-        self.forget_pauses(partitions);
+        let mut membership = self.base.context().state();
+        partitions.iter().for_each(|partition| _ = membership.paused.remove(partition));
+        drop(membership);
         Ok(self.base.resume(&self.topics.list(partitions))?)
     }
 

@@ -3,12 +3,14 @@
 use std::{ops::Deref, time::Duration};
 
 use rdkafka::consumer::Consumer as _;
+use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_settings as settings;
 
-use super::commit::{CommitError, CommitFailure, Offsets, PartitionCommit};
+use super::commit::Offsets;
 use super::{config::config, group_consumer::Consumer};
 use crate::failpoint::{Fault, planted};
-use crate::{client::KafkaError, ffi::GroupMetadata};
+use crate::topics::SourcePartition;
+use crate::{client::KafkaError, event::Event, ffi::GroupMetadata};
 
 /// A [`Consumer`] that makes the planted mistake, if it is one of the consumer's.
 pub struct PlantedConsumer(Consumer);
@@ -32,15 +34,35 @@ impl PlantedConsumer {
         Consumer::with_config(config, kafka, service, accept_foreign_offsets).map(PlantedConsumer)
     }
 
-    pub fn offsets(&self, commits: &[PartitionCommit]) -> Result<Offsets, CommitError> {
-        if !planted(Fault::UnfencedGroupMetadata) {
-            return self.0.offsets(commits);
+    pub fn poll(&self, timeout: Duration) -> Event<'_> {
+        match self.0.poll(timeout) {
+            // The engine goes on with the records of all its partitions.
+            Event::Revoked { lost, .. } if planted(Fault::NoPurgeOnRevoke) => {
+                Event::Revoked { partitions: Vec::new(), lost }
+            }
+            event => event,
         }
-        let group = GroupMetadata::unfenced(self.0.base.client());
-        let offsets = Offsets::new(commits, &self.0.topics, group.ok_or(CommitError::Lost(CommitFailure::NotMember))?);
-        // Without the check of membership: an expelled consumer goes on committing.
-        self.0.check_assignment(&offsets)?;
+    }
+
+    pub fn offsets(&self, commits: &[(SourcePartition, &Commit)]) -> Result<Offsets, OffsetsError> {
+        let unfenced = planted(Fault::UnfencedGroupMetadata);
+        let group = if unfenced { GroupMetadata::unfenced(self.0.base.client()) } else { None };
+        let group = group.map_or_else(|| self.0.group(), Ok)?;
+        let offsets = Offsets::new(commits, &self.0.topics, group);
+        self.check_assignment(&offsets)?;
         Ok(offsets)
+    }
+
+    pub fn commit_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, OffsetsError> {
+        self.0.commit_with(offsets, wait, || {
+            self.0.group()?;
+            self.check_assignment(offsets)
+        })
+    }
+
+    fn check_assignment(&self, offsets: &Offsets) -> Result<(), OffsetsError> {
+        // A consumer that keeps revoked partitions believes that it still owns them.
+        if planted(Fault::NoPurgeOnRevoke) { self.0.check_not_lost() } else { self.0.check_assignment(offsets) }
     }
 
     pub fn close(self, timeout: Duration) -> bool {

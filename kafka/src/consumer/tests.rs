@@ -4,21 +4,22 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-use rdkafka::consumer::Consumer as _;
+use rdkafka::{TopicPartitionList, consumer::Consumer as _};
+use watermaster_core::delivery::Commit;
 use watermaster_settings::{OnDataLoss, Settings, config::Config};
 
-use super::commit::{MAX_REQUEST_BYTES, requests};
+use super::commit::{MAX_REQUEST_BYTES, lists};
 use super::*;
 use crate::{embedded::Embedded, ffi, record::SourceIndex, topics::Topics};
 
 #[test]
 fn commits_are_split_into_requests_that_a_broker_accepts() {
-    let topics = Topics::new(["loans"]).expect("a topic name without NUL");
-    let commit =
-        |bytes| PartitionCommit { source: SourceIndex(0), partition: 0, offset: 0, metadata: "x".repeat(bytes) };
+    let topics = Topics::new(["loans"]);
+    let commit = |bytes| Commit { partition: 0, offset: 0, metadata: "x".repeat(bytes) };
     let sizes = |bytes: &[usize]| {
         let commits: Vec<_> = bytes.iter().map(|bytes| commit(*bytes)).collect();
-        requests(&commits, &topics).iter().map(|request| request.len()).collect::<Vec<_>>()
+        let commits: Vec<_> = commits.iter().map(|commit| (FIRST, commit)).collect();
+        lists(&commits, &topics).iter().map(TopicPartitionList::count).collect::<Vec<_>>()
     };
     assert_eq!(sizes(&[]), [0; 0]);
     assert_eq!(sizes(&[10, 10]), [2]);
@@ -97,7 +98,7 @@ fn wait_for_assignment(consumer: &Consumer) -> usize {
 /// Returns the offset of the next record; panics on events other than `Idle` and `Up`.
 fn next_offset(consumer: &Consumer) -> i64 {
     until(consumer, |event| match event {
-        Event::Record(record) => Some(record.offset()),
+        Event::Record(record) => Some(record.origin.offset),
         Event::Idle | Event::Up => None,
         other => panic!("{other:?}"),
     })
@@ -125,7 +126,7 @@ fn an_error_that_a_pause_dropped_is_found_by_a_probe() {
     consumer.resume(&[FIRST]).unwrap();
     // librdkafka reports the error once, and a pause now would drop it.
     let deadline = Instant::now() + TIMEOUT;
-    while !consumer.base.context().forget_out_of_range() {
+    while !std::mem::take(&mut consumer.base.context().state().out_of_range) {
         assert!(Instant::now() < deadline, "timed out");
         assert!(!matches!(consumer.base.poll(TICK), Some(Ok(_))));
     }
@@ -170,7 +171,7 @@ fn no_restart_while_the_group_waits_for_this_member() {
     assert!(!membership.may_restart(&consumer.base), "no position is in doubt");
     membership.suspect_positions();
     assert!(membership.may_restart(&consumer.base));
-    membership.leave_unresolved(vec![FIRST]);
+    membership.state().unresolved = Some(vec![FIRST]);
     assert!(!membership.may_restart(&consumer.base));
 }
 

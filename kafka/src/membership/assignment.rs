@@ -1,16 +1,17 @@
-//! Rebalances: finds out where assigned partitions start, and gives revoked ones back.
+//! Rebalances and restarts: finds out where partitions start, gives revoked ones back, and starts all partitions again
+//! after a position fell out of range.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _, RebalanceProtocol};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster_settings::OnDataLoss;
 
 use super::{Membership, RESOLVE_TIMEOUT};
-use crate::assign::{self, Refusal};
 use crate::consumer_error::{ConsumerErrorKind, FatalConsumerError, Outage};
-use crate::event::{Assignment, Event, ForeignOffset};
-use crate::{ffi, topics::SourcePartition};
+use crate::event::{Assignment, Event};
+use crate::{assign, ffi, topics::SourcePartition};
 
 /// A reason not to start partitions.
 enum Unresolved {
@@ -50,6 +51,7 @@ impl Membership {
         // An empty assignment is reported, too: the consumer has joined.
         if self.assign(consumer, &list) {
             let mut state = self.state();
+            starts.iter().for_each(|(partition, _)| _ = state.paused.remove(partition));
             state.starts.extend(starts);
             state.expelled_from = None;
             drop(state);
@@ -64,8 +66,7 @@ impl Membership {
         };
         // A partition that was paused when it was revoked must not come back paused.
         let resumed = assigned.and_then(|()| if list.count() > 0 { consumer.resume(list) } else { Ok(()) });
-        let failed = |source| FatalConsumerError::Assignment { service: self.service.clone(), source };
-        resumed.map_err(|source| self.push(Event::Fatal(failed(source)))).is_ok()
+        resumed.map_err(|error| self.push(FatalConsumerError::Assignment(error))).is_ok()
     }
 
     pub(super) fn revoke(&self, consumer: &BaseConsumer<Membership>, list: &TopicPartitionList) {
@@ -101,43 +102,124 @@ impl Membership {
             .map_err(|error| self.unresolved("committed offsets", error))?;
         let edges = assign::watermarks(consumer, &self.topics, partitions, deadline)
             .map_err(|error| self.unresolved("watermarks", error))?;
-        let assignment = |(at, committed)| {
-            let (source, partition) = at;
-            let Some(&(low, high)) = edges.get(&at) else {
-                let topic = self.topics.name(source).to_owned();
+        let assignment = |(at, committed): (SourcePartition, _)| {
+            let topic = self.topics.name(at.0);
+            let Some(&edges) = edges.get(&at) else {
+                let (topic, partition) = (topic.to_owned(), at.1);
                 return Err(Unresolved::Later(Outage::NoWatermarks { topic, partition }));
             };
-            let start = assign::start(&committed, low, high, self.rules)
-                .map_err(|refusal| Unresolved::Never(self.refusal(refusal, at, low, high)))?;
-            let assign::Start { base, map, lost, commit_first } = start;
-            Ok(Assignment { source, partition, base, map, low, high, lost, commit_first })
+            assign::start(topic, at, &committed, edges, self.rules).map_err(Unresolved::Never)
         };
         committed.into_iter().map(assignment).collect()
-    }
-
-    fn refusal(&self, refusal: Refusal, at: SourcePartition, low: i64, high: i64) -> Event<'static> {
-        match refusal {
-            Refusal::Foreign { offset, why } => {
-                let topic = self.topics.name(at.0).to_owned();
-                Event::Refused(ForeignOffset { topic, partition: at.1, offset, why })
-            }
-            Refusal::OutOfRange { offset } => self.data_loss(at, offset, low, high),
-        }
-    }
-
-    pub(super) fn data_loss(&self, at: SourcePartition, offset: i64, low: i64, high: i64) -> Event<'static> {
-        let topic = self.topics.name(at.0).to_owned();
-        Event::Fatal(FatalConsumerError::DataLoss { topic, partition: at.1, offset, low, high })
     }
 
     fn unresolved(&self, question: &'static str, error: ClientError) -> Unresolved {
         let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
         if ConsumerErrorKind::of(code) == ConsumerErrorKind::MissingTopic {
-            self.state().missing_topic.suspect(Instant::now());
+            self.state().missing_since.get_or_insert_with(Instant::now);
         }
         match self.denied(code) {
-            Some(error) => Unresolved::Never(Event::Fatal(error)),
+            Some(error) => Unresolved::Never(error.into()),
             None => Unresolved::Later(self.unanswered(question, error)),
         }
+    }
+
+    /// Notes that no record of a partition is left to read before this offset.
+    pub fn move_to(&self, partition: SourcePartition, offset: i64) {
+        if let Some(start) = self.state().starts.get_mut(&partition) {
+            *start = offset;
+        }
+    }
+
+    /// Notes that a partition was found out of range by other means than librdkafka's error: a pause may have dropped
+    /// that error together with the records in the partition's queue.
+    pub fn suspect_positions(&self) {
+        let known = std::mem::replace(&mut self.state().out_of_range, true);
+        if !known {
+            self.warn("stands still", "a partition stands still at an offset outside its broker's log");
+        }
+        self.busy.store(true, Ordering::Release);
+    }
+
+    /// Returns the next offset of each partition.
+    pub(super) fn positions(
+        &self, consumer: &BaseConsumer<Membership>,
+    ) -> Result<BTreeMap<SourcePartition, i64>, ClientError> {
+        let mut positions = self.state().starts.clone();
+        for entry in ffi::entries(&consumer.position()?) {
+            if let Some(source) = self.topics.find(&entry.topic)
+                && let Some(position) = positions.get_mut(&(source, entry.partition))
+            {
+                // librdkafka's position is negative before the first record, and lags behind offsets without records.
+                *position = entry.offset.max(*position);
+            }
+        }
+        Ok(positions)
+    }
+
+    /// Returns true if partitions can be restarted now. Not while the group waits for an answer, since librdkafka would
+    /// take the restart for it. A rebalance that was not reported yet is in the queue, so the queue has to be empty.
+    pub(crate) fn may_restart(&self, consumer: &BaseConsumer<Membership>) -> bool {
+        let lost = consumer.assignment_lost();
+        let mut state = self.state();
+        state.out_of_range &= !state.starts.is_empty();
+        if !state.out_of_range || state.unresolved.is_some() || lost {
+            return false;
+        }
+        if ffi::waiting_records(consumer.client()) == 0 {
+            return true;
+        }
+        let all = self.topics.list(state.starts.keys());
+        drop(state);
+        // Lets the queue run empty; its records are fetched again.
+        if let Err(error) = consumer.pause(&all) {
+            self.warn("pausing", format_args!("pausing before a restart: {error}"));
+        }
+        self.attempt_later();
+        false
+    }
+
+    /// Restarts all partitions at their positions; those out of range at the first record that is left.
+    ///
+    /// librdkafka has stopped reading a partition that fell out of range, but does not name it.
+    pub(super) fn restart(&self, consumer: &BaseConsumer<Membership>) -> Result<(), ClientError> {
+        let mut positions = self.positions(consumer)?;
+        let partitions: Vec<_> = positions.keys().copied().collect();
+        let edges = assign::watermarks(consumer, &self.topics, &partitions, Instant::now() + RESOLVE_TIMEOUT)?;
+        for (&at, position) in &mut positions {
+            let Some(&(low, high)) = edges.get(&at) else { continue };
+            if (low..=high).contains(position) {
+                continue;
+            }
+            // A position beyond the end: the topic was created anew or truncated, so completed offsets mean other
+            // records now. The next start deals with that.
+            if self.rules.on_data_loss == OnDataLoss::Stop || *position > high {
+                let (topic, partition, offset) = (self.topics.name(at.0).to_owned(), at.1, *position);
+                self.push(FatalConsumerError::DataLoss { topic, partition, offset, low, high });
+                return Ok(());
+            }
+            self.push(Event::Skipped { source: at.0, partition: at.1, from: *position, to: low });
+            *position = low;
+        }
+        // Kept even if the rest fails: the next attempt goes on from here.
+        self.state().starts.clone_from(&positions);
+        let starts = positions.iter().map(|(partition, position)| (*partition, Offset::Offset(*position)));
+        consumer.incremental_unassign(&self.still_assigned(consumer, &partitions)?)?;
+        consumer.incremental_assign(&self.topics.list_at(starts))?;
+        let (paused, open): (Vec<_>, Vec<_>) = {
+            let state = self.state();
+            partitions.iter().partition(|one| state.paused.contains(one))
+        };
+        consumer.pause(&self.topics.list(paused))?;
+        consumer.resume(&self.topics.list(open))
+    }
+
+    /// Returns the partitions among these that librdkafka considers assigned.
+    pub(super) fn still_assigned(
+        &self, consumer: &BaseConsumer<Membership>, partitions: &[SourcePartition],
+    ) -> Result<TopicPartitionList, ClientError> {
+        let mut assigned = self.topics.partitions(&consumer.assignment()?);
+        assigned.retain(|partition| partitions.contains(partition));
+        Ok(self.topics.list(&assigned))
     }
 }

@@ -10,7 +10,6 @@ use crate::producer;
 /// The beginning of the cluster id of librdkafka's mock, the embedded broker.
 const EMBEDDED: &str = "mockCluster";
 
-/// Facts about the brokers.
 #[derive(Debug, Clone, Default)]
 pub(super) struct BrokerFacts {
     pub cluster_id: Option<String>,
@@ -31,17 +30,13 @@ impl BrokerFacts {
     fn number(&self, name: &str) -> Option<u64> {
         self.value(name)?.parse().ok()
     }
-
-    fn is_embedded(&self) -> bool {
-        self.cluster_id.as_ref().is_some_and(|id| id.starts_with(EMBEDDED))
-    }
 }
 
-/// Returns problems of all services with these brokers.
 pub(super) fn compare(kafka: &Kafka, facts: &BrokerFacts) -> Vec<Problem> {
     let mut problems = Vec::new();
     if kafka.delivery == Delivery::ExactlyOnce {
-        problems.extend(facts.is_embedded().then_some(Problem::EmbeddedTransactions));
+        let embedded = facts.cluster_id.as_ref().is_some_and(|id| id.starts_with(EMBEDDED));
+        problems.extend(embedded.then_some(Problem::EmbeddedTransactions));
         problems.extend(compare_timeouts(kafka, facts));
         problems.extend(compare_log(facts));
     }

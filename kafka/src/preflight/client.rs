@@ -1,16 +1,16 @@
 //! Asks brokers about themselves and their topics.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 use std::{collections::BTreeMap, future::Future, pin::pin};
 
+use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ConfigResourceResult};
 use rdkafka::admin::{OwnedResourceSpecifier, ResourceSpecifier};
-use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::{ClientConfig, client::ClientContext, config::RDKafkaLogLevel};
 use watermaster_settings::{Delivery, GroupProtocol, Kafka};
 
 use super::{TRANSACTION_LOG, brokers::BrokerFacts, problem::Problem, topics::TopicFacts};
@@ -33,32 +33,12 @@ pub struct Unreachable {
 
 /// A connection for questions. It is a consumer's, since only consumers don't create the topics that they ask for.
 pub(super) struct PreflightClient {
-    consumer: BaseConsumer<LastError>,
+    consumer: BaseConsumer<LoggingContext>,
     config: ClientConfig,
     began: Instant,
 }
 
-/// The context that remembers the last error.
-#[derive(Default)]
-struct LastError(Mutex<Option<String>>);
-
-impl ClientContext for LastError {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client::log(level, facility, message);
-    }
-
-    fn error(&self, error: ClientError, reason: &str) {
-        // That all brokers are down follows an error with the reason.
-        if error.rdkafka_error_code() != Some(Code::AllBrokersDown) {
-            *self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(reason.to_owned());
-        }
-    }
-}
-
-impl ConsumerContext for LastError {}
-
 impl PreflightClient {
-    /// Connects to a broker.
     pub fn new(kafka: &Kafka, timeout: Duration) -> Result<PreflightClient, Unreachable> {
         let unreachable = |last_error: String| Unreachable {
             bootstrap_servers: kafka.bootstrap_servers.clone(),
@@ -66,13 +46,13 @@ impl PreflightClient {
             last_error,
         };
         let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-        let consumer: BaseConsumer<LastError> =
-            config.create_with_context(LastError::default()).map_err(|error| unreachable(error.to_string()))?;
+        let consumer: BaseConsumer<LoggingContext> =
+            config.create_with_context(LoggingContext::default()).map_err(|error| unreachable(error.to_string()))?;
         let client = PreflightClient { consumer, config, began: Instant::now() };
         if client.connect(timeout) {
             return Ok(client);
         }
-        let last = client.consumer.context().0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let last = client.consumer.context().take_error();
         Err(unreachable(last.unwrap_or_else(|| Code::OperationTimedOut.to_string())))
     }
 
@@ -80,15 +60,14 @@ impl PreflightClient {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let answer = self.consumer.client().fetch_cluster_id(left.min(CONNECT_TIMEOUT));
+            let connected = self.consumer.client().fetch_cluster_id(left.min(CONNECT_TIMEOUT)).is_some();
             self.consumer.poll(Duration::ZERO);
-            if answer.is_some() || left.is_zero() {
-                return answer.is_some();
+            if connected || left.is_zero() {
+                return connected;
             }
         }
     }
 
-    /// Returns partitions and replicas of a topic.
     pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         loop {
             let found = self.look_up(topic, timeout);
@@ -126,14 +105,18 @@ impl PreflightClient {
         let metadata = topics.first().map(|topic| self.consumer.fetch_metadata(Some(topic), timeout));
         let broker = metadata.and_then(Result::ok).map(|metadata| metadata.orig_broker_id());
         let answers = self.configs(&resources, broker, timeout)?;
-        Ok(answers.into_iter().filter_map(topic_config).collect())
+        let by_topic = |config: ConfigResource| match &config.specifier {
+            OwnedResourceSpecifier::Topic(topic) => Some((topic.clone(), config)),
+            OwnedResourceSpecifier::Group(_) | OwnedResourceSpecifier::Broker(_) => None,
+        };
+        Ok(answers.into_iter().filter_map(|answer| by_topic(answer.ok()?)).collect())
     }
 
     fn configs(
         &self, resources: &[ResourceSpecifier<'_>], broker: Option<i32>, timeout: Duration,
     ) -> Result<Vec<ConfigResourceResult>, ClientError> {
         let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
-        let admin: AdminClient<LoggingContext> = self.config.create_with_context(LoggingContext)?;
+        let admin: AdminClient<LoggingContext> = self.config.create_with_context(LoggingContext::default())?;
         block_on(admin.describe_configs(resources, &options))
     }
 
@@ -163,14 +146,6 @@ impl PreflightClient {
             transaction_log_replicas: partitions.iter().map(|partition| partition.replicas().len()).min(),
             transaction_log_hidden: error == Some(Code::TopicAuthorizationFailed),
         }
-    }
-}
-
-fn topic_config(answer: ConfigResourceResult) -> Option<(String, ConfigResource)> {
-    let config = answer.ok()?;
-    match &config.specifier {
-        OwnedResourceSpecifier::Topic(topic) => Some((topic.clone(), config)),
-        OwnedResourceSpecifier::Group(_) | OwnedResourceSpecifier::Broker(_) => None,
     }
 }
 

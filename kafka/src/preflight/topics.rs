@@ -17,7 +17,7 @@ pub struct TopicFacts {
     pub replication: usize,
     pub max_message_bytes: Option<u64>,
     pub min_insync_replicas: Option<u64>,
-    /// `Duration::MAX` if unlimited.
+    /// `None` also if unlimited.
     pub retention: Option<Duration>,
     pub compacted: Option<bool>,
 }
@@ -28,12 +28,11 @@ impl TopicFacts {
         let number = |name: &str| value(name)?.parse::<i64>().ok();
         self.max_message_bytes = number("max.message.bytes").and_then(|bytes| bytes.try_into().ok());
         self.min_insync_replicas = number("min.insync.replicas").and_then(|count| count.try_into().ok());
-        self.retention = number("retention.ms").map(|ms| ms.try_into().map_or(Duration::MAX, Duration::from_millis));
+        self.retention = number("retention.ms").and_then(|ms| ms.try_into().ok()).map(Duration::from_millis);
         self.compacted = value("cleanup.policy").map(|policy| policy.contains("compact"));
     }
 }
 
-/// Returns the names of all topics of a service.
 pub(super) fn of(service: &Service) -> impl Iterator<Item = &str> {
     let outputs = [service.target.as_str(), service.dead_letter.as_str()];
     service.sources.iter().map(|source| source.topic.as_str()).chain(outputs)

@@ -7,30 +7,8 @@ use watermaster_settings::{self as settings, Delivery};
 
 use crate::client;
 
-/// Limits that the topics set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// The largest batch, in bytes: at most the smaller `max.message.bytes` of target and dead-letter topic. A single
-    /// record may be larger, since it may compress; the broker decides.
-    pub batch_bytes: u64,
-}
-
-impl Limits {
-    /// librdkafka's default.
-    const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
-
-    /// Returns the limits for topics with these `max.message.bytes`.
-    pub fn of_topics(max_message_bytes: impl IntoIterator<Item = u64>) -> Limits {
-        let smallest = max_message_bytes.into_iter().min().unwrap_or(u64::MAX);
-        Limits { batch_bytes: smallest.clamp(1, Self::DEFAULT_BATCH_BYTES) }
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { batch_bytes: Self::DEFAULT_BATCH_BYTES }
-    }
-}
+/// The most bytes of a batch by librdkafka's default.
+pub const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
 
 /// Defaults that the user may change.
 const DEFAULT_PROPERTIES: &[(&str, &str)] = &[
@@ -64,14 +42,13 @@ const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("delivery.report.only.error", "true"),
 ];
 
-/// Returns the configuration of a service's producer.
-pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, limits: Limits) -> ClientConfig {
-    let batch = limits.batch_bytes.to_string();
+pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> ClientConfig {
+    let batch = batch_bytes.to_string();
     let transactional_id = transactional_id(kafka, service);
     let mut defaults = DEFAULT_PROPERTIES.to_vec();
     defaults.push(("batch.size", &batch));
     let mut forced = FORCED_PROPERTIES.to_vec();
-    if is_transactional(kafka) {
+    if kafka.delivery == Delivery::ExactlyOnce {
         defaults.push(TRANSACTION_TIMEOUT);
         // A broken connection taints a producer, and only the log reports it.
         forced.extend([("transactional.id", transactional_id.as_str()), ("log.connection.close", "true")]);
@@ -81,16 +58,12 @@ pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, limit
     client::config(kafka, &defaults, &forced)
 }
 
-pub(super) fn is_transactional(kafka: &settings::Kafka) -> bool {
-    kafka.delivery == Delivery::ExactlyOnce
-}
-
 /// Returns the `transactional.id` of a service's producer.
-pub(crate) fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
+pub fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
     format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)
 }
 
 /// Returns the time after which the coordinator aborts a transaction.
-pub(crate) fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
+pub fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
     client::time(kafka, TRANSACTION_TIMEOUT)
 }

@@ -10,7 +10,6 @@ use watermaster_core::delivery::{ClientError, Failure, SendError};
 
 use crate::client;
 
-/// The context of a producer.
 #[derive(Default)]
 pub(super) struct DeliveryContext {
     /// True if `failures` is not empty.
@@ -27,7 +26,7 @@ impl DeliveryContext {
         if !self.failed.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
-        std::mem::take(&mut *self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        std::mem::take(&mut *client::lock(&self.failures))
     }
 }
 
@@ -65,7 +64,7 @@ impl ProducerContext for DeliveryContext {
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
         if let Err((error, message)) = result {
             let failure = failure(rdkafka::Message::topic(message), error.clone());
-            self.failures.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((tag, failure));
+            client::lock(&self.failures).push((tag, failure));
             self.failed.store(true, Ordering::Release);
         }
     }

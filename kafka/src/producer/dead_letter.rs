@@ -1,23 +1,10 @@
 //! The headers that a rejected record gains.
 
-use std::io::Write as _;
-
-use watermaster_core::{delivery::Form, reason::Reason};
+use watermaster_core::delivery::{Form, Rejected};
+use watermaster_settings::Service;
 
 use crate::ffi::HeaderList;
-use crate::record::{Headers, NO_TIMESTAMP, Output};
-
-/// The verdict on a rejected record.
-#[derive(Debug, Clone, Copy)]
-pub struct DeadLetter<'a> {
-    pub reason: Reason,
-    /// The client's name; empty for anonymous.
-    pub client: &'a str,
-    /// The time until a retry may succeed; 0 if it never does.
-    pub retry_after_ms: u64,
-    /// The part of the record that is sent.
-    pub form: Form,
-}
+use crate::record::{Origin, Record};
 
 const PREFIX: &[u8] = b"throttle-";
 const REASON: &[u8] = b"throttle-reason";
@@ -35,77 +22,39 @@ const ALL: [&[u8]; 10] =
     [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB];
 
 /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
-pub(super) fn headers(output: &mut Output<'_>, letter: &DeadLetter<'_>, service: &str, source: &str) -> HeaderList {
-    let earlier = EarlierRejection::of(output.contents().headers);
-    let stub = letter.form != Form::Whole;
+pub(super) fn headers(record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service) -> HeaderList {
+    // Headers of earlier rejections are replaced, and the last attempt among them is counted on.
+    let (mut rejected_before, mut attempt) = (false, 1_u64);
+    for (name, value) in record.headers().filter(|(name, _)| name.starts_with(PREFIX)) {
+        rejected_before |= ALL.contains(&name);
+        if name == ATTEMPT {
+            let last: Option<u64> = value.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+            attempt = last.map_or(1, |last| last.saturating_add(1));
+        }
+    }
+    let stub = form != Form::Whole;
     let mut headers = if stub {
         HeaderList::with_capacity(ALL.len())
-    } else if earlier.any {
-        output.copy_headers(|name| !ALL.contains(&name))
+    } else if rejected_before {
+        record.copy_headers(|name| !ALL.contains(&name))
     } else {
-        output.take_headers().unwrap_or_else(|| HeaderList::with_capacity(ALL.len()))
+        record.take_headers().unwrap_or_else(|| HeaderList::with_capacity(ALL.len()))
     };
-    let attempt = earlier.attempt.map_or(1, |attempt| attempt.saturating_add(1));
-    let [partition, offset] = [i64::from(output.partition()), output.offset()].map(Number::new);
-    let timestamp_ms = Number::new(output.timestamp_ms().unwrap_or(NO_TIMESTAMP));
-    let [retry_after_ms, attempt] = [letter.retry_after_ms, attempt].map(Number::new);
-    let values: [(&[u8], &[u8]); 9] = [
-        (REASON, letter.reason.into_str().as_bytes()),
-        (SERVICE, service.as_bytes()),
-        (CLIENT, letter.client.as_bytes()),
-        (TOPIC, source.as_bytes()),
-        (PARTITION, partition.text()),
-        (OFFSET, offset.text()),
-        (TIMESTAMP_MS, timestamp_ms.text()),
-        (RETRY_AFTER_MS, retry_after_ms.text()),
-        (ATTEMPT, attempt.text()),
-    ];
-    for (name, value) in values {
-        headers.add(name, Some(value));
-    }
+    let Origin { source, partition, offset, timestamp_ms } = record.origin;
+    let retry_after_ms = u64::try_from(rejected.retry_after.as_millis()).unwrap_or(u64::MAX);
+    let mut number = itoa::Buffer::new();
+    let mut add = |name, value: &str| headers.add(name, Some(value.as_bytes()));
+    add(REASON, rejected.reason.into_str());
+    add(SERVICE, &service.name);
+    add(CLIENT, &rejected.client);
+    add(TOPIC, &service.sources[source.index()].topic);
+    add(PARTITION, number.format(partition));
+    add(OFFSET, number.format(offset));
+    add(TIMESTAMP_MS, number.format(timestamp_ms));
+    add(RETRY_AFTER_MS, number.format(retry_after_ms));
+    add(ATTEMPT, number.format(attempt));
     if stub {
-        headers.add(STUB, Some(b"1"));
+        add(STUB, "1");
     }
     headers
-}
-
-/// Headers of earlier rejections that a record still carries.
-struct EarlierRejection {
-    /// True if there are headers to replace.
-    any: bool,
-    /// The last attempt, if it is a number.
-    attempt: Option<u64>,
-}
-
-impl EarlierRejection {
-    fn of(headers: Headers<'_>) -> EarlierRejection {
-        let mut earlier = EarlierRejection { any: false, attempt: None };
-        for (name, value) in headers.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
-            earlier.any |= ALL.contains(&name);
-            if name == ATTEMPT {
-                earlier.attempt = value.and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-            }
-        }
-        earlier
-    }
-}
-
-/// A number in decimal, without an allocation.
-struct Number {
-    digits: [u8; 20],
-    length: usize,
-}
-
-impl Number {
-    fn new(number: impl std::fmt::Display) -> Number {
-        let mut digits = [0; 20];
-        let mut rest = &mut digits[..];
-        write!(rest, "{number}").expect("no integer of 64 bits takes more than 20 characters");
-        let length = 20 - rest.len();
-        Number { digits, length }
-    }
-
-    fn text(&self) -> &[u8] {
-        &self.digits[..self.length]
-    }
 }

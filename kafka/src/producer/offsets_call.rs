@@ -11,7 +11,6 @@ use watermaster_core::delivery::{ErrorClass, TransactionError};
 
 type Answer = Result<(), TransactionError>;
 
-/// The running call, if there is one.
 #[derive(Default)]
 pub(super) struct OffsetsCall(RefCell<Option<Receiver<Answer>>>);
 

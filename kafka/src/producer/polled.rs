@@ -1,4 +1,6 @@
 //! A client with a thread that serves its reports and events.
+//!
+//! (rdkafka's `ThreadedProducer` waits 99.99 ms as 99 ms and then spins through the last millisecond of each 100.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{sync::Arc, thread, time::Duration};
@@ -14,9 +16,6 @@ use crate::{client::KafkaError, ffi};
 const SERVE_TIMEOUT: Duration = Duration::from_micros(100_050);
 const THREAD: &str = "kafka-reports";
 
-/// A client with a thread that serves its reports and events.
-///
-/// (rdkafka's `ThreadedProducer` waits 99.99 ms as 99 ms and then spins through the last millisecond of each 100.)
 pub(super) struct PolledProducer {
     base: Arc<BaseProducer<DeliveryContext>>,
     stop: Arc<AtomicBool>,
@@ -40,7 +39,6 @@ impl PolledProducer {
         self.base.client()
     }
 
-    /// Serves the events that are waiting.
     pub fn serve_waiting(&self) {
         for _ in 0..ffi::waiting_events(self.client()) {
             self.base.poll(Duration::ZERO);

@@ -3,87 +3,62 @@
 //! A million waiting records take a million allocations. librdkafka's header list alone takes three of them, and 200
 //! bytes, for one header.
 
-use crate::ffi::RawHeader;
+/// A name or key and its value; null and empty differ.
+type Pair<'r> = (Option<&'r [u8]>, Option<&'r [u8]>);
 
-/// Key, value and headers in one allocation.
-#[derive(Debug, Clone)]
-pub struct Packed {
-    bytes: Box<[u8]>,
-    key: Length,
-    value: Length,
-}
+/// The length that stands for null. (Kafka's lengths have 31 bits.)
+const NULL: u32 = u32::MAX;
 
-/// A length, or null. (Kafka's lengths have 31 bits.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Length(u32);
-
-impl Length {
-    const NULL: Length = Length(u32::MAX);
-
-    fn of(bytes: Option<&[u8]>) -> Length {
-        bytes.map_or(Length::NULL, |bytes| Length(u32::try_from(bytes.len()).expect("Kafka's lengths have 31 bits")))
-    }
-
-    fn bytes(self) -> usize {
-        if self == Length::NULL { 0 } else { self.0 as usize }
-    }
-}
+/// Pairs in one allocation, each as two lengths and the bytes: key and value, then name and value of each header.
+#[derive(Debug)]
+pub struct Packed(Box<[u8]>);
 
 impl Packed {
-    /// Copies key, value and headers.
-    pub fn new<'r>(
-        key: Option<&[u8]>, value: Option<&[u8]>, headers: impl Iterator<Item = RawHeader<'r>> + Clone,
-    ) -> Packed {
-        let (key_length, value_length) = (Length::of(key), Length::of(value));
-        let size = |(name, value): RawHeader<'_>| 8 + name.len() + value.map_or(0, <[u8]>::len);
-        let header_bytes: usize = headers.clone().map(size).sum();
-        let mut bytes = Vec::with_capacity(key_length.bytes() + value_length.bytes() + header_bytes);
-        bytes.extend(key.unwrap_or_default());
-        bytes.extend(value.unwrap_or_default());
-        for (name, value) in headers {
-            bytes.extend(Length::of(Some(name)).0.to_le_bytes());
-            bytes.extend(Length::of(value).0.to_le_bytes());
-            bytes.extend(name);
+    pub fn new<'r>(pairs: impl Iterator<Item = Pair<'r>> + Clone) -> Packed {
+        let size = |(name, value): Pair<'_>| 8 + name.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len);
+        let mut bytes = Vec::with_capacity(pairs.clone().map(size).sum());
+        for (name, value) in pairs {
+            bytes.extend(length(name).to_le_bytes());
+            bytes.extend(length(value).to_le_bytes());
+            bytes.extend(name.unwrap_or_default());
             bytes.extend(value.unwrap_or_default());
         }
-        Packed { bytes: bytes.into_boxed_slice(), key: key_length, value: value_length }
+        Packed(bytes.into_boxed_slice())
     }
 
-    /// Returns the key; null and empty differ.
-    pub fn key(&self) -> Option<&[u8]> {
-        (self.key != Length::NULL).then(|| &self.bytes[..self.key.bytes()])
-    }
-
-    /// Returns the value; null and empty differ.
-    pub fn value(&self) -> Option<&[u8]> {
-        (self.value != Length::NULL).then(|| &self.bytes[self.key.bytes()..][..self.value.bytes()])
-    }
-
-    /// Returns the headers, in order.
-    pub fn headers(&self) -> PackedHeaders<'_> {
-        PackedHeaders(&self.bytes[self.key.bytes() + self.value.bytes()..])
+    pub fn pairs(&self) -> Pairs<'_> {
+        Pairs(&self.0)
     }
 }
 
-/// An iterator over name and value of each header, in order.
-#[derive(Clone, Copy)]
-pub struct PackedHeaders<'r>(&'r [u8]);
-
-impl PackedHeaders<'_> {
-    pub const NONE: Self = PackedHeaders(&[]);
+fn length(bytes: Option<&[u8]>) -> u32 {
+    bytes.map_or(NULL, |bytes| u32::try_from(bytes.len()).expect("Kafka's lengths have 31 bits"))
 }
 
-impl<'r> Iterator for PackedHeaders<'r> {
-    type Item = RawHeader<'r>;
+/// An iterator over pairs, in order.
+#[derive(Clone, Copy, Default)]
+pub struct Pairs<'r>(&'r [u8]);
 
-    fn next(&mut self) -> Option<Self::Item> {
+impl<'r> Iterator for Pairs<'r> {
+    type Item = Pair<'r>;
+
+    fn next(&mut self) -> Option<Pair<'r>> {
         let (name, rest) = self.0.split_first_chunk()?;
         let (value, rest) = rest.split_first_chunk()?;
-        let value = Length(u32::from_le_bytes(*value));
-        let (name, rest) = rest.split_at(u32::from_le_bytes(*name) as usize);
-        let (bytes, rest) = rest.split_at(value.bytes());
+        let (name, rest) = split(rest, *name);
+        let (value, rest) = split(rest, *value);
         self.0 = rest;
-        Some((name, (value != Length::NULL).then_some(bytes)))
+        Some((name, value))
+    }
+}
+
+fn split(bytes: &[u8], length: [u8; 4]) -> (Option<&[u8]>, &[u8]) {
+    match u32::from_le_bytes(length) {
+        NULL => (None, bytes),
+        length => {
+            let (part, rest) = bytes.split_at(length as usize);
+            (Some(part), rest)
+        }
     }
 }
 
@@ -92,14 +67,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_packed_record_is_unchanged() {
-        let headers: [RawHeader<'_>; 5] =
-            [(b"a", Some(b"1")), (b"a", None), (b"", Some(b"")), (b"x\0y", None), (b"\xff", Some(b"\0"))];
-        for (key, value) in [(None, None), (Some(&b""[..]), None), (None, Some(&b""[..])), (Some(b"k"), Some(b"v"))] {
-            let packed = Packed::new(key, value, headers.into_iter());
-            assert_eq!((packed.key(), packed.value()), (key, value));
-            assert!(packed.headers().eq(headers));
+    fn packed_pairs_are_unchanged() {
+        let pairs: [Pair<'_>; 7] = [
+            (None, Some(b"v")),
+            (Some(b"a"), Some(b"1")),
+            (Some(b"a"), None),
+            (Some(b""), Some(b"")),
+            (Some(b"x\0y"), None),
+            (None, None),
+            (Some(b"\xff"), Some(b"\0")),
+        ];
+        for count in 0..=pairs.len() {
+            let packed = Packed::new(pairs[..count].iter().copied());
+            assert!(packed.pairs().eq(pairs[..count].iter().copied()), "{count} pairs");
         }
-        assert_eq!(Packed::new(None, None, std::iter::empty()).headers().count(), 0);
     }
 }

@@ -15,7 +15,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 
 use watermaster_settings::Kafka;
 
-use crate::assign::{self, Committed};
+use crate::assign;
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::record::Headers;
 use crate::topics::{SourcePartition, Topics};
@@ -27,26 +27,16 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 /// An error of opening a producer or reader.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No broker answered.
     #[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\": {source}")]
     Unreachable { bootstrap_servers: String, source: ClientError },
-    /// A topic can't be used.
+    #[error("topic {topic}: does not exist: create it")]
+    MissingTopic { topic: String },
+    #[error("topic {topic}: {code}")]
+    RefusedTopic { topic: String, code: Code },
     #[error("topic {topic}: {source}")]
-    Topic { topic: String, source: TopicError },
-    /// A client can't be made.
+    Topic { topic: String, source: ClientError },
     #[error(transparent)]
     Client(#[from] KafkaError),
-}
-
-/// An error of a topic.
-#[derive(Debug, thiserror::Error)]
-pub enum TopicError {
-    #[error("does not exist: create it")]
-    Missing,
-    #[error("{0}")]
-    Refused(Code),
-    #[error(transparent)]
-    Client(#[from] ClientError),
 }
 
 /// A record to send.
@@ -118,7 +108,6 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     }
 }
 
-/// The context that passes deliveries on.
 struct Deliveries<F>(F);
 
 impl<F: Fn(Delivery) + Send + Sync + 'static> ClientContext for Deliveries<F> {
@@ -169,12 +158,13 @@ impl Watcher {
             ("auto.offset.reset", "earliest"),
         ];
         let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
-        let consumer: BaseConsumer<LoggingContext> =
-            config(kafka, &defaults, &forced).create_with_context(LoggingContext).map_err(KafkaError::from)?;
+        let consumer: BaseConsumer<LoggingContext> = config(kafka, &defaults, &forced)
+            .create_with_context(LoggingContext::default())
+            .map_err(KafkaError::from)?;
         let mut ends = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
-                let failed = |error: ClientError| topic_error(topic, error);
+                let failed = |source| OpenError::Topic { topic: (*topic).to_owned(), source };
                 let (_, end) = consumer.fetch_watermarks(topic, partition, timeout).map_err(failed)?;
                 ends.add_partition_offset(topic, partition, Offset::Offset(end)).map_err(failed)?;
             }
@@ -203,7 +193,7 @@ impl Watcher {
 /// Fails when no broker answers within `timeout`, or a topic can't be used.
 pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), OpenError> {
     let consumer: BaseConsumer<LoggingContext> =
-        config(kafka, &[], &[]).create_with_context(LoggingContext).map_err(KafkaError::from)?;
+        config(kafka, &[], &[]).create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
     topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
 }
 
@@ -216,8 +206,9 @@ pub fn committed(
     kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
     let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
-    let consumer: BaseConsumer<LoggingContext> = config(kafka, &[], &forced).create_with_context(LoggingContext)?;
-    let names = Topics::new(topics.iter().map(String::as_str))?;
+    let consumer: BaseConsumer<LoggingContext> =
+        config(kafka, &[], &forced).create_with_context(LoggingContext::default())?;
+    let names = Topics::new(topics.iter().map(String::as_str));
     let deadline = Instant::now() + timeout;
     let found = loop {
         match assign::committed(&consumer, &names, partitions, timeout) {
@@ -226,11 +217,10 @@ pub fn committed(
             result => break result?,
         }
     };
-    let written = found.into_iter().filter_map(|(partition, committed)| match committed {
-        Committed::At { offset, metadata } => Some((partition, offset, metadata)),
-        Committed::Nothing => None,
-    });
-    Ok(written.collect())
+    let at = |(partition, committed): (_, Option<(i64, Vec<u8>)>)| {
+        committed.map(|(offset, metadata)| (partition, offset, metadata))
+    };
+    Ok(found.into_iter().filter_map(at).collect())
 }
 
 fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> ClientConfig {
@@ -249,16 +239,11 @@ fn partitions(
         source: error,
     })?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let source = match found.map(|found| (found.error().map(Code::from), found.partitions().len())) {
-        Some((None, count)) if count > 0 => return Ok(i32::try_from(count).unwrap_or(i32::MAX)),
-        Some((Some(Code::UnknownTopicOrPartition | Code::UnknownTopic), _)) | Some((None, _)) | None => {
-            TopicError::Missing
-        }
-        Some((Some(code), _)) => TopicError::Refused(code),
-    };
-    Err(OpenError::Topic { topic: topic.to_owned(), source })
-}
-
-fn topic_error(topic: &str, error: ClientError) -> OpenError {
-    OpenError::Topic { topic: topic.to_owned(), source: error.into() }
+    let (error, count) = found.map_or((None, 0), |found| (found.error().map(Code::from), found.partitions().len()));
+    let topic = topic.to_owned();
+    match error {
+        None if count > 0 => Ok(i32::try_from(count).unwrap_or(i32::MAX)),
+        None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Err(OpenError::MissingTopic { topic }),
+        Some(code) => Err(OpenError::RefusedTopic { topic, code }),
+    }
 }
