@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_configuration_runs_in_this_process_until_it_is_stopped() {
-        let mut config = crate::fixture::config(Mode::Shape, true);
+        let mut config = crate::tests::config(Mode::Shape, true);
         let service = &config.settings.services[0];
         let broker = Embedded::start(1).unwrap();
         let sources = service.sources.iter().map(|source| &source.topic);

@@ -17,23 +17,15 @@ const WATERMARKS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Watches whether brokers and group are in reach.
 pub(super) struct Contact {
     /// The last time that the loop went round with brokers in reach.
-    last: Time,
+    pub(super) last: Time,
     /// The last time that a connection to a broker broke.
-    broker_lost: Option<Time>,
+    pub(super) broker_lost: Option<Time>,
     pub(super) membership: MembershipWatch,
 }
 
 impl Contact {
     pub(super) fn new(last: Time, now: Time) -> Contact {
         Contact { last, broker_lost: None, membership: MembershipWatch::new(now) }
-    }
-
-    pub(super) fn last(&self) -> Time {
-        self.last
-    }
-
-    pub(super) fn lose_broker(&mut self, now: Time) {
-        self.broker_lost = Some(now);
     }
 
     /// Notes contact. If there was none for longer than a cycle (a late round, a stopped process, brokers away), the

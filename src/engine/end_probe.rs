@@ -18,16 +18,9 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct EndProbe {
     examined: Option<Time>,
     /// All fetched records were read at some time since the last examination; otherwise records may be waiting.
-    caught_up: bool,
+    pub(super) caught_up: bool,
     /// The positions of the partitions that were not at their end at the last examination, by number.
     positions: HashMap<u32, i64>,
-}
-
-impl EndProbe {
-    /// Notes that all fetched records were read.
-    pub(super) fn caught_up(&mut self) {
-        self.caught_up = true;
-    }
 }
 
 impl Intake<'_> {

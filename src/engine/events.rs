@@ -26,7 +26,7 @@ impl<'c> Engine<'c> {
             Event::Skipped { source, partition, from, to } => self.skipped((source, partition), from, to),
             Event::BrokerLost(why) => {
                 debug!(service = self.job.service.name, "a broker's connection broke: {why}");
-                self.contact.lose_broker(self.clock.now());
+                self.contact.broker_lost = Some(self.clock.now());
             }
             Event::Down(why) => {
                 if !std::mem::replace(&mut self.reporter.status.brokers_down, true) {
@@ -52,7 +52,7 @@ impl<'c> Engine<'c> {
         let (topic, partition) = (&self.job.service.sources[at.0.index()].topic, at.1);
         let (service, lost) = (&self.job.service.name, u64::try_from(to - from).unwrap_or(0));
         error!(service, topic, partition, from, to, lost, "records were deleted before they were read");
-        self.reporter.lost_records += lost;
+        self.reporter.counts.lost_records += lost;
         // Deferred records of the partition still need their decisions; the first record behind the gap reports it
         // then.
         if let Some(number) = self.link.partitions.find(at)
@@ -65,8 +65,8 @@ impl<'c> Engine<'c> {
     fn assigned(&mut self, assignments: Vec<Assignment>) {
         info!(service = self.job.service.name, partitions = assignments.len(), "partitions assigned");
         self.reporter.status.joined = true;
-        self.reporter.rebalances += 1;
-        if self.intake.is_paused() {
+        self.reporter.counts.rebalances += 1;
+        if self.intake.reading_paused {
             let addresses: Vec<_> = assignments.iter().map(|one| (one.source, one.partition)).collect();
             self.intake.pause(&addresses, self.job, &mut self.reporter);
         }
@@ -75,7 +75,7 @@ impl<'c> Engine<'c> {
             let number = self.link.partitions.number((assignment.source, assignment.partition));
             let entry = &mut self.link.partitions[number];
             (entry.assigned, entry.high, entry.read_at) = (true, assignment.high, now);
-            self.reporter.lost_records += assignment.lost;
+            self.reporter.counts.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
             let ((topic, partition), offset) = (self.link.name(number), assignment.base);
             debug!(service = self.job.service.name, topic, partition, offset, "assigned");
@@ -90,7 +90,7 @@ impl<'c> Engine<'c> {
     /// Forgets everything about the partitions, at once: their next owner starts from what was committed.
     pub(super) fn revoked(&mut self, partitions: &[(SourceIndex, i32)], lost: bool) {
         info!(service = self.job.service.name, partitions = partitions.len(), lost, "partitions revoked");
-        self.reporter.rebalances += 1;
+        self.reporter.counts.rebalances += 1;
         // An expelled consumer is no member until its next assignment, which may be empty.
         self.reporter.status.joined &= !lost;
         for &partition in partitions {

@@ -15,7 +15,7 @@ pub(super) struct Intake<'c> {
     /// Records that were polled while a round was under way.
     deferred: VecDeque<Record<'c>>,
     /// All partitions are paused because records had to be deferred.
-    reading_paused: bool,
+    pub(super) reading_paused: bool,
     pub(super) end_probe: EndProbe,
 }
 
@@ -37,15 +37,6 @@ impl<'c> Intake<'c> {
     pub(super) fn defer(&mut self, record: Record<'c>) -> bool {
         self.deferred.push_back(record);
         !std::mem::replace(&mut self.reading_paused, true)
-    }
-
-    /// Returns whether reading was paused, and is to be resumed.
-    pub(super) fn end_pause(&mut self) -> bool {
-        std::mem::take(&mut self.reading_paused)
-    }
-
-    pub(super) fn is_paused(&self) -> bool {
-        self.reading_paused
     }
 
     pub(super) fn has_deferred(&self, partition: SourcePartition) -> bool {

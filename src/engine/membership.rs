@@ -50,7 +50,7 @@ impl MembershipWatch {
         if evicted {
             let (service, seconds) = (&job.service.name, alone.as_secs());
             warn!(service, seconds, "in no group although brokers answer: another consumer joins");
-            reporter.consumer_recreations += 1;
+            reporter.counts.consumer_recreations += 1;
         }
         evicted
     }

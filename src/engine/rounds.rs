@@ -13,7 +13,7 @@ use watermaster_core::delivery::{ErrorClass, FatalError, Foreign, Kafka as _, Ma
 use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Engine, StopCause, link::STEP_TIMEOUT};
-use crate::clock;
+use crate::{clock, snapshot::RoundOutcome};
 use watermaster_kafka::consumer::{Event, Offsets};
 use watermaster_kafka::record::Output;
 use watermaster_settings::Delivery;
@@ -111,7 +111,7 @@ impl Engine<'_> {
         let ended = self.carry_out(Task::Deliver, &mut delay);
         if !matches!(ended, Ok(true)) {
             self.abandon_round();
-            self.reporter.round("failed", Duration::ZERO);
+            self.reporter.count_round(RoundOutcome::Failed);
             self.reporter.publish_flags(self.job);
             if ended.is_ok() {
                 warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
@@ -119,16 +119,18 @@ impl Engine<'_> {
             return ended;
         }
         let now = self.clock.now();
-        self.reporter.round("committed", now.since(began));
+        self.reporter.count_round(RoundOutcome::Committed);
+        let counts = &mut self.reporter.counts;
+        counts.round.record(now.since(began));
         let wall_ms = clock::wall_ms();
         let rounds = &mut self.rounds;
         for output in rounds.round.outputs() {
             if let Some(timestamp) = output.payload.timestamp_ms() {
-                self.reporter.end_to_end.record(age(wall_ms, timestamp));
+                counts.end_to_end.record(age(wall_ms, timestamp));
             }
         }
         rounds.round.clear();
-        self.reporter.stubs += rounds.round.take_stubs();
+        counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
         (rounds.last, rounds.commit_now) = (schedule_from(began, now, rounds.interval), false);
         self.end_delay(&delay, "a late round was committed");
@@ -144,13 +146,13 @@ impl Engine<'_> {
             let phase = if self.link.is_initialised() { rounds.machine.phase() } else { Phase::Prepare };
             let link = &mut self.link;
             #[cfg(feature = "failpoints")]
-            let link = &mut super::faults::FaultyLink(link);
+            let link = &mut super::faulty_link::FaultyLink(link);
             let step = match task {
                 Task::Prepare => rounds.machine.prepare(link, now),
                 Task::Deliver => rounds.machine.step(&mut rounds.round, &mut self.throttle, link, now),
             };
             if self.job.kafka.delivery == Delivery::ExactlyOnce {
-                self.reporter.phase(phase, self.clock.now().since(now));
+                self.reporter.spent[phase as usize] += self.clock.now().since(now);
             }
             self.report_events();
             match step.map_err(|error| self.stop_cause(error)) {
@@ -223,7 +225,7 @@ impl Engine<'_> {
             info!(service = self.job.service.name, seconds, "{ended} at last");
             self.reporter.status.late = false;
         }
-        if self.intake.end_pause() {
+        if std::mem::take(&mut self.intake.reading_paused) {
             let open = self.link.partitions.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
             let open: Vec<_> = open.map(|(_, address)| address).collect();
             self.intake.resume(&open, self.job, &mut self.reporter);

@@ -12,14 +12,11 @@
 
 mod client_labels;
 mod counters;
-mod docs;
 mod process;
 pub mod table;
 mod text;
 
 use std::{collections::BTreeMap, sync::Arc};
-
-pub use docs::markdown;
 
 use client_labels::{ClientLabels, Levels};
 use counters::CounterSet;

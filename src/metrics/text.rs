@@ -3,7 +3,8 @@
 use std::fmt::{Display, Write};
 
 use super::table::Metric;
-use crate::snapshot::{HistogramSnapshot, PartitionSnapshot};
+use crate::snapshot::PartitionSnapshot;
+use watermaster_core::delays::Histogram;
 
 /// Writes the samples of one family, all with the same values of the first labels.
 #[derive(Debug)]
@@ -36,28 +37,19 @@ impl<'a> Samples<'a> {
         }
     }
 
-    /// Writes a sample for each of `names`, with its count in `counts` or 0.
-    pub(super) fn put_known(&mut self, names: &[&str], counts: &[(&str, u64)]) {
-        let count = |name: &&str| counts.iter().find(|(counted, _)| counted == name).map_or(0, |(_, count)| *count);
-        self.put_each(names, names.iter().map(count));
-    }
-
     /// Writes the sample of a partition.
     pub(super) fn put_partition(&mut self, partition: &PartitionSnapshot, value: u64) {
         self.put_with(&[&partition.topic, &partition.partition.to_string()], value);
     }
 
-    /// Writes a histogram's buckets, sum and count; a histogram without counts has counted nothing yet.
-    pub(super) fn put_histogram(&mut self, more: &[&str], histogram: &HistogramSnapshot) {
-        let bounds = self.metric.buckets;
-        let count_in = |i: usize| histogram.counts.get(i).copied().unwrap_or(0);
+    /// Writes a histogram's buckets, sum and count.
+    pub(super) fn put_histogram(&mut self, more: &[&str], histogram: &Histogram) {
+        let bounds = self.metric.buckets.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         let mut count = 0;
-        for (i, bound) in bounds.iter().enumerate() {
-            count += count_in(i);
-            self.write("_bucket", more, Some(&bound.to_string()), count);
+        for (bound, counted) in bounds.zip(histogram.counts) {
+            count += counted;
+            self.write("_bucket", more, Some(&bound), count);
         }
-        count += count_in(bounds.len());
-        self.write("_bucket", more, Some("+Inf"), count);
         self.write("_sum", more, None, histogram.sums.iter().sum::<f64>());
         self.write("_count", more, None, count);
     }

@@ -33,15 +33,8 @@ impl Engine {
     fn new(service: &Service, policies: &Arc<Inbox>) -> Engine {
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
         let cell = SnapshotCell::default();
-        cell.set(ServiceSnapshot {
-            name: service.name.clone(),
-            mode: service.policy.mode,
-            enforce: service.policy.enforce,
-            capacity: service.policy.capacity,
-            cycle_seconds: service.policy.cycle.as_secs_f64(),
-            trouble: Some("starting".to_owned()),
-            ..ServiceSnapshot::default()
-        });
+        let trouble = Some("starting".to_owned());
+        cell.set(ServiceSnapshot { trouble, ..ServiceSnapshot::new(&service.name, &service.policy) });
         let handle = ServiceHandle { name: service.name.clone(), cell, heartbeat };
         Engine { handle, policies: Arc::clone(policies) }
     }

@@ -37,7 +37,7 @@ struct Service {
 impl Service {
     fn new() -> Service {
         let now = Time::ZERO + Duration::from_secs(1_000);
-        let demo = crate::fixture::service(Mode::Reject, true).policy;
+        let demo = crate::tests::service(Mode::Reject, true).policy;
         let policy = Policy { cycle: CYCLE, client_idle_timeout: 2 * CYCLE, max_clients: 2_000, ..demo };
         let mut throttle = Throttle::new(policy, now);
         throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
@@ -170,7 +170,7 @@ fn clients_that_fit_in_one_snapshot_are_of_the_same_moment() {
 /// Returns a client of the demo that sent five times the capacity at once.
 fn flooding(enforce: bool) -> ClientSnapshot {
     let now = Time::ZERO + Duration::from_secs(1_000);
-    let policy = crate::fixture::service(Mode::Shape, enforce).policy;
+    let policy = crate::tests::service(Mode::Shape, enforce).policy;
     let sent = i64::try_from(policy.capacity * 5).unwrap();
     let mut throttle = Throttle::new(policy, now);
     throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), sent);
