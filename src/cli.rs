@@ -13,7 +13,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, HttpError, RunOptions, Running, ServicesFailed, StartError};
+use crate::run::{self, HttpError, Running, ServicesFailed, StartError};
 use crate::telemetry;
 
 const ABOUT: &str = "\
@@ -104,8 +104,7 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    let options = RunOptions { accept_foreign_offsets: args.accept_foreign_offsets };
-    run::run(args.file.path.clone(), config, options)
+    run::run(args.file.path.clone(), config, args.accept_foreign_offsets)
 }
 
 /// Starts the configuration of the demo, on a free port if its address is taken.

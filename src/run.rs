@@ -12,11 +12,10 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tracing::{error, info, warn};
 
-use crate::{admin::Shown, reload::Configuration};
-use fleet::{Engine, Fleet};
+use crate::{admin::ServiceHandle, reload::Configuration};
+use fleet::Fleet;
 pub use http::HttpError;
 use http::HttpServer;
-use signals::StopSignals;
 use watermaster_kafka::preflight;
 use watermaster_settings::{Settings, config::Config};
 use watermaster_tools::cli::Exit;
@@ -26,15 +25,27 @@ const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval at which the shutdown flag is read before the engines run.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Options of the command line beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RunOptions {
-    /// Take over, once, offsets that another program committed.
-    pub accept_foreign_offsets: bool,
+/// The parts of a running configuration that its threads share.
+struct Parts {
+    /// Set when the program begins to stop.
+    stop: Arc<AtomicBool>,
+    configuration: Arc<Configuration>,
+    handles: Vec<ServiceHandle>,
+}
+
+impl Parts {
+    fn new(path: Option<PathBuf>, config: &Config) -> Parts {
+        Parts {
+            stop: Arc::default(),
+            configuration: Arc::new(Configuration::new(path, config.clone())),
+            handles: fleet::handles(&config.settings),
+        }
+    }
 }
 
 /// Runs the throttler with the configuration at `path` until a signal stops it or no service is left running.
-pub fn run(path: PathBuf, config: Config, options: RunOptions) -> Exit {
+/// `accept_foreign_offsets` takes over, once, offsets that another program committed.
+pub fn run(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Exit {
     let runtime = match runtime(2) {
         Ok(runtime) => runtime,
         Err(why) => {
@@ -42,7 +53,7 @@ pub fn run(path: PathBuf, config: Config, options: RunOptions) -> Exit {
             return Exit::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(path, config, options)).unwrap_or_else(|why| {
+    let exit = runtime.block_on(supervise(path, config, accept_foreign_offsets)).unwrap_or_else(|why| {
         error!("{why}");
         Exit::Config
     });
@@ -55,19 +66,15 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Result<Exit, HttpError> {
+async fn supervise(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Result<Exit, HttpError> {
     let settings = &config.settings;
-    let stop = Arc::new(AtomicBool::new(false));
-    let configuration = Arc::new(Configuration::new(path, config.clone()));
-    let engines = Engine::all(settings, configuration.inboxes());
-    let shown = Shown::Loaded(Arc::clone(&configuration));
-    let http = HttpServer::start(settings, shown, &engines, Arc::clone(&stop)).await?;
+    let parts = Parts::new(Some(path), &config);
+    let http = HttpServer::start(settings, &parts).await?;
     log_start(&config);
-    signals::reload_on_hangup(&configuration);
-    let mut signals = StopSignals::new(&stop);
+    signals::reload_on_hangup(&parts.configuration);
     let exit = tokio::select! {
-        exit = work(settings, engines, options, &stop) => exit,
-        () = signals.second() => {
+        exit = work(settings, &parts, accept_foreign_offsets) => exit,
+        () = signals::second_stop_signal(&parts.stop) => {
             warn!("a second signal: leaving without draining");
             Exit::Stopped
         }
@@ -98,11 +105,11 @@ fn log_start(config: &Config) {
 }
 
 /// Checks the topics, then runs every service until the last one ends.
-async fn work(settings: &Settings, engines: Vec<Engine>, options: RunOptions, stop: &Arc<AtomicBool>) -> Exit {
+async fn work(settings: &Settings, parts: &Parts, accept_foreign_offsets: bool) -> Exit {
     let checked = settings.clone();
     let report = tokio::select! {
         report = tokio::task::spawn_blocking(move || preflight::check(&checked, PREFLIGHT_TIMEOUT)) => report,
-        () = stopped(stop) => {
+        () = stopped(&parts.stop) => {
             info!("stopped before any service was started");
             return Exit::Done;
         }
@@ -118,9 +125,9 @@ async fn work(settings: &Settings, engines: Vec<Engine>, options: RunOptions, st
             return Exit::Stopped;
         }
     };
-    let mut fleet = Fleet::start(settings, engines, &report, options, stop);
+    let mut fleet = Fleet::start(settings, parts, &report, accept_foreign_offsets);
     let failed = fleet.wait().await;
-    if !stop.load(Ordering::Relaxed) {
+    if !parts.stop.load(Ordering::Relaxed) {
         error!("no service is left running");
         return Exit::Stopped;
     }
@@ -166,13 +173,10 @@ pub struct Running {
 pub fn start(config: &Config) -> Result<Running, StartError> {
     let runtime = runtime(1).map_err(StartError::Runtime)?;
     let settings = &config.settings;
-    let stop = Arc::new(AtomicBool::new(false));
-    let inboxes: Vec<_> = settings.services.iter().map(|_| Arc::default()).collect();
-    let engines = Engine::all(settings, &inboxes);
-    let shown = Shown::Fixed { config: config.effective.to_json(), hash: config.effective.hash() };
-    let http = runtime.block_on(HttpServer::start(settings, shown, &engines, Arc::clone(&stop)))?;
-    let fleet = Fleet::start(settings, engines, &preflight::Report::default(), RunOptions::default(), &stop);
-    Ok(Running { stop, fleet, http, runtime })
+    let parts = Parts::new(None, config);
+    let http = runtime.block_on(HttpServer::start(settings, &parts))?;
+    let fleet = Fleet::start(settings, &parts, &preflight::Report::default(), false);
+    Ok(Running { stop: parts.stop, fleet, http, runtime })
 }
 
 impl Running {

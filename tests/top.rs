@@ -3,6 +3,7 @@
 mod program;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
-use watermaster::admin::{self, AdminState, ServiceHandle, Shown};
+use watermaster::admin::{self, AdminState, ServiceHandle};
 use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
-use watermaster::{heartbeat::Heartbeat, metrics::Publisher};
-use watermaster_settings::token::Token;
+use watermaster::{heartbeat::Heartbeat, metrics::Publisher, reload::Configuration};
+use watermaster_settings::{config::Config, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 
@@ -43,10 +44,11 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), Duration::from_secs(60)));
         ServiceHandle { name: name.to_owned(), cell, heartbeat }
     };
+    let config = Config::load(Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let state = Arc::new(AdminState {
         services: vec![service("kyc"), service("bureau")],
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-        configuration: Shown::Fixed { config: json!({}), hash: String::new() },
+        configuration: Arc::new(Configuration::new(None, config)),
         token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });

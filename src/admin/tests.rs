@@ -37,10 +37,7 @@ impl Server {
                 heartbeat: Arc::new(heartbeat),
             }],
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-            configuration: Shown::Fixed {
-                config: json!({ "kafka": { "group_id": "watermaster" } }),
-                hash: "abc".to_owned(),
-            },
+            configuration: Arc::new(Configuration::new(None, crate::tests::config(Mode::Shape, true))),
             token: Token::new(TOKEN).ok(),
             draining: Arc::new(AtomicBool::new(false)),
         });
@@ -207,8 +204,9 @@ fn metrics_are_served_before_and_after_the_first_snapshot() {
 #[test]
 fn the_configuration_is_served_with_its_hash() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
-    let expected = json!({ "hash": "abc", "config": { "kafka": { "group_id": "watermaster" } } });
-    assert_eq!(server.json("/v1/config"), (200, expected));
+    let (config, hash) = server.state.configuration.shown();
+    assert_eq!(config["kafka"]["group_id"], "watermaster");
+    assert_eq!(server.json("/v1/config"), (200, json!({ "hash": hash, "config": config })));
 }
 
 #[test]

@@ -48,19 +48,17 @@ impl<'c> Intake<'c> {
         self.deferred.retain(|record| (record.source(), record.partition()) != partition);
     }
 
-    pub(super) fn pause(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
+    /// Pauses partitions. If that fails, they are read on, which is harmless: records are kept within the same bounds.
+    pub(super) fn pause(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
         if let Err(error) = self.consumer.pause(partitions) {
-            // Reading on is harmless: the records are kept within the same bounds.
-            let service = &job.service.name;
-            let warn = |suppressed| warn!(service, suppressed, "pausing failed: {error}");
+            let warn = |suppressed| warn!(service = job.service.name, suppressed, "pausing failed: {error}");
             reporter.log_limiter.warn("pausing", Instant::now(), warn);
         }
     }
 
-    pub(super) fn resume(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
+    pub(super) fn resume(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
         if let Err(error) = self.consumer.resume(partitions) {
-            let service = &job.service.name;
-            let warn = |suppressed| error!(service, suppressed, "resuming failed: {error}");
+            let warn = |suppressed| error!(service = job.service.name, suppressed, "resuming failed: {error}");
             reporter.log_limiter.warn("resuming", Instant::now(), warn);
         }
     }

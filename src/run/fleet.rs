@@ -1,15 +1,15 @@
 //! The engines of a process: one thread for each service.
 
 use std::time::{Duration, Instant};
-use std::{sync::Arc, sync::atomic::AtomicBool, thread};
+use std::{sync::Arc, thread};
 
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use super::RunOptions;
+use super::Parts;
 use crate::engine::{self, EngineError, Job, StopCause};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
-use crate::{admin::ServiceHandle, heartbeat::Heartbeat, reload::Inbox};
+use crate::{admin::ServiceHandle, heartbeat::Heartbeat};
 use watermaster_kafka::preflight::{Report, Severity};
 use watermaster_settings::{Service, Settings};
 
@@ -18,35 +18,25 @@ use watermaster_settings::{Service, Settings};
 /// s).
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
-/// The parts of an engine that other threads see.
-pub(super) struct Engine {
-    pub(super) handle: ServiceHandle,
-    policies: Arc<Inbox>,
+/// Returns the handle of each service's engine, which is about to start.
+pub(super) fn handles(settings: &Settings) -> Vec<ServiceHandle> {
+    let handle = |service: &Service| {
+        let trouble = Some("starting".to_owned());
+        let cell = SnapshotCell::default();
+        cell.set(ServiceSnapshot { trouble, ..ServiceSnapshot::new(&service.name, &service.policy) });
+        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
+        ServiceHandle { name: service.name.clone(), cell, heartbeat }
+    };
+    settings.services.iter().map(handle).collect()
 }
 
-impl Engine {
-    /// Prepares an engine for each service, which finds its later policies in the inbox at the same place.
-    pub(super) fn all(settings: &Settings, inboxes: &[Arc<Inbox>]) -> Vec<Engine> {
-        settings.services.iter().zip(inboxes).map(|(service, inbox)| Engine::new(service, inbox)).collect()
-    }
-
-    fn new(service: &Service, policies: &Arc<Inbox>) -> Engine {
-        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
-        let cell = SnapshotCell::default();
-        let trouble = Some("starting".to_owned());
-        cell.set(ServiceSnapshot { trouble, ..ServiceSnapshot::new(&service.name, &service.policy) });
-        let handle = ServiceHandle { name: service.name.clone(), cell, heartbeat };
-        Engine { handle, policies: Arc::clone(policies) }
-    }
-
-    /// Marks a service that can't be started.
-    fn never_ran(&self, why: String) -> EngineError {
-        let mut shown = (*self.handle.cell.get()).clone();
-        shown.trouble = Some(why.clone());
-        self.handle.cell.set(shown);
-        self.handle.heartbeat.stop();
-        EngineError { service: self.handle.name.clone(), cause: Box::new(StopCause::NotStarted(why)) }
-    }
+/// Marks a service that can't be started.
+fn never_ran(handle: &ServiceHandle, why: String) -> EngineError {
+    let mut shown = (*handle.cell.get()).clone();
+    shown.trouble = Some(why.clone());
+    handle.cell.set(shown);
+    handle.heartbeat.stop();
+    EngineError { service: handle.name.clone(), cause: Box::new(StopCause::NotStarted(why)) }
 }
 
 /// The running engines.
@@ -58,24 +48,23 @@ pub(super) struct Fleet {
 
 impl Fleet {
     /// Starts an engine for each service, except for services with an error in the report.
-    pub(super) fn start(
-        settings: &Settings, engines: Vec<Engine>, report: &Report, options: RunOptions, stop: &Arc<AtomicBool>,
-    ) -> Fleet {
+    pub(super) fn start(settings: &Settings, parts: &Parts, report: &Report, accept_foreign_offsets: bool) -> Fleet {
         let (ended, ends) = mpsc::unbounded_channel();
-        for (service, engine) in settings.services.iter().zip(engines) {
+        let engines = parts.handles.iter().zip(parts.configuration.inboxes());
+        for (service, (handle, policies)) in settings.services.iter().zip(engines) {
             if let Some(why) = log_findings(report, &service.name) {
-                let _ = ended.send(Err(engine.never_ran(why)));
+                let _ = ended.send(Err(never_ran(handle, why)));
                 continue;
             }
             let job = Job {
                 kafka: settings.kafka.clone(),
                 service: service.clone(),
-                accept_foreign_offsets: options.accept_foreign_offsets,
+                accept_foreign_offsets,
                 facts: report.clone(),
-                cell: engine.handle.cell.clone(),
-                heartbeat: Arc::clone(&engine.handle.heartbeat),
-                policies: Arc::clone(&engine.policies),
-                shutdown: Arc::clone(stop),
+                cell: handle.cell.clone(),
+                heartbeat: Arc::clone(&handle.heartbeat),
+                policies: Arc::clone(policies),
+                shutdown: Arc::clone(&parts.stop),
             };
             let on_end = ended.clone();
             let name = format!("engine-{}", service.name);
@@ -83,7 +72,7 @@ impl Fleet {
             if let Err(why) = thread {
                 let why = format!("service {}: no thread: {why}", service.name);
                 error!("{why}");
-                let _ = ended.send(Err(engine.never_ran(why)));
+                let _ = ended.send(Err(never_ran(handle, why)));
             }
         }
         Fleet { running: settings.services.len(), ends }
