@@ -147,8 +147,6 @@ pub struct ClientSnapshot {
     pub counts: Counts,
     /// Shadow mode: the decisions that enforcement would have carried out.
     pub shadow: Counts,
-    /// The 99th percentile of the time that admitted records spent in the backlog, 0 for those that were not delayed.
-    pub delay_p99_seconds: f64,
 }
 
 impl ClientSnapshot {
@@ -166,7 +164,6 @@ impl ClientSnapshot {
             shadow_backlog,
             counts: client.counts,
             shadow: client.shadow,
-            delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
         }
     }
 }

@@ -37,7 +37,7 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
             capacity: 100,
             cycle_seconds: 10.0,
             window_admitted: 90,
-            clients: vec![client("car-loan", 30, 0), client("home-loan", 70, 7)].into(),
+            clients: [client("car-loan", 30, 0), client("home-loan", 70, 7)].into_iter().collect(),
             ready: true,
             ..Default::default()
         });

@@ -115,7 +115,7 @@ fn snapshot() -> ServiceSnapshot {
         capacity: 100,
         cycle_seconds: 10.0,
         cycle: 42,
-        clients: vec![client("car-loan", 30), client("home-loan", 70)].into(),
+        clients: [client("car-loan", 30), client("home-loan", 70)].into_iter().collect(),
         window_admitted: 90,
         window_admitted_max: 99,
         ready: true,

@@ -16,7 +16,7 @@ impl<'c> Engine<'c> {
         let Some(number) = self.link.partitions.find((record.source(), record.partition())) else {
             return 0;
         };
-        self.contact.end_silence(now, number, &mut self.throttle, &mut self.link);
+        self.contact.end_silence(now, number, self.throttle, &mut self.link);
         let source = &self.job.service.sources[record.source().index()];
         let (partition, offset) = (record.partition(), record.offset());
         let Some(contents) = record.contents() else {
@@ -115,12 +115,12 @@ impl<'c> Engine<'c> {
                 let (topic, partition) = self.link.name(number);
                 let reason = self.throttle.paused(number).map(|reason| reason.into_str());
                 debug!(service = self.job.service.name, topic, partition, reason, "paused");
-                self.intake.pause(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
+                self.intake.pause(&[self.link.partitions.address(number)], self.job, self.reporter);
             }
             Action::Resume { partition: number } => {
                 let (topic, partition) = self.link.name(number);
                 debug!(service = self.job.service.name, topic, partition, "resumed");
-                self.intake.resume(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
+                self.intake.resume(&[self.link.partitions.address(number)], self.job, self.reporter);
             }
         }
     }

@@ -16,7 +16,7 @@ impl<'c> Engine<'c> {
             Event::Record(record) => {
                 if self.intake.defer(record) {
                     let assigned: Vec<_> = self.link.partitions.assigned().map(|(_, address)| address).collect();
-                    self.intake.pause(&assigned, self.job, &mut self.reporter);
+                    self.intake.pause(&assigned, self.job, self.reporter);
                 }
             }
             Event::Refused(foreign) => {
@@ -37,7 +37,7 @@ impl<'c> Engine<'c> {
             Event::Up => {
                 if std::mem::replace(&mut self.reporter.status.brokers_down, false) {
                     info!(service = self.job.service.name, "the brokers are back");
-                    self.contact.end_gap(self.clock.now(), &mut self.throttle, &mut self.link);
+                    self.contact.end_gap(self.clock.now(), self.throttle, &mut self.link);
                     self.publish(self.clock.now());
                 }
             }
@@ -68,12 +68,12 @@ impl<'c> Engine<'c> {
         self.reporter.counts.rebalances += 1;
         if self.intake.reading_paused {
             let addresses: Vec<_> = assignments.iter().map(|one| (one.source, one.partition)).collect();
-            self.intake.pause(&addresses, self.job, &mut self.reporter);
+            self.intake.pause(&addresses, self.job, self.reporter);
         }
         let now = self.read_clocks();
         for assignment in assignments {
             let number = self.link.partitions.number((assignment.source, assignment.partition));
-            let entry = &mut self.link.partitions[number];
+            let entry = self.link.partitions.entry(number);
             (entry.assigned, entry.high, entry.read_at) = (true, assignment.high, now);
             self.reporter.counts.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
@@ -98,7 +98,7 @@ impl<'c> Engine<'c> {
                 break;
             }
             let Some(number) = self.link.partitions.find(partition) else { continue };
-            self.link.partitions[number].assigned = false;
+            self.link.partitions.entry(number).assigned = false;
             for slot in self.throttle.handle_revoked(number) {
                 self.delayed.remove(slot);
             }

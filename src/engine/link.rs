@@ -25,14 +25,16 @@ const MAX_TAINTED_STARTS: u32 = 3;
 pub(super) struct Link<'c> {
     pub(super) job: &'c Job,
     pub(super) consumer: &'c Consumer,
-    pub(super) producer: Producer,
-    pub(super) partitions: Partitions,
+    pub(super) producer: &'c mut Producer,
+    pub(super) partitions: &'c mut Partitions,
     /// The number of producers in a row that lost a connection before they had their epoch.
     tainted_starts: u32,
 }
 
 impl<'c> Link<'c> {
-    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer, partitions: Partitions) -> Link<'c> {
+    pub(super) fn new(
+        job: &'c Job, consumer: &'c Consumer, producer: &'c mut Producer, partitions: &'c mut Partitions,
+    ) -> Link<'c> {
         Link { job, consumer, producer, partitions, tainted_starts: 0 }
     }
 
@@ -87,7 +89,7 @@ impl Kafka<record::Output<'_>> for Link<'_> {
 
     fn replace(&mut self) -> Result<(), ClientError> {
         let limits = self.job.facts.limits(&self.job.service);
-        self.producer = Producer::new(&self.job.kafka, &self.job.service, limits).map_err(ClientError::new)?;
+        *self.producer = Producer::new(&self.job.kafka, &self.job.service, limits).map_err(ClientError::new)?;
         Ok(())
     }
 

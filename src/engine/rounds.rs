@@ -38,7 +38,7 @@ const MAX_EVENTS: usize = 100;
 /// The running round and its schedule.
 pub(super) struct Rounds<'c> {
     pub(super) round: Round<Output<'c>>,
-    pub(super) machine: Machine<Offsets>,
+    machine: &'c mut Machine<Offsets>,
     interval: Duration,
     /// The time that the next round is scheduled from.
     last: Time,
@@ -49,7 +49,7 @@ pub(super) struct Rounds<'c> {
 }
 
 impl<'c> Rounds<'c> {
-    pub(super) fn new(machine: Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
+    pub(super) fn new(machine: &'c mut Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
         Rounds { round: Round::default(), machine, interval, last: now, commit_now: false, draining_since: None }
     }
 
@@ -149,7 +149,7 @@ impl Engine<'_> {
             let link = &mut super::faulty_link::FaultyLink(link);
             let step = match task {
                 Task::Prepare => rounds.machine.prepare(link, now),
-                Task::Deliver => rounds.machine.step(&mut rounds.round, &mut self.throttle, link, now),
+                Task::Deliver => rounds.machine.step(&mut rounds.round, self.throttle, link, now),
             };
             if self.job.kafka.delivery == Delivery::ExactlyOnce {
                 self.reporter.spent[phase as usize] += self.clock.now().since(now);
@@ -228,7 +228,7 @@ impl Engine<'_> {
         if std::mem::take(&mut self.intake.reading_paused) {
             let open = self.link.partitions.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());
             let open: Vec<_> = open.map(|(_, address)| address).collect();
-            self.intake.resume(&open, self.job, &mut self.reporter);
+            self.intake.resume(&open, self.job, self.reporter);
         }
     }
 

@@ -1,15 +1,16 @@
 //! Every metric, in one table. The page and `docs/metrics.md` are made from it; dashboards and rules are tested
 //! against it.
 
-use strum::VariantNames;
+use strum::{IntoStaticStr, VariantNames};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::{delays::BOUNDS, policy::Mode, reason::Reason};
 
 use super::{Instance, LabelFigures, ServiceMetrics, counters::Decisions, text::Samples};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 
-/// The kind of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The kind of a metric, named as in a `# TYPE` line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Kind {
     /// Never decreases while the process lives.
     Counter,
@@ -17,17 +18,6 @@ pub enum Kind {
     Gauge,
     /// Cumulative buckets, a sum and a count.
     Histogram,
-}
-
-impl Kind {
-    /// Returns the word in a `# TYPE` line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
-    }
 }
 
 /// The unit of a metric's value.

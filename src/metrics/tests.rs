@@ -75,7 +75,7 @@ fn client(name: &str, admitted: u64) -> ClientSnapshot {
 }
 
 fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
-    ServiceSnapshot { name: "kyc".into(), clients: clients.into(), ..Default::default() }
+    ServiceSnapshot { name: "kyc".into(), clients: clients.into_iter().collect(), ..Default::default() }
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
@@ -97,7 +97,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     publisher.publish("kyc", &Arc::new(shown));
     let (samples, types) = parse(&publisher.render());
 
-    let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.as_str().to_owned())).collect();
+    let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
     assert_eq!(types, expected);
     for metric in TABLE {
         let name = match metric.kind {

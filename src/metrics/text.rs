@@ -77,7 +77,7 @@ impl<'a> Samples<'a> {
 /// Writes the head of a family. The help texts of the table need no escaping (its tests see to that).
 pub(super) fn push_head(out: &mut String, metric: &Metric) {
     let Metric { name, help, kind, .. } = metric;
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.as_str());
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.into_str());
 }
 
 fn push_escaped(out: &mut String, value: &str) {

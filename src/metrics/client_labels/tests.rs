@@ -210,7 +210,7 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
         clients.push(ClientSnapshot { configured: true, ..sends("configured", 0, 0) });
         // `real` sends five records a cycle, from the cycle after the ids on.
         clients.extend((cycle > 0).then(|| sends("real", 5 * cycle, 5)));
-        labels.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
+        labels.update(&ServiceSnapshot { clients: clients.into_iter().collect(), cycle, ..Default::default() });
         let now = admitted(&labels);
         assert_eq!(now.len(), 201);
         assert_eq!(now.values().sum::<u64>(), 1_000 + 5 * cycle);
@@ -232,7 +232,7 @@ fn a_label_is_kept_while_its_client_has_a_backlog_or_returns_in_time() {
         let clients = vec![delayed, sends("real", 5 * cycle, 5), seldom];
         // The first two clients get the labels.
         let clients = if cycle == 0 { vec![clients[0].clone(), clients[2].clone()] } else { clients };
-        labels.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
+        labels.update(&ServiceSnapshot { clients: clients.into_iter().collect(), cycle, ..Default::default() });
         assert!(!admitted(&labels).contains_key("real"), "cycle {cycle}");
     }
 }

@@ -33,7 +33,7 @@ fn markdown() -> String {
         let Metric { name, kind, unit, labels, help, .. } = metric;
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         let labels = labels.join(", ");
-        let _ = writeln!(page, "| `{name}` | {} | {} | {labels} | {help} |", kind.as_str(), unit_text(*unit));
+        let _ = writeln!(page, "| `{name}` | {} | {} | {labels} | {help} |", kind.into_str(), unit_text(*unit));
     }
     push_labels(&mut page);
     push_buckets(&mut page);
