@@ -3,7 +3,7 @@
 mod check;
 mod show;
 
-use std::{io::ErrorKind, net::SocketAddr};
+use std::io::ErrorKind;
 
 use clap::{Args, Parser, Subcommand};
 use watermaster_settings::{LogFormat, config::Config};
@@ -13,7 +13,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, HttpError, Running, ServicesFailed, StartError};
+use crate::run::{self, HttpError, Running, StartError};
 use crate::telemetry;
 
 const ABOUT: &str = "\
@@ -116,22 +116,6 @@ fn start_for_demo(mut config: Config) -> Result<Running, StartError> {
             run::start(&config)
         }
         started => started,
-    }
-}
-
-impl demo::Running for Running {
-    type Error = ServicesFailed;
-
-    fn address(&self) -> SocketAddr {
-        self.address()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended()
-    }
-
-    fn stop(self) -> Result<(), ServicesFailed> {
-        self.stop()
     }
 }
 

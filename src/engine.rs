@@ -52,7 +52,6 @@ const MAX_UNTIMED_BYTES: usize = 1 << 20;
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// The longest wait for the group to be left.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The parameters of an engine.
@@ -243,7 +242,6 @@ impl<'c> Engine<'c> {
         Ok(())
     }
 
-    /// Takes over a new policy, if the inbox has one.
     fn take_policy(&mut self, now: Time) {
         let Some(policy) = self.job.policies.take() else { return };
         let service = &self.job.service.name;

@@ -41,8 +41,8 @@ pub struct Reloaded {
 pub struct Configuration {
     /// The file that it came from; `None` if it can't be reloaded.
     path: Option<PathBuf>,
-    /// One for each service, in the order of the configuration.
-    inboxes: Vec<Arc<Inbox>>,
+    /// The inboxes of the services' engines, in the order of the configuration.
+    pub inboxes: Vec<Arc<Inbox>>,
     state: Mutex<State>,
 }
 
@@ -72,11 +72,6 @@ impl Configuration {
     pub fn new(path: Option<PathBuf>, config: Config) -> Configuration {
         let inboxes = config.settings.services.iter().map(|_| Arc::default()).collect();
         Configuration { path, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
-    }
-
-    /// Returns the inbox of each service's engine.
-    pub fn inboxes(&self) -> &[Arc<Inbox>] {
-        &self.inboxes
     }
 
     /// Returns the effective configuration without secrets, and its hash.

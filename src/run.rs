@@ -18,12 +18,12 @@ pub use http::HttpError;
 use http::HttpServer;
 use watermaster_kafka::preflight;
 use watermaster_settings::{Settings, config::Config};
-use watermaster_tools::cli::Exit;
+use watermaster_tools::{cli::Exit, demo};
 
 /// The longest wait for the brokers' answers about the topics.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which the shutdown flag is read before the engines run.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval at which the shutdown flag, or the end of the engines, is looked for.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The parts of a running configuration that its threads share.
 struct Parts {
@@ -83,7 +83,6 @@ async fn supervise(path: PathBuf, config: Config, accept_foreign_offsets: bool) 
     Ok(exit)
 }
 
-/// Logs the versions and the services.
 fn log_start(config: &Config) {
     let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
     info!(version, librdkafka = watermaster_kafka::client_version(), configuration, "watermaster starts");
@@ -139,7 +138,7 @@ async fn work(settings: &Settings, parts: &Parts, accept_foreign_offsets: bool) 
 
 async fn stopped(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep(STOP_CHECK_INTERVAL).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -179,22 +178,20 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     Ok(Running { stop: parts.stop, fleet, http, runtime })
 }
 
-impl Running {
-    /// Returns the address of the HTTP side, with the port that the system chose for port 0.
-    pub fn address(&self) -> SocketAddr {
-        self.http.address()
+impl demo::Running for Running {
+    type Error = ServicesFailed;
+
+    fn address(&self) -> SocketAddr {
+        self.http.address
     }
 
     /// Reports whether every service has ended, which happens without a stop only after fatal errors.
-    pub fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.fleet.has_ended()
     }
 
     /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.
-    ///
-    /// # Errors
-    /// Fails when a service ended with an error, now or before.
-    pub fn stop(mut self) -> Result<(), ServicesFailed> {
+    fn stop(mut self) -> Result<(), ServicesFailed> {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.runtime.block_on(async {
             let failed = self.fleet.wait().await;
@@ -214,6 +211,7 @@ mod tests {
     use super::*;
     use watermaster_core::policy::Mode;
     use watermaster_kafka::embedded::Embedded;
+    use watermaster_tools::demo::Running as _;
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();

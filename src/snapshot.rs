@@ -133,20 +133,26 @@ pub use watermaster_core::scheduler::Counts;
 pub struct ClientSnapshot {
     pub name: Arc<str>,
     pub configured: bool,
+    pub levels: Levels,
+    /// The decisions that were carried out.
+    pub counts: Counts,
+    /// Shadow mode: the decisions that enforcement would have carried out.
+    pub shadow: Counts,
+}
+
+/// The figures of one client, or the sums over several, that rise and fall.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Levels {
     pub wants: u64,
     /// Unrounded, for people and charts.
     pub default_share: f64,
     pub granted: u64,
-    /// The most records that the client's own limit allows in one cycle; `None` without a limit.
+    /// The most records that the client's own limit allows in one cycle; `None` without one, and for several clients.
     pub limit: Option<u64>,
     /// Delayed records in the backlog.
     pub backlog: u64,
     /// Shadow mode: records that would be in the backlog.
     pub shadow_backlog: u64,
-    /// The decisions that were carried out.
-    pub counts: Counts,
-    /// Shadow mode: the decisions that enforcement would have carried out.
-    pub shadow: Counts,
 }
 
 impl ClientSnapshot {
@@ -156,12 +162,14 @@ impl ClientSnapshot {
         ClientSnapshot {
             name: client.name.clone(),
             configured: client.configured,
-            wants: client.wants().max(client.last_wants),
-            default_share: client.grant.default_share.as_f64(),
-            granted: client.grant.records,
-            limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
-            backlog,
-            shadow_backlog,
+            levels: Levels {
+                wants: client.wants().max(client.last_wants),
+                default_share: client.grant.default_share.as_f64(),
+                granted: client.grant.records,
+                limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
+                backlog,
+                shadow_backlog,
+            },
             counts: client.counts,
             shadow: client.shadow,
         }

@@ -76,7 +76,7 @@ impl File {
     }
 
     fn policy_arrived(&self) -> bool {
-        self.configuration.inboxes()[0].take().is_some()
+        self.configuration.inboxes[0].take().is_some()
     }
 }
 
@@ -125,7 +125,7 @@ fn a_reload_adds_and_removes_clients() {
     let changed = file.reload("weight = 2.0\nlimit = { rate = 50 }\n", "[service.client.car-loan]\nweight = 0.5\n");
     let changed = changed.unwrap();
     assert!(changed.contains(&"service[0].client.car-loan.weight".to_owned()), "{changed:?}");
-    let policy = file.configuration.inboxes()[0].take().unwrap();
+    let policy = file.configuration.inboxes[0].take().unwrap();
     assert!(policy.clients.iter().any(|client| client.name == "car-loan"));
     assert!(file.reload("weight = 2.0\n", with_another).is_err(), "an unknown key");
 }

@@ -12,7 +12,7 @@ use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 use watermaster::admin::{self, AdminState, ServiceHandle};
-use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
+use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 use watermaster::{heartbeat::Heartbeat, metrics::Publisher, reload::Configuration};
 use watermaster_settings::{config::Config, token::Token};
 
@@ -22,10 +22,7 @@ const TOKEN: &str = "s3cret-s3cret-s3cret";
 fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
     let client = |name: &str, granted, backlog| ClientSnapshot {
         name: name.into(),
-        wants: granted + backlog,
-        default_share: 50.0,
-        granted,
-        backlog,
+        levels: Levels { wants: granted + backlog, default_share: 50.0, granted, backlog, ..Default::default() },
         counts: Counts { admitted: 1_000, ..Default::default() },
         ..Default::default()
     };

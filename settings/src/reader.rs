@@ -38,6 +38,8 @@ pub struct Entry {
     /// The value; `None` for a key that is optional and was not written.
     pub value: Option<Value>,
     pub origin: Origin,
+    /// `true` if a running program takes over a new value.
+    pub reloads: bool,
 }
 
 /// The layers of one file, and the findings of reading them.
@@ -68,9 +70,8 @@ impl Reader {
     pub fn new(
         schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {
-        let mut errors = Vec::new();
         let mut root = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
-        tree::lay_environment(&mut root, schema, environment, &mut errors);
+        let errors = tree::lay_environment(&mut root, schema, environment);
         Ok(Reader {
             schema,
             path: path.to_owned(),
@@ -101,7 +102,7 @@ impl Reader {
             return Err(ConfigErrors::new(self.schema.subject, errors));
         };
         let mut entries: Vec<Entry> = self.entries.into_inner().into_values().collect();
-        entries.sort_by_cached_key(|entry| self.schema.locate(&entry.key).0);
+        entries.sort_by_cached_key(|entry| self.schema.rank(&entry.key));
         let mut warnings = self.warnings.into_inner();
         warnings.sort();
         warnings.dedup();

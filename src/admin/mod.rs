@@ -19,12 +19,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
 use crate::{heartbeat::Heartbeat, reload::Configuration, snapshot::SnapshotCell};
-use pool::{Answer, AnswerPool, UnreadBudget};
+use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use view::ServiceView;
 use watermaster_settings::token::Token;
@@ -69,13 +70,20 @@ async fn serve_within(
     Ok(())
 }
 
-/// The state of the handlers.
 struct Served {
     state: Arc<AdminState>,
     /// Answers of `/metrics`, one at a time, because there is one publisher.
     metrics: AnswerPool,
     /// Answers of `/v1`.
     views: AnswerPool,
+}
+
+impl Served {
+    /// Answers with the JSON of a view.
+    async fn view<T: Serialize>(&self, make: impl FnOnce(&AdminState) -> T + Send + 'static) -> Response {
+        let state = Arc::clone(&self.state);
+        self.views.answer(move || json_answer(&make(&state))).await
+    }
 }
 
 /// Returns all routes of a server that listens at `local`.
@@ -176,7 +184,7 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
 
 async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
     let state = Arc::clone(&served.state);
-    served.metrics.answer(move || Answer::new(metrics::CONTENT_TYPE, render_metrics(&state))).await
+    served.metrics.answer(move || (metrics::CONTENT_TYPE, render_metrics(&state).into_bytes())).await
 }
 
 fn render_metrics(state: &AdminState) -> String {
@@ -189,13 +197,12 @@ fn render_metrics(state: &AdminState) -> String {
 }
 
 async fn config(State(served): State<Arc<Served>>) -> Response {
-    let state = Arc::clone(&served.state);
     // The configuration is locked while a reload reads its file.
-    let make = move || {
+    let make = |state: &AdminState| {
         let (config, hash) = state.configuration.shown();
-        Answer::json(&json!({ "hash": hash, "config": config }))
+        json!({ "hash": hash, "config": config })
     };
-    served.views.answer(make).await
+    served.view(make).await
 }
 
 async fn reload(State(served): State<Arc<Served>>) -> Response {
@@ -216,13 +223,12 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn services(State(served): State<Arc<Served>>) -> Response {
-    let state = Arc::clone(&served.state);
-    let make = move || {
+    let make = |state: &AdminState| {
         let mut views: Vec<_> = state.services.iter().map(view_of).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
-        Answer::json(&HashMap::from([("services", views)]))
+        HashMap::from([("services", views)])
     };
-    served.views.answer(make).await
+    served.view(make).await
 }
 
 async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
@@ -233,7 +239,7 @@ async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) ->
         return (StatusCode::NOT_FOUND, Json(error)).into_response();
     };
     let service = service.clone();
-    served.views.answer(move || Answer::json(&view_of(&service))).await
+    served.view(move |_| view_of(&service)).await
 }
 
 fn view_of(service: &ServiceHandle) -> ServiceView {

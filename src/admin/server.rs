@@ -25,10 +25,8 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of a request that are buffered, and so the largest head.
 const MAX_BUFFER_BYTES: usize = 32 << 10;
 
-/// Bounds on connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectionLimits {
-    /// The most connections at once.
     pub(super) connections: usize,
     /// The longest wait for a request: from the connection or the last answer to the end of its head.
     pub(super) request_timeout: Duration,
@@ -161,7 +159,6 @@ impl Connection {
     }
 }
 
-/// The open connections.
 struct OpenConnections {
     limit: usize,
     connections: Vec<Arc<Connection>>,

@@ -6,7 +6,7 @@ use watermaster_core::policy::Mode;
 use watermaster_core::reason::{Reason, ReasonCounts};
 
 use super::*;
-use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
@@ -99,13 +99,9 @@ fn snapshot() -> ServiceSnapshot {
     rejected.add(Reason::OverAllocation);
     let client = |name: &str, granted| ClientSnapshot {
         name: name.into(),
-        wants: 7,
-        default_share: 50.0,
-        granted,
-        backlog: 3,
+        levels: Levels { wants: 7, default_share: 50.0, granted, backlog: 3, shadow_backlog: 1, limit: None },
         counts: Counts { admitted: 11, delayed: 4, rejected },
         shadow: Counts { admitted: 5, delayed: 2, ..Default::default() },
-        shadow_backlog: 1,
         ..Default::default()
     };
     ServiceSnapshot {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
 
 /// One service. Counts are since start.
 #[derive(Serialize)]
@@ -69,16 +69,16 @@ impl ServiceView {
 
 impl ClientView {
     fn new(client: &ClientSnapshot) -> ClientView {
-        let granted = client.granted as f64;
+        let Levels { wants, default_share, granted, backlog, shadow_backlog, .. } = client.levels;
         ClientView {
             name: client.name.to_string(),
-            wants: client.wants,
-            default_share: client.default_share,
-            granted: client.granted,
-            done: DecisionsView::new(&client.counts, client.backlog),
-            lent: (client.default_share - granted).max(0.0),
-            borrowed: (granted - client.default_share).max(0.0),
-            shadow: DecisionsView::new(&client.shadow, client.shadow_backlog),
+            wants,
+            default_share,
+            granted,
+            done: DecisionsView::new(&client.counts, backlog),
+            lent: (default_share - granted as f64).max(0.0),
+            borrowed: (granted as f64 - default_share).max(0.0),
+            shadow: DecisionsView::new(&client.shadow, shadow_backlog),
         }
     }
 }

@@ -15,7 +15,6 @@ use watermaster_settings::GroupProtocol;
 
 /// An idle loop sleeps for up to half a second, or a short cycle: that is no gap.
 const SLEEP: Duration = Duration::from_secs(1);
-/// The longest wait for high watermarks.
 const WATERMARKS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The interval at which librdkafka is asked; its own thread answers.

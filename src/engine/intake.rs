@@ -26,7 +26,6 @@ pub(super) struct Intake<'c> {
     pub(super) end_probe: EndProbe,
 }
 
-/// The observations about the ends of partitions.
 #[derive(Default)]
 pub(super) struct EndProbe {
     examined: Option<Time>,

@@ -16,7 +16,6 @@ use watermaster_kafka::record;
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_millis(100);
 /// The longest wait of a transaction's call that can be repeated.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
-/// The longest wait for committed offsets.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
 const MAX_TAINTED_STARTS: u32 = 3;

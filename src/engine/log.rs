@@ -9,7 +9,6 @@ use super::{link::Link, report::Reporter};
 use crate::snapshot::RoundOutcome;
 
 impl Reporter {
-    /// Counts and logs an event.
     pub(super) fn report(&mut self, event: &Event, link: &Link<'_>) {
         self.count(event);
         let at = match *event {

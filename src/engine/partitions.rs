@@ -15,7 +15,6 @@ pub(super) struct Partitions {
     last: Cell<Option<(SourcePartition, u32)>>,
 }
 
-/// A partition that was ever assigned.
 pub(super) struct PartitionEntry {
     pub(super) source: SourceIndex,
     pub(super) partition: i32,
@@ -54,18 +53,15 @@ impl Partitions {
         &mut self.list[number as usize]
     }
 
-    /// Returns source and partition of a number.
     pub(super) fn address(&self, number: u32) -> SourcePartition {
         let entry = &self.list[number as usize];
         (entry.source, entry.partition)
     }
 
-    /// Returns all partitions with their numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, &PartitionEntry)> {
         (0u32..).zip(&self.list)
     }
 
-    /// Returns all assigned partitions with their numbers.
     pub(super) fn assigned(&self) -> impl Iterator<Item = (u32, SourcePartition)> + '_ {
         let assigned = self.all().filter(|(_, entry)| entry.assigned);
         assigned.map(|(number, entry)| (number, (entry.source, entry.partition)))

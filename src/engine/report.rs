@@ -59,7 +59,6 @@ impl Reporter {
         self.counts.rounds[outcome as usize] += 1;
     }
 
-    /// Records the phases of a round that has ended.
     pub(super) fn end_phases(&mut self) {
         for (phase, spent) in self.counts.round_phases.iter_mut().zip(std::mem::take(&mut self.spent)) {
             if !spent.is_zero() {

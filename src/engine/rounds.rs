@@ -44,13 +44,23 @@ pub(super) struct Rounds<'c> {
     last: Time,
     /// The next round is due at once: an offset must be committed before the first record.
     pub(super) commit_now: bool,
+    /// The start of the running round, or of the preparation.
+    began: Instant,
     /// The time at which a round noticed the shutdown.
     draining_since: Option<Instant>,
 }
 
 impl<'c> Rounds<'c> {
     pub(super) fn new(machine: &'c mut Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
-        Rounds { round: Round::default(), machine, interval, last: now, commit_now: false, draining_since: None }
+        Rounds {
+            round: Round::default(),
+            machine,
+            interval,
+            last: now,
+            commit_now: false,
+            began: Instant::now(),
+            draining_since: None,
+        }
     }
 
     pub(super) fn has_work(&self, throttle: &Throttle) -> bool {
@@ -75,19 +85,6 @@ impl<'c> Rounds<'c> {
     }
 }
 
-/// The time that a round has been under way, and whether that was logged.
-struct RoundDelay {
-    began: Instant,
-    warned: bool,
-}
-
-impl RoundDelay {
-    fn start() -> RoundDelay {
-        RoundDelay { began: Instant::now(), warned: false }
-    }
-}
-
-/// A task of the machine.
 #[derive(Clone, Copy)]
 enum Task {
     Prepare,
@@ -98,17 +95,15 @@ impl Engine<'_> {
     /// Before the first record, under `exactly_once`: aborts the transaction that a dead predecessor left open. Returns
     /// false if a drain took too long.
     pub(super) fn prepare(&mut self) -> Result<bool, StopCause> {
-        let mut delay = RoundDelay::start();
-        let ready = self.carry_out(Task::Prepare, &mut delay)?;
-        self.end_delay(&delay, "the producer is ready");
+        let ready = self.carry_out(Task::Prepare)?;
+        self.end_delay("the producer is ready");
         Ok(ready)
     }
 
     /// Delivers what was decided. Returns false if a drain took too long.
     pub(super) fn run_round(&mut self) -> Result<bool, StopCause> {
         let began = self.clock.now();
-        let mut delay = RoundDelay::start();
-        let ended = self.carry_out(Task::Deliver, &mut delay);
+        let ended = self.carry_out(Task::Deliver);
         if !matches!(ended, Ok(true)) {
             self.abandon_round();
             self.reporter.count_round(RoundOutcome::Failed);
@@ -133,13 +128,14 @@ impl Engine<'_> {
         counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
         (rounds.last, rounds.commit_now) = (schedule_from(began, now, rounds.interval), false);
-        self.end_delay(&delay, "a late round was committed");
+        self.end_delay("a late round was committed");
         self.publish(now);
         Ok(true)
     }
 
     /// Makes steps until the task is done. Returns false if a drain took too long.
-    fn carry_out(&mut self, task: Task, delay: &mut RoundDelay) -> Result<bool, StopCause> {
+    fn carry_out(&mut self, task: Task) -> Result<bool, StopCause> {
+        self.rounds.began = Instant::now();
         let ended = loop {
             let now = self.read_clocks();
             let rounds = &mut self.rounds;
@@ -162,7 +158,7 @@ impl Engine<'_> {
                 Ok(Step::PollGroup) => self.serve_group(STEP_TIMEOUT)?,
                 Err(cause) => break Err(cause),
             }
-            if !self.keep_going(delay)? {
+            if !self.keep_going()? {
                 break Ok(false);
             }
         };
@@ -199,14 +195,13 @@ impl Engine<'_> {
     }
 
     /// Does what is due between two steps. Returns false if a drain took too long.
-    fn keep_going(&mut self, delay: &mut RoundDelay) -> Result<bool, StopCause> {
+    fn keep_going(&mut self) -> Result<bool, StopCause> {
         self.job.heartbeat.beat(Instant::now());
         if self.job.shutdown.load(Ordering::Relaxed) && self.rounds.drain_is_over() {
             return Ok(false);
         }
-        let waited = delay.began.elapsed();
-        if waited > LATE_AFTER && !delay.warned {
-            delay.warned = true;
+        let waited = self.rounds.began.elapsed();
+        if waited > LATE_AFTER && !self.reporter.status.late {
             warn!(service = self.job.service.name, "waiting for the brokers");
             self.reporter.status.late = true;
             self.reporter.publish_flags(self.job);
@@ -219,11 +214,10 @@ impl Engine<'_> {
     }
 
     /// Resumes what a late round had stopped.
-    fn end_delay(&mut self, delay: &RoundDelay, ended: &str) {
-        if delay.warned {
-            let seconds = delay.began.elapsed().as_secs_f64();
+    fn end_delay(&mut self, ended: &str) {
+        if std::mem::take(&mut self.reporter.status.late) {
+            let seconds = self.rounds.began.elapsed().as_secs_f64();
             info!(service = self.job.service.name, seconds, "{ended} at last");
-            self.reporter.status.late = false;
         }
         if std::mem::take(&mut self.intake.reading_paused) {
             let open = self.link.partitions.assigned().filter(|(number, _)| self.throttle.paused(*number).is_none());

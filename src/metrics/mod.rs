@@ -18,13 +18,14 @@ mod text;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use client_labels::{ClientLabels, Levels};
+use client_labels::ClientLabels;
 use counters::CounterSet;
 use process::ProcessMetrics;
 use table::{Source, TABLE};
 use text::Samples;
 
-use crate::{reload::LastReload, snapshot::ServiceSnapshot};
+use crate::reload::LastReload;
+use crate::snapshot::{Levels, ServiceSnapshot};
 use watermaster_settings::Service;
 
 /// The content type of the text that [`Publisher::render`] returns.

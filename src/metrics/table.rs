@@ -254,30 +254,14 @@ metrics! {
         Instance |i, out| out.put(i.last_reload.success_at.as_secs_f64());
 
     // ## Process
-    "process_cpu_seconds_total" Counter Seconds []
-        "User and system CPU time spent, in whole seconds."
-        Process;
-    "process_open_fds" Gauge Count []
-        "Open file descriptors."
-        Process;
-    "process_max_fds" Gauge Count []
-        "The most file descriptors that may be open."
-        Process;
-    "process_virtual_memory_bytes" Gauge Bytes []
-        "Virtual memory size."
-        Process;
-    "process_virtual_memory_max_bytes" Gauge Bytes []
-        "The limit of the virtual memory size."
-        Process;
-    "process_resident_memory_bytes" Gauge Bytes []
-        "Resident memory size."
-        Process;
-    "process_start_time_seconds" Gauge Seconds []
-        "The start time of the process, in seconds since 1970."
-        Process;
-    "process_threads" Gauge Count []
-        "Threads of the process."
-        Process;
+    "process_cpu_seconds_total" Counter Seconds [] "User and system CPU time spent, in whole seconds." Process;
+    "process_open_fds" Gauge Count [] "Open file descriptors." Process;
+    "process_max_fds" Gauge Count [] "The most file descriptors that may be open." Process;
+    "process_virtual_memory_bytes" Gauge Bytes [] "Virtual memory size." Process;
+    "process_virtual_memory_max_bytes" Gauge Bytes [] "The limit of the virtual memory size." Process;
+    "process_resident_memory_bytes" Gauge Bytes [] "Resident memory size." Process;
+    "process_start_time_seconds" Gauge Seconds [] "The start time of the process, in seconds since 1970." Process;
+    "process_threads" Gauge Count [] "Threads of the process." Process;
 }
 
 fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {

@@ -209,7 +209,7 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
 fn the_shadow_backlog_has_metrics_of_its_own() {
     let mut publisher = Publisher::new("", 10);
     let mut observed = client("a", 9);
-    (observed.shadow.delayed, observed.shadow_backlog) = (7, 3);
+    (observed.shadow.delayed, observed.levels.shadow_backlog) = (7, 3);
     let samples = scrape(&mut publisher, snapshot(vec![observed]));
     let of = |name| sample(&samples, name, &[("service", "kyc"), ("client", "a")]);
     assert_eq!(of("watermaster_shadow_delayed_total"), Some(7.0));
@@ -226,7 +226,7 @@ fn a_client_without_a_limit_shows_infinity() {
     };
     assert_eq!(limit(&parse(&publisher.render()).0, "home-loan"), Some(f64::INFINITY));
     let mut limited = client("home-loan", 0);
-    limited.limit = Some(600);
+    limited.levels.limit = Some(600);
     let samples = scrape(&mut publisher, snapshot(vec![client("car-loan", 0), limited]));
     let limits = ["home-loan", "car-loan", "credit-card", "_other"].map(|client| limit(&samples, client));
     assert_eq!(limits, [600.0, f64::INFINITY, f64::INFINITY, f64::INFINITY].map(Some));
@@ -269,7 +269,7 @@ fn clients_beyond_the_bound_count_as_other() {
 fn a_client_that_loses_its_label_is_missing_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 1);
     let at = |cycle, real: u64| {
-        let real = ClientSnapshot { wants: 5, ..client("real", real) };
+        let real = ClientSnapshot { levels: Levels { wants: 5, ..Default::default() }, ..client("real", real) };
         ServiceSnapshot { cycle, ..snapshot(vec![client("once", 1), real]) }
     };
     let admitted = |samples: &Samples| {

@@ -1,5 +1,6 @@
 //! Prometheus' text format.
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
 use super::table::Metric;
@@ -62,11 +63,7 @@ impl<'a> Samples<'a> {
         let labels = metric.labels.iter().copied().zip(values.iter().chain(more).copied());
         let mut separator = '{';
         for (label, value) in labels.chain(bound.map(|bound| ("le", bound))) {
-            out.push(separator);
-            out.push_str(label);
-            out.push_str("=\"");
-            push_escaped(out, value);
-            out.push('"');
+            let _ = write!(out, "{separator}{label}=\"{}\"", escaped(value));
             separator = ',';
         }
         out.push_str(if separator == ',' { "} " } else { " " });
@@ -80,16 +77,9 @@ pub(super) fn push_head(out: &mut String, metric: &Metric) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.into_str());
 }
 
-fn push_escaped(out: &mut String, value: &str) {
-    let mut rest = value;
-    while let Some(at) = rest.find(['\\', '"', '\n']) {
-        out.push_str(&rest[..at]);
-        out.push_str(match rest.as_bytes()[at] {
-            b'\\' => "\\\\",
-            b'"' => "\\\"",
-            _ => "\\n",
-        });
-        rest = &rest[at + 1..];
+fn escaped(value: &str) -> Cow<'_, str> {
+    if !value.contains(['\\', '"', '\n']) {
+        return Cow::Borrowed(value);
     }
-    out.push_str(rest);
+    Cow::Owned(value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

@@ -1,13 +1,14 @@
 //! The engines of a process: one thread for each service.
 
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{sync::Arc, thread};
 
-use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::Parts;
-use crate::engine::{self, EngineError, Job, StopCause};
+use super::{CHECK_INTERVAL, Parts};
+use crate::engine::{self, EngineError, Job};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 use crate::{admin::ServiceHandle, heartbeat::Heartbeat};
 use watermaster_kafka::preflight::{Report, Severity};
@@ -30,30 +31,21 @@ pub(super) fn handles(settings: &Settings) -> Vec<ServiceHandle> {
     settings.services.iter().map(handle).collect()
 }
 
-/// Marks a service that can't be started.
-fn never_ran(handle: &ServiceHandle, why: String) -> EngineError {
-    let mut shown = (*handle.cell.get()).clone();
-    shown.trouble = Some(why.clone());
-    handle.cell.set(shown);
-    handle.heartbeat.stop();
-    EngineError { service: handle.name.clone(), cause: Box::new(StopCause::NotStarted(why)) }
-}
-
 /// The running engines.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    running: usize,
-    ends: mpsc::UnboundedReceiver<Result<(), EngineError>>,
+    not_started: usize,
+    threads: Vec<JoinHandle<Result<(), EngineError>>>,
 }
 
 impl Fleet {
     /// Starts an engine for each service, except for services with an error in the report.
     pub(super) fn start(settings: &Settings, parts: &Parts, report: &Report, accept_foreign_offsets: bool) -> Fleet {
-        let (ended, ends) = mpsc::unbounded_channel();
-        let engines = parts.handles.iter().zip(parts.configuration.inboxes());
+        let mut fleet = Fleet { not_started: 0, threads: Vec::new() };
+        let engines = parts.handles.iter().zip(&parts.configuration.inboxes);
         for (service, (handle, policies)) in settings.services.iter().zip(engines) {
             if let Some(why) = log_findings(report, &service.name) {
-                let _ = ended.send(Err(never_ran(handle, why)));
+                fleet.mark_not_started(handle, why);
                 continue;
             }
             let job = Job {
@@ -66,37 +58,37 @@ impl Fleet {
                 policies: Arc::clone(policies),
                 shutdown: Arc::clone(&parts.stop),
             };
-            let on_end = ended.clone();
-            let name = format!("engine-{}", service.name);
-            let thread = thread::Builder::new().name(name).spawn(move || drop(on_end.send(engine::run(job))));
-            if let Err(why) = thread {
-                let why = format!("service {}: no thread: {why}", service.name);
-                error!("{why}");
-                let _ = ended.send(Err(never_ran(handle, why)));
+            match thread::Builder::new().name(format!("engine-{}", service.name)).spawn(move || engine::run(job)) {
+                Ok(thread) => fleet.threads.push(thread),
+                Err(why) => {
+                    error!("service {}: no thread: {why}", service.name);
+                    fleet.mark_not_started(handle, format!("no thread: {why}"));
+                }
             }
         }
-        Fleet { running: settings.services.len(), ends }
+        fleet
+    }
+
+    fn mark_not_started(&mut self, handle: &ServiceHandle, why: String) {
+        let mut shown = (*handle.cell.get()).clone();
+        shown.trouble = Some(why);
+        handle.cell.set(shown);
+        handle.heartbeat.stop();
+        self.not_started += 1;
     }
 
     /// Reports whether every engine has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.ends.len() >= self.running
+        self.threads.iter().all(JoinHandle::is_finished)
     }
 
     /// Waits until all engines have ended and returns the number of those that failed.
     pub(super) async fn wait(&mut self) -> usize {
-        let mut failed = 0;
-        while self.running > 0 {
-            match self.ends.recv().await {
-                Some(ended) => {
-                    self.running -= 1;
-                    failed += usize::from(ended.is_err());
-                }
-                // All senders are gone, so the remaining threads ended without a result.
-                None => failed += std::mem::take(&mut self.running),
-            }
+        while !self.has_ended() {
+            sleep(CHECK_INTERVAL).await;
         }
-        failed
+        let ended = self.threads.drain(..).map(JoinHandle::join);
+        self.not_started + ended.filter(|end| !matches!(end, Ok(Ok(())))).count()
     }
 }
 

@@ -24,7 +24,7 @@ pub enum HttpError {
 /// A server that runs until it is stopped or dropped.
 #[derive(Debug)]
 pub(super) struct HttpServer {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<io::Result<()>>,
 }
@@ -43,10 +43,6 @@ impl HttpServer {
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(admin::serve(listener, Arc::new(state), async { drop(stopped.await) }));
         Ok(HttpServer { address, stop, task })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Answers open requests and ends.

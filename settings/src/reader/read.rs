@@ -91,7 +91,7 @@ impl<'a> Section<'a> {
     fn read<T, E: Display>(&self, key: &Key, default: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) -> Option<T> {
         let path = self.path.child(key.name);
         let Some(node) = self.written(key.name).cloned().or_else(|| default.map(default_node)) else {
-            self.refuse_at(path, self.section_origin(), "is missing", key.kind.allowed());
+            self.refuse_at(path, self.origin.clone(), "is missing", key.kind.allowed());
             return None;
         };
         let (value, shown) = self.scalar(path, &node, key.kind, parse)?;
@@ -131,8 +131,9 @@ impl<'a> Section<'a> {
 
     /// Notes the value of a key for the effective configuration.
     pub fn show(&self, name: &str, value: Option<Value>, origin: Origin) {
-        let key = self.path.child(name);
-        self.reader.entries.borrow_mut().insert(key.clone(), Entry { key, value, origin });
+        let (key, reloads) =
+            (self.path.child(name), self.schema.keys.iter().any(|key| key.name == name && key.reloads));
+        self.reader.entries.borrow_mut().insert(key.clone(), Entry { key, value, origin, reloads });
     }
 }
 

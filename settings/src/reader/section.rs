@@ -13,9 +13,10 @@ pub struct Section<'a> {
     pub(super) reader: &'a Reader,
     /// The keys that are written; `None` if the section is not.
     pub(super) table: Option<&'a Table>,
-    pub(super) path: KeyPath,
+    pub path: KeyPath,
     pub(super) schema: &'static SectionSchema,
-    origin: Origin,
+    /// The place of the section in the file.
+    pub origin: Origin,
     service: Option<&'a str>,
 }
 
@@ -42,19 +43,9 @@ impl<'a> Section<'a> {
 
     // ## Its place
 
-    /// Returns the path of the section.
-    pub fn path(&self) -> &KeyPath {
-        &self.path
-    }
-
     /// Returns whether the section is written.
     pub fn is_written(&self) -> bool {
         self.table.is_some()
-    }
-
-    /// Returns the place of the section in the file.
-    pub fn section_origin(&self) -> Origin {
-        self.origin.clone()
     }
 
     /// Returns the origin of the key `name`; of the section, if the key is required and missing.
@@ -63,7 +54,7 @@ impl<'a> Section<'a> {
         match self.written(name) {
             Some(node) => node.origin.clone(),
             None if self.schema.keys.iter().any(|key| key.name == name && has_default(key.fallback)) => Origin::Default,
-            None => self.section_origin(),
+            None => self.origin.clone(),
         }
     }
 

@@ -163,68 +163,67 @@ fn syntax_error(text: &str, path: &Path, error: &TomlError) -> Box<ConfigError> 
     ConfigError::of_file(path, Some(line), problem)
 }
 
-/// Lays the variables of the environment that set a key over `root`. Those that can't be laid are noted in `errors`.
+/// Lays the variables of the environment that set a key over `root`. Returns the errors of those that can't be laid.
+///
+/// A variable's value stays a text, so that no guess at its type changes it.
 pub fn lay_environment(
     root: &mut Table, schema: &Schema, environment: impl IntoIterator<Item = (OsString, OsString)>,
-    errors: &mut Vec<ConfigError>,
-) {
+) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
     for (name, value) in environment {
         let Ok(name) = name.into_string() else { continue };
         let rest = name.strip_prefix(schema.variable_prefix).filter(|rest| rest.contains(NESTING));
-        let Some(rest) = rest else { continue };
-        let keys: Vec<String> = rest.to_ascii_lowercase().split(NESTING).map(str::to_owned).collect();
-        match variable(schema, keys, &name, value) {
-            Ok((keys, value)) => lay(root, keys, &Node { origin: Origin::Variable(name), content: value }),
-            Err(error) => errors.push(*error),
-        }
+        let Some(rest) = rest.map(str::to_ascii_lowercase) else { continue };
+        let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
+        let origin = Origin::Variable(name);
+        let wrong = match (name_keys(schema, &mut keys), value.into_string()) {
+            (Err(list), _) => {
+                ("is a list, and lists can't be set by the environment", format!("[[{list}]] in the file"))
+            }
+            (Ok(()), Err(_)) => ("is not UTF-8", "text in UTF-8".to_owned()),
+            (Ok(()), Ok(value)) => {
+                lay(root, &keys, &Node { origin, content: Content::Scalar(value, Form::Any) });
+                continue;
+            }
+        };
+        let (key, problem) = (keys.into_iter().map(Segment::Name).collect(), wrong.0.to_owned());
+        errors.push(ConfigError { key, service: None, problem, allowed: wrong.1, origin });
     }
+    errors
 }
 
-/// Returns the keys that lead to a variable's place, and its value as a text, so that no guess at its type changes it.
-fn variable(
-    schema: &Schema, mut keys: Vec<String>, name: &str, value: OsString,
-) -> Result<(Vec<String>, Content), Box<ConfigError>> {
-    let refuse = |problem: &str, allowed: String| {
-        Box::new(ConfigError {
-            key: keys.iter().cloned().map(Segment::Name).collect(),
-            service: None,
-            problem: problem.to_owned(),
-            allowed,
-            origin: Origin::Variable(name.to_owned()),
-        })
-    };
+/// Gives the last key its dots in a free table: names in shells have none, and librdkafka's properties no underscores.
+///
+/// # Errors
+/// The name of a list on the way to the key.
+fn name_keys(schema: &Schema, keys: &mut [String]) -> Result<(), &'static str> {
+    let Some((last, sections)) = keys.split_last_mut() else { return Ok(()) };
     let mut section = &schema.root;
-    for key in &keys[..keys.len() - 1] {
+    for key in sections {
         let Some(inner) = section.sections.iter().find(|inner| inner.name == key) else { break };
         if matches!(inner.shape, Shape::List | Shape::Services) {
-            let problem = "is a list, and lists can't be set by the environment";
-            return Err(refuse(problem, format!("[[{key}]] in the file")));
+            return Err(inner.name);
         }
         section = inner;
     }
-    let value = value.into_string().map_err(|_| refuse("is not UTF-8", "text in UTF-8".to_owned()))?;
-    // Names in shells have no dots, and librdkafka's properties no underscores.
-    if section.shape == Shape::FreeTable
-        && let Some(property) = keys.last_mut()
-    {
-        *property = property.replace('_', ".");
+    if section.shape == Shape::FreeTable {
+        *last = last.replace('_', ".");
     }
-    Ok((keys, Content::Scalar(value, Form::Any)))
+    Ok(())
 }
 
 /// Sets the value at `keys`, and makes the tables that lead there.
-fn lay(table: &mut Table, keys: Vec<String>, value: &Node) {
-    let mut keys = keys.into_iter();
-    let Some(key) = keys.next() else { return };
-    if keys.len() == 0 {
-        table.insert(key, value.clone());
+fn lay(table: &mut Table, keys: &[String], value: &Node) {
+    let Some((key, below)) = keys.split_first() else { return };
+    if below.is_empty() {
+        table.insert(key.clone(), value.clone());
         return;
     }
-    let node = table.entry(key).or_insert_with(|| Node { content: Content::Table(Table::new()), ..value.clone() });
-    if !matches!(node.content, Content::Table(_)) {
+    let node = table.entry(key.clone()).or_insert_with(|| value.clone());
+    if node.as_table().is_none() {
         node.content = Content::Table(Table::new());
     }
     if let Content::Table(inner) = &mut node.content {
-        lay(inner, keys.collect(), value);
+        lay(inner, below, value);
     }
 }

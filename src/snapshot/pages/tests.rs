@@ -7,6 +7,7 @@ use watermaster_core::throttle::{Arrival, Sender, Throttle};
 use watermaster_core::{offset_map::OffsetMap, units::Time};
 
 use super::*;
+use crate::snapshot::Levels;
 
 const CYCLE: Duration = Duration::from_secs(1);
 
@@ -74,7 +75,7 @@ impl Service {
         let client = |client: &watermaster_core::scheduler::Client| ClientSnapshot {
             name: client.name.clone(),
             counts: client.counts,
-            wants: client.since_cycle.unwrap_or(0),
+            levels: Levels { wants: client.since_cycle.unwrap_or(0), ..Default::default() },
             ..Default::default()
         };
         Page::new(clients.map(client).collect(), forgotten)
@@ -123,7 +124,7 @@ proptest! {
 
             let figures = |client: &ClientSnapshot| {
                 let [a, b, c] = numbers(&client.counts);
-                (client.name.to_string(), [client.wants, a, b, c])
+                (client.name.to_string(), [client.levels.wants, a, b, c])
             };
             let now = (0..service.throttle.pages()).flat_map(|number| service.page(number).clients);
             history.push(now.map(|client| figures(&client)).collect());
@@ -156,14 +157,14 @@ fn clients_that_fit_in_one_snapshot_are_of_the_same_moment() {
         let page = |number: usize| {
             let client = |place| ClientSnapshot {
                 name: format!("client-{}", number * PAGE + place).into(),
-                wants: moment,
+                levels: Levels { wants: moment, ..Default::default() },
                 ..Default::default()
             };
             Page::new((0..PAGE).map(client).collect(), Forgotten::default())
         };
         let clients = builder.build_some(pages * PAGE, pages, [CURRENT, COPIED], page);
         assert_eq!(clients.iter().len(), pages * PAGE);
-        assert!(clients.iter().all(|client| client.wants == moment));
+        assert!(clients.iter().all(|client| client.levels.wants == moment));
     }
 }
 
@@ -184,7 +185,7 @@ fn flooding(enforce: bool) -> ClientSnapshot {
 #[test]
 fn in_shadow_mode_the_backlog_is_empty_and_the_shadow_backlog_is_shown() {
     let (enforced, shadowed) = (flooding(true), flooding(false));
-    assert!(enforced.backlog > 0 && enforced.shadow_backlog == 0, "{enforced:?}");
-    assert!(shadowed.backlog == 0 && shadowed.shadow_backlog == enforced.backlog, "{shadowed:?}");
+    assert!(enforced.levels.backlog > 0 && enforced.levels.shadow_backlog == 0, "{enforced:?}");
+    assert!(shadowed.levels.backlog == 0 && shadowed.levels.shadow_backlog == enforced.levels.backlog, "{shadowed:?}");
     assert!(enforced.counts.delayed > 0 && shadowed.shadow.delayed == enforced.counts.delayed);
 }
