@@ -75,13 +75,6 @@ impl Label {
     }
 }
 
-/// A client that could take over a label.
-struct Candidate<'a> {
-    client: &'a ClientSnapshot,
-    counters: CounterSet,
-    made: u64,
-}
-
 /// Returns whether an unlisted client sends in more than one cycle: it wants something, and more of its records arrived
 /// than it wanted in this cycle or the last one. An id that is used once never does, even while its record is delayed.
 fn keeps_sending(client: &ClientSnapshot) -> bool {
@@ -115,6 +108,7 @@ impl ClientLabels {
         self.other.levels = Levels::default();
         let mut total = CounterSet::of_no_client(snapshot);
         let mut present = Vec::with_capacity(self.labels.len());
+        // The clients that could take over a label.
         let mut candidates = Vec::new();
         for (made, client) in snapshot.clients.iter_made() {
             let counters = CounterSet::new(&client.counts, &client.shadow);
@@ -130,7 +124,7 @@ impl ClientLabels {
                     present.push(Arc::clone(&client.name));
                 }
             } else if &*client.name != OTHER && keeps_sending(client) {
-                candidates.push(Candidate { client, counters, made });
+                candidates.push((made, client, counters));
             } else {
                 self.other.levels.add(&client.levels);
             }
@@ -175,32 +169,25 @@ impl ClientLabels {
 
     /// Gives the labels of idle clients to the candidates, that of the longest idle client first. Candidates for which
     /// no label is left count in `_other`, and so do the clients that lost theirs.
-    fn hand_over(&mut self, candidates: Vec<Candidate<'_>>, cycle: u64) {
+    fn hand_over(&mut self, candidates: Vec<(u64, &ClientSnapshot, CounterSet)>, cycle: u64) {
         let mut idle = if candidates.is_empty() { Vec::new() } else { self.idle(cycle) };
-        for Candidate { client, counters, made } in candidates {
-            if self.make_room(&mut idle) {
-                let (current, elsewhere) = (counters, counters);
-                let label =
-                    Label { current, elsewhere, levels: client.levels, made, active: cycle, ..Label::default() };
+        for (made, client, counters) in candidates {
+            // Several have to go if there are too many: clients that were configured late have labels beyond
+            // `max_labels`, and may no longer be configured.
+            while self.labels.len() >= self.max_labels
+                && let Some((_, name)) = idle.pop()
+            {
+                let loser = self.labels.remove(&name).unwrap_or_default();
+                self.other.levels.add(&loser.levels);
+            }
+            if self.labels.len() < self.max_labels {
+                let (levels, current, elsewhere) = (client.levels, counters, counters);
+                let label = Label { current, elsewhere, levels, made, active: cycle, ..Label::default() };
                 self.labels.insert(Arc::clone(&client.name), label);
             } else {
                 self.other.levels.add(&client.levels);
             }
         }
-    }
-
-    /// Removes labels of `idle` clients until there is room for another label. Several have to go if there are too
-    /// many: clients that were configured late have labels beyond `max_labels`, and may no longer be configured.
-    fn make_room(&mut self, idle: &mut Vec<(u64, Arc<str>)>) -> bool {
-        while let Some((_, name)) = idle.pop() {
-            if let Some(loser) = self.labels.remove(&name) {
-                self.other.levels.add(&loser.levels);
-            }
-            if self.labels.len() < self.max_labels {
-                return true;
-            }
-        }
-        false
     }
 
     /// Returns the labels of idle clients, that of the longest idle client last.
