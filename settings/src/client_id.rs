@@ -4,18 +4,14 @@
 //! holds something unusable ends the search and makes the record anonymous: a client with a broken id must not be taken
 //! for the client that a later place names.
 
-use std::{borrow::Cow, fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt};
 
-use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
 use crate::model::{ClientFrom, Source};
 
 /// The longest client id, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 128;
-/// The longest path that is followed, which bounds the work: each step reads the value that it leads to again.
-const MAX_PATH: usize = 128;
 
 /// The parts of a record that may hold a client id.
 pub trait Fields {
@@ -107,78 +103,127 @@ fn from_bytes(bytes: Option<&[u8]>) -> Found<'_> {
     std::str::from_utf8(bytes).map(|name| Some(Cow::Borrowed(name))).map_err(|_| AnonymousReason::NotUtf8)
 }
 
-/// Follows the path through the JSON text without building a tree. Values beside the path are checked and skipped.
+/// Walks the path through the JSON text without building a tree. Values beside the path are checked and skipped.
 fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
-    if path.len() > MAX_PATH {
-        return Err(AnonymousReason::BrokenJson);
-    }
     // The whole text, since serde_json does not look inside the strings that it skips.
     let text = std::str::from_utf8(value).map_err(|_| AnonymousReason::BrokenJson)?;
-    let mut at = text.trim_start_matches([' ', '\t', '\r', '\n']);
-    for token in path {
-        if !at.starts_with(['{', '[']) {
-            return parse(at, PhantomData::<IgnoredAny>).map(|_| None);
-        }
-        let Some(child) = parse(at, Child(token))?? else { return Ok(None) };
-        at = child.get();
-    }
-    if !at.starts_with('"') {
-        return parse(at, PhantomData::<IgnoredAny>).and(Err(AnonymousReason::NotAString));
-    }
-    parse(at, PhantomData::<Text<'_>>).map(|name| Some(name.0))
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let mut fault = None;
+    let found = Walk { path, fault: &mut fault }.deserialize(&mut deserializer);
+    let found = found.and_then(|found| deserializer.end().map(|()| found));
+    found.map_err(|_| fault.unwrap_or(AnonymousReason::BrokenJson))
 }
 
-/// Parses the whole text.
-fn parse<'de, S: DeserializeSeed<'de>>(text: &'de str, seed: S) -> Result<S::Value, AnonymousReason> {
-    let mut json = serde_json::Deserializer::from_str(text);
-    let value = seed.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
-    value.map_err(|_| AnonymousReason::BrokenJson)
+/// Deserializes to the string at `path`; to `None` if the path leads nowhere.
+///
+/// Recursion is at most as deep as the path, of which serde_json takes 128 levels. Skipped values need no stack.
+struct Walk<'p> {
+    path: &'p [String],
+    /// Set before failing on a text that is well-formed.
+    fault: &'p mut Option<AnonymousReason>,
 }
 
-/// A string, which is copied only if it has escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+impl Walk<'_> {
+    fn fail<E: serde::de::Error>(self, reason: AnonymousReason) -> E {
+        *self.fault = Some(reason);
+        E::custom("refused")
+    }
 
-/// Finds the member of an object, or the element of an array, that a token of a JSON pointer names.
-struct Child<'p>(&'p str);
+    /// Takes a value that has nothing below it.
+    fn leaf<'de, E: serde::de::Error>(self) -> Result<Option<Cow<'de, str>>, E> {
+        if self.path.is_empty() { Err(self.fail(AnonymousReason::NotAString)) } else { Ok(None) }
+    }
+}
 
-impl<'de> DeserializeSeed<'de> for Child<'_> {
-    type Value = Result<Option<&'de RawValue>, AnonymousReason>;
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = Option<Cow<'de, str>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Child<'_> {
-    type Value = Result<Option<&'de RawValue>, AnonymousReason>;
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = Option<Cow<'de, str>>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object or an array")
+        formatter.write_str("JSON")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Self::Value, A::Error> {
-        let mut found = Ok(None);
-        while let Some(Text(key)) = object.next_key()? {
-            let value = object.next_value()?;
-            if key == self.0 {
-                found = if matches!(found, Ok(None)) { Ok(Some(value)) } else { Err(AnonymousReason::DuplicateKey) };
+    fn visit_borrowed_str<E: serde::de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(self.path.is_empty().then_some(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        if !self.path.is_empty() {
+            return Ok(None);
+        }
+        // Checked before the copy, since the sender chooses the length.
+        if text.len() > MAX_CLIENT_BYTES {
+            return Err(self.fail(AnonymousReason::TooLong));
+        }
+        Ok(Some(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Self::Value, E> {
+        self.leaf()
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let Some((wanted, path)) = self.path.split_first() else {
+            return Err(self.fail(AnonymousReason::NotAString));
+        };
+        let (mut seen, mut found) = (false, None);
+        while let Some(on_path) = map.next_key_seed(Key(wanted))? {
+            if !on_path {
+                map.next_value::<IgnoredAny>()?;
+            } else if seen {
+                return Err(self.fail(AnonymousReason::DuplicateKey));
+            } else {
+                seen = true;
+                found = map.next_value_seed(Walk { path, fault: &mut *self.fault })?;
             }
         }
         Ok(found)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
-        let wanted = array_index(self.0);
-        let (mut found, mut index) = (None, 0);
-        while let Some(value) = array.next_element()? {
-            found = if wanted == Some(index) { Some(value) } else { found };
-            index += 1;
+        let Some((wanted, path)) = self.path.split_first() else {
+            return Err(self.fail(AnonymousReason::NotAString));
+        };
+        let wanted = array_index(wanted);
+        let mut found = None;
+        for index in 0_usize.. {
+            let more = if wanted == Some(index) {
+                let element = array.next_element_seed(Walk { path, fault: &mut *self.fault })?;
+                element.map(|element| found = element).is_some()
+            } else {
+                array.next_element::<IgnoredAny>()?.is_some()
+            };
+            if !more {
+                break;
+            }
         }
-        Ok(Ok(found))
+        Ok(found)
     }
 }
 
@@ -186,6 +231,29 @@ impl<'de> Visitor<'de> for Child<'_> {
 fn array_index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|byte| byte.is_ascii_digit());
     (digits && (token == "0" || !token.starts_with('0'))).then(|| token.parse().ok()).flatten()
+}
+
+/// Deserializes a key to `true` if it is equal to this one.
+struct Key<'p>(&'p str);
+
+impl<'de> DeserializeSeed<'de> for Key<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Key<'_> {
+    type Value = bool;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a key")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<bool, E> {
+        Ok(key == self.0)
+    }
 }
 
 #[cfg(test)]
