@@ -3,17 +3,17 @@
 mod check;
 mod show;
 
-use std::{io::ErrorKind, net::SocketAddr};
+use std::io::ErrorKind;
 
 use clap::{Args, Parser, Subcommand};
 use watermaster_settings::{LogFormat, config::Config};
 use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
-use watermaster_tools::demo::{self, AnyError, DemoArgs};
+use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, HttpError, RunOptions, Running, StartError};
+use crate::run::{self, HttpError, Running, StartError};
 use crate::telemetry;
 
 const ABOUT: &str = "\
@@ -104,8 +104,7 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    let options = RunOptions { accept_foreign_offsets: args.accept_foreign_offsets };
-    run::run(args.file.path.clone(), config, options)
+    run::run(args.file.path.clone(), config, args.accept_foreign_offsets)
 }
 
 /// Starts the configuration of the demo, on a free port if its address is taken.
@@ -117,20 +116,6 @@ fn start_for_demo(mut config: Config) -> Result<Running, StartError> {
             run::start(&config)
         }
         started => started,
-    }
-}
-
-impl demo::Running for Running {
-    fn address(&self) -> SocketAddr {
-        self.address()
-    }
-
-    fn has_ended(&self) -> bool {
-        self.has_ended()
-    }
-
-    fn stop(self) -> Result<(), AnyError> {
-        Ok(self.stop()?)
     }
 }
 

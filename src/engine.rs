@@ -7,15 +7,15 @@
 mod contact;
 mod decisions;
 mod delayed;
-mod end_probe;
 mod error;
 mod events;
+/// Stands beside the only test that compiles it.
 #[cfg(feature = "failpoints")]
-mod faults;
+#[path = "../tests/chaos/faulty_link.rs"]
+mod faulty_link;
 mod intake;
 mod link;
 mod log;
-mod membership;
 mod partitions;
 mod report;
 mod rounds;
@@ -53,7 +53,6 @@ const MAX_UNTIMED_BYTES: usize = 1 << 20;
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// The longest sleep: the snapshot is renewed at least this often.
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
-/// The longest wait for the group to be left.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The parameters of an engine.
@@ -84,7 +83,7 @@ fn operate(job: &Job) -> Result<(), EngineError> {
     loop {
         let consumer = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets)
             .map_err(|error| error::stop(job, error.into()))?;
-        let work = || Engine::new(job, &consumer, state).run();
+        let work = || Engine::new(job, &consumer, &mut state).run();
         let exit = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(StopCause::Panicked));
         let exit = exit.map_err(|cause| error::stop(job, cause));
         // Leaving the group lets another instance take over at once.
@@ -93,7 +92,7 @@ fn operate(job: &Job) -> Result<(), EngineError> {
         }
         match exit? {
             Exit::Drained => return Ok(()),
-            Exit::RecreateConsumer(left) => state = *left,
+            Exit::RecreateConsumer => {}
         }
     }
 }
@@ -102,7 +101,7 @@ fn operate(job: &Job) -> Result<(), EngineError> {
 enum Exit {
     Drained,
     /// The consumer does not find back into its group; a new one may.
-    RecreateConsumer(Box<EngineState>),
+    RecreateConsumer,
 }
 
 /// The state that outlives a consumer. Nothing of it was read from that consumer.
@@ -143,14 +142,14 @@ impl EngineState {
 
 struct Engine<'c> {
     job: &'c Job,
-    clock: Clock,
-    throttle: Throttle,
+    clock: &'c Clock,
+    throttle: &'c mut Throttle,
     link: Link<'c>,
     intake: Intake<'c>,
     delayed: DelayedRecords<'c>,
     rounds: Rounds<'c>,
-    contact: Contact,
-    reporter: Reporter,
+    contact: Contact<'c>,
+    reporter: &'c mut Reporter,
 }
 
 /// Counts the records that were decided since the clock was read.
@@ -172,18 +171,18 @@ impl Untimed {
 }
 
 impl<'c> Engine<'c> {
-    fn new(job: &'c Job, consumer: &'c Consumer, state: EngineState) -> Engine<'c> {
+    fn new(job: &'c Job, consumer: &'c Consumer, state: &'c mut EngineState) -> Engine<'c> {
         let now = state.clock.now();
         Engine {
             job,
-            clock: state.clock,
-            throttle: state.throttle,
-            link: Link::new(job, consumer, state.producer, state.partitions),
+            clock: &state.clock,
+            throttle: &mut state.throttle,
+            link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
             intake: Intake::new(consumer),
             delayed: DelayedRecords::default(),
-            rounds: Rounds::new(state.machine, job.kafka.commit_interval, now),
-            contact: Contact::new(state.last_contact, now),
-            reporter: state.reporter,
+            rounds: Rounds::new(&mut state.machine, job.kafka.commit_interval, now),
+            contact: Contact::new(&mut state.last_contact, now),
+            reporter: &mut state.reporter,
         }
     }
 
@@ -197,18 +196,19 @@ impl<'c> Engine<'c> {
         while !self.job.shutdown.load(Ordering::Relaxed) {
             let now = self.clock.now();
             self.job.heartbeat.beat(Instant::now());
-            if self.contact.membership.is_evicted(now, self.job, self.link.consumer, &mut self.reporter) {
-                return Ok(Exit::RecreateConsumer(Box::new(self.into_state())));
+            if self.contact.membership.is_evicted(now, self.job, self.link.consumer, self.reporter) {
+                self.forget_consumer();
+                return Ok(Exit::RecreateConsumer);
             }
             if !self.reporter.status.brokers_down {
-                self.contact.end_gap(now, &mut self.throttle, &mut self.link);
+                self.contact.end_gap(now, self.throttle, &mut self.link);
             }
-            self.intake.probe_ends(now, &mut self.throttle, &self.link);
+            self.intake.probe_ends(now, self.throttle, &self.link);
             self.take_policy(now);
             self.throttle.handle_timeout(now);
-            self.reporter.log_allocations(&self.job.service.name, &self.throttle);
+            self.reporter.log_allocations(&self.job.service.name, self.throttle);
             self.apply_actions(now);
-            if self.rounds.is_due(now, &self.throttle) {
+            if self.rounds.is_due(now, self.throttle) {
                 if !self.run_round()? {
                     return Ok(Exit::Drained);
                 }
@@ -224,35 +224,25 @@ impl<'c> Engine<'c> {
         Ok(Exit::Drained)
     }
 
-    /// Gives up everything that was read from this consumer, and keeps the rest.
-    fn into_state(mut self) -> EngineState {
+    /// Gives up everything that was read from this consumer.
+    fn forget_consumer(&mut self) {
         let assigned: Vec<_> = self.link.partitions.assigned().map(|(_, address)| address).collect();
         if !assigned.is_empty() {
             self.revoked(&assigned, true);
         }
-        self.rounds.round.drop_orphans(&mut self.throttle);
-        EngineState {
-            clock: self.clock,
-            throttle: self.throttle,
-            machine: self.rounds.machine,
-            producer: self.link.producer,
-            partitions: self.link.partitions,
-            last_contact: self.contact.last(),
-            reporter: self.reporter,
-        }
+        self.rounds.round.drop_orphans(self.throttle);
     }
 
     /// Finishes the round. Delayed records stay uncommitted: the next owner reads them again.
     fn drain(&mut self) -> Result<(), StopCause> {
         info!(service = self.job.service.name, "draining");
         self.reporter.status.draining = true;
-        if !self.rounds.has_work(&self.throttle) || self.run_round()? {
+        if !self.rounds.has_work(self.throttle) || self.run_round()? {
             self.publish(self.clock.now());
         }
         Ok(())
     }
 
-    /// Takes over a new policy, if the inbox has one.
     fn take_policy(&mut self, now: Time) {
         let Some(policy) = self.job.policies.take() else { return };
         let service = &self.job.service.name;
@@ -266,7 +256,7 @@ impl<'c> Engine<'c> {
     /// Returns how long the engine has nothing to do unless an event comes.
     fn idle_time(&mut self, now: Time) -> Duration {
         let mut until = self.throttle.poll_timeout(now).min(now + IDLE_INTERVAL);
-        if self.rounds.has_work(&self.throttle) {
+        if self.rounds.has_work(self.throttle) {
             until = until.min(self.rounds.due_at());
         }
         // librdkafka takes a wait below a millisecond for none, and the loop would spin.
@@ -295,8 +285,8 @@ impl<'c> Engine<'c> {
             }
             match event {
                 Event::Idle => {
-                    self.intake.end_probe.caught_up();
-                    if !self.rounds.has_work(&self.throttle) {
+                    self.intake.end_probe.caught_up = true;
+                    if !self.rounds.has_work(self.throttle) {
                         self.delayed.detach();
                     }
                     return Ok(());
@@ -325,12 +315,12 @@ impl<'c> Engine<'c> {
     }
 
     fn has_other_work(&mut self, now: Time) -> bool {
-        self.rounds.is_due(now, &self.throttle)
+        self.rounds.is_due(now, self.throttle)
             || self.throttle.poll_timeout(now) <= now
             || self.job.shutdown.load(Ordering::Relaxed)
     }
 
     fn publish(&mut self, now: Time) {
-        self.reporter.publish(now, self.job, &mut self.throttle, &self.link, self.rounds.round.is_empty());
+        self.reporter.publish(now, self.job, self.throttle, &self.link, self.rounds.round.is_empty());
     }
 }

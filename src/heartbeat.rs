@@ -24,11 +24,6 @@ impl Heartbeat {
         Heartbeat { start: now, limit, last: AtomicU64::new(0) }
     }
 
-    /// Returns the longest silence that counts as alive.
-    pub fn limit(&self) -> Duration {
-        self.limit
-    }
-
     /// Returns the time since the last beat; `None` once the engine has stopped.
     pub fn silence(&self, now: Instant) -> Option<Duration> {
         match self.last.load(Ordering::Relaxed) {

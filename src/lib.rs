@@ -4,11 +4,11 @@ pub mod admin;
 pub mod cli;
 pub mod clock;
 pub mod engine;
-#[cfg(test)]
-mod fixture;
 pub mod heartbeat;
 pub mod metrics;
 pub mod reload;
 pub mod run;
 pub mod snapshot;
 pub mod telemetry;
+#[cfg(test)]
+mod tests;

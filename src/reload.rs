@@ -1,7 +1,8 @@
 //! Takes over another configuration while the program runs: all of it, or nothing.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use serde_json::Value;
 use tracing::{error, info, warn};
@@ -35,12 +36,13 @@ pub struct Reloaded {
     pub changed: Vec<String>,
 }
 
-/// The configuration in force and the file that it came from.
+/// The configuration in force.
 #[derive(Debug)]
 pub struct Configuration {
-    path: PathBuf,
-    /// One for each service, in the order of the configuration.
-    inboxes: Vec<Arc<Inbox>>,
+    /// The file that it came from; `None` if it can't be reloaded.
+    path: Option<PathBuf>,
+    /// The inboxes of the services' engines, in the order of the configuration.
+    pub inboxes: Vec<Arc<Inbox>>,
     state: Mutex<State>,
 }
 
@@ -66,15 +68,10 @@ impl LastReload {
 }
 
 impl Configuration {
-    /// Takes the configuration that was read from `path` at the start.
-    pub fn new(path: PathBuf, config: Config) -> Configuration {
+    /// Takes the configuration that was read at the start, from the file at `path` if there is one.
+    pub fn new(path: Option<PathBuf>, config: Config) -> Configuration {
         let inboxes = config.settings.services.iter().map(|_| Arc::default()).collect();
         Configuration { path, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
-    }
-
-    /// Returns the inbox of each service's engine.
-    pub fn inboxes(&self) -> &[Arc<Inbox>] {
-        &self.inboxes
     }
 
     /// Returns the effective configuration without secrets, and its hash.
@@ -88,14 +85,18 @@ impl Configuration {
         lock(&self.state).last
     }
 
-    /// Reads the file and the environment again and leaves each engine its policy.
+    /// Reads the file and the environment again and leaves each engine its policy; `None` if there is no file.
     ///
     /// # Errors
     /// The errors that `check` would report, or the changed keys that only a restart can take over. Nothing changes
     /// then.
-    pub fn reload(&self) -> Result<Reloaded, ConfigErrors> {
+    pub fn reload(&self) -> Option<Result<Reloaded, ConfigErrors>> {
+        self.path.as_deref().map(|path| self.reload_from(path))
+    }
+
+    fn reload_from(&self, path: &Path) -> Result<Reloaded, ConfigErrors> {
         let mut state = lock(&self.state);
-        let read = Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
+        let read = Config::load(path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
         let changed = read.and_then(|config| Ok((state.config.changes(&config)?, config)));
         state.last.successful = changed.is_ok();
         let (changed, config) = changed.inspect_err(|errors| {

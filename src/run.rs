@@ -12,29 +12,40 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tracing::{error, info, warn};
 
-use crate::{admin::Shown, reload::Configuration};
-use fleet::{Engine, Fleet};
+use crate::{admin::ServiceHandle, reload::Configuration};
+use fleet::Fleet;
 pub use http::HttpError;
 use http::HttpServer;
-use signals::StopSignals;
 use watermaster_kafka::preflight;
 use watermaster_settings::{Settings, config::Config};
-use watermaster_tools::cli::Exit;
+use watermaster_tools::{cli::Exit, demo};
 
 /// The longest wait for the brokers' answers about the topics.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The interval at which the shutdown flag is read before the engines run.
-const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The interval at which the shutdown flag, or the end of the engines, is looked for.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Options of the command line beside the configuration.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RunOptions {
-    /// Take over, once, offsets that another program committed.
-    pub accept_foreign_offsets: bool,
+/// The parts of a running configuration that its threads share.
+struct Parts {
+    /// Set when the program begins to stop.
+    stop: Arc<AtomicBool>,
+    configuration: Arc<Configuration>,
+    handles: Vec<ServiceHandle>,
+}
+
+impl Parts {
+    fn new(path: Option<PathBuf>, config: &Config) -> Parts {
+        Parts {
+            stop: Arc::default(),
+            configuration: Arc::new(Configuration::new(path, config.clone())),
+            handles: fleet::handles(&config.settings),
+        }
+    }
 }
 
 /// Runs the throttler with the configuration at `path` until a signal stops it or no service is left running.
-pub fn run(path: PathBuf, config: Config, options: RunOptions) -> Exit {
+/// `accept_foreign_offsets` takes over, once, offsets that another program committed.
+pub fn run(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Exit {
     let runtime = match runtime(2) {
         Ok(runtime) => runtime,
         Err(why) => {
@@ -42,7 +53,7 @@ pub fn run(path: PathBuf, config: Config, options: RunOptions) -> Exit {
             return Exit::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(path, config, options)).unwrap_or_else(|why| {
+    let exit = runtime.block_on(supervise(path, config, accept_foreign_offsets)).unwrap_or_else(|why| {
         error!("{why}");
         Exit::Config
     });
@@ -55,19 +66,15 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Result<Exit, HttpError> {
+async fn supervise(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Result<Exit, HttpError> {
     let settings = &config.settings;
-    let stop = Arc::new(AtomicBool::new(false));
-    let configuration = Arc::new(Configuration::new(path, config.clone()));
-    let engines = Engine::all(settings, configuration.inboxes());
-    let shown = Shown::Loaded(Arc::clone(&configuration));
-    let http = HttpServer::start(settings, shown, &engines, Arc::clone(&stop)).await?;
+    let parts = Parts::new(Some(path), &config);
+    let http = HttpServer::start(settings, &parts).await?;
     log_start(&config);
-    signals::reload_on_hangup(&configuration);
-    let mut signals = StopSignals::new(&stop);
+    signals::reload_on_hangup(&parts.configuration);
     let exit = tokio::select! {
-        exit = work(settings, engines, options, &stop) => exit,
-        () = signals.second() => {
+        exit = work(settings, &parts, accept_foreign_offsets) => exit,
+        () = signals::second_stop_signal(&parts.stop) => {
             warn!("a second signal: leaving without draining");
             Exit::Stopped
         }
@@ -76,7 +83,6 @@ async fn supervise(path: PathBuf, config: Config, options: RunOptions) -> Result
     Ok(exit)
 }
 
-/// Logs the versions and the services.
 fn log_start(config: &Config) {
     let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
     info!(version, librdkafka = watermaster_kafka::client_version(), configuration, "watermaster starts");
@@ -98,11 +104,11 @@ fn log_start(config: &Config) {
 }
 
 /// Checks the topics, then runs every service until the last one ends.
-async fn work(settings: &Settings, engines: Vec<Engine>, options: RunOptions, stop: &Arc<AtomicBool>) -> Exit {
+async fn work(settings: &Settings, parts: &Parts, accept_foreign_offsets: bool) -> Exit {
     let checked = settings.clone();
     let report = tokio::select! {
         report = tokio::task::spawn_blocking(move || preflight::check(&checked, PREFLIGHT_TIMEOUT)) => report,
-        () = stopped(stop) => {
+        () = stopped(&parts.stop) => {
             info!("stopped before any service was started");
             return Exit::Done;
         }
@@ -118,9 +124,9 @@ async fn work(settings: &Settings, engines: Vec<Engine>, options: RunOptions, st
             return Exit::Stopped;
         }
     };
-    let mut fleet = Fleet::start(settings, engines, &report, options, stop);
+    let mut fleet = Fleet::start(settings, parts, &report, accept_foreign_offsets);
     let failed = fleet.wait().await;
-    if !stop.load(Ordering::Relaxed) {
+    if !parts.stop.load(Ordering::Relaxed) {
         error!("no service is left running");
         return Exit::Stopped;
     }
@@ -132,7 +138,7 @@ async fn work(settings: &Settings, engines: Vec<Engine>, options: RunOptions, st
 
 async fn stopped(stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep(STOP_CHECK_INTERVAL).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -166,38 +172,31 @@ pub struct Running {
 pub fn start(config: &Config) -> Result<Running, StartError> {
     let runtime = runtime(1).map_err(StartError::Runtime)?;
     let settings = &config.settings;
-    let stop = Arc::new(AtomicBool::new(false));
-    let inboxes: Vec<_> = settings.services.iter().map(|_| Arc::default()).collect();
-    let engines = Engine::all(settings, &inboxes);
-    let shown = Shown::Fixed { config: config.effective.to_json(), hash: config.effective.hash() };
-    let http = runtime.block_on(HttpServer::start(settings, shown, &engines, Arc::clone(&stop)))?;
-    let fleet = Fleet::start(settings, engines, &preflight::Report::default(), RunOptions::default(), &stop);
-    Ok(Running { stop, fleet, http, runtime })
+    let parts = Parts::new(None, config);
+    let http = runtime.block_on(HttpServer::start(settings, &parts))?;
+    let fleet = Fleet::start(settings, &parts, &preflight::Report::default(), false);
+    Ok(Running { stop: parts.stop, fleet, http, runtime })
 }
 
-impl Running {
-    /// Returns the address of the HTTP side, with the port that the system chose for port 0.
-    pub fn address(&self) -> SocketAddr {
-        self.http.address()
+impl demo::Running for Running {
+    fn address(&self) -> SocketAddr {
+        self.http.address
     }
 
     /// Reports whether every service has ended, which happens without a stop only after fatal errors.
-    pub fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.fleet.has_ended()
     }
 
     /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.
-    ///
-    /// # Errors
-    /// Fails when a service ended with an error, now or before.
-    pub fn stop(mut self) -> Result<(), ServicesFailed> {
+    fn stop(mut self) -> Result<(), demo::AnyError> {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.runtime.block_on(async {
             let failed = self.fleet.wait().await;
             self.http.stop().await;
             failed
         });
-        if failed == 0 { Ok(()) } else { Err(ServicesFailed(failed)) }
+        if failed == 0 { Ok(()) } else { Err(ServicesFailed(failed).into()) }
     }
 }
 
@@ -210,6 +209,7 @@ mod tests {
     use super::*;
     use watermaster_core::policy::Mode;
     use watermaster_kafka::embedded::Embedded;
+    use watermaster_tools::demo::Running as _;
 
     fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_configuration_runs_in_this_process_until_it_is_stopped() {
-        let mut config = crate::fixture::config(Mode::Shape, true);
+        let mut config = crate::tests::config(Mode::Shape, true);
         let service = &config.settings.services[0];
         let broker = Embedded::start(1).unwrap();
         let sources = service.sources.iter().map(|source| &source.topic);

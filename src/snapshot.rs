@@ -6,8 +6,10 @@ mod pages;
 
 use std::sync::Arc;
 use std::sync::{PoisonError, RwLock};
-use strum::VariantNames;
+use std::time::Duration;
 
+use strum::VariantNames;
+use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
@@ -18,11 +20,22 @@ pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
 /// The reasons for pausing a partition: a client's backlog bound, the service's, or the offset map's room.
 pub const PAUSE_REASONS: &[&str] = PauseReason::VARIANTS;
 /// The outcomes of a round.
-pub const ROUND_OUTCOMES: &[&str] = &["committed", "aborted", "failed", "unknown"];
+pub const ROUND_OUTCOMES: &[&str] = RoundOutcome::VARIANTS;
 /// The causes of replacing a producer.
 pub const PRODUCER_CAUSES: &[&str] = ReplaceCause::VARIANTS;
 /// The findings of a resync about a record of a round.
 pub const RESYNCED: [&str; 2] = ["committed", "uncommitted"];
+
+/// The end of a round, or of one attempt to commit it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum RoundOutcome {
+    Committed,
+    Aborted,
+    Failed,
+    /// Committed or not: a resync finds out.
+    Unknown,
+}
 
 /// One service at one moment. Counts are since the process started.
 #[derive(Debug, Clone, Default)]
@@ -49,17 +62,34 @@ pub struct ServiceSnapshot {
     /// Allocations by cause, in the order of [`ALLOCATION_CAUSES`].
     pub allocations: [u64; throttle::Cause::VARIANTS.len()],
     pub partitions: Vec<PartitionSnapshot>,
-    /// Partitions that are paused now, by reason (of [`PAUSE_REASONS`]).
-    pub paused: Vec<(&'static str, u64)>,
+    /// Partitions that are paused now, by reason, in the order of [`PAUSE_REASONS`].
+    pub paused: [u64; PAUSE_REASONS.len()],
     pub map_used_ratio: f64,
     /// The length of the longest offset map.
     pub map_characters: u32,
     /// The number of offsets that the widest offset map covers.
     pub map_span: u64,
-    /// Rounds by outcome (of [`ROUND_OUTCOMES`]).
-    pub rounds: Vec<(&'static str, u64)>,
-    /// Replaced producers by cause (of [`PRODUCER_CAUSES`]).
-    pub producer_recreations: Vec<(&'static str, u64)>,
+    pub engine: EngineCounts,
+    /// Set while the service has joined its group, can produce and is not draining.
+    pub ready: bool,
+    /// False once a fatal error stopped the service.
+    pub up: bool,
+    /// Set while the target or the dead-letter topic refuses writes.
+    pub target_refusing: bool,
+    /// The reason why the service stopped or is not ready, for people.
+    pub trouble: Option<String>,
+    /// The retention of each source topic that has a limit the broker told.
+    pub source_retention: Vec<(String, Duration)>,
+    pub delay: Histogram,
+}
+
+/// The counts of an engine since it started. The core does not know them.
+#[derive(Debug, Clone, Default)]
+pub struct EngineCounts {
+    /// Rounds by outcome, in the order of [`ROUND_OUTCOMES`].
+    pub rounds: [u64; ROUND_OUTCOMES.len()],
+    /// Replaced producers by cause, in the order of [`PRODUCER_CAUSES`].
+    pub producer_recreations: [u64; PRODUCER_CAUSES.len()],
     /// Consumers that were replaced because they were in no group for too long.
     pub consumer_recreations: u64,
     /// Failed calls of transactions by phase and class, in the order of the core's names.
@@ -71,21 +101,26 @@ pub struct ServiceSnapshot {
     /// Stubs that were committed to the dead-letter topic.
     pub stubs: u64,
     pub rebalances: u64,
-    /// Set while the service has joined its group, can produce and is not draining.
-    pub ready: bool,
-    /// False once a fatal error stopped the service.
-    pub up: bool,
-    /// Set while the target or the dead-letter topic refuses writes.
-    pub target_refusing: bool,
-    /// The reason why the service stopped or is not ready, for people.
-    pub trouble: Option<String>,
-    /// The retention of each source topic that has a limit the broker told.
-    pub source_retention_seconds: Vec<(String, f64)>,
-    pub delay: HistogramSnapshot,
-    pub end_to_end: HistogramSnapshot,
-    pub round: HistogramSnapshot,
+    pub end_to_end: Histogram,
+    pub round: Histogram,
     /// The time in each phase of a round, in the order of the core's phases.
-    pub round_phases: Vec<HistogramSnapshot>,
+    pub round_phases: [Histogram; Phase::VARIANTS.len()],
+}
+
+impl ServiceSnapshot {
+    /// Returns the snapshot of a service that has read nothing yet.
+    pub fn new(name: &str, policy: &Policy) -> ServiceSnapshot {
+        ServiceSnapshot {
+            name: name.to_owned(),
+            mode: policy.mode,
+            enforce: policy.enforce,
+            capacity: policy.capacity,
+            cycle_seconds: policy.cycle.as_secs_f64(),
+            backlog_limit_records: policy.queue_capacity,
+            backlog_limit_bytes: policy.queue_bytes,
+            ..ServiceSnapshot::default()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -98,22 +133,26 @@ pub use watermaster_core::scheduler::Counts;
 pub struct ClientSnapshot {
     pub name: Arc<str>,
     pub configured: bool,
+    pub levels: Levels,
+    /// The decisions that were carried out.
+    pub counts: Counts,
+    /// Shadow mode: the decisions that enforcement would have carried out.
+    pub shadow: Counts,
+}
+
+/// The figures of one client, or the sums over several, that rise and fall.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Levels {
     pub wants: u64,
     /// Unrounded, for people and charts.
     pub default_share: f64,
     pub granted: u64,
-    /// The most records that the client's own limit allows in one cycle; `None` without a limit.
+    /// The most records that the client's own limit allows in one cycle; `None` without one, and for several clients.
     pub limit: Option<u64>,
     /// Delayed records in the backlog.
     pub backlog: u64,
     /// Shadow mode: records that would be in the backlog.
     pub shadow_backlog: u64,
-    /// The decisions that were carried out.
-    pub counts: Counts,
-    /// Shadow mode: the decisions that enforcement would have carried out.
-    pub shadow: Counts,
-    /// The 99th percentile of the time that admitted records spent in the backlog, 0 for those that were not delayed.
-    pub delay_p99_seconds: f64,
 }
 
 impl ClientSnapshot {
@@ -123,15 +162,16 @@ impl ClientSnapshot {
         ClientSnapshot {
             name: client.name.clone(),
             configured: client.configured,
-            wants: client.wants().max(client.last_wants),
-            default_share: client.grant.default_share.as_f64(),
-            granted: client.grant.records,
-            limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
-            backlog,
-            shadow_backlog,
+            levels: Levels {
+                wants: client.wants().max(client.last_wants),
+                default_share: client.grant.default_share.as_f64(),
+                granted: client.grant.records,
+                limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
+                backlog,
+                shadow_backlog,
+            },
             counts: client.counts,
             shadow: client.shadow,
-            delay_p99_seconds: client.delays.as_ref().map_or(0.0, |delays| delays.quantile(0.99)),
         }
     }
 }
@@ -147,15 +187,6 @@ pub struct PartitionSnapshot {
     pub unread: u64,
     /// Delayed records.
     pub held: u64,
-}
-
-/// A histogram since the start, over the core's [`BOUNDS`](watermaster_core::delays::BOUNDS): `counts[i]` values lie
-/// above `BOUNDS[i - 1]` and up to `BOUNDS[i]`; one more count at the end is for values above all bounds. `sums[i]` is
-/// the sum of the values in bucket `i`. Both are empty before the first value.
-#[derive(Debug, Clone, Default)]
-pub struct HistogramSnapshot {
-    pub counts: Vec<u64>,
-    pub sums: Vec<f64>,
 }
 
 /// The place where an engine leaves its newest snapshot for others.

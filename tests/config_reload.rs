@@ -57,7 +57,7 @@ impl File {
         std::fs::write(&path, text(|text| text)).expect("the file is written");
         let config =
             Config::load(&path, [], watermaster_kafka::PROPERTY_RULES).unwrap_or_else(|errors| panic!("{errors}"));
-        File { configuration: Configuration::new(path.clone(), config), path, _dir: dir }
+        File { configuration: Configuration::new(Some(path.clone()), config), path, _dir: dir }
     }
 
     /// Replaces `from` by `to` in the file and reloads it; returns the changed keys or the errors as text.
@@ -72,11 +72,11 @@ impl File {
         };
         let text = text(|text| changes.iter().fold(text, changed));
         std::fs::write(&self.path, text).expect("the file is written");
-        self.configuration.reload().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
+        self.configuration.reload().unwrap().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
     }
 
     fn policy_arrived(&self) -> bool {
-        self.configuration.inboxes()[0].take().is_some()
+        self.configuration.inboxes[0].take().is_some()
     }
 }
 
@@ -125,7 +125,7 @@ fn a_reload_adds_and_removes_clients() {
     let changed = file.reload("weight = 2.0\nlimit = { rate = 50 }\n", "[service.client.car-loan]\nweight = 0.5\n");
     let changed = changed.unwrap();
     assert!(changed.contains(&"service[0].client.car-loan.weight".to_owned()), "{changed:?}");
-    let policy = file.configuration.inboxes()[0].take().unwrap();
+    let policy = file.configuration.inboxes[0].take().unwrap();
     assert!(policy.clients.iter().any(|client| client.name == "car-loan"));
     assert!(file.reload("weight = 2.0\n", with_another).is_err(), "an unknown key");
 }
@@ -172,7 +172,7 @@ fn a_broken_file_is_refused_with_the_error_that_check_gives() {
     }
     let file = File::new();
     std::fs::remove_file(&file.path).unwrap();
-    assert!(file.configuration.reload().unwrap_err().to_string().contains("can't be read"));
+    assert!(file.configuration.reload().unwrap().unwrap_err().to_string().contains("can't be read"));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::engine::{self, EngineError, Job};
 use watermaster::heartbeat::Heartbeat;
-use watermaster::snapshot::{ServiceSnapshot, SnapshotCell};
+use watermaster::snapshot::{ROUND_OUTCOMES, ServiceSnapshot, SnapshotCell};
 use watermaster_core::{offset_map, policy::Policy, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
@@ -188,7 +188,8 @@ fn rejected(snapshot: &ServiceSnapshot) -> u64 {
 }
 
 fn rounds(snapshot: &ServiceSnapshot, outcome: &str) -> u64 {
-    snapshot.rounds.iter().filter(|(name, _)| *name == outcome).map(|(_, count)| *count).sum()
+    let index = ROUND_OUTCOMES.iter().position(|name| *name == outcome).unwrap();
+    snapshot.engine.rounds[index]
 }
 
 /// Asserts that the offsets up to `count` occur once each, in order, and that none was rejected.
@@ -278,7 +279,7 @@ fn a_producer_that_fails_is_replaced_and_no_record_is_lost() {
     embedded_faults::refuse_next_producers(&bench.broker, 2);
     let engine = bench.start();
     let shown = engine.until("all admitted", |shown| admitted(shown) == 500);
-    assert_eq!(shown.producer_recreations.iter().map(|(_, count)| count).sum::<u64>(), 2);
+    assert_eq!(shown.engine.producer_recreations.iter().sum::<u64>(), 2);
     engine.stop().0.unwrap();
     all_once(&bench.read("target"), 500);
     assert_eq!(bench.completed(), (0..500).collect());
@@ -394,7 +395,7 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     engine.until("the first admitted", |shown| admitted(shown) == 100);
     embedded_faults::refuse_joins(&bench.broker, 100_000);
     embedded_faults::expel_a_member(&bench.broker);
-    let shown = engine.until("another consumer", |shown| shown.consumer_recreations == 1);
+    let shown = engine.until("another consumer", |shown| shown.engine.consumer_recreations == 1);
     assert!(!shown.ready && shown.partitions.is_empty(), "{shown:?}");
     embedded_faults::allow_joins(&bench.broker);
     bench.feed(100..200);

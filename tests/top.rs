@@ -3,6 +3,7 @@
 mod program;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
-use watermaster::admin::{self, AdminState, ServiceHandle, Shown};
-use watermaster::snapshot::{ClientSnapshot, Counts, ServiceSnapshot, SnapshotCell};
-use watermaster::{heartbeat::Heartbeat, metrics::Publisher};
-use watermaster_settings::token::Token;
+use watermaster::admin::{self, AdminState, ServiceHandle};
+use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
+use watermaster::{heartbeat::Heartbeat, metrics::Publisher, reload::Configuration};
+use watermaster_settings::{config::Config, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 
@@ -21,10 +22,7 @@ const TOKEN: &str = "s3cret-s3cret-s3cret";
 fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
     let client = |name: &str, granted, backlog| ClientSnapshot {
         name: name.into(),
-        wants: granted + backlog,
-        default_share: 50.0,
-        granted,
-        backlog,
+        levels: Levels { wants: granted + backlog, default_share: 50.0, granted, backlog, ..Default::default() },
         counts: Counts { admitted: 1_000, ..Default::default() },
         ..Default::default()
     };
@@ -36,17 +34,18 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
             capacity: 100,
             cycle_seconds: 10.0,
             window_admitted: 90,
-            clients: vec![client("car-loan", 30, 0), client("home-loan", 70, 7)].into(),
+            clients: [client("car-loan", 30, 0), client("home-loan", 70, 7)].into_iter().collect(),
             ready: true,
             ..Default::default()
         });
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), Duration::from_secs(60)));
         ServiceHandle { name: name.to_owned(), cell, heartbeat }
     };
+    let config = Config::load(Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let state = Arc::new(AdminState {
         services: vec![service("kyc"), service("bureau")],
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-        configuration: Shown::Fixed { config: json!({}), hash: String::new() },
+        configuration: Arc::new(Configuration::new(None, config)),
         token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });

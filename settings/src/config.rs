@@ -77,7 +77,7 @@ impl Config {
         let reader = Reader::new(&SCHEMA, text, path, environment)?;
         let settings = settings(&reader.root(), rules);
         let reading = reader.finish(settings)?;
-        Ok(Config { settings: reading.value, effective: Effective::new(reading.entries), warnings: reading.warnings })
+        Ok(Config { settings: reading.value, effective: Effective(reading.entries), warnings: reading.warnings })
     }
 }
 

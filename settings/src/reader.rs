@@ -6,32 +6,27 @@
 //!
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
-//! figment merges the layers and remembers the source of each value ([`layers`]). It knows neither lines nor decimals
-//! as they were written: [`places`] gets both from the parser beneath it. Values are read one by one rather than
-//! through serde, which would stop at the first error.
+//! [`tree`] holds the merged layers: each value as it was written, with its line or its variable. Values are read one
+//! by one rather than through serde, which would stop at the first error and round decimals.
 
-mod choice;
 mod error;
-mod form;
 mod key_path;
-mod layers;
-mod places;
 mod read;
 mod schema;
 mod section;
+mod tree;
 mod values;
 
-use std::{cell::RefCell, collections::BTreeMap, ffi::OsString, path::Path};
+use std::path::{Path, PathBuf};
+use std::{cell::RefCell, collections::BTreeMap, ffi::OsString};
 
 use serde_json::Value;
-
-use self::layers::Layers;
 
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::key_path::{KeyPath, Segment};
 pub use self::schema::{Fallback, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
-pub use self::values::{FromText, ValueError, count, decimal, duration};
-pub use self::{choice::Choice, section::Section};
+pub use self::section::Section;
+pub use self::values::{Choice, FromText, ValueError, count, decimal, duration};
 
 /// The text that stands in place of a value that must not be shown.
 pub const HIDDEN: &str = "(redacted)";
@@ -43,12 +38,15 @@ pub struct Entry {
     /// The value; `None` for a key that is optional and was not written.
     pub value: Option<Value>,
     pub origin: Origin,
+    /// `true` if a running program takes over a new value.
+    pub reloads: bool,
 }
 
 /// The layers of one file, and the findings of reading them.
 pub struct Reader {
     schema: &'static Schema,
-    layers: Layers,
+    path: PathBuf,
+    root: tree::Table,
     errors: RefCell<Vec<ConfigError>>,
     warnings: RefCell<Vec<ConfigError>>,
     entries: RefCell<BTreeMap<KeyPath, Entry>>,
@@ -72,12 +70,12 @@ impl Reader {
     pub fn new(
         schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {
-        let mut errors = Vec::new();
-        let layers = Layers::new(schema, text, path, environment, &mut errors)
-            .map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
+        let mut root = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
+        let errors = tree::lay_environment(&mut root, schema, environment);
         Ok(Reader {
             schema,
-            layers,
+            path: path.to_owned(),
+            root,
             errors: RefCell::new(errors),
             warnings: RefCell::default(),
             entries: RefCell::default(),
@@ -87,6 +85,11 @@ impl Reader {
     /// Returns the whole file as a section.
     pub fn root(&self) -> Section<'_> {
         Section::root(self, &self.schema.root)
+    }
+
+    /// Returns the origin of a section that is not written.
+    fn file_origin(&self) -> Origin {
+        Origin::File { path: self.path.clone(), line: None }
     }
 
     /// Returns `value`, which was read from the sections, with the findings.
@@ -99,7 +102,7 @@ impl Reader {
             return Err(ConfigErrors::new(self.schema.subject, errors));
         };
         let mut entries: Vec<Entry> = self.entries.into_inner().into_values().collect();
-        entries.sort_by_cached_key(|entry| self.schema.locate(&entry.key).0);
+        entries.sort_by_cached_key(|entry| self.schema.rank(&entry.key));
         let mut warnings = self.warnings.into_inner();
         warnings.sort();
         warnings.dedup();

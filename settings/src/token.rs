@@ -1,6 +1,7 @@
 //! The bearer token of `/v1`, and the file that holds it.
 
 use std::fs::{self, Metadata};
+use std::os::unix::fs::PermissionsExt;
 use std::{io, path::Path};
 
 use subtle::ConstantTimeEq;
@@ -84,10 +85,7 @@ impl TokenFile {
 }
 
 /// Refuses permissions that let every user change the token; returns those that are only doubtful.
-#[cfg(unix)]
 fn check_mode(metadata: &Metadata) -> Result<Option<u32>, TokenError> {
-    use std::os::unix::fs::PermissionsExt;
-
     const WRITABLE_BY_ALL: u32 = 0o002;
     const LOOSE: u32 = 0o024;
     let mode = metadata.permissions().mode() & 0o7777;
@@ -95,11 +93,6 @@ fn check_mode(metadata: &Metadata) -> Result<Option<u32>, TokenError> {
         return Err(TokenError::WritableByAll(mode));
     }
     Ok((mode & LOOSE != 0).then_some(mode))
-}
-
-#[cfg(not(unix))]
-fn check_mode(_: &Metadata) -> Result<Option<u32>, TokenError> {
-    Ok(None)
 }
 
 impl std::fmt::Debug for Token {

@@ -11,7 +11,7 @@ mod view;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{future::Future, net::SocketAddr, time::Instant};
+use std::{collections::HashMap, future::Future, net::SocketAddr, time::Instant};
 
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -23,12 +23,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-pub use view::{ClientView, ServiceView, ShadowView, rejections};
-
 use crate::metrics::{self, Publisher};
 use crate::{heartbeat::Heartbeat, reload::Configuration, snapshot::SnapshotCell};
-use pool::{Answer, AnswerPool, UnreadBudget};
+use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
+use view::ServiceView;
 use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
@@ -37,20 +36,11 @@ pub struct AdminState {
     /// A handle for each service, in the order of the configuration.
     pub services: Vec<ServiceHandle>,
     pub publisher: Mutex<Publisher>,
-    pub configuration: Shown,
+    pub configuration: Arc<Configuration>,
     /// The token for `/v1` beyond loopback, and for all changes.
     pub token: Option<Token>,
     /// Set when the program begins to stop, which `/readyz` reports.
     pub draining: Arc<AtomicBool>,
-}
-
-/// The effective configuration, secrets redacted, and its hash.
-#[derive(Debug)]
-pub enum Shown {
-    /// A configuration that can't be reloaded.
-    Fixed { config: Value, hash: String },
-    /// A configuration from a file, which can be reloaded.
-    Loaded(Arc<Configuration>),
 }
 
 /// The parts of one service's engine that the HTTP side reads.
@@ -80,7 +70,6 @@ async fn serve_within(
     Ok(())
 }
 
-/// The state of the handlers.
 struct Served {
     state: Arc<AdminState>,
     /// Answers of `/metrics`, one at a time, because there is one publisher.
@@ -89,10 +78,18 @@ struct Served {
     views: AnswerPool,
 }
 
+impl Served {
+    /// Answers with the JSON of a view.
+    async fn view<T: Serialize>(&self, make: impl FnOnce(&AdminState) -> T + Send + 'static) -> Response {
+        let state = Arc::clone(&self.state);
+        self.views.answer(move || json_answer(&make(&state))).await
+    }
+}
+
 /// Returns all routes of a server that listens at `local`.
 fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
-    let guard = Guard { state: Arc::clone(&state), on_loopback };
+    let guard = (Arc::clone(&state), on_loopback);
     let unread = UnreadBudget::new();
     let served = Arc::new(Served { state, metrics: AnswerPool::new(1, &unread), views: AnswerPool::new(2, &unread) });
     let v1 = Router::new()
@@ -114,19 +111,15 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     if on_loopback { app.layer(middleware::from_fn(host::check)) } else { app }
 }
 
-#[derive(Clone)]
-struct Guard {
-    state: Arc<AdminState>,
-    on_loopback: bool,
-}
-
-async fn require_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+async fn require_token(
+    State((state, on_loopback)): State<(Arc<AdminState>, bool)>, request: Request, next: Next,
+) -> Response {
     let only_reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if only_reads && guard.on_loopback {
+    if only_reads && on_loopback {
         return next.run(request).await;
     }
     let offered = request.headers().get(header::AUTHORIZATION);
-    match &guard.state.token {
+    match &state.token {
         Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
         Some(_) => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
         None => unauthorized("this request needs a token, and admin.token_file is not set"),
@@ -150,14 +143,11 @@ async fn method_not_allowed() -> Response {
 async fn livez(State(served): State<Arc<Served>>) -> Response {
     let state = &served.state;
     let now = Instant::now();
-    let silent = state.services.iter().filter(|service| !service.heartbeat.is_alive(now));
-    let silent: Vec<_> = silent
-        .map(|service| {
-            let seconds = service.heartbeat.silence(now).unwrap_or_default().as_secs();
-            json!({ "name": service.name, "reason": format!("silent for {seconds} s") })
-        })
-        .collect();
-    probe("alive", silent)
+    let reason = |service: &ServiceHandle| {
+        let seconds = service.heartbeat.silence(now).unwrap_or_default().as_secs();
+        (!service.heartbeat.is_alive(now)).then(|| format!("silent for {seconds} s"))
+    };
+    probe("alive", services_with(state, reason))
 }
 
 /// Answers 200 while every service has joined its group and can produce, and the program is not stopping.
@@ -173,15 +163,17 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
             None => Some("joining the group".to_owned()),
         }
     };
-    let waiting = state
-        .services
-        .iter()
-        .filter_map(|service| reason(service).map(|reason| json!({ "name": service.name, "reason": reason })));
-    let waiting: Vec<_> = waiting.collect();
+    let waiting = services_with(state, reason);
     if draining && waiting.is_empty() {
         return probe("ready", vec![json!({ "reason": "draining" })]);
     }
     probe("ready", waiting)
+}
+
+/// Returns the services for which a probe fails, each with its reason.
+fn services_with(state: &AdminState, reason: impl Fn(&ServiceHandle) -> Option<String>) -> Vec<Value> {
+    let services = state.services.iter();
+    services.filter_map(|service| Some(json!({ "name": service.name, "reason": reason(service)? }))).collect()
 }
 
 /// Answers `{"<word>": bool, "services": [the services for which it is false, with the reason]}`.
@@ -192,7 +184,7 @@ fn probe(word: &str, not: Vec<Value>) -> Response {
 
 async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
     let state = Arc::clone(&served.state);
-    served.metrics.answer(move || Answer::new(metrics::CONTENT_TYPE, render_metrics(&state))).await
+    served.metrics.answer(move || (metrics::CONTENT_TYPE, render_metrics(&state).into_bytes())).await
 }
 
 fn render_metrics(state: &AdminState) -> String {
@@ -200,34 +192,28 @@ fn render_metrics(state: &AdminState) -> String {
     for service in &state.services {
         publisher.publish(&service.name, &service.cell.get());
     }
-    if let Shown::Loaded(configuration) = &state.configuration {
-        publisher.publish_reload(configuration.last());
-    }
+    publisher.publish_reload(state.configuration.last());
     publisher.render()
 }
 
 async fn config(State(served): State<Arc<Served>>) -> Response {
-    let state = Arc::clone(&served.state);
     // The configuration is locked while a reload reads its file.
-    let make = move || {
-        let (config, hash) = match &state.configuration {
-            Shown::Fixed { config, hash } => (config.clone(), hash.clone()),
-            Shown::Loaded(configuration) => configuration.shown(),
-        };
-        Answer::json(&json!({ "hash": hash, "config": config }))
+    let make = |state: &AdminState| {
+        let (config, hash) = state.configuration.shown();
+        json!({ "hash": hash, "config": config })
     };
-    served.views.answer(make).await
+    served.view(make).await
 }
 
 async fn reload(State(served): State<Arc<Served>>) -> Response {
-    let Shown::Loaded(configuration) = &served.state.configuration else {
-        let error = json!({ "error": "there is no configuration file to reload" });
-        return (StatusCode::CONFLICT, Json(error)).into_response();
-    };
-    let configuration = Arc::clone(configuration);
+    let configuration = Arc::clone(&served.state.configuration);
     match served.views.run(move || configuration.reload()).await {
-        Ok(Ok(reloaded)) => Json(json!({ "hash": reloaded.hash, "changed": reloaded.changed })).into_response(),
-        Ok(Err(errors)) => {
+        Ok(Some(Ok(reloaded))) => Json(json!({ "hash": reloaded.hash, "changed": reloaded.changed })).into_response(),
+        Ok(None) => {
+            let error = json!({ "error": "there is no configuration file to reload" });
+            (StatusCode::CONFLICT, Json(error)).into_response()
+        }
+        Ok(Some(Err(errors))) => {
             let error = "the new configuration is refused, the one in force stays";
             let body = json!({ "error": error, "errors": errors.to_json() });
             (StatusCode::UNPROCESSABLE_ENTITY, Json(body)).into_response()
@@ -237,13 +223,12 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn services(State(served): State<Arc<Served>>) -> Response {
-    let state = Arc::clone(&served.state);
-    let make = move || {
+    let make = |state: &AdminState| {
         let mut views: Vec<_> = state.services.iter().map(view_of).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
-        Answer::json(&Services { services: views })
+        HashMap::from([("services", views)])
     };
-    served.views.answer(make).await
+    served.view(make).await
 }
 
 async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
@@ -254,13 +239,7 @@ async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) ->
         return (StatusCode::NOT_FOUND, Json(error)).into_response();
     };
     let service = service.clone();
-    served.views.answer(move || Answer::json(&view_of(&service))).await
-}
-
-/// The answer of `GET /v1/services`.
-#[derive(Serialize)]
-struct Services {
-    services: Vec<ServiceView>,
+    served.view(move |_| view_of(&service)).await
 }
 
 fn view_of(service: &ServiceHandle) -> ServiceView {

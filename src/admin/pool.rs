@@ -20,21 +20,11 @@ const MAX_WAITING: usize = 16;
 /// The most KiB of answers that their clients have not read yet, of all pools together: a client may read slowly.
 const MAX_UNREAD_KIB: u32 = 64 << 10;
 
-/// The body of an answer.
-pub(super) struct Answer {
-    content_type: &'static str,
-    text: Vec<u8>,
-}
+/// The body of an answer, after its content type.
+pub(super) type Answer = (&'static str, Vec<u8>);
 
-impl Answer {
-    pub(super) fn new(content_type: &'static str, text: String) -> Answer {
-        Answer { content_type, text: text.into_bytes() }
-    }
-
-    pub(super) fn json(value: &impl Serialize) -> Answer {
-        let text = serde_json::to_vec(value).expect("views have no keys but strings");
-        Answer { content_type: "application/json", text }
-    }
+pub(super) fn json_answer(value: &impl Serialize) -> Answer {
+    ("application/json", serde_json::to_vec(value).expect("views have no keys but strings"))
 }
 
 /// The memory that answers may use until their clients have read them.
@@ -84,15 +74,15 @@ impl AnswerPool {
 
     /// Answers with the result of `make`; 503 when too many requests wait or too many answers are unread.
     pub(super) async fn answer(&self, make: impl FnOnce() -> Answer + Send + 'static) -> Response {
-        let answer = match self.run(make).await {
+        let (content_type, text) = match self.run(make).await {
             Ok(answer) => answer,
             Err(refusal) => return *refusal,
         };
-        let Some(memory) = self.unread.take(answer.text.len()) else {
+        let Some(memory) = self.unread.take(text.len()) else {
             return busy("too many answers have not been read yet");
         };
-        let body = Body::from(Bytes::from_owner(Unread { text: answer.text, _memory: memory }));
-        ([(header::CONTENT_TYPE, answer.content_type)], body).into_response()
+        let body = Body::from(Bytes::from_owner(Unread { text, _memory: memory }));
+        ([(header::CONTENT_TYPE, content_type)], body).into_response()
     }
 
     /// Runs `work` on a blocking thread.

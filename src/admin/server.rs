@@ -25,10 +25,8 @@ const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The most bytes of a request that are buffered, and so the largest head.
 const MAX_BUFFER_BYTES: usize = 32 << 10;
 
-/// Bounds on connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectionLimits {
-    /// The most connections at once.
     pub(super) connections: usize,
     /// The longest wait for a request: from the connection or the last answer to the end of its head.
     pub(super) request_timeout: Duration,
@@ -92,12 +90,12 @@ async fn converse(
 ) {
     let app = TowerToHyperService::new(app);
     let service = service_fn(|request| {
-        connection.begin_answer();
+        connection.set_answering(true);
         let answer = app.call(request);
         let connection = Arc::clone(&connection);
         async move {
             let answer = answer.await;
-            connection.wait_for_client();
+            connection.set_answering(false);
             answer
         }
     });
@@ -139,16 +137,8 @@ impl Connection {
         Connection { turn: Mutex::new(Turn { answering: false, since: Instant::now() }), closed: Notify::new() }
     }
 
-    fn begin_answer(&self) {
-        self.set(true);
-    }
-
-    /// The answer is ready: the client has to read it and to send the next request.
-    fn wait_for_client(&self) {
-        self.set(false);
-    }
-
-    fn set(&self, answering: bool) {
+    /// Begins an answer, or ends it: then the client has to read it and to send the next request.
+    fn set_answering(&self, answering: bool) {
         *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = Turn { answering, since: Instant::now() };
     }
 
@@ -169,7 +159,6 @@ impl Connection {
     }
 }
 
-/// The open connections.
 struct OpenConnections {
     limit: usize,
     connections: Vec<Arc<Connection>>,
@@ -206,8 +195,8 @@ mod tests {
         let mut open = OpenConnections { limit: 3, connections: Vec::new() };
         let connections = [open.add(), open.add(), open.add()];
         // The oldest connection is being answered, the second has just got its answer.
-        connections[0].begin_answer();
-        connections[1].wait_for_client();
+        connections[0].set_answering(true);
+        connections[1].set_answering(false);
         let is_open = |open: &OpenConnections, index: usize| {
             open.connections.iter().any(|one| Arc::ptr_eq(one, &connections[index]))
         };
@@ -215,8 +204,8 @@ mod tests {
         assert_eq!([0, 1, 2].map(|index| is_open(&open, index)), [true, true, false]);
         let fifth = open.add();
         assert_eq!([0, 1, 2].map(|index| is_open(&open, index)), [true, false, false]);
-        fourth.begin_answer();
-        fifth.begin_answer();
+        fourth.set_answering(true);
+        fifth.set_answering(true);
         let _sixth = open.add();
         assert!(!is_open(&open, 0), "all are being answered, the first one for the longest time");
     }

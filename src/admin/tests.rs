@@ -6,7 +6,7 @@ use watermaster_core::policy::Mode;
 use watermaster_core::reason::{Reason, ReasonCounts};
 
 use super::*;
-use crate::snapshot::{ClientSnapshot, Counts, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
@@ -37,10 +37,7 @@ impl Server {
                 heartbeat: Arc::new(heartbeat),
             }],
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-            configuration: Shown::Fixed {
-                config: json!({ "kafka": { "group_id": "watermaster" } }),
-                hash: "abc".to_owned(),
-            },
+            configuration: Arc::new(Configuration::new(None, crate::tests::config(Mode::Shape, true))),
             token: Token::new(TOKEN).ok(),
             draining: Arc::new(AtomicBool::new(false)),
         });
@@ -102,13 +99,9 @@ fn snapshot() -> ServiceSnapshot {
     rejected.add(Reason::OverAllocation);
     let client = |name: &str, granted| ClientSnapshot {
         name: name.into(),
-        wants: 7,
-        default_share: 50.0,
-        granted,
-        backlog: 3,
+        levels: Levels { wants: 7, default_share: 50.0, granted, backlog: 3, shadow_backlog: 1, limit: None },
         counts: Counts { admitted: 11, delayed: 4, rejected },
         shadow: Counts { admitted: 5, delayed: 2, ..Default::default() },
-        shadow_backlog: 1,
         ..Default::default()
     };
     ServiceSnapshot {
@@ -118,7 +111,7 @@ fn snapshot() -> ServiceSnapshot {
         capacity: 100,
         cycle_seconds: 10.0,
         cycle: 42,
-        clients: vec![client("car-loan", 30), client("home-loan", 70)].into(),
+        clients: [client("car-loan", 30), client("home-loan", 70)].into_iter().collect(),
         window_admitted: 90,
         window_admitted_max: 99,
         ready: true,
@@ -207,8 +200,9 @@ fn metrics_are_served_before_and_after_the_first_snapshot() {
 #[test]
 fn the_configuration_is_served_with_its_hash() {
     let server = Server::start(Ipv4Addr::LOCALHOST);
-    let expected = json!({ "hash": "abc", "config": { "kafka": { "group_id": "watermaster" } } });
-    assert_eq!(server.json("/v1/config"), (200, expected));
+    let (config, hash) = server.state.configuration.shown();
+    assert_eq!(config["kafka"]["group_id"], "watermaster");
+    assert_eq!(server.json("/v1/config"), (200, json!({ "hash": hash, "config": config })));
 }
 
 #[test]

@@ -3,56 +3,54 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use watermaster_core::reason::ReasonCounts;
 
-use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
 
 /// One service. Counts are since start.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ServiceView {
-    pub name: String,
-    pub mode: &'static str,
-    pub enforce: bool,
-    pub capacity: u64,
-    pub cycle_seconds: f64,
-    pub cycle: u64,
+#[derive(Serialize)]
+pub(super) struct ServiceView {
+    pub(super) name: String,
+    mode: &'static str,
+    enforce: bool,
+    capacity: u64,
+    cycle_seconds: f64,
+    cycle: u64,
     /// Records admitted in the last window of one cycle; `window_admitted_max`: the most in any window since start.
-    pub window_admitted: u64,
-    pub window_admitted_max: u64,
-    pub ready: bool,
+    window_admitted: u64,
+    window_admitted_max: u64,
+    ready: bool,
     /// The reason why the service is not ready, or stopped.
-    pub trouble: Option<String>,
-    pub clients: Vec<ClientView>,
+    trouble: Option<String>,
+    clients: Vec<ClientView>,
 }
 
 /// One client of a service.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ClientView {
-    pub name: String,
-    pub wants: u64,
-    pub default_share: f64,
-    pub granted: u64,
-    pub admitted: u64,
-    pub delayed: u64,
-    pub rejected: BTreeMap<&'static str, u64>,
-    pub backlog: u64,
-    pub lent: f64,
-    pub borrowed: f64,
-    pub shadow: ShadowView,
+#[derive(Serialize)]
+struct ClientView {
+    name: String,
+    wants: u64,
+    default_share: f64,
+    granted: u64,
+    #[serde(flatten)]
+    done: DecisionsView,
+    lent: f64,
+    borrowed: f64,
+    /// The decisions of shadow mode; all 0 while decisions are enforced.
+    shadow: DecisionsView,
 }
 
-/// The decisions of shadow mode on a client's records; all 0 while decisions are enforced.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ShadowView {
-    pub admitted: u64,
-    pub delayed: u64,
-    pub rejected: BTreeMap<&'static str, u64>,
-    pub backlog: u64,
+/// The decisions on a client's records. Every reason has a count, 0 included, so that scripts find each reason.
+#[derive(Serialize)]
+struct DecisionsView {
+    admitted: u64,
+    delayed: u64,
+    rejected: BTreeMap<&'static str, u64>,
+    backlog: u64,
 }
 
 impl ServiceView {
     /// Makes the view of a snapshot; the name is passed apart, since the first snapshot has none.
-    pub fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
+    pub(super) fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
         ServiceView {
             name: name.to_owned(),
             mode: snapshot.mode.into_str(),
@@ -71,29 +69,23 @@ impl ServiceView {
 
 impl ClientView {
     fn new(client: &ClientSnapshot) -> ClientView {
-        let granted = client.granted as f64;
+        let Levels { wants, default_share, granted, backlog, shadow_backlog, .. } = client.levels;
         ClientView {
             name: client.name.to_string(),
-            wants: client.wants,
-            default_share: client.default_share,
-            granted: client.granted,
-            admitted: client.counts.admitted,
-            delayed: client.counts.delayed,
-            rejected: rejections(&client.counts.rejected),
-            backlog: client.backlog,
-            lent: (client.default_share - granted).max(0.0),
-            borrowed: (granted - client.default_share).max(0.0),
-            shadow: ShadowView {
-                admitted: client.shadow.admitted,
-                delayed: client.shadow.delayed,
-                rejected: rejections(&client.shadow.rejected),
-                backlog: client.shadow_backlog,
-            },
+            wants,
+            default_share,
+            granted,
+            done: DecisionsView::new(&client.counts, backlog),
+            lent: (default_share - granted as f64).max(0.0),
+            borrowed: (granted as f64 - default_share).max(0.0),
+            shadow: DecisionsView::new(&client.shadow, shadow_backlog),
         }
     }
 }
 
-/// Returns every reason with its count, 0 included, so that scripts find each reason.
-pub fn rejections(counts: &ReasonCounts) -> BTreeMap<&'static str, u64> {
-    counts.iter().map(|(reason, count)| (reason.into_str(), count)).collect()
+impl DecisionsView {
+    fn new(counts: &Counts, backlog: u64) -> DecisionsView {
+        let rejected = counts.rejected.iter().map(|(reason, count)| (reason.into_str(), count)).collect();
+        DecisionsView { admitted: counts.admitted, delayed: counts.delayed, rejected, backlog }
+    }
 }

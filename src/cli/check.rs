@@ -20,7 +20,6 @@ Examples:
 
 Exits with 78 on errors. Warnings alone exit with 0.";
 
-/// Arguments of the command.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {

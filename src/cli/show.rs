@@ -12,7 +12,6 @@ Examples:
 Values of kafka.properties that may be secret are hidden; of kafka.properties_file only the paths are shown.
 The output is TOML.";
 
-/// Arguments of the command.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConfigArgs {
@@ -22,7 +21,6 @@ pub struct ConfigArgs {
     output: OutputArg,
 }
 
-/// Prints the effective configuration.
 pub fn show(args: &ConfigArgs) -> Exit {
     let config = match args.file.load() {
         Ok(config) => config,

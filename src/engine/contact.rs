@@ -1,45 +1,43 @@
-//! Contact with the brokers. Clients are not to blame for records that piled up while none could be read, so in reject
-//! mode the core is told which records these are.
+//! Contact with the brokers and the group.
+//!
+//! Clients are not to blame for records that piled up while none could be read, so in reject mode the core is told
+//! which records these are. An engine whose consumer does not find back into its group gets a new consumer.
 
 use std::time::Duration;
 
-use tracing::info;
+use tracing::{info, warn};
 use watermaster_core::policy::{CatchUp, Mode};
 use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::{link::Link, membership::MembershipWatch};
+use super::{Job, link::Link, report::Reporter};
+use watermaster_kafka::consumer::{self, Consumer};
+use watermaster_settings::GroupProtocol;
 
 /// An idle loop sleeps for up to half a second, or a short cycle: that is no gap.
 const SLEEP: Duration = Duration::from_secs(1);
-/// The longest wait for high watermarks.
 const WATERMARKS_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The interval at which librdkafka is asked; its own thread answers.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Watches whether brokers and group are in reach.
-pub(super) struct Contact {
+pub(super) struct Contact<'c> {
     /// The last time that the loop went round with brokers in reach.
-    last: Time,
+    last: &'c mut Time,
     /// The last time that a connection to a broker broke.
-    broker_lost: Option<Time>,
+    pub(super) broker_lost: Option<Time>,
     pub(super) membership: MembershipWatch,
 }
 
-impl Contact {
-    pub(super) fn new(last: Time, now: Time) -> Contact {
+impl<'c> Contact<'c> {
+    pub(super) fn new(last: &'c mut Time, now: Time) -> Contact<'c> {
         Contact { last, broker_lost: None, membership: MembershipWatch::new(now) }
-    }
-
-    pub(super) fn last(&self) -> Time {
-        self.last
-    }
-
-    pub(super) fn lose_broker(&mut self, now: Time) {
-        self.broker_lost = Some(now);
     }
 
     /// Notes contact. If there was none for longer than a cycle (a late round, a stopped process, brokers away), the
     /// records that piled up are to be caught up with.
     pub(super) fn end_gap(&mut self, now: Time, throttle: &mut Throttle, link: &mut Link<'_>) {
-        let gap = now.since(std::mem::replace(&mut self.last, now));
+        let gap = now.since(std::mem::replace(self.last, now));
         if !catches_up(throttle) || gap <= throttle.policy().cycle + SLEEP {
             return;
         }
@@ -54,7 +52,7 @@ impl Contact {
         let asked = link.consumer.highs(&addresses, WATERMARKS_TIMEOUT);
         for (number, address) in assigned {
             let high = asked.get(&address).copied().or_else(|| link.consumer.cached_high(address.0, address.1));
-            let entry = &mut link.partitions[number];
+            let entry = link.partitions.entry(number);
             if let Some(high) = high {
                 entry.high = entry.high.max(high);
                 throttle.handle_fetch_gap(number, entry.high);
@@ -65,7 +63,7 @@ impl Contact {
     /// Notes that a record of this partition is read. If a broker was lost since the record before, and that was more
     /// than a cycle ago, the partition may have had no leader: the records of the same fetch are to be caught up with.
     pub(super) fn end_silence(&mut self, now: Time, number: u32, throttle: &mut Throttle, link: &mut Link<'_>) {
-        let entry = &mut link.partitions[number];
+        let entry = link.partitions.entry(number);
         let before = std::mem::replace(&mut entry.read_at, now);
         let suspect = self.broker_lost.is_some_and(|lost| before <= lost);
         if !suspect || now.since(before) <= throttle.policy().cycle {
@@ -83,4 +81,48 @@ impl Contact {
 fn catches_up(throttle: &Throttle) -> bool {
     let policy = throttle.policy();
     policy.mode == Mode::Reject && policy.catch_up == CatchUp::Delay
+}
+
+/// Watches for how long the consumer has been in no group.
+///
+/// Seen with librdkafka 2.12 and `group_protocol = "consumer"`: a consumer that was expelled while all brokers were
+/// down never asked to join again. A new consumer begins as a new member.
+pub(super) struct MembershipWatch {
+    checked: Time,
+    /// The last time that it was a member, or could not be one.
+    excused: Time,
+}
+
+impl MembershipWatch {
+    pub(super) fn new(now: Time) -> MembershipWatch {
+        MembershipWatch { checked: now, excused: now }
+    }
+
+    /// Returns whether brokers were in reach and the consumer in no group for longer than joining takes.
+    pub(super) fn is_evicted(&mut self, now: Time, job: &Job, consumer: &Consumer, reporter: &mut Reporter) -> bool {
+        let since = now.since(self.checked);
+        if since < WATCH_INTERVAL {
+            return false;
+        }
+        // A loop that stood still learnt nothing about the group.
+        let stood_still = since > 5 * WATCH_INTERVAL;
+        self.checked = now;
+        let (member, status) = (consumer.belongs(), &mut reporter.status);
+        if member && job.kafka.group_protocol == GroupProtocol::Consumer {
+            // This protocol reports partitions only, and a member may get none.
+            status.joined = true;
+        }
+        if member && status.joined || status.brokers_down || stood_still {
+            self.excused = now;
+            return false;
+        }
+        let alone = now.since(self.excused);
+        let evicted = alone > consumer::joins_within(&job.kafka);
+        if evicted {
+            let (service, seconds) = (&job.service.name, alone.as_secs());
+            warn!(service, seconds, "in no group although brokers answer: another consumer joins");
+            reporter.counts.consumer_recreations += 1;
+        }
+        evicted
+    }
 }

@@ -15,7 +15,7 @@ impl<'c> Engine<'c> {
     pub(super) fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
         let Origin { source, partition, offset, .. } = record.origin;
         let Some(number) = self.link.partitions.find((source, partition)) else { return 0 };
-        self.contact.end_silence(now, number, &mut self.throttle, &mut self.link);
+        self.contact.end_silence(now, number, self.throttle, &mut self.link);
         let source = &self.job.service.sources[source.index()];
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
@@ -113,12 +113,12 @@ impl<'c> Engine<'c> {
                 let (topic, partition) = self.link.name(number);
                 let reason = self.throttle.ledger().paused(number).map(|reason| reason.into_str());
                 debug!(service = self.job.service.name, topic, partition, reason, "paused");
-                self.intake.pause(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
+                self.intake.pause(&[self.link.partitions.address(number)], self.job, self.reporter);
             }
             Action::Resume { partition: number } => {
                 let (topic, partition) = self.link.name(number);
                 debug!(service = self.job.service.name, topic, partition, "resumed");
-                self.intake.resume(&[self.link.partitions.address(number)], self.job, &mut self.reporter);
+                self.intake.resume(&[self.link.partitions.address(number)], self.job, self.reporter);
             }
         }
     }

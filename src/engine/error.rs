@@ -20,9 +20,6 @@ pub struct EngineError {
 /// The reason why a service can't go on.
 #[derive(Debug, Error)]
 pub enum StopCause {
-    /// The preflight found an error, or there is no thread.
-    #[error("{0}")]
-    NotStarted(String),
     #[error(transparent)]
     Client(#[from] KafkaError),
     #[error(transparent)]

@@ -15,7 +15,7 @@ impl<'c> Engine<'c> {
             Event::Record(record) => {
                 if self.intake.defer(record) {
                     let assigned: Vec<_> = self.link.partitions.assigned().map(|(_, address)| address).collect();
-                    self.intake.pause(&assigned, self.job, &mut self.reporter);
+                    self.intake.pause(&assigned, self.job, self.reporter);
                 }
             }
             Event::Refused { topic, partition, offset, why } => {
@@ -24,7 +24,7 @@ impl<'c> Engine<'c> {
             Event::Skipped { source, partition, from, to } => self.skipped((source, partition), from, to),
             Event::BrokerLost(why) => {
                 debug!(service = self.job.service.name, "a broker's connection broke: {why}");
-                self.contact.lose_broker(self.clock.now());
+                self.contact.broker_lost = Some(self.clock.now());
             }
             Event::Down(why) => {
                 if !std::mem::replace(&mut self.reporter.status.brokers_down, true) {
@@ -35,7 +35,7 @@ impl<'c> Engine<'c> {
             Event::Up => {
                 if std::mem::replace(&mut self.reporter.status.brokers_down, false) {
                     info!(service = self.job.service.name, "the brokers are back");
-                    self.contact.end_gap(self.clock.now(), &mut self.throttle, &mut self.link);
+                    self.contact.end_gap(self.clock.now(), self.throttle, &mut self.link);
                     self.publish(self.clock.now());
                 }
             }
@@ -50,7 +50,7 @@ impl<'c> Engine<'c> {
         let (topic, partition) = (&self.job.service.sources[at.0.index()].topic, at.1);
         let (service, lost) = (&self.job.service.name, u64::try_from(to - from).unwrap_or(0));
         error!(service, topic, partition, from, to, lost, "records were deleted before they were read");
-        self.reporter.lost_records += lost;
+        self.reporter.counts.lost_records += lost;
         // Deferred records of the partition still need their decisions; the first record behind the gap reports it
         // then.
         if let Some(number) = self.link.partitions.find(at)
@@ -63,17 +63,17 @@ impl<'c> Engine<'c> {
     fn assigned(&mut self, assignments: Vec<Assignment>) {
         info!(service = self.job.service.name, partitions = assignments.len(), "partitions assigned");
         self.reporter.status.joined = true;
-        self.reporter.rebalances += 1;
-        if self.intake.is_paused() {
+        self.reporter.counts.rebalances += 1;
+        if self.intake.reading_paused {
             let addresses: Vec<_> = assignments.iter().map(|one| (one.source, one.partition)).collect();
-            self.intake.pause(&addresses, self.job, &mut self.reporter);
+            self.intake.pause(&addresses, self.job, self.reporter);
         }
         let now = self.read_clocks();
         for assignment in assignments {
             let number = self.link.partitions.number((assignment.source, assignment.partition));
-            let entry = &mut self.link.partitions[number];
+            let entry = self.link.partitions.entry(number);
             (entry.assigned, entry.high, entry.read_at) = (true, assignment.high, now);
-            self.reporter.lost_records += assignment.lost;
+            self.reporter.counts.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
             let ((topic, partition), offset) = (self.link.name(number), assignment.base);
             debug!(service = self.job.service.name, topic, partition, offset, "assigned");
@@ -88,12 +88,12 @@ impl<'c> Engine<'c> {
     /// Forgets everything about the partitions, at once: their next owner starts from what was committed.
     pub(super) fn revoked(&mut self, partitions: &[(SourceIndex, i32)], lost: bool) {
         info!(service = self.job.service.name, partitions = partitions.len(), lost, "partitions revoked");
-        self.reporter.rebalances += 1;
+        self.reporter.counts.rebalances += 1;
         // An expelled consumer is no member until its next assignment, which may be empty.
         self.reporter.status.joined &= !lost;
         for &partition in partitions {
             let Some(number) = self.link.partitions.find(partition) else { continue };
-            self.link.partitions[number].assigned = false;
+            self.link.partitions.entry(number).assigned = false;
             for slot in self.throttle.handle_revoked(number) {
                 self.delayed.remove(slot);
             }

@@ -1,13 +1,20 @@
-//! The way of records from the consumer to the core: deferred records, pause and resume.
+//! The way of records from the consumer to the core: deferred records, pause and resume, the ends of partitions.
+//!
+//! Offsets without records at the end of a partition must be committed as well, or the lag would never become 0.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
+use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::{Job, end_probe::EndProbe, report::Reporter};
+use super::{Job, link::Link, report::Reporter};
 use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
 use watermaster_kafka::record::Record;
+
+/// The interval at which partitions that are not at their end are examined. A partition of which nothing was read
+/// between two examinations may have no record left.
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The reading side of an engine.
 pub(super) struct Intake<'c> {
@@ -15,8 +22,17 @@ pub(super) struct Intake<'c> {
     /// Records that were polled while a round was under way.
     deferred: VecDeque<Record<'c>>,
     /// All partitions are paused because records had to be deferred.
-    reading_paused: bool,
+    pub(super) reading_paused: bool,
     pub(super) end_probe: EndProbe,
+}
+
+#[derive(Default)]
+pub(super) struct EndProbe {
+    examined: Option<Time>,
+    /// All fetched records were read at some time since the last examination; otherwise records may be waiting.
+    pub(super) caught_up: bool,
+    /// The positions of the partitions that were not at their end at the last examination, by number.
+    positions: HashMap<u32, i64>,
 }
 
 impl<'c> Intake<'c> {
@@ -39,15 +55,6 @@ impl<'c> Intake<'c> {
         !std::mem::replace(&mut self.reading_paused, true)
     }
 
-    /// Returns whether reading was paused, and is to be resumed.
-    pub(super) fn end_pause(&mut self) -> bool {
-        std::mem::take(&mut self.reading_paused)
-    }
-
-    pub(super) fn is_paused(&self) -> bool {
-        self.reading_paused
-    }
-
     pub(super) fn has_deferred(&self, partition: SourcePartition) -> bool {
         self.deferred.iter().any(|record| record.origin.address() == partition)
     }
@@ -57,20 +64,54 @@ impl<'c> Intake<'c> {
         self.deferred.retain(|record| record.origin.address() != partition);
     }
 
-    pub(super) fn pause(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
+    /// Pauses partitions. If that fails, they are read on, which is harmless: records are kept within the same bounds.
+    pub(super) fn pause(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
         if let Err(error) = self.consumer.pause(partitions) {
-            // Reading on is harmless: the records are kept within the same bounds.
-            let service = &job.service.name;
-            let warn = |suppressed| warn!(service, suppressed, "pausing failed: {error}");
+            let warn = |suppressed| warn!(service = job.service.name, suppressed, "pausing failed: {error}");
             reporter.log_limiter.warn("pausing", Instant::now(), warn);
         }
     }
 
-    pub(super) fn resume(&mut self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
+    pub(super) fn resume(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
         if let Err(error) = self.consumer.resume(partitions) {
-            let service = &job.service.name;
-            let warn = |suppressed| error!(service, suppressed, "resuming failed: {error}");
+            let warn = |suppressed| error!(service = job.service.name, suppressed, "resuming failed: {error}");
             reporter.log_limiter.warn("resuming", Instant::now(), warn);
         }
+    }
+
+    /// Completes the trailing holes that were found, and has idle partitions examined.
+    pub(super) fn probe_ends(&mut self, now: Time, throttle: &mut Throttle, link: &Link<'_>) {
+        for holes in self.consumer.holes() {
+            let Some(number) = link.partitions.find(holes.partition) else { continue };
+            // The partition may be revoked by now, or more of it was read.
+            if self.position(number, holes.partition, throttle) != Some(holes.from) {
+                continue;
+            }
+            let ((topic, partition), from, to) = (link.name(number), holes.from, holes.to);
+            debug!(topic, partition, from, to, "no record is left up to its end");
+            throttle.handle_end(number, holes.to);
+            self.consumer.passed(holes.partition, holes.to);
+        }
+        let probe = &mut self.end_probe;
+        if !probe.caught_up || probe.examined.is_some_and(|at| now.since(at) < PROBE_INTERVAL) {
+            return;
+        }
+        (probe.examined, probe.caught_up) = (Some(now), false);
+        let behind = link.partitions.assigned().filter_map(|(number, address)| {
+            let at = self.position(number, address, throttle)?;
+            let high = self.consumer.cached_high(address.0, address.1)?;
+            (high != at).then_some((number, address, at))
+        });
+        let behind: Vec<_> = behind.collect();
+        let idle = behind.iter().filter(|(number, _, at)| self.end_probe.positions.get(number) == Some(at));
+        self.consumer.probe_ends(idle.map(|(_, address, at)| (*address, *at)).collect());
+        self.end_probe.positions = behind.into_iter().map(|(number, _, at)| (number, at)).collect();
+    }
+
+    /// Returns the next offset of an assigned partition, if no record of it waits for a decision or for its turn.
+    fn position(&self, number: u32, address: SourcePartition, throttle: &Throttle) -> Option<i64> {
+        let tracker = throttle.ledger().tracker(number)?;
+        let done = tracker.base() == tracker.next() && throttle.ledger().paused(number).is_none();
+        (done && !self.has_deferred(address)).then(|| tracker.next())
     }
 }

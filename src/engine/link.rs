@@ -15,7 +15,6 @@ use watermaster_kafka::record::Record;
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_millis(100);
 /// The longest wait of a transaction's call that can be repeated.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
-/// The longest wait for committed offsets.
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
 const MAX_TAINTED_STARTS: u32 = 3;
@@ -24,14 +23,16 @@ const MAX_TAINTED_STARTS: u32 = 3;
 pub(super) struct Link<'c> {
     pub(super) job: &'c Job,
     pub(super) consumer: &'c Consumer,
-    pub(super) producer: Producer,
-    pub(super) partitions: Partitions,
+    pub(super) producer: &'c mut Producer,
+    pub(super) partitions: &'c mut Partitions,
     /// The number of producers in a row that lost a connection before they had their epoch.
     tainted_starts: u32,
 }
 
 impl<'c> Link<'c> {
-    pub(super) fn new(job: &'c Job, consumer: &'c Consumer, producer: Producer, partitions: Partitions) -> Link<'c> {
+    pub(super) fn new(
+        job: &'c Job, consumer: &'c Consumer, producer: &'c mut Producer, partitions: &'c mut Partitions,
+    ) -> Link<'c> {
         Link { job, consumer, producer, partitions, tainted_starts: 0 }
     }
 
@@ -66,7 +67,7 @@ impl Kafka<Record<'_>> for Link<'_> {
 
     fn replace(&mut self) -> Result<(), ClientError> {
         let batch_bytes = self.job.facts.batch_bytes(&self.job.service);
-        self.producer = Producer::new(&self.job.kafka, &self.job.service, batch_bytes).map_err(ClientError::new)?;
+        *self.producer = Producer::new(&self.job.kafka, &self.job.service, batch_bytes).map_err(ClientError::new)?;
         Ok(())
     }
 

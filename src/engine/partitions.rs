@@ -1,6 +1,5 @@
 //! The partitions of a service, by their number in the core.
 
-use std::ops::{Index, IndexMut};
 use std::{cell::Cell, collections::HashMap};
 
 use watermaster_core::units::Time;
@@ -16,7 +15,6 @@ pub(super) struct Partitions {
     last: Cell<Option<(SourcePartition, u32)>>,
 }
 
-/// A partition that was ever assigned.
 pub(super) struct PartitionEntry {
     pub(super) source: SourceIndex,
     pub(super) partition: i32,
@@ -51,34 +49,21 @@ impl Partitions {
         }
     }
 
-    /// Returns source and partition of a number.
+    pub(super) fn entry(&mut self, number: u32) -> &mut PartitionEntry {
+        &mut self.list[number as usize]
+    }
+
     pub(super) fn address(&self, number: u32) -> SourcePartition {
-        let entry = &self[number];
+        let entry = &self.list[number as usize];
         (entry.source, entry.partition)
     }
 
-    /// Returns all partitions with their numbers.
     pub(super) fn all(&self) -> impl Iterator<Item = (u32, &PartitionEntry)> {
         (0u32..).zip(&self.list)
     }
 
-    /// Returns all assigned partitions with their numbers.
     pub(super) fn assigned(&self) -> impl Iterator<Item = (u32, SourcePartition)> + '_ {
         let assigned = self.all().filter(|(_, entry)| entry.assigned);
         assigned.map(|(number, entry)| (number, (entry.source, entry.partition)))
-    }
-}
-
-impl Index<u32> for Partitions {
-    type Output = PartitionEntry;
-
-    fn index(&self, number: u32) -> &PartitionEntry {
-        &self.list[number as usize]
-    }
-}
-
-impl IndexMut<u32> for Partitions {
-    fn index_mut(&mut self, number: u32) -> &mut PartitionEntry {
-        &mut self.list[number as usize]
     }
 }

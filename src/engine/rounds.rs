@@ -13,7 +13,7 @@ use watermaster_core::delivery::{ErrorClass, FatalError, Foreign, Kafka as _, Ma
 use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Engine, StopCause, link::STEP_TIMEOUT};
-use crate::clock;
+use crate::{clock, snapshot::RoundOutcome};
 use watermaster_kafka::consumer::{Event, Offsets};
 use watermaster_kafka::producer;
 use watermaster_kafka::record::{NO_TIMESTAMP, Record};
@@ -39,19 +39,29 @@ const MAX_EVENTS: usize = 100;
 /// The running round and its schedule.
 pub(super) struct Rounds<'c> {
     pub(super) round: Round<Record<'c>>,
-    pub(super) machine: Machine<Offsets>,
+    machine: &'c mut Machine<Offsets>,
     interval: Duration,
     /// The time that the next round is scheduled from.
     last: Time,
     /// The next round is due at once: an offset must be committed before the first record.
     pub(super) commit_now: bool,
+    /// The start of the running round, or of the preparation.
+    began: Instant,
     /// The time at which a round noticed the shutdown.
     draining_since: Option<Instant>,
 }
 
 impl<'c> Rounds<'c> {
-    pub(super) fn new(machine: Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
-        Rounds { round: Round::default(), machine, interval, last: now, commit_now: false, draining_since: None }
+    pub(super) fn new(machine: &'c mut Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
+        Rounds {
+            round: Round::default(),
+            machine,
+            interval,
+            last: now,
+            commit_now: false,
+            began: Instant::now(),
+            draining_since: None,
+        }
     }
 
     pub(super) fn has_work(&self, throttle: &Throttle) -> bool {
@@ -76,19 +86,6 @@ impl<'c> Rounds<'c> {
     }
 }
 
-/// The time that a round has been under way, and whether that was logged.
-struct RoundDelay {
-    began: Instant,
-    warned: bool,
-}
-
-impl RoundDelay {
-    fn start() -> RoundDelay {
-        RoundDelay { began: Instant::now(), warned: false }
-    }
-}
-
-/// A task of the machine.
 #[derive(Clone, Copy)]
 enum Task {
     Prepare,
@@ -99,20 +96,18 @@ impl Engine<'_> {
     /// Before the first record, under `exactly_once`: aborts the transaction that a dead predecessor left open. Returns
     /// false if a drain took too long.
     pub(super) fn prepare(&mut self) -> Result<bool, StopCause> {
-        let mut delay = RoundDelay::start();
-        let ready = self.carry_out(Task::Prepare, &mut delay)?;
-        self.end_delay(&delay, "the producer is ready");
+        let ready = self.carry_out(Task::Prepare)?;
+        self.end_delay("the producer is ready");
         Ok(ready)
     }
 
     /// Delivers what was decided. Returns false if a drain took too long.
     pub(super) fn run_round(&mut self) -> Result<bool, StopCause> {
         let began = self.clock.now();
-        let mut delay = RoundDelay::start();
-        let ended = self.carry_out(Task::Deliver, &mut delay);
+        let ended = self.carry_out(Task::Deliver);
         if !matches!(ended, Ok(true)) {
             self.abandon_round();
-            self.reporter.round("failed", Duration::ZERO);
+            self.reporter.count_round(RoundOutcome::Failed);
             self.reporter.publish_flags(self.job);
             if ended.is_ok() {
                 warn!(service = self.job.service.name, "gave up an unfinished round: its records will be read again");
@@ -120,39 +115,42 @@ impl Engine<'_> {
             return ended;
         }
         let now = self.clock.now();
-        self.reporter.round("committed", now.since(began));
+        self.reporter.count_round(RoundOutcome::Committed);
+        let counts = &mut self.reporter.counts;
+        counts.round.record(now.since(began));
         let wall_ms = clock::wall_ms();
         let rounds = &mut self.rounds;
         for output in rounds.round.outputs() {
             let timestamp = output.payload.origin.timestamp_ms;
             if timestamp != NO_TIMESTAMP {
-                self.reporter.end_to_end.record(age(wall_ms, timestamp));
+                counts.end_to_end.record(age(wall_ms, timestamp));
             }
         }
         rounds.round.clear();
-        self.reporter.stubs += rounds.round.take_stubs();
+        counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
         (rounds.last, rounds.commit_now) = (schedule_from(began, now, rounds.interval), false);
-        self.end_delay(&delay, "a late round was committed");
+        self.end_delay("a late round was committed");
         self.publish(now);
         Ok(true)
     }
 
     /// Makes steps until the task is done. Returns false if a drain took too long.
-    fn carry_out(&mut self, task: Task, delay: &mut RoundDelay) -> Result<bool, StopCause> {
+    fn carry_out(&mut self, task: Task) -> Result<bool, StopCause> {
+        self.rounds.began = Instant::now();
         let ended = loop {
             let now = self.read_clocks();
             let rounds = &mut self.rounds;
             let phase = if self.link.is_initialised() { rounds.machine.phase() } else { Phase::Prepare };
             let link = &mut self.link;
             #[cfg(feature = "failpoints")]
-            let link = &mut super::faults::FaultyLink(link);
+            let link = &mut super::faulty_link::FaultyLink(link);
             let step = match task {
                 Task::Prepare => rounds.machine.prepare(link, now),
-                Task::Deliver => rounds.machine.step(&mut rounds.round, &mut self.throttle, link, now),
+                Task::Deliver => rounds.machine.step(&mut rounds.round, self.throttle, link, now),
             };
             if self.job.kafka.delivery == Delivery::ExactlyOnce {
-                self.reporter.phase(phase, self.clock.now().since(now));
+                self.reporter.spent[phase as usize] += self.clock.now().since(now);
             }
             self.report_events();
             match step.map_err(|error| self.stop_cause(error)) {
@@ -162,7 +160,7 @@ impl Engine<'_> {
                 Ok(Step::PollGroup) => self.serve_group(STEP_TIMEOUT)?,
                 Err(cause) => break Err(cause),
             }
-            if !self.keep_going(delay)? {
+            if !self.keep_going()? {
                 break Ok(false);
             }
         };
@@ -199,14 +197,13 @@ impl Engine<'_> {
     }
 
     /// Does what is due between two steps. Returns false if a drain took too long.
-    fn keep_going(&mut self, delay: &mut RoundDelay) -> Result<bool, StopCause> {
+    fn keep_going(&mut self) -> Result<bool, StopCause> {
         self.job.heartbeat.beat(Instant::now());
         if self.job.shutdown.load(Ordering::Relaxed) && self.rounds.drain_is_over() {
             return Ok(false);
         }
-        let waited = delay.began.elapsed();
-        if waited > LATE_AFTER && !delay.warned {
-            delay.warned = true;
+        let waited = self.rounds.began.elapsed();
+        if waited > LATE_AFTER && !self.reporter.status.late {
             warn!(service = self.job.service.name, "waiting for the brokers");
             self.reporter.status.late = true;
             self.reporter.publish_flags(self.job);
@@ -219,17 +216,16 @@ impl Engine<'_> {
     }
 
     /// Resumes what a late round had stopped.
-    fn end_delay(&mut self, delay: &RoundDelay, ended: &str) {
-        if delay.warned {
-            let seconds = delay.began.elapsed().as_secs_f64();
+    fn end_delay(&mut self, ended: &str) {
+        if std::mem::take(&mut self.reporter.status.late) {
+            let seconds = self.rounds.began.elapsed().as_secs_f64();
             info!(service = self.job.service.name, seconds, "{ended} at last");
-            self.reporter.status.late = false;
         }
-        if self.intake.end_pause() {
+        if std::mem::take(&mut self.intake.reading_paused) {
             let open =
                 self.link.partitions.assigned().filter(|(number, _)| self.throttle.ledger().paused(*number).is_none());
             let open: Vec<_> = open.map(|(_, address)| address).collect();
-            self.intake.resume(&open, self.job, &mut self.reporter);
+            self.intake.resume(&open, self.job, self.reporter);
         }
     }
 

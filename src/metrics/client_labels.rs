@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::counters::CounterSet;
-use crate::snapshot::{ClientSnapshot, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Levels, ServiceSnapshot};
 
 /// The label of all clients that have none of their own.
 pub(super) const OTHER: &str = "_other";
@@ -21,30 +21,7 @@ pub(super) const OTHER: &str = "_other";
 /// The number of cycles that an unlisted client must have been idle for before another client can take over its label.
 const IDLE_CYCLES: u64 = 2;
 
-/// The gauges of a label: 0 and without a limit while its client is not registered.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Levels {
-    pub(super) wants: u64,
-    pub(super) granted: u64,
-    pub(super) default_share: f64,
-    /// The client's own limit; `None` for `_other`: its clients have different limits.
-    pub(super) limit: Option<u64>,
-    pub(super) backlog: u64,
-    pub(super) shadow_backlog: u64,
-}
-
 impl Levels {
-    fn of(client: &ClientSnapshot) -> Levels {
-        Levels {
-            wants: client.wants,
-            granted: client.granted,
-            default_share: client.default_share,
-            limit: client.limit,
-            backlog: client.backlog,
-            shadow_backlog: client.shadow_backlog,
-        }
-    }
-
     /// Adds everything but the limit, which belongs to one client.
     fn add(&mut self, other: &Levels) {
         self.wants = self.wants.saturating_add(other.wants);
@@ -64,6 +41,7 @@ struct Label {
     current: CounterSet,
     /// The part of `current` that `_other` already counted when the label was made.
     elsewhere: CounterSet,
+    /// 0, and without a limit, while the client is not registered.
     levels: Levels,
     /// The number of the snapshot that `current` was made for.
     made: u64,
@@ -97,18 +75,11 @@ impl Label {
     }
 }
 
-/// A client that could take over a label.
-struct Candidate<'a> {
-    client: &'a ClientSnapshot,
-    counters: CounterSet,
-    made: u64,
-}
-
 /// Returns whether an unlisted client sends in more than one cycle: it wants something, and more of its records arrived
 /// than it wanted in this cycle or the last one. An id that is used once never does, even while its record is delayed.
 fn keeps_sending(client: &ClientSnapshot) -> bool {
-    let arrived = client.counts.admitted + client.counts.rejected.total() + client.backlog;
-    client.wants > 0 && arrived > client.wants
+    let arrived = client.counts.admitted + client.counts.rejected.total() + client.levels.backlog;
+    client.levels.wants > 0 && arrived > client.levels.wants
 }
 
 /// The labels of one service.
@@ -137,12 +108,13 @@ impl ClientLabels {
         self.other.levels = Levels::default();
         let mut total = CounterSet::of_no_client(snapshot);
         let mut present = Vec::with_capacity(self.labels.len());
+        // The clients that could take over a label.
         let mut candidates = Vec::new();
         for (made, client) in snapshot.clients.iter_made() {
             let counters = CounterSet::new(&client.counts, &client.shadow);
             total = total.plus(&counters);
             if let Some(label) = self.label_for(client, &counters, cycle) {
-                label.levels = Levels::of(client);
+                label.levels = client.levels;
                 label.configured = client.configured;
                 // With very many clients a page may still show a former life after a later life was shown and ended.
                 if made >= label.made {
@@ -152,9 +124,9 @@ impl ClientLabels {
                     present.push(Arc::clone(&client.name));
                 }
             } else if &*client.name != OTHER && keeps_sending(client) {
-                candidates.push(Candidate { client, counters, made });
+                candidates.push((made, client, counters));
             } else {
-                self.other.levels.add(&Levels::of(client));
+                self.other.levels.add(&client.levels);
             }
         }
         self.end_absent(&present);
@@ -197,32 +169,25 @@ impl ClientLabels {
 
     /// Gives the labels of idle clients to the candidates, that of the longest idle client first. Candidates for which
     /// no label is left count in `_other`, and so do the clients that lost theirs.
-    fn hand_over(&mut self, candidates: Vec<Candidate<'_>>, cycle: u64) {
+    fn hand_over(&mut self, candidates: Vec<(u64, &ClientSnapshot, CounterSet)>, cycle: u64) {
         let mut idle = if candidates.is_empty() { Vec::new() } else { self.idle(cycle) };
-        for Candidate { client, counters, made } in candidates {
-            let levels = Levels::of(client);
-            if self.make_room(&mut idle) {
-                let (current, elsewhere) = (counters, counters);
-                let label = Label { current, elsewhere, levels, made, active: cycle, ..Label::default() };
-                self.labels.insert(Arc::clone(&client.name), label);
-            } else {
-                self.other.levels.add(&levels);
-            }
-        }
-    }
-
-    /// Removes labels of `idle` clients until there is room for another label. Several have to go if there are too
-    /// many: clients that were configured late have labels beyond `max_labels`, and may no longer be configured.
-    fn make_room(&mut self, idle: &mut Vec<(u64, Arc<str>)>) -> bool {
-        while let Some((_, name)) = idle.pop() {
-            if let Some(loser) = self.labels.remove(&name) {
+        for (made, client, counters) in candidates {
+            // Several have to go if there are too many: clients that were configured late have labels beyond
+            // `max_labels`, and may no longer be configured.
+            while self.labels.len() >= self.max_labels
+                && let Some((_, name)) = idle.pop()
+            {
+                let loser = self.labels.remove(&name).unwrap_or_default();
                 self.other.levels.add(&loser.levels);
             }
             if self.labels.len() < self.max_labels {
-                return true;
+                let (levels, current, elsewhere) = (client.levels, counters, counters);
+                let label = Label { current, elsewhere, levels, made, active: cycle, ..Label::default() };
+                self.labels.insert(Arc::clone(&client.name), label);
+            } else {
+                self.other.levels.add(&client.levels);
             }
         }
-        false
     }
 
     /// Returns the labels of idle clients, that of the longest idle client last.

@@ -12,22 +12,20 @@
 
 mod client_labels;
 mod counters;
-mod docs;
 mod process;
 pub mod table;
 mod text;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-pub use docs::markdown;
-
-use client_labels::{ClientLabels, Levels};
+use client_labels::ClientLabels;
 use counters::CounterSet;
 use process::ProcessMetrics;
 use table::{Source, TABLE};
 use text::Samples;
 
-use crate::{reload::LastReload, snapshot::ServiceSnapshot};
+use crate::reload::LastReload;
+use crate::snapshot::{Levels, ServiceSnapshot};
 use watermaster_settings::Service;
 
 /// The content type of the text that [`Publisher::render`] returns.

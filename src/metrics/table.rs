@@ -1,15 +1,16 @@
 //! Every metric, in one table. The page and `docs/metrics.md` are made from it; dashboards and rules are tested
 //! against it.
 
-use strum::VariantNames;
+use strum::{IntoStaticStr, VariantNames};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::{delays::BOUNDS, policy::Mode, reason::Reason};
 
 use super::{Instance, LabelFigures, ServiceMetrics, counters::Decisions, text::Samples};
-use crate::snapshot::{ALLOCATION_CAUSES, HistogramSnapshot, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 
-/// The kind of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The kind of a metric, named as in a `# TYPE` line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Kind {
     /// Never decreases while the process lives.
     Counter,
@@ -17,17 +18,6 @@ pub enum Kind {
     Gauge,
     /// Cumulative buckets, a sum and a count.
     Histogram,
-}
-
-impl Kind {
-    /// Returns the word in a `# TYPE` line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        }
-    }
 }
 
 /// The unit of a metric's value.
@@ -43,20 +33,6 @@ pub enum Unit {
     Bool,
     /// A number of the things that the name tells.
     Count,
-}
-
-impl Unit {
-    /// Returns the word for people.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Unit::Records => "records",
-            Unit::Seconds => "seconds",
-            Unit::Bytes => "bytes",
-            Unit::Ratio => "ratio (0 to 1)",
-            Unit::Bool => "0 or 1",
-            Unit::Count => "count",
-        }
-    }
 }
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
@@ -196,7 +172,7 @@ metrics! {
         Service |s, out| out.put_histogram(&[], &s.newest.delay);
     "watermaster_end_to_end_seconds" Histogram Seconds ["service"]
         "Time from a record's timestamp to the commit that completed it."
-        Service |s, out| out.put_histogram(&[], &s.newest.end_to_end);
+        Service |s, out| out.put_histogram(&[], &s.newest.engine.end_to_end);
 
     // ## Kafka
     "watermaster_consumer_lag_records" Gauge Records ["service" "topic" "partition"]
@@ -210,13 +186,13 @@ metrics! {
         Service |s, out| s.newest.partitions.iter().for_each(|p| out.put_partition(p, p.held));
     "watermaster_paused_partitions" Gauge Count ["service" "reason"]
         "Partitions that are not fetched now, by reason."
-        Service |s, out| out.put_known(PAUSE_REASONS, &s.newest.paused);
+        Service |s, out| out.put_each(PAUSE_REASONS, s.newest.paused);
     "watermaster_rounds_total" Counter Count ["service" "outcome"]
         "Rounds (one commit each), by outcome."
-        Service |s, out| out.put_known(ROUND_OUTCOMES, &s.newest.rounds);
+        Service |s, out| out.put_each(ROUND_OUTCOMES, s.newest.engine.rounds);
     "watermaster_round_seconds" Histogram Seconds ["service"]
         "Time from a round's first send to its acknowledged commit."
-        Service |s, out| out.put_histogram(&[], &s.newest.round);
+        Service |s, out| out.put_histogram(&[], &s.newest.engine.round);
     "watermaster_round_phase_seconds" Histogram Seconds ["service" "phase"]
         "Time that a round spent in each phase under exactly_once, all attempts together."
         Service phases;
@@ -225,10 +201,10 @@ metrics! {
         Service errors;
     "watermaster_resyncs_total" Counter Count ["service"]
         "Comparisons of an interrupted round with the committed offsets."
-        Service |s, out| out.put(s.newest.resyncs);
+        Service |s, out| out.put(s.newest.engine.resyncs);
     "watermaster_resynced_records_total" Counter Records ["service" "found"]
         "Records of interrupted rounds, by whether they were found committed."
-        Service |s, out| out.put_each(&RESYNCED, s.newest.resynced);
+        Service |s, out| out.put_each(&RESYNCED, s.newest.engine.resynced);
     "watermaster_map_characters" Gauge Count ["service"]
         "The length of the longest offset map of the assigned partitions."
         Service |s, out| out.put(s.newest.map_characters);
@@ -240,19 +216,19 @@ metrics! {
         Service |s, out| out.put(s.newest.map_used_ratio);
     "watermaster_producer_recreations_total" Counter Count ["service" "cause"]
         "Replaced producers, by cause."
-        Service |s, out| out.put_known(PRODUCER_CAUSES, &s.newest.producer_recreations);
+        Service |s, out| out.put_each(PRODUCER_CAUSES, s.newest.engine.producer_recreations);
     "watermaster_consumer_recreations_total" Counter Count ["service"]
         "Consumers replaced because they were in no group although brokers answered."
-        Service |s, out| out.put(s.newest.consumer_recreations);
+        Service |s, out| out.put(s.newest.engine.consumer_recreations);
     "watermaster_lost_records_total" Counter Records ["service"]
         "Source records that were deleted before they were read (on_data_loss = continue)."
-        Service |s, out| out.put(s.newest.lost_records);
+        Service |s, out| out.put(s.newest.engine.lost_records);
     "watermaster_stubs_total" Counter Records ["service"]
         "Stubs sent to the dead-letter topic in place of records that it refuses or that have too many headers."
-        Service |s, out| out.put(s.newest.stubs);
+        Service |s, out| out.put(s.newest.engine.stubs);
     "watermaster_rebalances_total" Counter Count ["service"]
         "Changes of the assignment."
-        Service |s, out| out.put(s.newest.rebalances);
+        Service |s, out| out.put(s.newest.engine.rebalances);
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
         Service retention;
@@ -278,30 +254,14 @@ metrics! {
         Instance |i, out| out.put(i.last_reload.success_at.as_secs_f64());
 
     // ## Process
-    "process_cpu_seconds_total" Counter Seconds []
-        "User and system CPU time spent, in whole seconds."
-        Process;
-    "process_open_fds" Gauge Count []
-        "Open file descriptors."
-        Process;
-    "process_max_fds" Gauge Count []
-        "The most file descriptors that may be open."
-        Process;
-    "process_virtual_memory_bytes" Gauge Bytes []
-        "Virtual memory size."
-        Process;
-    "process_virtual_memory_max_bytes" Gauge Bytes []
-        "The limit of the virtual memory size."
-        Process;
-    "process_resident_memory_bytes" Gauge Bytes []
-        "Resident memory size."
-        Process;
-    "process_start_time_seconds" Gauge Seconds []
-        "The start time of the process, in seconds since 1970."
-        Process;
-    "process_threads" Gauge Count []
-        "Threads of the process."
-        Process;
+    "process_cpu_seconds_total" Counter Seconds [] "User and system CPU time spent, in whole seconds." Process;
+    "process_open_fds" Gauge Count [] "Open file descriptors." Process;
+    "process_max_fds" Gauge Count [] "The most file descriptors that may be open." Process;
+    "process_virtual_memory_bytes" Gauge Bytes [] "Virtual memory size." Process;
+    "process_virtual_memory_max_bytes" Gauge Bytes [] "The limit of the virtual memory size." Process;
+    "process_resident_memory_bytes" Gauge Bytes [] "Resident memory size." Process;
+    "process_start_time_seconds" Gauge Seconds [] "The start time of the process, in seconds since 1970." Process;
+    "process_threads" Gauge Count [] "Threads of the process." Process;
 }
 
 fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
@@ -309,14 +269,13 @@ fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
 }
 
 fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    let none = HistogramSnapshot::default();
-    for (index, phase) in Phase::VARIANTS.iter().enumerate() {
-        out.put_histogram(&[phase], service.newest.round_phases.get(index).unwrap_or(&none));
+    for (phase, histogram) in Phase::VARIANTS.iter().zip(&service.newest.engine.round_phases) {
+        out.put_histogram(&[phase], histogram);
     }
 }
 
 fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.transaction_errors) {
+    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.transaction_errors) {
         for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
             out.put_with(&[phase, class], *count);
         }
@@ -324,9 +283,9 @@ fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
 }
 
 fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    let known = &service.newest.source_retention_seconds;
-    for (topic, seconds) in known {
-        out.put_with(&[topic], *seconds);
+    let known = &service.newest.source_retention;
+    for (topic, time) in known {
+        out.put_with(&[topic], time.as_secs_f64());
     }
     for topic in service.topics.iter().filter(|topic| known.iter().all(|(told, _)| told != *topic)) {
         out.put_with(&[topic], 0);

@@ -1,13 +1,14 @@
+mod docs;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use strum::VariantNames;
 
 use proptest::prelude::*;
-use watermaster_core::{delays::BOUNDS, delivery::Phase, policy::Mode, reason::Reason};
+use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
 
 use super::table::Kind;
 use super::*;
-use crate::snapshot::{ClientSnapshot, Counts, HistogramSnapshot, PartitionSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, PartitionSnapshot};
 
 /// The samples of a scrape: metric name and labels as Prometheus reads them, and the value.
 type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
@@ -74,7 +75,7 @@ fn client(name: &str, admitted: u64) -> ClientSnapshot {
 }
 
 fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
-    ServiceSnapshot { name: "kyc".into(), clients: clients.into(), ..Default::default() }
+    ServiceSnapshot { name: "kyc".into(), clients: clients.into_iter().collect(), ..Default::default() }
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
@@ -92,11 +93,11 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut publisher = Publisher::new("2.12.1", 10);
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
-    shown.source_retention_seconds = vec![("a.kyc".into(), 60.0)];
+    shown.source_retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
     publisher.publish("kyc", &Arc::new(shown));
     let (samples, types) = parse(&publisher.render());
 
-    let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.as_str().to_owned())).collect();
+    let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
     assert_eq!(types, expected);
     for metric in TABLE {
         let name = match metric.kind {
@@ -115,7 +116,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
 #[test]
 fn every_series_exists_at_0_before_the_first_snapshot() {
     let mut publisher = Publisher::new("2.12.1", 10);
-    publisher.declare(&crate::fixture::service(Mode::Shape, true));
+    publisher.declare(&crate::tests::service(Mode::Shape, true));
     let (samples, _) = parse(&publisher.render());
     for client in ["home-loan", "_other"] {
         let with = |more: (&'static str, &'static str)| [("service", "kyc"), ("client", client), more];
@@ -158,7 +159,7 @@ fn a_revoked_partition_is_missing_from_the_next_scrape() {
 fn a_resumed_partition_counts_0() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    shown.paused = vec![("map", 2)];
+    shown.paused = [0, 0, 2];
     let labels = [("service", "kyc"), ("reason", "map")];
     let samples = scrape(&mut publisher, shown);
     assert_eq!(sample(&samples, "watermaster_paused_partitions", &labels), Some(2.0));
@@ -170,12 +171,10 @@ fn a_resumed_partition_counts_0() {
 fn histograms_are_cumulative_and_keep_their_sum() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    let mut counts = vec![0; BOUNDS.len() + 1];
-    let mut sums = vec![0.0; BOUNDS.len() + 1];
+    let Histogram { counts, sums } = &mut shown.delay;
     (counts[0], sums[0]) = (3, 0.003);
     (counts[5], sums[5]) = (2, 0.18);
     (counts[18], sums[18]) = (1, 4_000.0);
-    shown.delay = HistogramSnapshot { counts, sums };
     let samples = scrape(&mut publisher, shown);
     let bucket = |le| sample(&samples, "watermaster_delay_seconds_bucket", &[("service", "kyc"), ("le", le)]);
     assert_eq!(["0.001", "0.05", "0.1", "1800", "+Inf"].map(bucket), [3.0, 3.0, 5.0, 5.0, 6.0].map(Some));
@@ -187,12 +186,13 @@ fn histograms_are_cumulative_and_keep_their_sum() {
 #[test]
 fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&crate::fixture::service(Mode::Shape, true));
+    publisher.declare(&crate::tests::service(Mode::Shape, true));
     let before = parse(&publisher.render()).0;
-    let counted = HistogramSnapshot { counts: vec![1; BOUNDS.len() + 1], sums: vec![1.0; BOUNDS.len() + 1] };
+    let mut counted = Histogram::default();
+    (counted.counts, counted.sums) = (counted.counts.map(|_| 1), counted.sums.map(|_| 1.0));
     let mut shown = snapshot(Vec::new());
-    (shown.delay, shown.end_to_end, shown.round) = (counted.clone(), counted.clone(), counted.clone());
-    shown.round_phases = vec![counted; Phase::VARIANTS.len()];
+    (shown.delay, shown.engine.end_to_end, shown.engine.round) = (counted.clone(), counted.clone(), counted.clone());
+    shown.engine.round_phases.fill(counted);
     let after = scrape(&mut publisher, shown);
     for metric in TABLE.iter().filter(|metric| metric.kind == Kind::Histogram) {
         let name = format!("{}_bucket", metric.name);
@@ -209,7 +209,7 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
 fn the_shadow_backlog_has_metrics_of_its_own() {
     let mut publisher = Publisher::new("", 10);
     let mut observed = client("a", 9);
-    (observed.shadow.delayed, observed.shadow_backlog) = (7, 3);
+    (observed.shadow.delayed, observed.levels.shadow_backlog) = (7, 3);
     let samples = scrape(&mut publisher, snapshot(vec![observed]));
     let of = |name| sample(&samples, name, &[("service", "kyc"), ("client", "a")]);
     assert_eq!(of("watermaster_shadow_delayed_total"), Some(7.0));
@@ -220,13 +220,13 @@ fn the_shadow_backlog_has_metrics_of_its_own() {
 #[test]
 fn a_client_without_a_limit_shows_infinity() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&crate::fixture::service(Mode::Shape, true));
+    publisher.declare(&crate::tests::service(Mode::Shape, true));
     let limit = |samples: &Samples, client| {
         sample(samples, "watermaster_client_limit_units", &[("service", "kyc"), ("client", client)])
     };
     assert_eq!(limit(&parse(&publisher.render()).0, "home-loan"), Some(f64::INFINITY));
     let mut limited = client("home-loan", 0);
-    limited.limit = Some(600);
+    limited.levels.limit = Some(600);
     let samples = scrape(&mut publisher, snapshot(vec![client("car-loan", 0), limited]));
     let limits = ["home-loan", "car-loan", "credit-card", "_other"].map(|client| limit(&samples, client));
     assert_eq!(limits, [600.0, f64::INFINITY, f64::INFINITY, f64::INFINITY].map(Some));
@@ -269,7 +269,7 @@ fn clients_beyond_the_bound_count_as_other() {
 fn a_client_that_loses_its_label_is_missing_from_the_next_scrape() {
     let mut publisher = Publisher::new("", 1);
     let at = |cycle, real: u64| {
-        let real = ClientSnapshot { wants: 5, ..client("real", real) };
+        let real = ClientSnapshot { levels: Levels { wants: 5, ..Default::default() }, ..client("real", real) };
         ServiceSnapshot { cycle, ..snapshot(vec![client("once", 1), real]) }
     };
     let admitted = |samples: &Samples| {

@@ -1,9 +1,11 @@
 //! Prometheus' text format.
 
+use std::borrow::Cow;
 use std::fmt::{Display, Write};
 
 use super::table::Metric;
-use crate::snapshot::{HistogramSnapshot, PartitionSnapshot};
+use crate::snapshot::PartitionSnapshot;
+use watermaster_core::delays::Histogram;
 
 /// Writes the samples of one family, all with the same values of the first labels.
 #[derive(Debug)]
@@ -36,28 +38,19 @@ impl<'a> Samples<'a> {
         }
     }
 
-    /// Writes a sample for each of `names`, with its count in `counts` or 0.
-    pub(super) fn put_known(&mut self, names: &[&str], counts: &[(&str, u64)]) {
-        let count = |name: &&str| counts.iter().find(|(counted, _)| counted == name).map_or(0, |(_, count)| *count);
-        self.put_each(names, names.iter().map(count));
-    }
-
     /// Writes the sample of a partition.
     pub(super) fn put_partition(&mut self, partition: &PartitionSnapshot, value: u64) {
         self.put_with(&[&partition.topic, &partition.partition.to_string()], value);
     }
 
-    /// Writes a histogram's buckets, sum and count; a histogram without counts has counted nothing yet.
-    pub(super) fn put_histogram(&mut self, more: &[&str], histogram: &HistogramSnapshot) {
-        let bounds = self.metric.buckets;
-        let count_in = |i: usize| histogram.counts.get(i).copied().unwrap_or(0);
+    /// Writes a histogram's buckets, sum and count.
+    pub(super) fn put_histogram(&mut self, more: &[&str], histogram: &Histogram) {
+        let bounds = self.metric.buckets.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         let mut count = 0;
-        for (i, bound) in bounds.iter().enumerate() {
-            count += count_in(i);
-            self.write("_bucket", more, Some(&bound.to_string()), count);
+        for (bound, counted) in bounds.zip(histogram.counts) {
+            count += counted;
+            self.write("_bucket", more, Some(&bound), count);
         }
-        count += count_in(bounds.len());
-        self.write("_bucket", more, Some("+Inf"), count);
         self.write("_sum", more, None, histogram.sums.iter().sum::<f64>());
         self.write("_count", more, None, count);
     }
@@ -70,11 +63,7 @@ impl<'a> Samples<'a> {
         let labels = metric.labels.iter().copied().zip(values.iter().chain(more).copied());
         let mut separator = '{';
         for (label, value) in labels.chain(bound.map(|bound| ("le", bound))) {
-            out.push(separator);
-            out.push_str(label);
-            out.push_str("=\"");
-            push_escaped(out, value);
-            out.push('"');
+            let _ = write!(out, "{separator}{label}=\"{}\"", escaped(value));
             separator = ',';
         }
         out.push_str(if separator == ',' { "} " } else { " " });
@@ -85,19 +74,12 @@ impl<'a> Samples<'a> {
 /// Writes the head of a family. The help texts of the table need no escaping (its tests see to that).
 pub(super) fn push_head(out: &mut String, metric: &Metric) {
     let Metric { name, help, kind, .. } = metric;
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.as_str());
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.into_str());
 }
 
-fn push_escaped(out: &mut String, value: &str) {
-    let mut rest = value;
-    while let Some(at) = rest.find(['\\', '"', '\n']) {
-        out.push_str(&rest[..at]);
-        out.push_str(match rest.as_bytes()[at] {
-            b'\\' => "\\\\",
-            b'"' => "\\\"",
-            _ => "\\n",
-        });
-        rest = &rest[at + 1..];
+fn escaped(value: &str) -> Cow<'_, str> {
+    if !value.contains(['\\', '"', '\n']) {
+        return Cow::Borrowed(value);
     }
-    out.push_str(rest);
+    Cow::Owned(value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

@@ -1,15 +1,16 @@
 //! The engines of a process: one thread for each service.
 
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{sync::Arc, sync::atomic::AtomicBool, thread};
 
-use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::RunOptions;
-use crate::engine::{self, EngineError, Job, StopCause};
+use super::{CHECK_INTERVAL, Parts};
+use crate::engine::{self, EngineError, Job};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
-use crate::{admin::ServiceHandle, heartbeat::Heartbeat, reload::Inbox};
+use crate::{admin::ServiceHandle, heartbeat::Heartbeat};
 use watermaster_kafka::preflight::{Report, Severity};
 use watermaster_settings::{Service, Settings};
 
@@ -18,103 +19,76 @@ use watermaster_settings::{Service, Settings};
 /// s).
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
-/// The parts of an engine that other threads see.
-pub(super) struct Engine {
-    pub(super) handle: ServiceHandle,
-    policies: Arc<Inbox>,
-}
-
-impl Engine {
-    /// Prepares an engine for each service, which finds its later policies in the inbox at the same place.
-    pub(super) fn all(settings: &Settings, inboxes: &[Arc<Inbox>]) -> Vec<Engine> {
-        settings.services.iter().zip(inboxes).map(|(service, inbox)| Engine::new(service, inbox)).collect()
-    }
-
-    fn new(service: &Service, policies: &Arc<Inbox>) -> Engine {
-        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
+/// Returns the handle of each service's engine, which is about to start.
+pub(super) fn handles(settings: &Settings) -> Vec<ServiceHandle> {
+    let handle = |service: &Service| {
+        let trouble = Some("starting".to_owned());
         let cell = SnapshotCell::default();
-        cell.set(ServiceSnapshot {
-            name: service.name.clone(),
-            mode: service.policy.mode,
-            enforce: service.policy.enforce,
-            capacity: service.policy.capacity,
-            cycle_seconds: service.policy.cycle.as_secs_f64(),
-            trouble: Some("starting".to_owned()),
-            ..ServiceSnapshot::default()
-        });
-        let handle = ServiceHandle { name: service.name.clone(), cell, heartbeat };
-        Engine { handle, policies: Arc::clone(policies) }
-    }
-
-    /// Marks a service that can't be started.
-    fn never_ran(&self, why: String) -> EngineError {
-        let mut shown = (*self.handle.cell.get()).clone();
-        shown.trouble = Some(why.clone());
-        self.handle.cell.set(shown);
-        self.handle.heartbeat.stop();
-        EngineError { service: self.handle.name.clone(), cause: Box::new(StopCause::NotStarted(why)) }
-    }
+        cell.set(ServiceSnapshot { trouble, ..ServiceSnapshot::new(&service.name, &service.policy) });
+        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
+        ServiceHandle { name: service.name.clone(), cell, heartbeat }
+    };
+    settings.services.iter().map(handle).collect()
 }
 
 /// The running engines.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    running: usize,
-    ends: mpsc::UnboundedReceiver<Result<(), EngineError>>,
+    not_started: usize,
+    threads: Vec<JoinHandle<Result<(), EngineError>>>,
 }
 
 impl Fleet {
     /// Starts an engine for each service, except for services with an error in the report.
-    pub(super) fn start(
-        settings: &Settings, engines: Vec<Engine>, report: &Report, options: RunOptions, stop: &Arc<AtomicBool>,
-    ) -> Fleet {
-        let (ended, ends) = mpsc::unbounded_channel();
-        for (service, engine) in settings.services.iter().zip(engines) {
+    pub(super) fn start(settings: &Settings, parts: &Parts, report: &Report, accept_foreign_offsets: bool) -> Fleet {
+        let mut fleet = Fleet { not_started: 0, threads: Vec::new() };
+        let engines = parts.handles.iter().zip(&parts.configuration.inboxes);
+        for (service, (handle, policies)) in settings.services.iter().zip(engines) {
             if let Some(why) = log_findings(report, &service.name) {
-                let _ = ended.send(Err(engine.never_ran(why)));
+                fleet.mark_not_started(handle, why);
                 continue;
             }
             let job = Job {
                 kafka: settings.kafka.clone(),
                 service: service.clone(),
-                accept_foreign_offsets: options.accept_foreign_offsets,
+                accept_foreign_offsets,
                 facts: report.clone(),
-                cell: engine.handle.cell.clone(),
-                heartbeat: Arc::clone(&engine.handle.heartbeat),
-                policies: Arc::clone(&engine.policies),
-                shutdown: Arc::clone(stop),
+                cell: handle.cell.clone(),
+                heartbeat: Arc::clone(&handle.heartbeat),
+                policies: Arc::clone(policies),
+                shutdown: Arc::clone(&parts.stop),
             };
-            let on_end = ended.clone();
-            let name = format!("engine-{}", service.name);
-            let thread = thread::Builder::new().name(name).spawn(move || drop(on_end.send(engine::run(job))));
-            if let Err(why) = thread {
-                let why = format!("service {}: no thread: {why}", service.name);
-                error!("{why}");
-                let _ = ended.send(Err(engine.never_ran(why)));
+            match thread::Builder::new().name(format!("engine-{}", service.name)).spawn(move || engine::run(job)) {
+                Ok(thread) => fleet.threads.push(thread),
+                Err(why) => {
+                    error!("service {}: no thread: {why}", service.name);
+                    fleet.mark_not_started(handle, format!("no thread: {why}"));
+                }
             }
         }
-        Fleet { running: settings.services.len(), ends }
+        fleet
+    }
+
+    fn mark_not_started(&mut self, handle: &ServiceHandle, why: String) {
+        let mut shown = (*handle.cell.get()).clone();
+        shown.trouble = Some(why);
+        handle.cell.set(shown);
+        handle.heartbeat.stop();
+        self.not_started += 1;
     }
 
     /// Reports whether every engine has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.ends.len() >= self.running
+        self.threads.iter().all(JoinHandle::is_finished)
     }
 
     /// Waits until all engines have ended and returns the number of those that failed.
     pub(super) async fn wait(&mut self) -> usize {
-        let mut failed = 0;
-        while self.running > 0 {
-            match self.ends.recv().await {
-                Some(ended) => {
-                    self.running -= 1;
-                    failed += usize::from(ended.is_err());
-                }
-                // All senders are gone, so the remaining threads ended without a result.
-                None => failed += std::mem::take(&mut self.running),
-            }
+        while !self.has_ended() {
+            sleep(CHECK_INTERVAL).await;
         }
-        failed
+        let ended = self.threads.drain(..).map(JoinHandle::join);
+        self.not_started + ended.filter(|end| !matches!(end, Ok(Ok(())))).count()
     }
 }
 

@@ -1,13 +1,13 @@
 //! The HTTP side of a running configuration.
 
 use std::sync::{Arc, Mutex};
-use std::{io, net::SocketAddr, path::PathBuf, sync::atomic::AtomicBool};
+use std::{io, net::SocketAddr, path::PathBuf};
 
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tracing::{info, warn};
 
-use super::fleet::Engine;
-use crate::admin::{self, AdminState, Shown};
+use super::Parts;
+use crate::admin::{self, AdminState};
 use crate::metrics::Publisher;
 use watermaster_settings::Settings;
 use watermaster_settings::token::{Token, TokenError, TokenFile};
@@ -24,31 +24,25 @@ pub enum HttpError {
 /// A server that runs until it is stopped or dropped.
 #[derive(Debug)]
 pub(super) struct HttpServer {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     stop: oneshot::Sender<()>,
     task: JoinHandle<io::Result<()>>,
 }
 
 impl HttpServer {
-    /// Binds `admin.listen` and serves the figures of these engines; `/readyz` reports draining once `stop` is set.
-    pub(super) async fn start(
-        settings: &Settings, shown: Shown, engines: &[Engine], stop: Arc<AtomicBool>,
-    ) -> Result<HttpServer, HttpError> {
+    /// Binds `admin.listen` and serves the figures of the engines; `/readyz` reports draining once `stop` is set.
+    pub(super) async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, HttpError> {
         let (listener, address) = bind(settings.admin.listen).await?;
         let state = AdminState {
-            services: engines.iter().map(|engine| engine.handle.clone()).collect(),
+            services: parts.handles.clone(),
             publisher: Mutex::new(publisher(settings)),
-            configuration: shown,
+            configuration: Arc::clone(&parts.configuration),
             token: read_token(settings)?,
-            draining: stop,
+            draining: Arc::clone(&parts.stop),
         };
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(admin::serve(listener, Arc::new(state), async { drop(stopped.await) }));
         Ok(HttpServer { address, stop, task })
-    }
-
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Answers open requests and ends.

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::reload::Configuration;
@@ -26,40 +25,33 @@ pub(super) fn reload_on_hangup(configuration: &Arc<Configuration>) {
     });
 }
 
-/// SIGTERM and SIGINT: the first signal drains, a second one leaves at once.
-pub(super) struct StopSignals {
-    seen: mpsc::UnboundedReceiver<()>,
+/// Sets `stop` at the first SIGTERM or SIGINT, which drains. Returns at a second signal, at least
+/// [`SAME_SIGNAL_INTERVAL`] after the first.
+pub(super) async fn second_stop_signal(stop: &AtomicBool) {
+    let mut terminate = listen("SIGTERM", SignalKind::terminate());
+    let mut interrupt = listen("SIGINT", SignalKind::interrupt());
+    let mut first: Option<Instant> = None;
+    loop {
+        let name = tokio::select! {
+            () = next(&mut terminate) => "SIGTERM",
+            () = next(&mut interrupt) => "SIGINT",
+        };
+        if first.get_or_insert_with(Instant::now).elapsed() > SAME_SIGNAL_INTERVAL {
+            return;
+        }
+        if !stop.swap(true, Ordering::Relaxed) {
+            info!("{name}: finishing the round");
+        }
+    }
 }
 
-impl StopSignals {
-    /// Listens; the first signal sets `stop`.
-    pub(super) fn new(stop: &Arc<AtomicBool>) -> StopSignals {
-        let (sender, seen) = mpsc::unbounded_channel();
-        for (name, kind) in [("SIGTERM", SignalKind::terminate()), ("SIGINT", SignalKind::interrupt())] {
-            let Some(mut signals) = listen(name, kind) else { continue };
-            let (sender, stop) = (sender.clone(), Arc::clone(stop));
-            tokio::spawn(async move {
-                while signals.recv().await.is_some() {
-                    if !stop.swap(true, Ordering::Relaxed) {
-                        info!("{name}: finishing the round");
-                    }
-                    let _ = sender.send(());
-                }
-            });
-        }
-        StopSignals { seen }
-    }
-
-    /// Waits for a second signal, at least [`SAME_SIGNAL_INTERVAL`] after the first.
-    pub(super) async fn second(&mut self) {
-        let mut first: Option<Instant> = None;
-        while self.seen.recv().await.is_some() {
-            match first {
-                None => first = Some(Instant::now()),
-                Some(first) if first.elapsed() > SAME_SIGNAL_INTERVAL => return,
-                Some(_) => {}
-            }
-        }
+/// Waits for a signal, for ever if it can't be handled.
+async fn next(signals: &mut Option<Signal>) {
+    let seen = match signals {
+        Some(signals) => signals.recv().await,
+        None => None,
+    };
+    if seen.is_none() {
         std::future::pending::<()>().await;
     }
 }

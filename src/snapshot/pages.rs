@@ -75,12 +75,6 @@ impl Clients {
         self.sorted().places.iter().map(move |&place| (made(place), self.at(place)))
     }
 
-    /// Returns a client by name.
-    pub fn get(&self, name: &str) -> Option<&ClientSnapshot> {
-        let places = &self.sorted().places;
-        places.binary_search_by(|&place| (*self.at(place).name).cmp(name)).ok().map(|found| self.at(places[found]))
-    }
-
     /// Returns the number of clients when the snapshot was made. With more clients than one snapshot copies, the
     /// newest may be missing from [`iter`](Clients::iter), and forgotten clients may still be there.
     pub fn known(&self) -> usize {
@@ -128,12 +122,6 @@ impl FromIterator<ClientSnapshot> for Clients {
     fn from_iter<I: IntoIterator<Item = ClientSnapshot>>(clients: I) -> Clients {
         let page = Page::new(clients.into_iter().collect(), Forgotten::default());
         Clients(Arc::new(Shown { known: page.clients.len(), pages: vec![Arc::new(page)], sorted: OnceLock::new() }))
-    }
-}
-
-impl From<Vec<ClientSnapshot>> for Clients {
-    fn from(clients: Vec<ClientSnapshot>) -> Clients {
-        clients.into_iter().collect()
     }
 }
 

@@ -16,19 +16,17 @@ impl Config {
     /// One for each key that takes a restart to change.
     pub fn changes(&self, to: &Config) -> Result<Vec<KeyPath>, ConfigErrors> {
         let (before, after) = (entries(self), entries(to));
-        let keys: BTreeSet<_> = before.keys().chain(after.keys()).copied().collect();
-        let mut changed = Vec::new();
-        let mut errors = Vec::new();
-        for key in keys {
+        let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
+        let (mut changed, mut errors) = (Vec::new(), Vec::new());
+        for &&key in &keys {
             let (old, new) = (before.get(key), after.get(key));
-            let value = |entry: Option<&&Entry>| entry.and_then(|entry| entry.value.clone());
-            if value(old) == value(new) {
+            let [before, after] = [old, new].map(|entry| entry.and_then(|entry| entry.value.as_ref()));
+            if before == after {
                 continue;
             }
             changed.push(key.clone());
-            let reloads = SCHEMA.locate(key).1.is_some_and(|row| row.reloads);
-            if let Some(entry) = new.or(old).filter(|_| !reloads) {
-                errors.push(self.needs_restart(entry, value(old), value(new)));
+            if let Some(entry) = new.or(old).filter(|entry| !entry.reloads) {
+                errors.push(self.needs_restart(entry, before, after));
             }
         }
         if errors.is_empty() && !self.is_alike(to) {
@@ -37,8 +35,8 @@ impl Config {
         if errors.is_empty() { Ok(changed) } else { Err(ConfigErrors::new(SCHEMA.subject, errors)) }
     }
 
-    fn needs_restart(&self, entry: &Entry, before: Option<Value>, after: Option<Value>) -> ConfigError {
-        let show = |value: Option<Value>| value.map_or("nothing".to_owned(), |value| value.to_string());
+    fn needs_restart(&self, entry: &Entry, before: Option<&Value>, after: Option<&Value>) -> ConfigError {
+        let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), |value| value.to_string());
         let service = match entry.key.segments() {
             [Segment::Name(list), Segment::Index(index), ..] if list == "service" => self.settings.services.get(*index),
             _ => None,

@@ -6,16 +6,11 @@ use serde_json::{Map, Value, json};
 
 use crate::reader::{Entry, KeyPath, Segment};
 
-/// The value of each key that takes effect.
+/// The value of each key that takes effect, in the order in which they are shown, the keys of a section together.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Effective(Vec<Entry>);
+pub struct Effective(pub(super) Vec<Entry>);
 
 impl Effective {
-    /// Takes the entries in the order in which they are shown, the keys of a section together.
-    pub(super) fn new(entries: Vec<Entry>) -> Effective {
-        Effective(entries)
-    }
-
     /// Returns every key, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
         self.0.iter()

@@ -31,13 +31,13 @@ fn properties(
     let mut properties = BTreeMap::new();
     for (name, text) in written.free_scalars() {
         check_owner(&written, name, protocol);
-        check_property(&written, name, &text, rules);
-        written.show(name, Some(json!(properties::shown(name, &text))), written.origin(name));
-        properties.insert(name.to_owned(), text);
+        check_property(&written, name, text, rules);
+        written.show(name, Some(json!(properties::shown(name, text))), written.origin(name));
+        properties.insert(name.to_owned(), text.to_owned());
     }
     for (name, path) in files.free_scalars() {
         check_owner(&files, name, protocol);
-        match std::fs::read_to_string(&path) {
+        match std::fs::read_to_string(path) {
             Err(error) => {
                 let allowed = "the path of a file of UTF-8 text that can be read";
                 files.refuse(name, format!("is {path:?}: {error}"), allowed);

@@ -1,11 +1,12 @@
 //! Rules between keys of different sections.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::time::Duration;
 
 use humantime::format_duration;
 
 use super::{service, values};
-use crate::reader::Section;
+use crate::reader::{KeyPath, Section};
 
 /// Checks everything that no section can check alone, and notes each error. Keys with errors of their own are skipped.
 pub fn check(kafka: &Section<'_>, services: &[Section<'_>]) {
@@ -17,25 +18,26 @@ pub fn check(kafka: &Section<'_>, services: &[Section<'_>]) {
 fn check_names(services: &[Section<'_>]) {
     let mut seen = BTreeMap::new();
     for service in services {
-        let Some(name) = service.text("name", values::service_name) else { continue };
-        if let Some(first) = seen.get(&name) {
-            service.refuse("name", format!("is {name:?}, which is {first} too"), "a name of its own for each service");
-        } else {
-            seen.insert(name, service.path().clone());
+        let name = service.text("name", values::service_name);
+        claim(&mut seen, service, "name", name, "a name of its own for each service");
+    }
+}
+
+/// Notes an error if another section has the same value at `key`.
+fn claim(seen: &mut BTreeMap<String, KeyPath>, section: &Section<'_>, key: &str, value: Option<String>, allowed: &str) {
+    match value.map(|value| seen.entry(value)) {
+        Some(Entry::Occupied(first)) => {
+            section.refuse(key, format!("is {:?}, which is {} too", first.key(), first.get()), allowed);
         }
+        Some(Entry::Vacant(place)) => _ = place.insert(section.path.clone()),
+        None => {}
     }
 }
 
 fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
     let mut sources = BTreeMap::new();
     for source in services.iter().flat_map(|service| service.tables("source")) {
-        let Some(topic) = source.text("topic", values::topic) else { continue };
-        if let Some(first) = sources.get(&topic) {
-            let problem = format!("is {topic:?}, which is {first} too");
-            source.refuse("topic", problem, "each topic as a source only once");
-        } else {
-            sources.insert(topic, source.path().clone());
-        }
+        claim(&mut sources, &source, "topic", source.text("topic", values::topic), "each topic as a source only once");
     }
     for service in services {
         let topics = ["target", "dead_letter"].map(|key| (key, service.text(key, values::topic)));
@@ -63,7 +65,7 @@ fn check_commit_interval(kafka: &Section<'_>, services: &[Section<'_>]) {
     let Some(interval) = kafka.get::<Duration>("commit_interval").filter(|interval| *interval > cycle / 10) else {
         return;
     };
-    let (interval, path, cycle_text) = (format_duration(interval), service.path(), format_duration(cycle));
+    let (interval, path, cycle_text) = (format_duration(interval), &service.path, format_duration(cycle));
     let problem = format!("is \"{interval}\", above a tenth of the cycle of {path} ({cycle_text})");
     kafka.refuse("commit_interval", problem, format!("{} or less", format_duration(cycle / 10)));
 }

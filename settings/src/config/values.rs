@@ -106,7 +106,6 @@ pub fn scope(text: &str) -> Result<(), TextError> {
     }
 }
 
-/// Parses a place that holds a client id.
 pub fn client_from(text: &str) -> Result<ClientFrom, TextError> {
     match text.split_once(':') {
         None if text == "key" => Ok(ClientFrom::Key),
@@ -137,22 +136,18 @@ fn pointer_token(token: &str) -> Result<String, TextError> {
     Ok(plain)
 }
 
-/// Parses the name of a Kafka topic.
 pub fn topic(text: &str) -> Result<String, TextError> {
     if text == "." || text == ".." { Err(TextError::ReservedTopic) } else { name(text, MAX_TOPIC_CHARS, "._-") }
 }
 
-/// Parses the name of a service.
 pub fn service_name(text: &str) -> Result<String, TextError> {
     name(text, 64, "_-")
 }
 
-/// Parses the id of a group.
 pub fn group_id(text: &str) -> Result<String, TextError> {
     name(text, 100, "._-")
 }
 
-/// Parses the id of an instance.
 pub fn instance_id(text: &str) -> Result<String, TextError> {
     if text == "leader" { Err(TextError::LeaderName) } else { name(text, 128, "._-") }
 }
@@ -171,7 +166,6 @@ fn name(text: &str, longest: usize, also: &str) -> Result<String, TextError> {
     }
 }
 
-/// Parses the id of a client.
 pub fn client(text: &str) -> Result<String, TextError> {
     match text.len() {
         0 => Err(TextError::Empty),

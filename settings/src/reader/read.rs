@@ -1,12 +1,11 @@
 //! Reading the values of a section. Each function returns `None` for a value that is wrong, after noting the error.
 
-use std::fmt::Display;
+use std::{fmt::Display, slice};
 
-use figment::value::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::form::{Form, as_json, describe, fits, scalar_text};
 use super::schema::{Fallback, Key, Kind};
+use super::tree::{Content, Form, Node};
 use super::{Entry, HIDDEN, error::Origin, key_path::KeyPath, section::Section, values::FromText};
 
 /// Builds a struct from keys: reads each field that is listed behind a section as the key of its name, then evaluates
@@ -18,16 +17,6 @@ macro_rules! read_struct {
         $(let $field: Option<_> = $value;)*
         (|| Some($type { $($($key: $key?,)+)* $($field: $field?,)* }))()
     }};
-}
-
-/// A scalar as it was written.
-struct Scalar {
-    text: String,
-    /// The text for errors.
-    shown: String,
-    origin: Origin,
-    /// The form in the file; `None` for a default and for a variable, which are texts of any form.
-    form: Option<Form>,
 }
 
 impl<'a> Section<'a> {
@@ -72,105 +61,103 @@ impl<'a> Section<'a> {
     /// Reads a list. The default is one text. The outer `None` says that an element is wrong.
     pub fn list<T, E: Display>(&self, name: &str, parse: impl Fn(&str) -> Result<T, E>) -> Option<Option<Vec<T>>> {
         let Key { kind, fallback, .. } = *self.schema.key(name);
-        let items = match (self.written(name), kind) {
-            (None, _) => {
-                let Fallback::Text(text) = fallback else {
-                    self.show(name, None, Origin::Default);
-                    return Some(None);
-                };
-                self.show(name, Some(json!([as_json(text, kind)])), Origin::Default);
-                return Some(Some(vec![parse(text).ok()?]));
+        let default;
+        let items = match (self.written(name), fallback) {
+            (None, Fallback::Text(text)) => {
+                default = default_node(text);
+                slice::from_ref(&default)
             }
-            (Some(Value::Array(_, items)), _) if !items.is_empty() => items.as_slice(),
-            (Some(number @ Value::Num(..)), Kind::Integers(_)) => std::slice::from_ref(number),
+            (None, _) => {
+                self.show(name, None, Origin::Default);
+                return Some(None);
+            }
+            (Some(Node { content: Content::List(items), .. }), _) if !items.is_empty() => items,
+            (Some(number @ Node { content: Content::Scalar(..), .. }), _) if matches!(kind, Kind::Integers(_)) => {
+                slice::from_ref(number)
+            }
             (Some(other), _) => {
-                self.refuse(name, format!("is {}", describe(other)), kind.allowed());
+                self.refuse(name, format!("is {}", other.content.describe()), kind.allowed());
                 return None;
             }
         };
         let path = self.path.child(name);
         let parsed: Vec<_> =
-            items.iter().enumerate().map(|(at, item)| self.element(path.element(at), item, kind, &parse)).collect();
-        let (texts, values): (Vec<_>, Vec<T>) = parsed.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
-        self.show(name, Some(texts.into_iter().collect()), self.origin(name));
+            items.iter().enumerate().map(|(at, item)| self.scalar(path.element(at), item, kind, &parse)).collect();
+        let (values, shown): (Vec<T>, Vec<_>) = parsed.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
+        self.show(name, Some(shown.into()), self.origin(name));
         Some(Some(values))
     }
 
-    /// Reads an element of a list; returns it with what is shown of it.
-    fn element<T, E: Display>(
-        &self, path: KeyPath, item: &Value, kind: Kind, parse: impl Fn(&str) -> Result<T, E>,
-    ) -> Option<(serde_json::Value, T)> {
-        let problem = match scalar_text(item, None).filter(|(text, form)| fits(*form, kind, text)) {
-            Some((text, _)) => match parse(&text) {
-                Ok(value) => return Some((as_json(&text, kind), value)),
-                Err(error) => problem(&as_json(&text, kind).to_string(), &error.to_string()),
-            },
-            None => format!("is {}", describe(item)),
-        };
-        let origin = self.reader.layers.origin(&path, item.tag());
-        self.refuse_at(path, origin, problem, kind.allowed());
-        None
-    }
-
     fn read<T, E: Display>(&self, key: &Key, default: Option<&str>, parse: impl Fn(&str) -> Result<T, E>) -> Option<T> {
-        let scalar = self.scalar(key, default)?;
-        let is_of_form = scalar.form.is_none_or(|form| fits(form, key.kind, &scalar.text));
-        let wrong = match is_of_form.then(|| parse(&scalar.text)) {
-            Some(Ok(value)) => {
-                self.show(key.name, Some(as_json(&scalar.text, key.kind)), scalar.origin);
-                return Some(value);
-            }
-            Some(Err(error)) => error.to_string(),
-            None => String::new(),
-        };
-        self.refuse_at(self.path.child(key.name), scalar.origin, problem(&scalar.shown, &wrong), key.kind.allowed());
-        None
-    }
-
-    fn scalar(&self, key: &Key, default: Option<&str>) -> Option<Scalar> {
         let path = self.path.child(key.name);
-        let Some(value) = self.written(key.name) else {
-            let Some(text) = default else {
-                self.refuse_at(path, self.section_origin(), "is missing", key.kind.allowed());
-                return None;
-            };
-            let shown = format!("{text:?}");
-            return Some(Scalar { text: text.to_owned(), shown, origin: Origin::Default, form: None });
-        };
-        let origin = self.reader.layers.origin(&path, value.tag());
-        let Some((text, form)) = scalar_text(value, self.reader.layers.spelling(&path)) else {
-            self.refuse(key.name, format!("is {}", describe(value)), key.kind.allowed());
+        let Some(node) = self.written(key.name).cloned().or_else(|| default.map(default_node)) else {
+            self.refuse_at(path, self.origin.clone(), "is missing", key.kind.allowed());
             return None;
         };
-        let shown = match form {
-            _ if matches!(key.kind, Kind::Addresses(_)) && text.contains('@') => HIDDEN.to_owned(),
-            Form::Text => format!("{text:?}"),
-            _ => text.clone(),
+        let (value, shown) = self.scalar(path, &node, key.kind, parse)?;
+        self.show(key.name, Some(shown), node.origin);
+        Some(value)
+    }
+
+    /// Reads the scalar at `path`; returns it with its text for the effective configuration.
+    fn scalar<T, E: Display>(
+        &self, path: KeyPath, node: &Node, kind: Kind, parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<(T, Value)> {
+        let problem = match &node.content {
+            Content::Scalar(text, form) if form.fits(kind, text) => match parse(text).map_err(|why| why.to_string()) {
+                Ok(value) => return Some((value, as_json(text, kind))),
+                Err(why) if why.is_empty() => format!("is {}", quoted(text, *form, kind)),
+                Err(why) => format!("is {}: {why}", quoted(text, *form, kind)),
+            },
+            Content::Scalar(text, form) => format!("is {}", quoted(text, *form, kind)),
+            other => format!("is {}", other.describe()),
         };
-        let is_typed = !matches!(origin, Origin::Variable(_));
-        Some(Scalar { text, shown, origin, form: is_typed.then_some(form) })
+        self.refuse_at(path, node.origin.clone(), problem, kind.allowed());
+        None
     }
 
     /// Returns every key of a free table with its text. A list or a table is refused.
-    pub fn free_scalars(&self) -> Vec<(&'a str, String)> {
-        let scalar = |(name, value): (&'a String, &Value)| {
-            let text = scalar_text(value, self.reader.layers.spelling(&self.path.child(name)));
-            if text.is_none() {
-                self.refuse(name, format!("is {}", describe(value)), "a string, a number or true or false");
+    pub fn free_scalars(&self) -> Vec<(&'a str, &'a str)> {
+        let scalar = |(name, node): (&'a String, &'a Node)| match &node.content {
+            Content::Scalar(text, _) => Some((name.as_str(), text.as_str())),
+            other => {
+                let problem = format!("is {}", other.describe());
+                self.refuse(name, problem, "a string, a number or true or false");
+                None
             }
-            Some((name.as_str(), text?.0))
         };
-        self.dict.into_iter().flatten().filter_map(scalar).collect()
+        self.table.into_iter().flatten().filter_map(scalar).collect()
     }
 
     /// Notes the value of a key for the effective configuration.
-    pub fn show(&self, name: &str, value: Option<serde_json::Value>, origin: Origin) {
-        let key = self.path.child(name);
-        self.reader.entries.borrow_mut().insert(key.clone(), Entry { key, value, origin });
+    pub fn show(&self, name: &str, value: Option<Value>, origin: Origin) {
+        let (key, reloads) =
+            (self.path.child(name), self.schema.keys.iter().any(|key| key.name == name && key.reloads));
+        self.reader.entries.borrow_mut().insert(key.clone(), Entry { key, value, origin, reloads });
     }
 }
 
-/// Returns the problem of a value as errors tell it: the value, and the reason unless that is empty.
-fn problem(shown: &str, reason: &str) -> String {
-    if reason.is_empty() { format!("is {shown}") } else { format!("is {shown}: {reason}") }
+fn default_node(text: &str) -> Node {
+    Node { origin: Origin::Default, content: Content::Scalar(text.to_owned(), Form::Any) }
+}
+
+/// Returns a scalar as errors show it.
+fn quoted(text: &str, form: Form, kind: Kind) -> String {
+    match form {
+        _ if matches!(kind, Kind::Addresses(_)) && text.contains('@') => HIDDEN.to_owned(),
+        Form::Text | Form::Any => format!("{text:?}"),
+        _ => text.to_owned(),
+    }
+}
+
+/// Returns a scalar, or an element of a list, as the effective configuration shows it.
+fn as_json(text: &str, kind: Kind) -> Value {
+    let number = text.replace('_', "");
+    let shown = match kind {
+        Kind::Flag => Some(json!(text == "true")),
+        Kind::Count(..) | Kind::Size(..) | Kind::Integers(_) => number.parse::<u64>().ok().map(Value::from),
+        Kind::Decimal(_) | Kind::DecimalOrPercent(_) => number.parse::<f64>().ok().map(Value::from),
+        _ => None,
+    };
+    shown.unwrap_or_else(|| json!(text))
 }

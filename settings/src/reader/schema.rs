@@ -134,9 +134,6 @@ pub const fn section(
     SectionSchema { name, shape, keys, sections }
 }
 
-/// The position of a key among all keys: the position of each segment, and the name where the user has chosen it.
-pub type Rank = Vec<(usize, String)>;
-
 impl Schema {
     /// Returns every key with the header of its section.
     pub fn keys(&self) -> Vec<(KeyPath, &'static Key)> {
@@ -149,31 +146,23 @@ impl Schema {
         keys
     }
 
-    /// Returns the position of a key among all keys, and its row if it has one.
-    pub fn locate(&self, path: &KeyPath) -> (Rank, Option<&'static Key>) {
-        let (mut section, mut chosen_next, mut row) = (&self.root, false, None);
-        let mut rank = Vec::new();
-        for segment in path.segments() {
-            let name = match segment {
-                Segment::Index(index) => {
-                    rank.push((*index, String::new()));
-                    continue;
+    /// Returns the position of a key among all keys: that of each segment, and the name where the user has chosen it.
+    pub(super) fn rank(&self, path: &KeyPath) -> Vec<(usize, String)> {
+        let (mut section, mut is_chosen) = (&self.root, false);
+        let rank = |segment: &Segment| match segment {
+            Segment::Index(index) => (*index, String::new()),
+            Segment::Name(name) if std::mem::take(&mut is_chosen) => (0, name.clone()),
+            Segment::Name(name) => match section.sections.iter().position(|inner| inner.name == *name) {
+                Some(at) => {
+                    let before = section.keys.len();
+                    section = &section.sections[at];
+                    is_chosen = section.shape == Shape::Map;
+                    (before + at, String::new())
                 }
-                Segment::Name(name) => name,
-            };
-            if std::mem::take(&mut chosen_next) {
-                rank.push((0, name.clone()));
-            } else if let Some(at) = section.sections.iter().position(|inner| inner.name == *name) {
-                rank.push((section.keys.len() + at, String::new()));
-                section = &section.sections[at];
-                chosen_next = section.shape == Shape::Map;
-            } else {
-                let at = section.keys.iter().position(|key| key.name == *name);
-                row = at.map(|at| &section.keys[at]);
-                rank.push((at.unwrap_or_default(), name.clone()));
-            }
-        }
-        (rank, row)
+                None => (section.keys.iter().position(|key| key.name == *name).unwrap_or_default(), name.clone()),
+            },
+        };
+        path.segments().iter().map(rank).collect()
     }
 }
 

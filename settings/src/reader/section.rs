@@ -2,34 +2,38 @@
 
 use std::fmt::Display;
 
-use figment::value::{Dict, Value};
-
 use super::error::{ConfigError, Origin};
 use super::schema::{Fallback, SectionSchema, Shape};
-use super::{Reader, form::describe, key_path::KeyPath};
+use super::tree::{Content, Node, Table};
+use super::{Reader, key_path::KeyPath};
 
 /// One section of a file, written or not.
 #[derive(Clone)]
 pub struct Section<'a> {
     pub(super) reader: &'a Reader,
-    pub(super) dict: Option<&'a Dict>,
-    pub(super) path: KeyPath,
+    /// The keys that are written; `None` if the section is not.
+    pub(super) table: Option<&'a Table>,
+    pub path: KeyPath,
     pub(super) schema: &'static SectionSchema,
+    /// The place of the section in the file.
+    pub origin: Origin,
     service: Option<&'a str>,
 }
 
 impl<'a> Section<'a> {
     pub(super) fn root(reader: &'a Reader, schema: &'static SectionSchema) -> Section<'a> {
-        let dict = Some(&reader.layers.root);
-        let root = Section { reader, dict, path: KeyPath::default(), schema, service: None };
+        let (table, path, origin) = (Some(&reader.root), KeyPath::default(), reader.file_origin());
+        let root = Section { reader, table, path, schema, origin, service: None };
         root.refuse_unknown_keys(&[]);
         root
     }
 
-    /// Returns a section beneath this one.
-    fn inner(&self, dict: Option<&'a Dict>, path: KeyPath, schema: &'static SectionSchema) -> Section<'a> {
-        let name = (schema.shape == Shape::Services).then(|| dict?.get("name")?.as_str()).flatten();
-        let inner = Section { reader: self.reader, dict, path, schema, service: name.or(self.service) };
+    /// Returns a section beneath this one, which is written if `node` is a table.
+    fn inner(&self, node: Option<&'a Node>, path: KeyPath, schema: &'static SectionSchema) -> Section<'a> {
+        let table = node.and_then(Node::as_table);
+        let name = table.filter(|_| schema.shape == Shape::Services).and_then(|table| table.get("name")?.as_text());
+        let origin = node.map_or_else(|| self.reader.file_origin(), |node| node.origin.clone());
+        let inner = Section { reader: self.reader, table, path, schema, origin, service: name.or(self.service) };
         // The keys of a section with variants are known once its variant is.
         if schema.sections.iter().all(|section| section.shape != Shape::Variant) {
             inner.refuse_unknown_keys(&[]);
@@ -39,38 +43,28 @@ impl<'a> Section<'a> {
 
     // ## Its place
 
-    /// Returns the path of the section.
-    pub fn path(&self) -> &KeyPath {
-        &self.path
-    }
-
     /// Returns whether the section is written.
     pub fn is_written(&self) -> bool {
-        self.dict.is_some()
-    }
-
-    /// Returns the place of the section in the file.
-    pub fn section_origin(&self) -> Origin {
-        self.reader.layers.section_origin(&self.path)
+        self.table.is_some()
     }
 
     /// Returns the origin of the key `name`; of the section, if the key is required and missing.
     pub fn origin(&self, name: &str) -> Origin {
         let has_default = |fallback: Fallback| matches!(fallback, Fallback::Text(_) | Fallback::Derived(_));
         match self.written(name) {
-            Some(value) => self.reader.layers.origin(&self.path.child(name), value.tag()),
+            Some(node) => node.origin.clone(),
             None if self.schema.keys.iter().any(|key| key.name == name && has_default(key.fallback)) => Origin::Default,
-            None => self.section_origin(),
+            None => self.origin.clone(),
         }
     }
 
     /// Returns whether the key `name` is written as a list.
     pub fn is_list(&self, name: &str) -> bool {
-        matches!(self.written(name), Some(Value::Array(..)))
+        self.written(name).is_some_and(|node| matches!(node.content, Content::List(_)))
     }
 
-    pub(super) fn written(&self, name: &str) -> Option<&'a Value> {
-        self.dict?.get(name)
+    pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
+        self.table?.get(name)
     }
 
     // ## Its errors
@@ -90,12 +84,6 @@ impl<'a> Section<'a> {
         self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
     }
 
-    /// Notes that an element of a list or a map is of the wrong type.
-    fn refuse_element(&self, path: KeyPath, value: &Value) {
-        let origin = self.reader.layers.origin(&path, value.tag());
-        self.refuse_at(path, origin, format!("is {}", describe(value)), "a table");
-    }
-
     fn error(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) -> ConfigError {
         let (problem, allowed) = (problem.to_string(), allowed.to_string());
         ConfigError { key, service: self.service.map(str::to_owned), problem, allowed, origin }
@@ -103,9 +91,9 @@ impl<'a> Section<'a> {
 
     /// Refuses the keys that are neither in the schema nor in `also`, and names the sections where they belong.
     fn refuse_unknown_keys(&self, also: &[&'static str]) {
-        let Some(dict) = self.dict.filter(|_| self.schema.shape != Shape::FreeTable) else { return };
+        let Some(table) = self.table.filter(|_| self.schema.shape != Shape::FreeTable) else { return };
         let known: Vec<_> = also.iter().copied().chain(self.schema.names()).collect();
-        for name in dict.keys().filter(|name| !known.contains(&name.as_str())) {
+        for name in table.keys().filter(|name| !known.contains(&name.as_str())) {
             let keys = self.reader.schema.keys();
             let homes = keys.iter().filter(|(_, key)| key.name == *name);
             let homes: Vec<_> = homes.map(|(section, key)| section.child(key.name).to_string()).collect();
@@ -119,58 +107,55 @@ impl<'a> Section<'a> {
 
     /// Returns the table `name`.
     pub fn table(&self, name: &str) -> Section<'a> {
-        let path = self.path.child(name);
-        let dict = match self.written(name) {
-            Some(Value::Dict(_, dict)) => Some(dict),
-            Some(value) => {
-                self.refuse(name, format!("is {}", describe(value)), format!("a table: [{}]", path.header()));
-                None
-            }
-            None => None,
-        };
-        self.inner(dict, path, self.schema.section(name))
+        let (path, schema) = (self.path.child(name), self.schema.section(name));
+        let node = self.written(name);
+        if let Some(other) = node.filter(|node| node.as_table().is_none()) {
+            let problem = format!("is {}", other.content.describe());
+            self.refuse(name, problem, format!("a table: [{}]", path.header()));
+        }
+        self.inner(node, path, schema)
     }
 
     /// Returns the tables of the list `name`, which needs at least one.
     pub fn tables(&self, name: &str) -> Vec<Section<'a>> {
         let (path, schema) = (self.path.child(name), self.schema.section(name));
-        let items = match self.written(name) {
-            Some(Value::Array(_, items)) if !items.is_empty() => items.as_slice(),
+        match self.written(name).map(|node| &node.content) {
+            Some(Content::List(items)) if !items.is_empty() => {
+                let table = |(at, item)| self.element(path.element(at), item, schema);
+                items.iter().enumerate().filter_map(table).collect()
+            }
             other => {
-                let problem = other.map_or("is missing".to_owned(), |value| format!("is {}", describe(value)));
+                let problem = other.map_or("is missing".to_owned(), |value| format!("is {}", value.describe()));
                 self.refuse(name, problem, format!("at least one [[{}]]", path.header()));
-                return Vec::new();
+                Vec::new()
             }
-        };
-        let table = |(index, item): (usize, &'a Value)| match item {
-            Value::Dict(_, dict) => Some(self.inner(Some(dict), path.element(index), schema)),
-            other => {
-                self.refuse_element(path.element(index), other);
-                None
-            }
-        };
-        items.iter().enumerate().filter_map(table).collect()
+        }
     }
 
     /// Returns the tables of the table `name`, each with its key.
     pub fn named_tables(&self, name: &str) -> Vec<(&'a str, Section<'a>)> {
         let (path, schema) = (self.path.child(name), self.schema.section(name));
-        let dict = match self.written(name) {
-            Some(Value::Dict(_, dict)) => dict,
-            Some(value) => {
-                self.refuse(name, format!("is {}", describe(value)), format!("tables: [{}.NAME]", path.header()));
-                return Vec::new();
+        match self.written(name).map(|node| &node.content) {
+            Some(Content::Table(tables)) => {
+                let table = |(key, node): (&'a String, _)| Some((&**key, self.element(path.child(key), node, schema)?));
+                tables.iter().filter_map(table).collect()
             }
-            None => return Vec::new(),
-        };
-        let table = |(key, value): (&'a String, &'a Value)| match value {
-            Value::Dict(_, inner) => Some((key.as_str(), self.inner(Some(inner), path.child(key), schema))),
-            other => {
-                self.refuse_element(path.child(key), other);
-                None
+            Some(other) => {
+                let problem = format!("is {}", other.describe());
+                self.refuse(name, problem, format!("tables: [{}.NAME]", path.header()));
+                Vec::new()
             }
-        };
-        dict.iter().filter_map(table).collect()
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns an element of a list or a map, which must be a table.
+    fn element(&self, path: KeyPath, node: &'a Node, schema: &'static SectionSchema) -> Option<Section<'a>> {
+        if node.as_table().is_none() {
+            self.refuse_at(path, node.origin.clone(), format!("is {}", node.content.describe()), "a table");
+            return None;
+        }
+        Some(self.inner(Some(node), path, schema))
     }
 
     /// Returns the section itself with the keys that it has besides if one of its own keys has the value `name`.

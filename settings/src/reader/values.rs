@@ -2,7 +2,9 @@
 //!
 //! A decimal never passes through a float, so a weight of `2.3` is 2 300 thousandths on every machine.
 
-use std::{num::NonZeroU32, ops::RangeInclusive, time::Duration};
+use std::{num::NonZeroU32, ops::RangeInclusive, str::FromStr, time::Duration};
+
+use strum::VariantNames;
 
 use super::schema::Kind;
 
@@ -29,6 +31,15 @@ pub trait FromText: Sized {
     /// # Errors
     /// Fails when the text is not a value of the kind.
     fn from_text(text: &str, kind: Kind) -> Result<Self, ValueError>;
+}
+
+/// An enum of which a key holds one variant, by its name. The names come from strum's derives.
+pub trait Choice: FromStr + VariantNames {}
+
+impl<T: Choice> FromText for T {
+    fn from_text(text: &str, _: Kind) -> Result<T, ValueError> {
+        text.parse().map_err(|_| ValueError::NotAllowed)
+    }
 }
 
 impl FromText for bool {

@@ -72,7 +72,8 @@ impl Registry {
         let name = if id == 7 { OTHER.into() } else { format!("c{id}").into() };
         let (configured, granted) = (id == 0, u64::from(id) + 1);
         // With wants of 1, each client keeps sending from its second record on.
-        let client = ClientSnapshot { name, configured, granted, wants: 1, ..Default::default() };
+        let levels = Levels { granted, wants: 1, ..Default::default() };
+        let client = ClientSnapshot { name, configured, levels, ..Default::default() };
         &mut self.slots[slot].get_or_insert((id, client)).1
     }
 
@@ -161,7 +162,7 @@ proptest! {
             let sum = now.values().fold(CounterSet::default(), |sum, t| sum.plus(t));
             prop_assert_eq!(sum, total(&snapshot));
             let granted: u64 = labels.iter().map(|(_, _, levels)| levels.granted).sum();
-            prop_assert_eq!(granted, snapshot.clients.iter().map(|c| c.granted).sum::<u64>());
+            prop_assert_eq!(granted, snapshot.clients.iter().map(|c| c.levels.granted).sum::<u64>());
             prop_assert!(now.len() <= max_labels + registry.ever_configured.len() + 1);
             before = now;
         }
@@ -192,7 +193,8 @@ fn a_client_that_returns_continues_its_counters() {
 
 fn sends(name: &str, admitted: u64, wants: u64) -> ClientSnapshot {
     let counts = Counts { admitted, ..Default::default() };
-    ClientSnapshot { name: name.into(), counts, wants, ..Default::default() }
+    let levels = Levels { wants, ..Default::default() };
+    ClientSnapshot { name: name.into(), counts, levels, ..Default::default() }
 }
 
 fn admitted(labels: &ClientLabels) -> BTreeMap<String, u64> {
@@ -210,7 +212,7 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
         clients.push(ClientSnapshot { configured: true, ..sends("configured", 0, 0) });
         // `real` sends five records a cycle, from the cycle after the ids on.
         clients.extend((cycle > 0).then(|| sends("real", 5 * cycle, 5)));
-        labels.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
+        labels.update(&ServiceSnapshot { clients: clients.into_iter().collect(), cycle, ..Default::default() });
         let now = admitted(&labels);
         assert_eq!(now.len(), 201);
         assert_eq!(now.values().sum::<u64>(), 1_000 + 5 * cycle);
@@ -227,12 +229,13 @@ fn ids_that_are_used_once_do_not_keep_their_labels() {
 fn a_label_is_kept_while_its_client_has_a_backlog_or_returns_in_time() {
     let mut labels = ClientLabels::new(2, []);
     for cycle in 0..10 {
-        let delayed = ClientSnapshot { backlog: 1, ..sends("delayed", 0, 1) };
+        let mut delayed = sends("delayed", 0, 1);
+        delayed.levels.backlog = 1;
         let seldom = sends("seldom", 1 + cycle / 2, 1);
         let clients = vec![delayed, sends("real", 5 * cycle, 5), seldom];
         // The first two clients get the labels.
         let clients = if cycle == 0 { vec![clients[0].clone(), clients[2].clone()] } else { clients };
-        labels.update(&ServiceSnapshot { clients: clients.into(), cycle, ..Default::default() });
+        labels.update(&ServiceSnapshot { clients: clients.into_iter().collect(), cycle, ..Default::default() });
         assert!(!admitted(&labels).contains_key("real"), "cycle {cycle}");
     }
 }

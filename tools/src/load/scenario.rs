@@ -241,7 +241,7 @@ fn client(table: &Section<'_>) -> Option<ClientLoad> {
     let retry = table.table("retry");
     read_struct!(ClientLoad {
         [table => arrivals, keys]
-        origin: Some(table.section_origin()),
+        origin: Some(table.origin.clone()),
         id: table.text("id", client_id),
         topic: table.optional("topic", text),
         value_bytes: value_bytes(table),

@@ -1,9 +1,10 @@
 //! `docs/metrics.md`, generated from the table.
 
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
+
 use strum::VariantNames;
 
-use super::table::{Metric, TABLE};
+use crate::metrics::table::{Metric, TABLE, Unit};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::{delays::BOUNDS, reason::Reason};
@@ -25,18 +26,29 @@ Sums over all clients and `_other` never decrease and never exceed the number of
 ";
 
 /// Returns the page.
-pub fn markdown() -> String {
+fn markdown() -> String {
     let mut page = HEAD.to_owned();
     page.push_str("| name | kind | unit | labels | meaning |\n|---|---|---|---|---|\n");
     for metric in TABLE {
         let Metric { name, kind, unit, labels, help, .. } = metric;
         let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         let labels = labels.join(", ");
-        let _ = writeln!(page, "| `{name}` | {} | {} | {labels} | {help} |", kind.as_str(), unit.as_str());
+        let _ = writeln!(page, "| `{name}` | {} | {} | {labels} | {help} |", kind.into_str(), unit_text(*unit));
     }
     push_labels(&mut page);
     push_buckets(&mut page);
     page
+}
+
+fn unit_text(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Records => "records",
+        Unit::Seconds => "seconds",
+        Unit::Bytes => "bytes",
+        Unit::Ratio => "ratio (0 to 1)",
+        Unit::Bool => "0 or 1",
+        Unit::Count => "count",
+    }
 }
 
 fn push_labels(page: &mut String) {
@@ -79,19 +91,12 @@ fn push_buckets(page: &mut String) {
     );
 }
 
-#[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-
-    #[test]
-    fn docs_metrics_md_is_current() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(&path, markdown()).unwrap();
-        }
-        let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(written == markdown(), "docs/metrics.md differs from the table; UPDATE_DOCS=1 rewrites it");
+#[test]
+fn docs_metrics_md_is_current() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, markdown()).unwrap();
     }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == markdown(), "docs/metrics.md differs from the table; UPDATE_DOCS=1 rewrites it");
 }

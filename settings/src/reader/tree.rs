@@ -1,0 +1,229 @@
+//! The values of a file, with the environment laid over them, each with its origin.
+
+use std::collections::BTreeMap;
+use std::{ffi::OsString, ops::Range, path::Path};
+
+use toml_edit::{ImDocument, Item, TableLike, TomlError, Value};
+
+use super::error::{ConfigError, Origin};
+use super::key_path::Segment;
+use super::schema::{Kind, Schema, Shape};
+
+/// Stands for the dot between a section and a key in the name of a variable.
+const NESTING: &str = "__";
+
+/// A value and the place that it came from.
+#[derive(Debug, Clone)]
+pub struct Node {
+    pub origin: Origin,
+    pub content: Content,
+}
+
+/// The values of a table by key.
+pub type Table = BTreeMap<String, Node>;
+
+/// A value as it was written.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// The text of a scalar. A number keeps its decimals.
+    Scalar(String, Form),
+    List(Vec<Node>),
+    Table(Table),
+}
+
+/// The form of a scalar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Flag,
+    Integer,
+    Decimal,
+    Time,
+    Text,
+    /// The text of a default or of a variable, which stands for any form.
+    Any,
+}
+
+impl Form {
+    /// Returns whether a key of a kind takes a scalar (or an element of a list) of this form.
+    pub fn fits(self, kind: Kind, text: &str) -> bool {
+        match kind {
+            _ if self == Form::Any => true,
+            Kind::Flag => self == Form::Flag,
+            Kind::Count(..) | Kind::Integers(_) => self == Form::Integer,
+            Kind::Decimal(_) => matches!(self, Form::Decimal | Form::Integer),
+            Kind::DecimalOrPercent(_) if text.ends_with('%') => self == Form::Text,
+            Kind::DecimalOrPercent(_) => matches!(self, Form::Decimal | Form::Integer),
+            Kind::Size(..) => matches!(self, Form::Text | Form::Integer),
+            Kind::Duration(..) | Kind::Choice(_) | Kind::Text(_) | Kind::Addresses(_) | Kind::Texts(_) => {
+                self == Form::Text
+            }
+        }
+    }
+}
+
+impl Node {
+    pub fn as_table(&self) -> Option<&Table> {
+        if let Content::Table(table) = &self.content { Some(table) } else { None }
+    }
+
+    pub fn as_text(&self) -> Option<&str> {
+        if let Content::Scalar(text, Form::Text) = &self.content { Some(text) } else { None }
+    }
+}
+
+impl Content {
+    /// Describes a value without showing it.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Content::Scalar(_, Form::Flag) => "true or false",
+            Content::Scalar(_, Form::Integer | Form::Decimal) => "a number",
+            Content::Scalar(_, Form::Time) => "a time",
+            Content::Scalar(_, Form::Text | Form::Any) => "a string",
+            Content::List(items) if items.is_empty() => "an empty list",
+            Content::List(_) => "a list",
+            Content::Table(_) => "a table",
+        }
+    }
+}
+
+/// Parses the `text` of the file at `path`.
+///
+/// # Errors
+/// Fails when the text is not TOML.
+pub fn parse(text: &str, path: &Path) -> Result<Table, Box<ConfigError>> {
+    let document = ImDocument::parse(text).map_err(|error| syntax_error(text, path, &error))?;
+    Ok(File { text, path }.table(document.as_table()))
+}
+
+/// The file that values are taken from.
+struct File<'a> {
+    text: &'a str,
+    path: &'a Path,
+}
+
+impl File<'_> {
+    fn table(&self, table: &dyn TableLike) -> Table {
+        let node = |(name, item): (&str, &Item)| {
+            let key = table.key(name).and_then(|key| key.span());
+            (name.to_owned(), self.node(key.or_else(|| item.span()), self.item(item)))
+        };
+        table.iter().map(node).collect()
+    }
+
+    fn item(&self, item: &Item) -> Content {
+        match item {
+            Item::None => Content::Table(Table::new()),
+            Item::Value(value) => self.value(value),
+            Item::Table(table) => Content::Table(self.table(table)),
+            Item::ArrayOfTables(tables) => {
+                Content::List(tables.iter().map(|one| self.node(one.span(), Content::Table(self.table(one)))).collect())
+            }
+        }
+    }
+
+    fn value(&self, value: &Value) -> Content {
+        match value {
+            Value::String(text) => Content::Scalar(text.value().clone(), Form::Text),
+            Value::Integer(integer) => Content::Scalar(integer.value().to_string(), Form::Integer),
+            Value::Float(float) => Content::Scalar(self.decimal(value, *float.value()), Form::Decimal),
+            Value::Boolean(flag) => Content::Scalar(flag.value().to_string(), Form::Flag),
+            Value::Datetime(time) => Content::Scalar(time.value().to_string(), Form::Time),
+            Value::Array(items) => {
+                Content::List(items.iter().map(|item| self.node(item.span(), self.value(item))).collect())
+            }
+            Value::InlineTable(table) => Content::Table(self.table(table)),
+        }
+    }
+
+    /// Returns a float as it was written; one with an exponent gets the shortest text that is exact.
+    fn decimal(&self, value: &Value, float: f64) -> String {
+        let written = value.span().and_then(|span| self.text.get(span)).unwrap_or_default();
+        let is_plain = written.bytes().all(|byte| byte.is_ascii_digit() || b"+-._".contains(&byte));
+        if is_plain { written.replace('_', "") } else { float.to_string() }
+    }
+
+    fn node(&self, span: Option<Range<usize>>, content: Content) -> Node {
+        let line = span.map(|span| line_at(self.text, span.start));
+        Node { origin: Origin::File { path: self.path.to_owned(), line }, content }
+    }
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+}
+
+/// Tells line and column, but does not show the line: it may hold a password.
+fn syntax_error(text: &str, path: &Path, error: &TomlError) -> Box<ConfigError> {
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = line_at(text, start);
+    let before = text.as_bytes()[..start].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    let column = text.get(before..start).map_or(1, |part| part.chars().count() + 1);
+    let message = error.message().trim().replace('\n', "; ");
+    let problem = format!("is no TOML, line {line}, column {column}: {message}");
+    ConfigError::of_file(path, Some(line), problem)
+}
+
+/// Lays the variables of the environment that set a key over `root`. Returns the errors of those that can't be laid.
+///
+/// A variable's value stays a text, so that no guess at its type changes it.
+pub fn lay_environment(
+    root: &mut Table, schema: &Schema, environment: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    for (name, value) in environment {
+        let Ok(name) = name.into_string() else { continue };
+        let rest = name.strip_prefix(schema.variable_prefix).filter(|rest| rest.contains(NESTING));
+        let Some(rest) = rest.map(str::to_ascii_lowercase) else { continue };
+        let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
+        let origin = Origin::Variable(name);
+        let wrong = match (name_keys(schema, &mut keys), value.into_string()) {
+            (Err(list), _) => {
+                ("is a list, and lists can't be set by the environment", format!("[[{list}]] in the file"))
+            }
+            (Ok(()), Err(_)) => ("is not UTF-8", "text in UTF-8".to_owned()),
+            (Ok(()), Ok(value)) => {
+                lay(root, &keys, &Node { origin, content: Content::Scalar(value, Form::Any) });
+                continue;
+            }
+        };
+        let (key, problem) = (keys.into_iter().map(Segment::Name).collect(), wrong.0.to_owned());
+        errors.push(ConfigError { key, service: None, problem, allowed: wrong.1, origin });
+    }
+    errors
+}
+
+/// Gives the last key its dots in a free table: names in shells have none, and librdkafka's properties no underscores.
+///
+/// # Errors
+/// The name of a list on the way to the key.
+fn name_keys(schema: &Schema, keys: &mut [String]) -> Result<(), &'static str> {
+    let Some((last, sections)) = keys.split_last_mut() else { return Ok(()) };
+    let mut section = &schema.root;
+    for key in sections {
+        let Some(inner) = section.sections.iter().find(|inner| inner.name == key) else { break };
+        if matches!(inner.shape, Shape::List | Shape::Services) {
+            return Err(inner.name);
+        }
+        section = inner;
+    }
+    if section.shape == Shape::FreeTable {
+        *last = last.replace('_', ".");
+    }
+    Ok(())
+}
+
+/// Sets the value at `keys`, and makes the tables that lead there.
+fn lay(table: &mut Table, keys: &[String], value: &Node) {
+    let Some((key, below)) = keys.split_first() else { return };
+    if below.is_empty() {
+        table.insert(key.clone(), value.clone());
+        return;
+    }
+    let node = table.entry(key.clone()).or_insert_with(|| value.clone());
+    if node.as_table().is_none() {
+        node.content = Content::Table(Table::new());
+    }
+    if let Content::Table(inner) = &mut node.content {
+        lay(inner, below, value);
+    }
+}
