@@ -156,7 +156,7 @@ impl Throttle {
         }
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
-                self.scheduler.clients.get_mut(client).count_admitted(Duration::ZERO);
+                self.scheduler.clients.get_mut(client).counts.admitted += 1;
                 self.count_sent(now, arrival.partition, Duration::ZERO, in_window);
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
@@ -271,7 +271,7 @@ impl Throttle {
     /// Counts an admission in shadow mode.
     fn count_sent_in_shadow(&mut self, now: Time, client: Option<u32>, partition: u32, waited: Duration) {
         match client {
-            Some(client) => self.scheduler.clients.get_mut(client).count_admitted(waited),
+            Some(client) => self.scheduler.clients.get_mut(client).counts.admitted += 1,
             None => self.totals.unregistered.admitted += 1,
         }
         let in_window = self.shadow.as_mut().map_or(0, |window| window.add(now, 1));

@@ -167,6 +167,16 @@ impl Tracker {
     /// Notes that a record with this offset was read. Offsets from [`next`](Self::next) to it are holes.
     #[inline]
     pub fn observe(&mut self, offset: i64) -> Seen {
+        // Nearly always: the next one, and nothing beyond the base is completed.
+        if offset == self.next && offset >= self.base && self.completed.count == 0 {
+            self.next = offset + 1;
+            return Seen::New;
+        }
+        self.observe_any(offset)
+    }
+
+    #[inline(never)]
+    fn observe_any(&mut self, offset: i64) -> Seen {
         let again = offset < self.next;
         if !again {
             self.observe_end(offset);

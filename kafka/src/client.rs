@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
@@ -110,7 +110,7 @@ pub(super) fn time(kafka: &settings::Kafka, (property, default): (&str, &str)) -
 /// Logs a warning that librdkafka may repeat with each attempt, up to ten times a second.
 fn warn_limited(facility: &str, message: &str) {
     static LIMITER: LazyLock<Mutex<LogLimiter>> = LazyLock::new(Mutex::default);
-    lock(&LIMITER).warn(kind(facility, message), Instant::now(), |suppressed| {
+    lock(&LIMITER).warn(kind(facility, message), |suppressed| {
         tracing::warn!(target: "librdkafka", suppressed, "{facility}: {message}");
     });
 }

@@ -144,7 +144,7 @@ impl Membership {
 
     fn warn(&self, kind: &'static str, text: impl std::fmt::Display) {
         let log = |suppressed| tracing::warn!(service = self.service, suppressed, "{text}");
-        self.state().log_limiter.warn(kind, Instant::now(), log);
+        self.state().log_limiter.warn(kind, log);
     }
 
     fn push(&self, event: impl Into<Event<'static>>) {

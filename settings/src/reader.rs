@@ -6,11 +6,12 @@
 //!
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
-//! [`tree`] holds the merged layers: each value as it was written, with its line or its variable. Values are read one
-//! by one rather than through serde, which would stop at the first error and round decimals.
+//! [`layers`] merges, and [`tree`] holds the result: each value as it was written, with its line or its variable. Values
+//! are read one by one rather than through serde, which would stop at the first error and round decimals.
 
 mod error;
 mod key_path;
+mod layers;
 mod read;
 mod schema;
 mod section;
@@ -70,8 +71,8 @@ impl Reader {
     pub fn new(
         schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {
-        let mut root = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
-        let errors = tree::lay_environment(&mut root, schema, environment);
+        let file = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
+        let (root, errors) = layers::merge(file, schema, environment);
         Ok(Reader {
             schema,
             path: path.to_owned(),

@@ -1,6 +1,6 @@
 //! Decisions: a record goes into the core, and its verdict, at once or later as an action, puts it into the round.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use tracing::{debug, warn};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Verdict};
@@ -28,7 +28,7 @@ impl<'c> Engine<'c> {
             },
             Identity::Anonymous(why) => {
                 let (service, topic) = (&self.job.service.name, &source.topic);
-                self.reporter.log_limiter.warn("anonymous", Instant::now(), |suppressed| {
+                self.reporter.log_limiter.warn("anonymous", |suppressed| {
                     warn!(service, topic, partition, offset, suppressed, "a record names no client: {why}");
                 });
                 (Sender::Anonymous, "")
@@ -74,7 +74,7 @@ impl<'c> Engine<'c> {
         }
         let (topic, partition) = self.link.name(number);
         let service = &self.job.service.name;
-        self.reporter.log_limiter.warn("oversized", Instant::now(), |suppressed| {
+        self.reporter.log_limiter.warn("oversized", |suppressed| {
             warn!(
                 service,
                 topic,

@@ -3,7 +3,7 @@
 //! Offsets without records at the end of a partition must be committed as well, or the lag would never become 0.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tracing::{debug, error, warn};
 use watermaster_core::{throttle::Throttle, units::Time};
@@ -68,14 +68,14 @@ impl<'c> Intake<'c> {
     pub(super) fn pause(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
         if let Err(error) = self.consumer.pause(partitions) {
             let warn = |suppressed| warn!(service = job.service.name, suppressed, "pausing failed: {error}");
-            reporter.log_limiter.warn("pausing", Instant::now(), warn);
+            reporter.log_limiter.warn("pausing", warn);
         }
     }
 
     pub(super) fn resume(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
         if let Err(error) = self.consumer.resume(partitions) {
             let warn = |suppressed| error!(service = job.service.name, suppressed, "resuming failed: {error}");
-            reporter.log_limiter.warn("resuming", Instant::now(), warn);
+            reporter.log_limiter.warn("resuming", warn);
         }
     }
 

@@ -1,7 +1,5 @@
 //! Events of the delivery machine, for the log and the metrics.
 
-use std::time::Instant;
-
 use tracing::{error, info, warn};
 use watermaster_core::delivery::{AttemptOutcome, Event};
 
@@ -30,7 +28,7 @@ impl Reporter {
         match event {
             // Every one of them: no other line names the record that is gone.
             Event::Discarded { .. } => log(None),
-            _ => self.log_limiter.warn(kind, Instant::now(), log),
+            _ => self.log_limiter.warn(kind, log),
         }
     }
 

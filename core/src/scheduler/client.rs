@@ -1,14 +1,14 @@
 //! One client: its counts, its grant, and what it used of it.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::fair::{ClientQueue, FairQueue};
 use super::gates::LeakyBucket;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::policy::{Mode, Policy, Window};
+use crate::reason::ReasonCounts;
 use crate::units::{Time, Weight};
 use crate::window::{SLICES, SlidingCount};
-use crate::{delays::DelayHistogram, reason::ReasonCounts};
 
 /// Decisions on a client's records since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +46,6 @@ pub struct Client {
     pub last_seen: Time,
     /// The own limit, if one is configured.
     pub limit: Option<Box<LeakyBucket>>,
-    pub delays: Option<Box<DelayHistogram>>,
     pub(super) queue: ClientQueue,
     /// Decisions that were carried out.
     pub counts: Counts,
@@ -68,14 +67,9 @@ pub struct Client {
 /// The weight of a client that is not configured: the true one depends on the number of such clients.
 pub(super) const UNLISTED: u64 = 0;
 
-/// Clients with a larger index get no histogram of delays (1 448 bytes each): a bound on memory, not on service.
-const MAX_DELAY_HISTOGRAMS: u32 = 1_000;
-
 impl Client {
     /// An unlisted client without a grant.
-    pub(super) fn new(
-        index: u32, name: &str, queue: ClientQueue, since_cycle: Option<u64>, policy: &Policy, now: Time,
-    ) -> Client {
+    pub(super) fn new(name: &str, queue: ClientQueue, since_cycle: Option<u64>, policy: &Policy, now: Time) -> Client {
         Client {
             name: Arc::from(name),
             arrivals: 0,
@@ -83,7 +77,6 @@ impl Client {
             recalled_above: u64::MAX,
             last_seen: now,
             limit: None,
-            delays: (index < MAX_DELAY_HISTOGRAMS).then(Box::default),
             queue,
             counts: Counts::default(),
             used: Used::new(policy),
@@ -140,15 +133,6 @@ impl Client {
         let waiting = self.queue.records.len();
         self.used.count(now, cycle) + waiting >= self.grant.records
             && self.used.count_at_least(now, cycle) + waiting >= self.grant.default_share.floor()
-    }
-
-    /// Counts an admission that was carried out.
-    #[inline]
-    pub fn count_admitted(&mut self, waited: Duration) {
-        self.counts.admitted += 1;
-        if let Some(delays) = &mut self.delays {
-            delays.record(waited);
-        }
     }
 
     pub(super) fn end_cycle(&mut self) {

@@ -311,7 +311,7 @@ impl Registry {
             Some(_) => ClientQueue::of_newcomer(group),
             None => ClientQueue::default(),
         };
-        self.slots[index as usize] = Some(Client::new(index, name, queue, since_cycle, policy, now));
+        self.slots[index as usize] = Some(Client::new(name, queue, since_cycle, policy, now));
         self.names.insert(name, index);
         index
     }

@@ -108,7 +108,7 @@ impl Throttle {
             self.scheduler.clients.get_mut(record.client).shadow.admitted += 1;
             return Step::Silent;
         };
-        self.scheduler.clients.get_mut(record.client).count_admitted(waited);
+        self.scheduler.clients.get_mut(record.client).counts.admitted += 1;
         self.count_sent(now, location.partition, waited, in_window);
         self.complete_admitted(slot, location, record, waited)
     }

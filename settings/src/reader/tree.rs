@@ -1,16 +1,11 @@
-//! The values of a file, with the environment laid over them, each with its origin.
+//! The values of a file, each with its origin.
 
-use std::collections::BTreeMap;
-use std::{ffi::OsString, ops::Range, path::Path};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml_edit::{ImDocument, Item, TableLike, TomlError, Value};
 
 use super::error::{ConfigError, Origin};
-use super::key_path::Segment;
-use super::schema::{Kind, Schema, Shape};
-
-/// Stands for the dot between a section and a key in the name of a variable.
-const NESTING: &str = "__";
+use super::schema::Kind;
 
 /// A value and the place that it came from.
 #[derive(Debug, Clone)]
@@ -161,69 +156,4 @@ fn syntax_error(text: &str, path: &Path, error: &TomlError) -> Box<ConfigError> 
     let message = error.message().trim().replace('\n', "; ");
     let problem = format!("is no TOML, line {line}, column {column}: {message}");
     ConfigError::of_file(path, Some(line), problem)
-}
-
-/// Lays the variables of the environment that set a key over `root`. Returns the errors of those that can't be laid.
-///
-/// A variable's value stays a text, so that no guess at its type changes it.
-pub fn lay_environment(
-    root: &mut Table, schema: &Schema, environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Vec<ConfigError> {
-    let mut errors = Vec::new();
-    for (name, value) in environment {
-        let Ok(name) = name.into_string() else { continue };
-        let rest = name.strip_prefix(schema.variable_prefix).filter(|rest| rest.contains(NESTING));
-        let Some(rest) = rest.map(str::to_ascii_lowercase) else { continue };
-        let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
-        let origin = Origin::Variable(name);
-        let wrong = match (name_keys(schema, &mut keys), value.into_string()) {
-            (Err(list), _) => {
-                ("is a list, and lists can't be set by the environment", format!("[[{list}]] in the file"))
-            }
-            (Ok(()), Err(_)) => ("is not UTF-8", "text in UTF-8".to_owned()),
-            (Ok(()), Ok(value)) => {
-                lay(root, &keys, &Node { origin, content: Content::Scalar(value, Form::Any) });
-                continue;
-            }
-        };
-        let (key, problem) = (keys.into_iter().map(Segment::Name).collect(), wrong.0.to_owned());
-        errors.push(ConfigError { key, service: None, problem, allowed: wrong.1, origin });
-    }
-    errors
-}
-
-/// Gives the last key its dots in a free table: names in shells have none, and librdkafka's properties no underscores.
-///
-/// # Errors
-/// The name of a list on the way to the key.
-fn name_keys(schema: &Schema, keys: &mut [String]) -> Result<(), &'static str> {
-    let Some((last, sections)) = keys.split_last_mut() else { return Ok(()) };
-    let mut section = &schema.root;
-    for key in sections {
-        let Some(inner) = section.sections.iter().find(|inner| inner.name == key) else { break };
-        if matches!(inner.shape, Shape::List | Shape::Services) {
-            return Err(inner.name);
-        }
-        section = inner;
-    }
-    if section.shape == Shape::FreeTable {
-        *last = last.replace('_', ".");
-    }
-    Ok(())
-}
-
-/// Sets the value at `keys`, and makes the tables that lead there.
-fn lay(table: &mut Table, keys: &[String], value: &Node) {
-    let Some((key, below)) = keys.split_first() else { return };
-    if below.is_empty() {
-        table.insert(key.clone(), value.clone());
-        return;
-    }
-    let node = table.entry(key.clone()).or_insert_with(|| value.clone());
-    if node.as_table().is_none() {
-        node.content = Content::Table(Table::new());
-    }
-    if let Content::Table(inner) = &mut node.content {
-        lay(inner, below, value);
-    }
 }
