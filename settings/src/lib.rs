@@ -4,7 +4,7 @@
 //! - [`config`]: reads the file and the environment into them
 //! - [`reader`]: reads any TOML file by a table of keys, with all errors at once; `config` uses it, and so do scenarios
 //! - [`client_id`]: finds the client id of a record as the settings say
-//! - [`properties`]: the librdkafka properties whose values may be shown
+//! - [`properties`]: the librdkafka properties with values that may be shown
 //! - [`token`]: the bearer token and its file
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).

@@ -1,4 +1,4 @@
-//! The librdkafka properties whose values may be shown: in `/v1/config`, in `watermaster config`, in logs and in
+//! The librdkafka properties with values that may be shown: in `/v1/config`, in `watermaster config`, in logs and in
 //! errors.
 //!
 //! The list names the harmless properties and hides all others, so that a property which a later librdkafka brings, or

@@ -78,8 +78,8 @@ impl Values {
     }
 }
 
-/// Lays the variables of the environment that set a key over the values of `file`. Returns the values, and the errors of
-/// variables that can't be laid.
+/// Lays the variables of the environment that set a key over the values of `file`. Returns the values, and the errors
+/// of variables that can't be laid.
 ///
 /// A variable's value stays a text, so that no guess at its type changes it.
 pub fn merge(
