@@ -85,6 +85,10 @@ fn operate(job: &Job) -> Result<(), EngineError> {
             .map_err(|error| error::stop(job, error.into()))?;
         let work = || Engine::new(job, &consumer, &mut state).run();
         let exit = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(StopCause::Panicked));
+        if matches!(exit, Err(StopCause::Panicked)) {
+            // Outputs in flight must not land once another instance has the partitions.
+            state.producer.purge();
+        }
         let exit = exit.map_err(|cause| error::stop(job, cause));
         // Leaving the group lets another instance take over at once.
         if !consumer.close(LEAVE_TIMEOUT) {

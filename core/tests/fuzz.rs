@@ -385,4 +385,7 @@ fn check_reading(tracker: &mut Tracker, recorded: &OffsetRuns, random: &mut Rand
         );
         assert!(!waiting.iter().any(|offset| tracker.is_completed(*offset)), "a delayed record counts as completed");
     }
+    // No hole and no record stays behind once all records are completed, the oldest first.
+    waiting.into_iter().for_each(|offset| tracker.complete(offset));
+    assert!(tracker.base() >= tracker.next(), "{} is committable of {} read", tracker.base(), tracker.next());
 }

@@ -7,28 +7,15 @@ use super::{link::Link, report::Reporter};
 use crate::snapshot::RoundOutcome;
 
 impl Reporter {
+    /// Counts and logs an event.
     pub(super) fn report(&mut self, event: &Event, link: &Link<'_>) {
         self.count(event);
-        let at = match *event {
-            Event::Overtaken { partition, known, .. } => Some((link.name(partition), known)),
-            Event::Undeliverable { partition, offset, .. }
-            | Event::Stubbed { partition, offset, .. }
-            | Event::Discarded { partition, offset, .. } => Some((link.name(partition), offset)),
-            _ => None,
-        };
-        let place = at.map(|((topic, partition), offset)| format!("{topic}/{partition} offset {offset}"));
-        let Some((kind, text)) = describe(event, &place.unwrap_or_default()) else { return };
-        let (service, (address, offset)) = (&link.job.service.name, at.unzip());
-        let (topic, partition) = address.unzip();
-        let log = |suppressed| match event {
-            Event::GroupMoved(_) | Event::Compared { .. } => info!(service, suppressed, "{text}"),
-            Event::Discarded { .. } => error!(service, topic, partition, offset, "{text}"),
-            _ => warn!(service, topic, partition, offset, suppressed, "{text}"),
-        };
         match event {
-            // Every one of them: no other line names the record that is gone.
-            Event::Discarded { .. } => log(None),
-            _ => self.log_limiter.warn(kind, log),
+            Event::Overtaken { partition, .. }
+            | Event::Undeliverable { partition, .. }
+            | Event::Stubbed { partition, .. }
+            | Event::Discarded { partition, .. } => self.log_record(event, link.name(*partition), link),
+            _ => self.log_round(event, link),
         }
     }
 
@@ -47,42 +34,69 @@ impl Reporter {
             _ => {}
         }
     }
-}
 
-/// Returns the kind of an event, which limits its lines, and the line. `place` is that of its record.
-fn describe(event: &Event, place: &str) -> Option<(&'static str, String)> {
-    Some(match event {
-        Event::CallFailed { .. } => return None,
-        Event::AttemptEnded { outcome: AttemptOutcome::Aborted, error } => {
-            ("aborted", format!("a round is aborted: {error}"))
+    /// Logs an event that concerns a whole round.
+    fn log_round(&mut self, event: &Event, link: &Link<'_>) {
+        let (service, log_limiter) = (&link.job.service.name, &mut self.log_limiter);
+        match event {
+            Event::AttemptEnded { outcome: AttemptOutcome::Aborted, error } => {
+                log_limiter.warn("aborted", |suppressed| warn!(service, suppressed, "a round is aborted: {error}"));
+            }
+            Event::AttemptEnded { outcome: AttemptOutcome::Unknown, error } => {
+                log_limiter.warn("unknown", |suppressed| {
+                    warn!(service, suppressed, "a round is committed or not, which is found out now: {error}");
+                })
+            }
+            Event::ProducerReplaced { cause, error } => log_limiter.warn("replaced", |suppressed| {
+                warn!(service, cause = cause.into_str(), suppressed, "replacing the producer: {error}");
+            }),
+            Event::Divided { outputs, next } => log_limiter.warn("divided", |suppressed| {
+                warn!(service, outputs, next, suppressed, "a round took too long: it is committed in parts");
+            }),
+            Event::GroupMoved(error) => log_limiter.warn("group changes", |suppressed| {
+                info!(service, suppressed, "not committed yet, the group changes: {error}");
+            }),
+            Event::CommitRetried(error) => {
+                log_limiter
+                    .warn("committing again", |suppressed| warn!(service, suppressed, "committing again: {error}"));
+            }
+            Event::SentAgain { records, error } => log_limiter.warn("sending again", |suppressed| {
+                warn!(service, records, suppressed, "sending again what may have arrived: {error}");
+            }),
+            Event::CommittedUnreadable(error) => log_limiter.warn("unreadable", |suppressed| {
+                warn!(service, suppressed, "can't learn what is committed yet: {error}");
+            }),
+            Event::Compared { done, left } => log_limiter.warn("compared", |suppressed| {
+                info!(service, done, left, suppressed, "compared the round with what is committed");
+            }),
+            _ => {}
         }
-        Event::AttemptEnded { outcome: AttemptOutcome::Unknown, error } => {
-            ("unknown", format!("a round is committed or not, which is found out now: {error}"))
+    }
+
+    /// Logs an event that concerns a record or an offset of one partition.
+    fn log_record(&mut self, event: &Event, (topic, partition): (&str, i32), link: &Link<'_>) {
+        let (service, log_limiter) = (&link.job.service.name, &mut self.log_limiter);
+        match event {
+            Event::Overtaken { committed, known, .. } => log_limiter.warn("overtaken", |suppressed| {
+                let told = "more is committed than this instance knows of";
+                warn!(service, topic, partition, committed, known, suppressed, "{told}");
+            }),
+            Event::Undeliverable { offset, error, .. } => log_limiter.warn("undeliverable", |suppressed| {
+                let told = format!("undeliverable: {topic}/{partition} offset {offset}: {error}");
+                warn!(service, topic, partition, offset, suppressed, "{told}");
+            }),
+            Event::Stubbed { offset, error, .. } => log_limiter.warn("stubbed", |suppressed| {
+                let place = format!("{topic}/{partition} offset {offset}");
+                let told = format!("a stub goes to the dead-letter topic in place of {place}: {error}");
+                warn!(service, topic, partition, offset, suppressed, "{told}");
+            }),
+            // Every one of them: no other line names the record that is gone.
+            Event::Discarded { offset, error, .. } => {
+                let place = format!("{topic}/{partition} offset {offset}");
+                let told = format!("discarded: the dead-letter topic refuses {place}: {error}");
+                error!(service, topic, partition, offset, "{told}");
+            }
+            _ => {}
         }
-        Event::ProducerReplaced { cause, error } => {
-            ("replaced", format!("replacing the producer: {error} (cause {})", cause.into_str()))
-        }
-        Event::Divided { outputs, next } => {
-            ("divided", format!("a round of {outputs} outputs took too long: the next part has {next}"))
-        }
-        Event::GroupMoved(error) => ("group changes", format!("not committed yet, the group changes: {error}")),
-        Event::CommitRetried(error) => ("committing again", format!("committing again: {error}")),
-        Event::SentAgain { records, error } => {
-            ("sending again", format!("sending {records} records again, which may have arrived: {error}"))
-        }
-        Event::CommittedUnreadable(error) => ("unreadable", format!("can't learn what is committed yet: {error}")),
-        Event::Compared { done, left } => {
-            ("compared", format!("compared the round with what is committed: done {done}, left {left}"))
-        }
-        Event::Overtaken { committed, known, .. } => {
-            ("overtaken", format!("more is committed ({committed}) than this instance knows of ({known})"))
-        }
-        Event::Undeliverable { error, .. } => ("undeliverable", format!("undeliverable: {place}: {error}")),
-        Event::Stubbed { error, .. } => {
-            ("stubbed", format!("a stub goes to the dead-letter topic in place of {place}: {error}"))
-        }
-        Event::Discarded { error, .. } => {
-            ("discarded", format!("discarded: the dead-letter topic refuses {place}: {error}"))
-        }
-    })
+    }
 }

@@ -135,9 +135,16 @@ impl<P> Round<P> {
     }
 
     fn retain_pending(&mut self, mut wanted: impl FnMut(&Output<P>) -> bool) {
-        let pending = self.outputs.split_off(self.committed);
-        self.outputs.extend(pending.into_iter().filter(|output| wanted(output)));
-        self.bytes = self.outputs.iter().map(|output| output.bytes).sum();
+        let (mut committed, bytes) = (self.committed, &mut self.bytes);
+        self.outputs.retain(|output| {
+            if committed > 0 {
+                committed -= 1;
+                return true;
+            }
+            let wanted = wanted(output);
+            *bytes -= if wanted { 0 } else { output.bytes };
+            wanted
+        });
     }
 
     /// Returns the tags of the first `most` outputs that are not committed.

@@ -31,6 +31,21 @@ fn a_bucket_paces_at_capacity_per_cycle() {
     }
 }
 
+/// A reload changes the rate of a client's own limit: a record that was sent still counts.
+#[test]
+fn a_bucket_with_another_rate_keeps_its_debt() {
+    let limit = |rate: u32| {
+        let rate = NonZeroU32::new(rate).unwrap();
+        LeakyBucket::of_limit(&Limit { rate, per: Duration::from_secs(10), burst: NonZeroU32::MIN })
+    };
+    let mut bucket = limit(1);
+    assert_eq!(bucket.take(at(1_000)), Ok(()));
+    bucket.change(at(6_000), limit(2));
+    // Half of the record leaked at one rate; the other half takes half of the other rate's time.
+    assert_eq!(bucket.take(at(6_000)), Err(at(8_500)));
+    assert_eq!(bucket.take(at(8_500)), Ok(()));
+}
+
 #[test]
 fn a_burst_is_admitted_at_once_and_leaks_away() {
     let mut bucket = bucket(Ratio::from_millionths(300_000).unwrap());

@@ -3,7 +3,7 @@
 //! figment merges, key by key. It keeps neither the line of a value nor the decimals of a number, so what travels
 //! through it in place of each value is the value's number in a list.
 
-use std::ffi::OsString;
+use std::{collections::BTreeMap, ffi::OsString};
 
 use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
@@ -87,6 +87,8 @@ pub fn merge(
 ) -> (Table, Vec<ConfigError>) {
     let (mut values, mut errors) = (Values::default(), Vec::new());
     let mut layers = Figment::from(values.layer(file, FILE_TABLE));
+    // By name: if two variables set one key, the order of the environment must not decide.
+    let environment: BTreeMap<OsString, OsString> = environment.into_iter().collect();
     for (name, value) in environment {
         let Ok(name) = name.into_string() else { continue };
         let rest = name.strip_prefix(schema.variable_prefix).filter(|rest| rest.contains(NESTING));
@@ -107,8 +109,9 @@ pub fn merge(
         let (key, problem) = (keys.into_iter().map(Segment::Name).collect(), wrong.0.to_owned());
         errors.push(ConfigError { key, service: None, problem, allowed: wrong.1, origin });
     }
-    let merged = layers.extract().expect("each layer is a table");
-    (values.table(merged), errors)
+    // Not `extract`, which would take some keys for figment's own.
+    let merged = layers.data().expect("each layer is a table").remove(&Profile::Default);
+    (values.table(merged.unwrap_or_default()), errors)
 }
 
 /// Gives the last key its dots in a free table: names in shells have none, and librdkafka's properties no underscores.
