@@ -14,6 +14,8 @@ pub mod chunks;
 pub mod delays;
 /// A round of outputs, and its delivery: at least once, or exactly once.
 pub mod delivery;
+/// One capacity for all instances of a group.
+pub mod group;
 /// Partitions: completed and held records, room in commits, pauses. Knows no clients.
 pub mod ledger;
 mod linked_list;

@@ -3,6 +3,7 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::offset_map::MapBudget;
@@ -124,7 +125,9 @@ pub enum Lending {
 }
 
 /// The treatment of a record that can't go at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames, IntoStaticStr)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, Default, EnumString, VariantNames, IntoStaticStr, Serialize, Deserialize,
+)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Mode {
     /// The record waits in its client's backlog.

@@ -1,0 +1,122 @@
+//! One capacity for all instances of a group (`docs/scaling.md` is its prose).
+//!
+//! There is no leader. Each instance is a *member* and *holds* a part of the capacity; holds move by records in one
+//! Kafka partition, the control log. Every reader of the log derives the same holds, and their sum never exceeds the
+//! capacity. This rests on the order of the log only: not on clocks of different machines that agree, and not on which
+//! instance computes what. The computation of the targets, the holds that the members ought to have, can only cost
+//! fairness.
+//!
+//! - [`record`]: the two records of the control log, a post and a bound
+//! - [`seats`]: the replay of the log; what a reader knows of each member's hold
+//! - [`member`]: the life of one member: when it posts, what it may admit, when its lease ends
+//! - [`bounds`]: how much a member that stopped can still have in its window
+//! - [`targets`]: the hold that each member ought to have
+//! - [`wire`]: the records as Kafka keys and values
+
+pub mod bounds;
+pub mod member;
+pub mod record;
+pub mod seats;
+pub mod targets;
+pub mod wire;
+
+use std::time::Duration;
+
+use crate::policy::{Mode, Policy};
+use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+
+/// The rules of a group. All members must have the same, but for the capacity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupParams {
+    /// The capacity that this instance is configured with. The smallest one among the live members is in force.
+    pub capacity: u64,
+    /// The length of a cycle.
+    pub cycle: Duration,
+    /// Shape or reject mode.
+    pub mode: Mode,
+    /// The time for which a member may admit after it handed over the last post that it read back.
+    pub lease: Duration,
+    /// The time between two looks, the checks of whether to post.
+    pub look: Duration,
+    /// The longest time between two posts.
+    pub heartbeat: Duration,
+    /// The part of the capacity that stays with members without demand, for their first records.
+    pub standby: Ratio,
+    /// The most by which clocks differ in rate. Times that must not be too short are lengthened by it.
+    pub margin: Ratio,
+    /// The part of its pace that a member may send at once.
+    pub burst: Ratio,
+    /// The time between two rounds.
+    pub commit_interval: Duration,
+}
+
+impl GroupParams {
+    /// The rules that follow from a service's policy and the length of the lease.
+    pub fn new(policy: &Policy, lease: Duration) -> GroupParams {
+        let cycle = policy.cycle;
+        let look = if cycle < Duration::from_secs(5) { Duration::from_millis(30) } else { Duration::from_millis(50) };
+        let heartbeat = Duration::from_secs(2).min(cycle / 10).min(lease / 5).max(Duration::from_millis(200));
+        GroupParams {
+            capacity: policy.capacity,
+            cycle,
+            mode: policy.mode,
+            lease,
+            look,
+            heartbeat,
+            standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
+            margin: Ratio::from_millionths(1_000).expect("a thousandth is a ratio"),
+            burst: policy.burst,
+            commit_interval: policy.commit_interval,
+        }
+    }
+
+    /// A time that is no shorter than `duration` on any clock of the group.
+    pub fn lengthened(&self, duration: Duration) -> Duration {
+        let nanos = u128::from(nanos(duration));
+        let more = (nanos * u128::from(self.margin.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
+        Duration::from_nanos(u64::try_from(nanos + more).unwrap_or(u64::MAX))
+    }
+
+    /// The length of a member's window: a cycle on any clock of the group.
+    pub fn window(&self) -> Duration {
+        self.lengthened(self.cycle)
+    }
+
+    /// The rate, in records per cycle, at which a member below its target may fill a small hole in its window: 1.2
+    /// times its pace, and one record. Filling any hole that fast would make the window empty in lumps for ever.
+    pub fn fast_pace(pace: u64) -> u64 {
+        if pace == 0 { 0 } else { pace.saturating_add(pace / 5 + 1) }
+    }
+
+    /// The records that a member with this pace may send at once: the largest of one record, `burst` and what two
+    /// commit intervals bring.
+    pub fn depth(&self, pace: u64) -> u64 {
+        let pace = u128::from(pace);
+        let burst = (pace * u128::from(self.burst.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
+        let two_rounds = (pace * 2 * self.commit_interval.as_nanos()).div_ceil(self.cycle.as_nanos());
+        u64::try_from(burst.max(two_rounds).max(1)).unwrap_or(u64::MAX)
+    }
+
+    /// What all posts of a member say about its configuration.
+    pub fn terms(&self) -> record::Terms {
+        let cycle_ms = nanos(self.cycle) / NANOS_PER_MILLI;
+        record::Terms { capacity: self.capacity, cycle_ms, mode: self.mode, digest: 0 }
+    }
+}
+
+/// One reading of two clocks of a machine that both never stand still, of which one may have been slewed. Which one is
+/// ahead may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clocks {
+    /// The clock on which less time passed. It measures windows, and the silence of other members.
+    pub slow: Time,
+    /// The clock on which more time passed. It measures the lease.
+    pub fast: Time,
+}
+
+impl Clocks {
+    /// Both clocks at the same moment.
+    pub fn same(now: Time) -> Clocks {
+        Clocks { slow: now, fast: now }
+    }
+}

@@ -1,0 +1,491 @@
+//! One member of a group.
+//!
+//! The owner drives it: it hands over every record of the control log ([`Member::handle_record`]), asks for records to
+//! append ([`Member::look`]), and admits records only while its window holds fewer than [`Member::limit`].
+//!
+//! ```text
+//!           posts seq 1 (have 0, want 0)             reads it back
+//!  start ──────────────────────────────► joining ─────────────────► active ──── the lease ends ────► expired
+//!    ▲ reads the log to its end                                      │  ▲                             │
+//!    │                                                               │  └────── reads back a post ────┤
+//!    │                        leaves: a post that says `left`        ▼                                │
+//!    └──────────────── is put out: reads a valid bound on its key ◄───────────────────────────────────┘
+//! ```
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::bounds::Stops;
+use super::record::{Key, Load, Loads, Post, Record};
+use super::seats::{LostHistory, Seat, SeatState, Seats};
+use super::targets::{Part, Shares, Splitter, Targets};
+use super::{Clocks, GroupParams};
+use crate::units::Time;
+
+/// The most posts without an answer.
+const MAX_IN_FLIGHT: usize = 4;
+/// A joining member posts again after this long without reading its post back.
+const JOIN_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// The part of its limit, in percent, that a member's window may lack to be filled at the fast pace.
+const SMALL_HOLE_PERCENT: u64 = 6;
+
+/// A reason for which a member has to take a new key, with an empty window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Restart {
+    /// Another member put it out.
+    #[error("another member took this one for stopped")]
+    PutOut,
+    /// Posts of its key are in the log that it did not send.
+    #[error("another process posts under the same key")]
+    Copied,
+    /// Its posts got no answer for longer than a lease.
+    #[error("the control topic did not answer for longer than a lease")]
+    Unanswered,
+    /// The replay can't be trusted: the owner has to read the log from its beginning.
+    #[error(transparent)]
+    LostHistory(#[from] LostHistory),
+}
+
+/// The state of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberState {
+    /// The member reads the log, or waits for its first post.
+    Joining,
+    /// The member admits up to its limit.
+    Active,
+    /// The lease ended: the member admits nothing until it reads a post back.
+    Expired,
+    /// The member left.
+    Left,
+}
+
+/// A member.
+#[derive(Debug)]
+pub struct Member {
+    params: GroupParams,
+    shares: Shares,
+    key: Key,
+    seats: Seats,
+    joined: bool,
+    left: bool,
+    restart: Option<Restart>,
+    /// The number of the last post.
+    seq: u64,
+    /// Own posts that were not read back, oldest first.
+    in_flight: VecDeque<InFlight>,
+    /// The limit while the lease runs.
+    limit: u64,
+    /// On the fast clock.
+    lease_end: Time,
+    /// The `want` of the own post that was read back last.
+    want_back: u64,
+    paces: Paces,
+    posted: Posted,
+    next_look: Time,
+    stops: Stops,
+    targets: Targets,
+    splitter: Splitter,
+    /// Records of before the group began, and the time until which they count.
+    memory: (u64, Time),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    seq: u64,
+    /// On the fast clock, read before the post was handed over.
+    sent: Time,
+    have: u64,
+    want: u64,
+    /// The producer gave the post up. It may be in the log all the same, so that its `have` still binds.
+    failed: bool,
+}
+
+/// The last post, to know what changed since.
+#[derive(Debug, Default)]
+struct Posted {
+    at: Time,
+    loads: Loads,
+    /// The next post names all clients, at once: a newcomer knows none.
+    complete_due: bool,
+}
+
+/// The paces of the last cycle.
+#[derive(Debug, Default)]
+struct Paces {
+    current: u64,
+    /// Former paces, with the time until which each was used.
+    former: VecDeque<(Time, u64)>,
+}
+
+impl Paces {
+    fn set(&mut self, now: Time, pace: u64, window: Duration) {
+        if pace != self.current {
+            self.former.push_back((now, self.current));
+            self.current = pace;
+        }
+        while self.former.front().is_some_and(|&(until, _)| until + window < now) {
+            self.former.pop_front();
+        }
+    }
+
+    fn largest(&self) -> u64 {
+        self.former.iter().map(|&(_, pace)| pace).fold(self.current, u64::max)
+    }
+}
+
+impl Member {
+    /// A member that begins to read the log when the log's end is `start`.
+    pub fn new(params: GroupParams, shares: Shares, key: Key, start: u64, now: Clocks) -> Member {
+        Member {
+            params,
+            shares,
+            key,
+            seats: Seats::new(start),
+            joined: false,
+            left: false,
+            restart: None,
+            seq: 0,
+            in_flight: VecDeque::new(),
+            limit: 0,
+            lease_end: Time::ZERO,
+            want_back: 0,
+            paces: Paces::default(),
+            posted: Posted::default(),
+            next_look: now.slow,
+            stops: Stops::default(),
+            targets: Targets::default(),
+            splitter: Splitter::default(),
+            memory: (0, Time::ZERO),
+        }
+    }
+
+    /// Takes a new key after [`restart`](Member::restart) was asked for, and keeps the replay. The owner begins an
+    /// empty window: the records admitted so far stay charged to the former key.
+    ///
+    /// # Panics
+    /// If history was lost: then a new member has to read the log again.
+    pub fn rejoin(&mut self, now: Clocks, incarnation: u64) {
+        assert!(!matches!(self.restart, Some(Restart::LostHistory(_))), "the log has to be read again");
+        let key = Key { instance: Arc::clone(&self.key.instance), incarnation };
+        let former = std::mem::replace(&mut self.key, key);
+        self.stops.former.insert(former, now.slow);
+        (self.joined, self.restart, self.seq) = (false, None, 0);
+        self.in_flight.clear();
+        (self.limit, self.lease_end, self.want_back) = (0, Time::ZERO, 0);
+        (self.paces, self.posted) = (Paces::default(), Posted::default());
+        self.next_look = now.slow;
+    }
+
+    /// Changes the configuration: the capacity, or the weights and rules of lending.
+    pub fn change(&mut self, params: GroupParams, shares: Shares) {
+        (self.params, self.shares) = (params, shares);
+        self.posted.complete_due = true;
+    }
+
+    /// Charges records that were admitted before the group began: the member wants at most the rest of the capacity
+    /// until they have left the window.
+    pub fn charge_memory(&mut self, now: Clocks, records: u64) {
+        self.memory = (records, now.slow + self.params.window());
+    }
+
+    /// Notes that the broker fenced all former processes with this instance id.
+    pub fn handle_fenced(&mut self, now: Clocks) {
+        self.stops.fenced_at = Some(now.slow);
+    }
+
+    /// Notes that all records below `start` were read.
+    pub fn handle_caught_up(&mut self, now: Clocks) {
+        self.seats.finish_prefix(now.slow);
+    }
+
+    /// Notes that the producer gave up a post.
+    pub fn handle_failed(&mut self, seq: u64) {
+        if let Some(post) = self.in_flight.iter_mut().find(|post| post.seq == seq) {
+            post.failed = true;
+            self.posted.complete_due = true;
+        }
+    }
+
+    /// Replays a record of the log.
+    pub fn handle_record(&mut self, now: Clocks, offset: u64, record: &Record) {
+        if let Err(lost) = self.seats.apply(now.slow, offset, record) {
+            self.restart = Some(lost.into());
+            return;
+        }
+        match record {
+            Record::Post(post) if post.key == self.key => self.read_back(now, post),
+            Record::Post(post) => self.posted.complete_due |= post.seq == 1,
+            Record::Bound(bound) if bound.target == self.key => {
+                let is_out = self.own_seat().is_none_or(|seat| seat.state == SeatState::Out);
+                if is_out && !self.left {
+                    self.restart.get_or_insert(Restart::PutOut);
+                }
+            }
+            Record::Bound(_) => {}
+        }
+    }
+
+    fn read_back(&mut self, now: Clocks, post: &Post) {
+        let Some(sent) = self.in_flight.iter().find(|sent| sent.seq == post.seq) else {
+            if post.seq > self.seq {
+                self.restart = Some(Restart::Copied);
+            }
+            return;
+        };
+        if (sent.have, sent.want) != (post.have, post.want) {
+            self.restart = Some(Restart::Copied);
+            return;
+        }
+        if !self.joined || now.fast > self.lease_end {
+            self.stops.active_since = now.slow;
+        }
+        self.lease_end = self.lease_end.max(sent.sent + self.params.lease);
+        self.in_flight.retain(|sent| sent.seq > post.seq);
+        (self.joined, self.want_back) = (true, post.want);
+        self.limit = self.in_flight.iter().map(|sent| sent.have).fold(self.hold(), u64::min);
+    }
+
+    /// The hold of this member, by the log.
+    pub fn hold(&self) -> u64 {
+        self.own_seat().map_or(0, |seat| seat.lo)
+    }
+
+    fn own_seat(&self) -> Option<&Seat> {
+        self.seats.get(&self.key)
+    }
+
+    /// The most records that the member's window may hold. The owner asks before each decision.
+    #[inline]
+    pub fn limit(&self, now: Clocks) -> u64 {
+        if self.is_active(now) { self.limit } else { 0 }
+    }
+
+    /// The time, on the fast clock, from which on the limit is 0 unless a post is read back.
+    pub fn lease_end(&self) -> Time {
+        self.lease_end
+    }
+
+    fn is_active(&self, now: Clocks) -> bool {
+        self.joined && !self.left && self.restart.is_none() && now.fast <= self.lease_end
+    }
+
+    /// The state of the member.
+    pub fn state(&self, now: Clocks) -> MemberState {
+        match (self.left, self.joined, self.is_active(now)) {
+            (true, ..) => MemberState::Left,
+            (_, false, _) => MemberState::Joining,
+            (_, _, true) => MemberState::Active,
+            _ => MemberState::Expired,
+        }
+    }
+
+    /// The rate, in records per cycle, at which the member may fill its window from now on, in shape mode. `count` is
+    /// the number of records in the window. The rate holds until it is asked for again.
+    pub fn pace(&mut self, now: Clocks, count: u64) -> u64 {
+        let asked = self.in_flight.iter().map(|sent| sent.want).fold(self.want_back, u64::min);
+        let target = self.target();
+        let pace = asked.min(target);
+        let hole = self.limit.saturating_sub(count);
+        let is_small = hole > 0 && hole <= self.limit * SMALL_HOLE_PERCENT / 100 + 1;
+        let pace = if is_small && self.limit <= target { GroupParams::fast_pace(pace) } else { pace };
+        self.paces.set(now.slow, pace, self.params.window());
+        pace
+    }
+
+    /// The hold that this member ought to have.
+    pub fn target(&self) -> u64 {
+        self.targets.targets.get(&self.key).copied().unwrap_or(0)
+    }
+
+    /// The part of a client at this member; `None` for a client without load at any member.
+    pub fn part(&self, client: &str) -> Option<Part> {
+        self.targets.parts.get(client).copied()
+    }
+
+    /// The reason for which the owner has to call [`rejoin`](Member::rejoin), or read the log again with a new member.
+    pub fn restart(&self, now: Clocks) -> Option<Restart> {
+        let unanswered = self.joined && self.unanswered() >= MAX_IN_FLIGHT && !self.left;
+        let stuck = unanswered && now.fast > self.lease_end + self.params.lease;
+        self.restart.or(stuck.then_some(Restart::Unanswered))
+    }
+
+    fn unanswered(&self) -> usize {
+        self.in_flight.iter().filter(|sent| !sent.failed).count()
+    }
+
+    /// A live member whose cycle or mode is another, so that this one can't join.
+    pub fn conflict(&self) -> Option<(&Key, &Seat)> {
+        let terms = self.params.terms();
+        let conflict = self.seats.live().find(|(_, seat)| !seat.terms.agree_with(&terms));
+        conflict.filter(|_| self.seq == 0)
+    }
+
+    /// All members, as far as this one knows.
+    pub fn seats(&self) -> &Seats {
+        &self.seats
+    }
+
+    /// The name of this member.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The time of the next look.
+    pub fn next_look(&self) -> Time {
+        self.next_look
+    }
+
+    /// The capacity in force: the smallest among the live members and this one.
+    pub fn capacity(&self) -> u64 {
+        self.seats.capacity().map_or(self.params.capacity, |least| least.min(self.params.capacity))
+    }
+
+    // ## Looks
+
+    /// Checks whether to post, if a look is due. `count` is the number of records in the window, `loads` are those of
+    /// the clients here. Returns records to append to the log, in order.
+    pub fn look(&mut self, now: Clocks, count: u64, loads: &Loads) -> Vec<Record> {
+        if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
+            return Vec::new();
+        }
+        self.next_look = now.slow + self.params.look;
+        if !self.joined {
+            let waits = self.unanswered() > 0 && now.slow < self.posted.at + JOIN_RETRY_INTERVAL;
+            if waits || self.conflict().is_some() {
+                return Vec::new();
+            }
+            return vec![self.post(now, 0, 0, loads)];
+        }
+        self.find_targets(loads);
+        let needed = self.is_needed();
+        let mut records: Vec<Record> = self.due_post(now, count, loads, needed).into_iter().collect();
+        if self.is_active(now) {
+            let needed = needed || self.target() > self.limit;
+            let bounds = self.stops.due(now, &self.params, &self.key, &self.seats, needed);
+            records.extend(bounds.into_iter().map(Record::Bound));
+        }
+        records
+    }
+
+    /// Leaves the group: the member admits nothing from now on. Returns records to append to the log, in order.
+    pub fn leave(&mut self, now: Clocks, count: u64) -> Vec<Record> {
+        let mut records = Vec::new();
+        if self.is_active(now) {
+            let bounds = self.stops.due(now, &self.params, &self.key, &self.seats, true);
+            records.extend(bounds.into_iter().map(Record::Bound));
+        }
+        if self.joined && !self.left && self.restart.is_none() {
+            let mut post = self.next_post(now, count, count);
+            (post.left, post.complete) = (true, true);
+            records.push(Record::Post(post));
+        }
+        self.left = true;
+        records
+    }
+
+    fn find_targets(&mut self, loads: &Loads) {
+        let capacity = self.capacity();
+        let live = self.seats.live().filter(|(key, _)| **key != self.key);
+        let mut members: Vec<(&Key, &Loads)> = live.map(|(key, seat)| (key, &seat.loads)).collect();
+        let place = members.partition_point(|(key, _)| **key < self.key);
+        members.insert(place, (&self.key, loads));
+        self.targets = self.splitter.split(&self.params, capacity, &self.shares, &self.key, &members);
+    }
+
+    /// Returns whether another member wants more than it holds, or more is held than the capacity.
+    fn is_needed(&self) -> bool {
+        let wants_more =
+            |(key, &target): (&Key, &u64)| *key != self.key && self.seats.get(key).is_some_and(|seat| target > seat.lo);
+        self.seats.held() > self.capacity() || self.targets.targets.iter().any(wants_more)
+    }
+
+    /// Posts if there is something to give back, to ask for or to tell.
+    fn due_post(&mut self, now: Clocks, count: u64, loads: &Loads, needed: bool) -> Option<Record> {
+        if self.unanswered() >= MAX_IN_FLIGHT {
+            return None;
+        }
+        let (capacity, target) = (self.capacity(), self.target());
+        let low = count.max(self.limit.min(target));
+        let drained = u128::from(capacity) * self.params.look.as_nanos() / self.params.cycle.as_nanos() / 4;
+        let least = (drained as u64).max(1);
+        let gives_back = needed && low < self.limit && (self.limit - low >= least || low == target);
+        let has_room = self.seats.held() < capacity;
+        let raises = target > self.limit && has_room && self.unanswered() == 0;
+        let is_due = self.posted.complete_due || now.slow >= self.posted.at + self.params.heartbeat;
+        if !(gives_back || raises || is_due || self.has_changed(capacity, loads)) {
+            return None;
+        }
+        let have = if gives_back || is_due || needed { low } else { self.limit };
+        let mut want = have.max(target);
+        if now.slow < self.memory.1 {
+            want = want.min(capacity.saturating_sub(self.memory.0)).max(have);
+        }
+        Some(self.post(now, have, want, loads))
+    }
+
+    /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
+    fn has_changed(&self, capacity: u64, loads: &Loads) -> bool {
+        let mut moved = 0_u64;
+        let before = |client: &Arc<str>| self.posted.loads.get(client).map_or(0, |load| load.demand);
+        let mut changed = |demand: u64, before: u64| {
+            moved = moved.saturating_add(demand.abs_diff(before));
+            (demand == 0) != (before == 0) && demand.max(before) * 100 >= capacity
+        };
+        let mut came = loads.iter().any(|(client, load)| changed(load.demand, before(client)));
+        let vanished = self.posted.loads.iter().filter(|(client, _)| !loads.contains_key(*client));
+        for (_, load) in vanished {
+            came |= changed(0, load.demand);
+        }
+        came || moved > capacity / 20
+    }
+
+    fn post(&mut self, now: Clocks, have: u64, want: u64, loads: &Loads) -> Record {
+        let mut post = self.next_post(now, have, want);
+        post.complete = self.seq == 1 || self.posted.complete_due;
+        if post.complete {
+            post.loads.clone_from(loads);
+            self.posted.loads.clone_from(loads);
+        } else {
+            post.loads = changed_loads(&self.posted.loads, loads);
+            for (client, &load) in &post.loads {
+                match load == Load::default() {
+                    true => _ = self.posted.loads.remove(client),
+                    false => _ = self.posted.loads.insert(Arc::clone(client), load),
+                }
+            }
+        }
+        (self.posted.at, self.posted.complete_due) = (now.slow, false);
+        Record::Post(post)
+    }
+
+    /// The next post, without loads. The limit falls before the post is sent.
+    fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
+        self.seq += 1;
+        self.limit = self.limit.min(have);
+        self.in_flight.push_back(InFlight { seq: self.seq, sent: now.fast, have, want, failed: false });
+        Post {
+            key: self.key.clone(),
+            terms: self.params.terms(),
+            seq: self.seq,
+            seen: self.seats.next_offset(),
+            have,
+            want,
+            pace: self.paces.largest(),
+            left: false,
+            complete: false,
+            loads: Loads::new(),
+        }
+    }
+}
+
+/// The loads that differ by a tenth or more from those posted; an empty load for a client that has none any more.
+fn changed_loads(posted: &Loads, loads: &Loads) -> Loads {
+    let differs = |one: u64, other: u64| one.abs_diff(other) * 10 >= one.max(other).max(1);
+    let changed = loads.iter().filter(|(client, load)| {
+        let before = posted.get(*client).copied().unwrap_or_default();
+        differs(load.demand, before.demand) || differs(load.wants, before.wants)
+    });
+    let mut changed: Loads = changed.map(|(client, &load)| (Arc::clone(client), load)).collect();
+    let gone = posted.keys().filter(|client| !loads.contains_key(*client));
+    changed.extend(gone.map(|client| (Arc::clone(client), Load::default())));
+    changed
+}

@@ -1,0 +1,400 @@
+//! The replay of the control log.
+//!
+//! The hold of a member follows from the whole log by this rule, and so it is the same for all readers:
+//!
+//! - the first post of a key takes a seat with a hold of 0;
+//! - each later post lowers the hold to `have` at most, then raises it towards `want` as far as the other holds leave
+//!   room in the capacity in force; a post that says `left` only lowers it;
+//! - a bound that names the key's last post puts the key out, and lowers its hold to `x` at most;
+//! - a key that is out or has left holds its seat until its hold is 0; then it is gone.
+//!
+//! A newcomer reads a compacted log, which keeps the last records of each key. So it does not know every hold, and
+//! keeps two numbers for each seat, `lo <= hold <= hi`. It uses `lo` of its own seat and `hi` of all others: both err
+//! to the safe side. As soon as every live member has posted once more, both are equal for all seats.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::record::{Bound, Key, Load, Loads, Post, Record, Terms};
+use crate::units::Time;
+
+/// What a reader knows of one member.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// The hold is at least this.
+    pub lo: u64,
+    /// The hold is at most this.
+    pub hi: u64,
+    /// The number of the member's last post.
+    pub seq: u64,
+    /// The member's state, by the log alone.
+    pub state: SeatState,
+    /// The last post is recent enough to tell the hold.
+    known: bool,
+    doubt: Option<Doubt>,
+    /// The member's configuration.
+    pub terms: Terms,
+    /// The `want` of the last post.
+    pub want: u64,
+    /// The `pace` of the last post.
+    pub pace: u64,
+    /// The time at which the last post was received.
+    pub received: Time,
+    /// The time from which on the member was stopped for sure, if valid bounds told it.
+    pub stopped_at: Option<Time>,
+    /// The loads of the member's clients, as far as posts named them.
+    pub loads: Loads,
+}
+
+/// A compacted log left it open whether the member was put out before its last post, which then counts nothing.
+#[derive(Debug, Clone)]
+struct Doubt {
+    /// The number of the member's last post, if it was put out, is one of these.
+    seqs: Vec<u64>,
+    /// The most that the member holds, if it was put out.
+    hi: u64,
+    /// The most that it holds, if it was not.
+    hi_if_live: u64,
+}
+
+/// The state of a member by the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SeatState {
+    /// The member posted, and is neither out nor has it left. Its silence does not matter.
+    Live,
+    /// The member said that it left.
+    Left,
+    /// A bound put the member out.
+    Out,
+}
+
+impl Seat {
+    /// Returns whether the member is live.
+    pub fn is_live(&self) -> bool {
+        self.state == SeatState::Live
+    }
+
+    fn is_exact(&self) -> bool {
+        self.lo == self.hi && self.doubt.is_none() && (self.known || !self.is_live())
+    }
+
+    /// The numbers of which one is that of the member's last post that counts.
+    pub(super) fn last_posts(&self) -> Vec<u64> {
+        let doubtful = self.doubt.iter().flat_map(|doubt| doubt.seqs.iter().copied());
+        doubtful.chain([self.seq]).collect()
+    }
+}
+
+/// The reader can't trust its replay any more. It must admit nothing, and read the log from its beginning again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LostHistory {
+    /// Records were compacted away before they were read.
+    #[error("records of the control log were removed before they were read")]
+    Gap,
+    /// A member holds more than the log gave it: the log lost records, or was made anew.
+    #[error("the control log lost records, or was made anew: a member holds more than the log gave it")]
+    Rewritten,
+}
+
+/// The seats of all members.
+#[derive(Debug, Clone, Default)]
+pub struct Seats {
+    seats: BTreeMap<Key, Seat>,
+    /// Keys whose seat was removed: late posts of them count nothing.
+    gone: BTreeSet<Key>,
+    /// The end of the log when the reader began. All records from here on are seen.
+    start: u64,
+    /// The offset after the last record that was replayed.
+    next: u64,
+    /// Records below `start`, until all of them are read: the last post and the last bound of each key.
+    prefix: Option<HashMap<Key, Prefix>>,
+    sum_lo: u64,
+    sum_hi: u64,
+    inexact: usize,
+    /// The capacities of the live members, with the number of members that have each.
+    capacities: BTreeMap<u64, usize>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Prefix {
+    post: Option<Post>,
+    bound: Option<Bound>,
+}
+
+impl Seats {
+    /// No seats, for a reader that begins when the log's end is `start`.
+    pub fn new(start: u64) -> Seats {
+        let prefix = (start > 0).then(HashMap::new);
+        Seats { start, prefix, ..Seats::default() }
+    }
+
+    /// Replays a record.
+    ///
+    /// # Errors
+    /// The replay can't be trusted any more. The state after an error means nothing.
+    pub fn apply(&mut self, now: Time, offset: u64, record: &Record) -> Result<(), LostHistory> {
+        if offset < self.start {
+            self.keep(record);
+            self.next = offset + 1;
+            return Ok(());
+        }
+        self.finish_prefix(now);
+        // Offsets have gaps below `start`, by compaction. From there on a gap is lost history.
+        let expected = self.next.max(self.start);
+        self.next = offset + 1;
+        if offset != expected {
+            return Err(LostHistory::Gap);
+        }
+        match record {
+            Record::Post(post) => self.apply_post(now, post),
+            Record::Bound(bound) => {
+                self.apply_bound(now, bound);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes that all records below `start` that are still in the log were read.
+    pub fn finish_prefix(&mut self, now: Time) {
+        let Some(mut prefix) = self.prefix.take() else { return };
+        // In the order of the log: the order decides nothing but the times of receipt, and a run must be repeatable.
+        let mut entries: Vec<(Key, Prefix)> = prefix.drain().collect();
+        entries.sort_by(|one, other| one.0.cmp(&other.0));
+        for (key, Prefix { post, bound }) in entries {
+            let Some(post) = post else { continue };
+            let state = if post.left { SeatState::Left } else { SeatState::Live };
+            let mut seat = Seat::vacant(&post, now);
+            (seat.state, seat.hi) = (state, post.have.max(post.want));
+            match bound {
+                Some(bound) if bound.seqs.contains(&post.seq) => {
+                    seat.hi = bound.x;
+                    seat.note_stop(now, &bound);
+                }
+                // Posts of a member that was put out count nothing, but compaction keeps the last one.
+                Some(bound) => {
+                    let hi_if_live = seat.hi;
+                    seat.hi = seat.hi.max(bound.x);
+                    seat.doubt = Some(Doubt { seqs: bound.seqs, hi: bound.x, hi_if_live });
+                }
+                None => {}
+            }
+            let is_over = !seat.is_live() && seat.doubt.is_none();
+            self.insert(key.clone(), seat);
+            if is_over {
+                self.remove_if_empty(&key);
+            }
+        }
+        self.next = self.next.max(self.start);
+    }
+
+    /// Keeps a record below `start`. How far compaction got must not matter, so only those count that it never removes.
+    fn keep(&mut self, record: &Record) {
+        let Some(prefix) = &mut self.prefix else { return };
+        let entry = prefix.entry(record.subject().clone()).or_default();
+        match record {
+            Record::Post(post) => entry.post = Some(post.clone()),
+            Record::Bound(bound) => entry.bound = Some(bound.clone()),
+        }
+    }
+
+    fn apply_post(&mut self, now: Time, post: &Post) -> Result<(), LostHistory> {
+        if self.gone.contains(&post.key) {
+            return Ok(());
+        }
+        let known = self.start == 0 || post.seen > self.start || post.seq == 1;
+        let mut seat = match self.seats.get(&post.key) {
+            Some(seat) if !seat.is_live() || post.seq <= seat.seq => return Ok(()),
+            Some(seat) if seat.is_exact() && post.have > seat.hi => return Err(LostHistory::Rewritten),
+            Some(_) => self.take(&post.key),
+            None => {
+                let mut seat = Seat::vacant(post, now);
+                seat.hi = if post.seq == 1 { 0 } else { post.have.max(post.want) };
+                seat
+            }
+        };
+        if known {
+            // A member that knew of a bound would not have posted.
+            if let Some(doubt) = seat.doubt.take() {
+                seat.hi = doubt.hi_if_live;
+            }
+        }
+        let first = seat.seq == post.seq;
+        if !first {
+            if let Some(doubt) = &mut seat.doubt {
+                doubt.seqs.push(seat.seq);
+                (seat.hi, doubt.hi) = (doubt.hi_if_live, doubt.hi.max(seat.hi));
+            }
+            seat.hi = seat.hi.min(post.have);
+        }
+        // A member that was alive where the reader began holds what it says, unless it was put out since.
+        seat.lo = if known && post.seq > 1 { post.have } else { 0 };
+        (seat.seq, seat.known, seat.terms, seat.received) = (post.seq, known, post.terms, now);
+        (seat.want, seat.pace) = (post.want, post.pace);
+        if post.complete {
+            seat.loads.clone_from(&post.loads);
+        } else {
+            merge(&mut seat.loads, &post.loads);
+        }
+        if post.left {
+            seat.state = SeatState::Left;
+        } else {
+            let (least, most) = self.capacity_with(post.terms.capacity);
+            seat.hi = seat.hi.max(post.want.min(most.saturating_sub(self.sum_lo)));
+            if known {
+                seat.lo = seat.lo.max(post.want.min(least.saturating_sub(self.sum_hi)));
+            }
+        }
+        if let Some(doubt) = &mut seat.doubt {
+            doubt.hi_if_live = seat.hi;
+            seat.hi = seat.hi.max(doubt.hi);
+        }
+        self.insert(post.key.clone(), seat);
+        if post.left {
+            self.remove_if_empty(&post.key);
+        }
+        Ok(())
+    }
+
+    fn apply_bound(&mut self, now: Time, bound: &Bound) {
+        let Some(seat) = self.seats.get(&bound.target) else { return };
+        // The author knew which posts counted: if it names the last one, then that one does.
+        let names_last = bound.seqs.contains(&seat.seq);
+        let names_doubtful =
+            seat.doubt.as_ref().is_some_and(|doubt| doubt.seqs.iter().any(|seq| bound.seqs.contains(seq)));
+        if !names_last && !names_doubtful {
+            return;
+        }
+        let mut seat = self.take(&bound.target);
+        if names_last {
+            (seat.lo, seat.hi, seat.doubt) = (seat.lo.min(bound.x), seat.hi.min(bound.x), None);
+            seat.note_stop(now, bound);
+        } else if let Some(doubt) = &mut seat.doubt {
+            doubt.hi = doubt.hi.min(bound.x);
+            seat.hi = doubt.hi.max(doubt.hi_if_live);
+        }
+        self.insert(bound.target.clone(), seat);
+        if names_last {
+            self.remove_if_empty(&bound.target);
+        }
+    }
+
+    /// The smallest and the largest capacity that can be in force at a post of a live member with this capacity, whose
+    /// seat is taken out. They differ for a reader that does not know all seats exactly.
+    fn capacity_with(&self, posted: u64) -> (u64, u64) {
+        let least = self.capacities.first_key_value().map_or(posted, |(&least, _)| least.min(posted));
+        (least, if self.inexact == 0 { least } else { posted })
+    }
+
+    fn insert(&mut self, key: Key, seat: Seat) {
+        (self.sum_lo, self.sum_hi) = (self.sum_lo + seat.lo, self.sum_hi.saturating_add(seat.hi));
+        self.inexact += usize::from(!seat.is_exact());
+        if seat.is_live() {
+            *self.capacities.entry(seat.terms.capacity).or_default() += 1;
+        }
+        self.seats.insert(key, seat);
+    }
+
+    fn take(&mut self, key: &Key) -> Seat {
+        let seat = self.seats.remove(key).expect("the key has a seat");
+        (self.sum_lo, self.sum_hi) = (self.sum_lo - seat.lo, self.sum_hi - seat.hi);
+        self.inexact -= usize::from(!seat.is_exact());
+        if seat.is_live()
+            && let Some(count) = self.capacities.get_mut(&seat.terms.capacity)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.capacities.remove(&seat.terms.capacity);
+            }
+        }
+        seat
+    }
+
+    fn remove_if_empty(&mut self, key: &Key) {
+        if self.seats.get(key).is_some_and(|seat| seat.hi == 0) {
+            self.take(key);
+            self.gone.insert(key.clone());
+        }
+    }
+
+    /// The seat of a member.
+    pub fn get(&self, key: &Key) -> Option<&Seat> {
+        self.seats.get(key)
+    }
+
+    /// All seats, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Seat)> {
+        self.seats.iter()
+    }
+
+    /// The seats of live members, in the order of their keys.
+    pub fn live(&self) -> impl Iterator<Item = (&Key, &Seat)> {
+        self.iter().filter(|(_, seat)| seat.is_live())
+    }
+
+    /// Returns whether a key had a seat that was removed.
+    pub fn is_gone(&self, key: &Key) -> bool {
+        self.gone.contains(key)
+    }
+
+    /// At most this much is held in all.
+    pub fn held(&self) -> u64 {
+        self.sum_hi
+    }
+
+    /// Returns whether every hold is known exactly.
+    pub fn are_exact(&self) -> bool {
+        self.inexact == 0
+    }
+
+    /// The smallest capacity among the live members; `None` without one.
+    pub fn capacity(&self) -> Option<u64> {
+        self.capacities.first_key_value().map(|(&capacity, _)| capacity)
+    }
+
+    /// The offset after the last record that was replayed.
+    pub fn next_offset(&self) -> u64 {
+        self.next
+    }
+
+    /// Returns whether all records below `start` are read.
+    pub fn is_complete(&self) -> bool {
+        self.prefix.is_none()
+    }
+}
+
+impl Seat {
+    /// Notes that a valid bound put the member out.
+    fn note_stop(&mut self, now: Time, bound: &Bound) {
+        self.state = SeatState::Out;
+        let stopped_at = now - bound.stopped_for;
+        self.stopped_at = Some(self.stopped_at.map_or(stopped_at, |earlier| earlier.min(stopped_at)));
+    }
+
+    /// A seat with a hold of 0 for the member of a post.
+    fn vacant(post: &Post, now: Time) -> Seat {
+        Seat {
+            lo: 0,
+            hi: 0,
+            seq: post.seq,
+            state: SeatState::Live,
+            known: false,
+            doubt: None,
+            terms: post.terms,
+            want: post.want,
+            pace: post.pace,
+            received: now,
+            stopped_at: None,
+            loads: post.loads.clone(),
+        }
+    }
+}
+
+/// Carries changed loads over; a client without any load goes.
+fn merge(loads: &mut Loads, changed: &Loads) {
+    for (client, &load) in changed {
+        if load == Load::default() {
+            loads.remove(client);
+        } else {
+            loads.insert(client.clone(), load);
+        }
+    }
+}

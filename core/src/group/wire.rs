@@ -1,0 +1,129 @@
+//! The control log's records as Kafka keys and values.
+//!
+//! A key is `p/<instance>/<incarnation>` for a post and `b/<instance>/<incarnation>` for a bound, with the incarnation
+//! as 16 hexadecimal digits: compaction keeps the last of each. A value is one byte for the version of this format, then
+//! the record in postcard's format.
+
+use super::record::{Bound, Key, Post, Record};
+
+/// The version of the format.
+pub const VERSION: u8 = 1;
+
+/// A record that can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// The key has another form.
+    #[error("the key is not p/<instance>/<incarnation> or b/<instance>/<incarnation>")]
+    Key,
+    /// The record was written by another version of the program.
+    #[error("format {found} is not known here (this program reads format {VERSION}); all instances need one version")]
+    Version {
+        /// The version of the record.
+        found: u8,
+    },
+    /// The value is damaged, or is about another member than the key.
+    #[error("the value is damaged")]
+    Value,
+}
+
+/// The key and the value of a record.
+///
+/// # Panics
+/// Never: memory takes any record.
+pub fn encode(record: &Record) -> (String, Vec<u8>) {
+    let value = match record {
+        Record::Post(post) => postcard::to_extend(post, vec![VERSION]),
+        Record::Bound(bound) => postcard::to_extend(bound, vec![VERSION]),
+    };
+    let kind = if matches!(record, Record::Post(_)) { 'p' } else { 'b' };
+    (format!("{kind}/{}", record.subject()), value.expect("a vector takes any record"))
+}
+
+/// Reads a record; `None` for a tombstone.
+///
+/// # Errors
+/// The record is none of this format.
+pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>, WireError> {
+    let (is_post, key) = decode_key(key).ok_or(WireError::Key)?;
+    let Some(value) = value else { return Ok(None) };
+    let rest = match value.split_first() {
+        Some((&VERSION, rest)) => rest,
+        Some((&found, _)) => return Err(WireError::Version { found }),
+        None => return Err(WireError::Value),
+    };
+    let record = if is_post {
+        Record::Post(postcard::from_bytes::<Post>(rest).map_err(|_| WireError::Value)?)
+    } else {
+        Record::Bound(postcard::from_bytes::<Bound>(rest).map_err(|_| WireError::Value)?)
+    };
+    if *record.subject() == key { Ok(Some(record)) } else { Err(WireError::Value) }
+}
+
+fn decode_key(key: &[u8]) -> Option<(bool, Key)> {
+    let (kind, member) = std::str::from_utf8(key).ok()?.split_once('/')?;
+    let (instance, incarnation) = member.rsplit_once('/')?;
+    let incarnation = u64::from_str_radix(incarnation, 16).ok()?;
+    let is_post = match kind {
+        "p" => true,
+        "b" => false,
+        _ => return None,
+    };
+    Some((is_post, Key { instance: instance.into(), incarnation }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, time::Duration};
+
+    use super::*;
+    use crate::group::record::{Load, Terms};
+    use crate::policy::Mode;
+
+    fn post() -> Post {
+        let loads = BTreeMap::from([("car".into(), Load { demand: 40, wants: 35 })]);
+        Post {
+            key: Key { instance: "kyc/1".into(), incarnation: 0xA0 },
+            terms: Terms { capacity: 400, cycle_ms: 10_000, mode: Mode::Reject, digest: 7 },
+            seq: 3,
+            seen: 1 << 40,
+            have: 100,
+            want: 150,
+            pace: 181,
+            left: false,
+            complete: true,
+            loads,
+        }
+    }
+
+    #[test]
+    fn records_come_back_from_their_keys_and_values() {
+        let seqs = vec![3, 5];
+        let bound = Bound { target: post().key, seqs, x: 12, stopped_for: Duration::from_millis(1_500) };
+        for record in [Record::Post(post()), Record::Bound(bound)] {
+            let (key, value) = encode(&record);
+            assert_eq!(decode(key.as_bytes(), Some(&value)), Ok(Some(record)), "{key}");
+            assert_eq!(decode(key.as_bytes(), None), Ok(None));
+            for length in 0..value.len() {
+                assert!(decode(key.as_bytes(), Some(&value[..length])).is_err(), "{length} bytes of {key}");
+            }
+        }
+        assert_eq!(encode(&Record::Post(post())).0, "p/kyc/1/00000000000000a0");
+    }
+
+    #[test]
+    fn the_form_of_a_post_does_not_change() {
+        let (_, value) = encode(&Record::Post(post()));
+        let expected = "01056b79632f31a0019003904e010703808080808020649601b501000101036361722823";
+        assert_eq!(value.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_named() {
+        let (key, mut value) = encode(&Record::Post(post()));
+        value[0] = 2;
+        assert_eq!(decode(key.as_bytes(), Some(&value)), Err(WireError::Version { found: 2 }));
+        assert_eq!(decode(b"q/kyc/1", Some(&value)), Err(WireError::Key));
+        let (_, value) = encode(&Record::Post(post()));
+        assert_eq!(decode(b"p/kyc/2/00000000000000a0", Some(&value)), Err(WireError::Value));
+    }
+}
