@@ -17,6 +17,7 @@ mod log;
 mod node;
 mod planted;
 mod replay;
+mod scenarios;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

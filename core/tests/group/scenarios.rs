@@ -1,0 +1,216 @@
+//! Single situations on a log that is fast and never fails: each step, all nodes read all records.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use watermaster_core::group::member::MemberState;
+use watermaster_core::group::targets::Shares;
+use watermaster_core::group::{Clocks, GroupParams};
+use watermaster_core::policy::{Mode, Policy};
+use watermaster_core::units::Time;
+
+use crate::log::Log;
+use crate::node::Node;
+use crate::support::random::Random;
+
+const CYCLE: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(50);
+
+/// Nodes that admit all that they may.
+struct Calm {
+    params: GroupParams,
+    log: Log,
+    now: Time,
+    nodes: BTreeMap<u64, Node>,
+    read: BTreeMap<u64, u64>,
+    random: Random,
+    /// Records admitted in each step.
+    admitted: Vec<u64>,
+}
+
+impl Calm {
+    fn new(capacity: u64, mode: Mode, nodes: u64) -> Calm {
+        let policy = Policy { mode, ..Policy::new(capacity, CYCLE) };
+        let params = GroupParams::new(&policy, Duration::from_secs(10));
+        let mut calm = Calm {
+            params,
+            log: Log::default(),
+            now: Time::ZERO,
+            nodes: BTreeMap::new(),
+            read: BTreeMap::new(),
+            random: Random(1),
+            admitted: Vec::new(),
+        };
+        (0..nodes).for_each(|node| calm.start(node));
+        calm
+    }
+
+    fn start(&mut self, id: u64) {
+        let params = self.params.clone();
+        self.start_with(id, &params);
+    }
+
+    fn start_with(&mut self, id: u64, params: &GroupParams) {
+        let mut node = Node::new(params, id, 0, self.log.end(), self.now, None, &mut self.random);
+        node.demand = vec![self.params.capacity; 3];
+        self.nodes.insert(id, node);
+        self.read.insert(id, 0);
+    }
+
+    fn leave(&mut self, id: u64) {
+        let mut node = self.nodes.remove(&id).expect("the node runs");
+        let clocks = node.clocks(self.now);
+        node.expire(clocks, self.params.window());
+        for record in node.member.leave(clocks, node.count) {
+            self.log.append(record);
+        }
+    }
+
+    fn run(&mut self, time: Duration) {
+        for _ in 0..time.as_millis() / STEP.as_millis() {
+            self.now = self.now + STEP;
+            let mut admitted = 0;
+            for (id, node) in &mut self.nodes {
+                let clocks = node.clocks(self.now);
+                let next = self.read.get_mut(id).expect("a reader");
+                for (offset, record) in self.log.entries().skip(*next as usize) {
+                    node.member.handle_record(clocks, offset, &record);
+                }
+                *next = self.log.end();
+                node.member.handle_caught_up(clocks);
+                node.expire(clocks, self.params.window());
+                for record in node.member.look(clocks, node.count, &node.loads()) {
+                    self.log.append(record);
+                }
+                admitted += node.admit(self.now, &self.params);
+            }
+            self.admitted.push(admitted);
+        }
+    }
+
+    fn limits(&self) -> Vec<u64> {
+        self.nodes.values().map(|node| node.member.limit(node.clocks(self.now))).collect()
+    }
+
+    /// The records admitted in the last cycle, as a part of the capacity.
+    fn used(&self) -> f64 {
+        let steps = (CYCLE.as_millis() / STEP.as_millis()) as usize;
+        self.admitted.iter().rev().take(steps).sum::<u64>() as f64 / self.params.capacity as f64
+    }
+
+    fn clocks(&self, id: u64) -> Clocks {
+        self.nodes[&id].clocks(self.now)
+    }
+}
+
+#[test]
+fn a_group_of_one_holds_the_capacity_after_two_exchanges() {
+    for mode in [Mode::Shape, Mode::Reject] {
+        let mut calm = Calm::new(400, mode, 1);
+        calm.run(STEP * 4);
+        assert_eq!(calm.limits(), [400], "{mode:?}");
+        calm.run(CYCLE * 3);
+        assert!(calm.used() >= 0.97, "{mode:?}: used {}", calm.used());
+    }
+}
+
+#[test]
+fn a_member_with_all_the_demand_holds_all_but_the_standby() {
+    let mut calm = Calm::new(400, Mode::Shape, 3);
+    for id in [1, 2] {
+        calm.nodes.get_mut(&id).unwrap().demand = vec![0; 3];
+    }
+    calm.run(CYCLE);
+    assert_eq!(calm.limits(), [398, 1, 1]);
+    // The others come back: they hold their parts at once, and their full shares within a cycle.
+    for id in [1, 2] {
+        calm.nodes.get_mut(&id).unwrap().demand = vec![400; 3];
+    }
+    calm.run(CYCLE * 2);
+    let limits = calm.limits();
+    assert!(limits.iter().all(|limit| (132..=134).contains(limit)), "{limits:?}");
+    assert_eq!(limits.iter().sum::<u64>(), 400);
+}
+
+#[test]
+fn after_a_reload_the_smallest_capacity_is_in_force() {
+    let mut calm = Calm::new(400, Mode::Shape, 2);
+    calm.run(CYCLE);
+    let change = |calm: &mut Calm, id: u64, capacity: u64| {
+        let policy = Policy::new(capacity, CYCLE);
+        let params = GroupParams { capacity, ..calm.params.clone() };
+        calm.nodes.get_mut(&id).unwrap().member.change(params, Shares::new(&policy));
+    };
+    // One member knows the new capacity: both keep to it as its window empties.
+    change(&mut calm, 0, 100);
+    calm.run(CYCLE * 2);
+    assert_eq!(calm.limits(), [50, 50]);
+    change(&mut calm, 1, 200);
+    calm.run(CYCLE * 2);
+    assert_eq!(calm.limits(), [50, 50]);
+    change(&mut calm, 0, 200);
+    calm.run(CYCLE * 2);
+    assert_eq!(calm.limits(), [100, 100]);
+}
+
+#[test]
+fn a_member_with_another_cycle_or_mode_does_not_join() {
+    let mut calm = Calm::new(400, Mode::Shape, 2);
+    calm.run(CYCLE);
+    let others = [
+        GroupParams { cycle: CYCLE * 2, ..calm.params.clone() },
+        GroupParams { mode: Mode::Reject, ..calm.params.clone() },
+    ];
+    for (id, params) in (2..).zip(others) {
+        calm.start_with(id, &params);
+        calm.run(CYCLE);
+        let member = &calm.nodes[&id].member;
+        assert_eq!(member.state(calm.clocks(id)), MemberState::Joining);
+        assert!(member.conflict().is_some());
+        assert_eq!(calm.limits()[id as usize], 0);
+    }
+    assert_eq!(calm.limits()[..2], [200, 200]);
+}
+
+/// Four posts that the producer gave up once silenced a member for ever: only four may be unanswered at a time.
+#[test]
+fn posts_that_were_given_up_do_not_silence_a_member() {
+    let mut calm = Calm::new(400, Mode::Shape, 1);
+    calm.run(CYCLE);
+    let lost_from = calm.log.end();
+    // An outage: nothing that is posted arrives, and the producer reports it.
+    for step in 1..=600 {
+        let now = calm.now + STEP * step;
+        let node = calm.nodes.get_mut(&0).unwrap();
+        let clocks = node.clocks(now);
+        for record in node.member.look(clocks, 0, &node.loads()) {
+            if let watermaster_core::group::record::Record::Post(post) = record {
+                node.member.handle_failed(post.seq);
+            }
+        }
+    }
+    calm.now = calm.now + STEP * 600;
+    assert_eq!(calm.log.end(), lost_from);
+    assert_eq!(calm.limits(), [0], "the lease is over");
+    calm.run(CYCLE);
+    assert_eq!(calm.limits(), [400]);
+}
+
+/// Each reader once counted the time since a member left from its own start, so that the holds of short-lived members
+/// were never freed.
+#[test]
+fn members_that_live_shorter_than_a_cycle_lose_no_capacity() {
+    for mode in [Mode::Shape, Mode::Reject] {
+        let mut calm = Calm::new(400, mode, 3);
+        calm.run(CYCLE);
+        let mut used = Vec::new();
+        for turn in 0..24 {
+            calm.leave(turn % 3);
+            calm.run(Duration::from_secs(1));
+            calm.start(turn % 3);
+            calm.run(Duration::from_secs(1));
+            used.push(calm.used());
+        }
+        let late = used[12..].iter().sum::<f64>() / 12.0;
+        assert!(late > 0.5, "{mode:?}: {late:.2} of the capacity is used: {used:.2?}");
+    }
+}
