@@ -21,6 +21,7 @@ mod assign;
 mod client;
 pub mod consumer;
 mod consumer_error;
+pub mod control;
 #[cfg(any(test, feature = "tools"))]
 pub mod embedded;
 mod end_probe;

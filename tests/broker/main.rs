@@ -5,6 +5,7 @@
 mod support;
 
 mod bad_input;
+mod control;
 mod damaged;
 mod exactly_once;
 mod fidelity;
