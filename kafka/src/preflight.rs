@@ -15,6 +15,7 @@ use crate::client::LoggingContext;
 use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub use client::Unreachable;
+pub(crate) use client::block_on;
 pub use problem::{Finding, Problem, Severity};
 pub use topics::TopicFacts;
 

@@ -91,12 +91,12 @@ impl Splitter {
         let claim = |(load, &weight): (&Load, &u64)| {
             let wants =
                 if load.wants == 0 && load.demand > 0 { Wants::DefaultShare } else { Wants::Records(load.wants) };
-            Claim { weight, wants, credit: Credit::ZERO }
+            Claim { weight, wants, credit: Credit::default() }
         };
         let claims: Vec<Claim> = totals.values().zip(&weights).map(claim).collect();
         let names: Vec<&Arc<str>> = totals.keys().collect();
         let allocation = AllocationParams { capacity, reservation: shares.reservation, lending: shares.lending };
-        self.allocator.allocate_claims(&allocation, &claims, |index| names[index], &mut self.grants);
+        self.allocator.allocate(&allocation, &claims, |index| names[index], &mut self.grants);
         match params.mode {
             Mode::Shape => split_by_demand(params, capacity, own, members, &totals, &self.grants),
             Mode::Reject => split_grants(own, members, &totals, &self.grants),

@@ -150,7 +150,7 @@ impl PreflightClient {
 }
 
 /// Runs a future that another thread completes, with or without a runtime around it.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
