@@ -10,10 +10,12 @@
 //! - [`seats`]: the replay of the log; what a reader knows of each member's hold
 //! - [`member`]: the life of one member: when it posts, what it may admit, when its lease ends
 //! - [`bounds`]: how much a member that stopped can still have in its window
+//! - [`demand`]: the load of each client at one member
 //! - [`targets`]: the hold that each member ought to have
 //! - [`wire`]: the records as Kafka keys and values
 
 pub mod bounds;
+pub mod demand;
 pub mod member;
 pub mod record;
 pub mod seats;
@@ -24,6 +26,16 @@ use std::time::Duration;
 
 use crate::policy::{Mode, Policy};
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+
+/// The most by which the clocks of a group's machines differ in rate: a thousandth.
+pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
+
+/// A time that is no shorter than `duration` on any clock that differs by at most `margin`.
+pub fn lengthened(duration: Duration, margin: Ratio) -> Duration {
+    let nanos = u128::from(nanos(duration));
+    let more = (nanos * u128::from(margin.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
+    Duration::from_nanos(u64::try_from(nanos + more).unwrap_or(u64::MAX))
+}
 
 /// The rules of a group. All members must have the same, but for the capacity.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +76,7 @@ impl GroupParams {
             look,
             heartbeat,
             standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
-            margin: Ratio::from_millionths(1_000).expect("a thousandth is a ratio"),
+            margin: MARGIN,
             burst: policy.burst,
             commit_interval: policy.commit_interval,
         }
@@ -72,9 +84,7 @@ impl GroupParams {
 
     /// A time that is no shorter than `duration` on any clock of the group.
     pub fn lengthened(&self, duration: Duration) -> Duration {
-        let nanos = u128::from(nanos(duration));
-        let more = (nanos * u128::from(self.margin.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
-        Duration::from_nanos(u64::try_from(nanos + more).unwrap_or(u64::MAX))
+        lengthened(duration, self.margin)
     }
 
     /// The length of a member's window: a cycle on any clock of the group.

@@ -20,6 +20,8 @@ pub struct Policy {
     pub reservation: Ratio,
     /// The rule by which lent capacity is shared out.
     pub lending: Lending,
+    /// The capacity is that of this instance, or of all instances of the group together.
+    pub scope: Scope,
     /// Delays or rejects records that come too early.
     pub mode: Mode,
     /// False is shadow mode: all records are admitted, and the decisions are only counted, apart.
@@ -60,6 +62,7 @@ impl Policy {
             cycle,
             reservation: Ratio::from_millionths(100_000).expect("a tenth is a ratio"),
             lending: Lending::default(),
+            scope: Scope::default(),
             mode: Mode::default(),
             enforce: true,
             window: Window::default(),
@@ -75,6 +78,15 @@ impl Policy {
             burst: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
             commit_interval: Duration::from_millis(100),
             map_budget: MapBudget::default(),
+        }
+    }
+
+    /// The time for which an admission counts. Clocks of a group's instances may differ by a thousandth, so that a group
+    /// counts for that much longer.
+    pub fn window_length(&self) -> Duration {
+        match self.scope {
+            Scope::Instance => self.cycle,
+            Scope::Group => crate::group::lengthened(self.cycle, crate::group::MARGIN),
         }
     }
 
@@ -122,6 +134,17 @@ pub enum Lending {
     Proportional,
     /// All loans rise together, in proportion to weight, each until its want is met.
     MaxMin,
+}
+
+/// The instances that share the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum Scope {
+    /// Each instance has the capacity for itself.
+    #[default]
+    Instance,
+    /// All instances of the group share one capacity: an instance admits nothing until it is given a part of it.
+    Group,
 }
 
 /// The treatment of a record that can't go at once.

@@ -25,6 +25,8 @@ mod names;
 mod pages;
 mod registry;
 
+use crate::allocator::{Credit, Grant};
+use crate::group::targets::Part;
 use crate::policy::{Mode, Policy};
 use crate::{slot::Slot, units::Time};
 use backlog::Backlog;
@@ -115,6 +117,24 @@ impl Scheduler {
 
     fn allocate(&mut self, cause: Cause) {
         self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog.fair, cause);
+        self.bounds.excess.discard();
+    }
+
+    /// Sets this instance's part of the group's capacity: see [`Gates::set_limit`].
+    pub fn set_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {
+        self.gates.set_limit(now, &self.policy, limit, until, pace);
+    }
+
+    /// Hands out the clients' parts at this instance. A client without a part keeps the one that it has.
+    pub fn take_parts(&mut self, part_of: impl Fn(&str) -> Option<Part>) {
+        let grant = |client: &Client| match part_of(&client.name) {
+            Some(Part { weight, records, default_share, .. }) => {
+                Grant { records, exact: weight, default_share, credit: Credit::default() }
+            }
+            None => client.grant,
+        };
+        let grants: Vec<Grant> = self.clients.iter().map(|(_, client)| grant(client)).collect();
+        self.clients.take_grants(&grants, &mut self.backlog.fair);
         self.bounds.excess.discard();
     }
 

@@ -55,6 +55,10 @@ pub struct Part {
     pub weight: Fixed,
     /// Reject mode: the client's grant at this member, in whole records.
     pub records: u64,
+    /// The client's default share at this member.
+    pub default_share: Fixed,
+    /// The client's default share of the whole capacity.
+    pub whole_share: Fixed,
 }
 
 /// The targets of all members, and the parts of this member's clients.
@@ -144,7 +148,7 @@ fn split_by_demand(
 
     let mut exact: Vec<u128> = vec![(u128::from(standby) << FRACTION_BITS) + spare; members.len()];
     let mut parts = BTreeMap::new();
-    for (((client, total), &rate), demand) in totals.iter().zip(&rates).zip(&demands) {
+    for ((((client, total), &rate), demand), grant) in totals.iter().zip(&rates).zip(&demands).zip(grants) {
         for (&(key, loads), exact) in members.iter().zip(&mut exact) {
             let here = demand_of(loads, client);
             if total.demand > 0 {
@@ -157,7 +161,8 @@ fn split_by_demand(
                 let split = if total.demand > 0 { weight * u128::from(here) / u128::from(total.demand) } else { 0 };
                 let weight = split.max(weight / (4 * u128::from(count))).max(1);
                 let weight = Fixed::from_bits(weight << (64 - FRACTION_BITS));
-                parts.insert(client.clone(), Part { weight, records: 0 });
+                let whole_share = grant.default_share;
+                parts.insert(client.clone(), Part { weight, records: 0, default_share: Fixed::ZERO, whole_share });
             }
         }
     }
@@ -174,15 +179,23 @@ fn split_grants(own: &Key, members: &[(&Key, &Loads)], totals: &BTreeMap<Arc<str
             0 => vec![1; members.len()],
             _ => members.iter().map(|(_, loads)| demand_of(loads, client)).collect(),
         };
-        let split = whole_parts(grant.records, &demands, index);
-        for ((sum, &records), &(key, _)) in sums.iter_mut().zip(&split).zip(members) {
+        let records_of = whole_parts(grant.records, &demands, index);
+        for (place, ((sum, &records), &(key, _))) in sums.iter_mut().zip(&records_of).zip(members).enumerate() {
             *sum += records;
             if key == own {
-                parts.insert(client.clone(), Part { weight: grant.exact, records });
+                let (here, all) = (u128::from(demands[place]), demands.iter().map(|&demand| u128::from(demand)).sum());
+                let whole_share = grant.default_share;
+                let default_share = Fixed::from_bits(split(whole_share.to_bits(), here, all));
+                parts.insert(client.clone(), Part { weight: grant.exact, records, default_share, whole_share });
             }
         }
     }
     Targets { targets: members.iter().map(|&(key, _)| key.clone()).zip(sums).collect(), parts }
+}
+
+/// The part of `bits` that belongs to `here` of `all`, both at most 2⁵⁰; the lowest bits may be lost.
+fn split(bits: u128, here: u128, all: u128) -> u128 {
+    (bits >> 52) * here / all.max(1) << 52
 }
 
 /// The demand of a client, and its weight, both in 2⁻¹⁶ records.

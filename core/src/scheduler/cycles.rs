@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::{fair::FairQueue, registry::Registry};
 use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
-use crate::policy::Policy;
+use crate::policy::{Policy, Scope};
 use crate::units::{Time, nanos};
 
 /// The reason for which the allocator ran.
@@ -125,6 +125,10 @@ impl Cycles {
     }
 
     fn allocate_claims(&mut self, policy: &Policy, clients: &mut Registry, fair: &mut FairQueue, cause: Cause) {
+        // In a group, all members together allocate, and hand out the parts.
+        if policy.scope == Scope::Group {
+            return;
+        }
         let params =
             AllocationParams { capacity: policy.capacity, reservation: policy.reservation, lending: policy.lending };
         // Relative weights depend on the number of clients, which is known only now.

@@ -28,6 +28,8 @@ impl Scheduler {
         match self.policy.mode {
             Mode::Shape => self.shape(now, client, fits),
             Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => Decision::Delay { client },
+            // Without a limit nothing can be rejected for lack of capacity.
+            Mode::Reject if !self.gates.has_limit(now) => Decision::Delay { client },
             Mode::Reject => self.admit_or_reject(now, client, fits),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::policy::{Limit, Policy};
+use crate::policy::{Limit, Policy, Scope};
 use crate::units::{Ratio, Time, nanos};
 use crate::window::SlidingCount;
 
@@ -12,27 +12,47 @@ use crate::window::SlidingCount;
 pub(crate) struct Gates {
     pub(crate) window: SlidingCount,
     pub(super) bucket: LeakyBucket,
-    capacity: u64,
+    /// The most records that the window may hold: the capacity, or this instance's part of the group's.
+    limit: u64,
+    /// The limit holds until this time; later nothing is admitted.
+    until: Time,
 }
 
 impl Gates {
     pub(super) fn new(policy: &Policy) -> Gates {
-        let (window, bucket) = (SlidingCount::new(policy.cycle), LeakyBucket::of_service(policy));
-        Gates { window, bucket, capacity: policy.capacity }
+        let (limit, until) = match policy.scope {
+            Scope::Instance => (policy.capacity, Time::NEVER),
+            Scope::Group => (0, Time::ZERO),
+        };
+        let bucket = LeakyBucket::of_service(policy, limit);
+        Gates { window: SlidingCount::new(policy.window_length()), bucket, limit, until }
     }
 
     /// Changes to another policy, perhaps with another length of the cycle.
     pub(super) fn change(&mut self, now: Time, old: &Policy, policy: &Policy) {
         if old.cycle != policy.cycle {
-            self.window = self.window.over(now, policy.cycle);
+            self.window = self.window.over(now, policy.window_length());
         }
-        self.bucket.change(now, LeakyBucket::of_service(policy));
-        self.capacity = policy.capacity;
+        if policy.scope == Scope::Instance {
+            self.set_limit(now, policy, policy.capacity, Time::NEVER, policy.capacity);
+        }
+    }
+
+    /// Sets the most records that the window may hold until a time, and the pace in records per cycle.
+    pub(super) fn set_limit(&mut self, now: Time, policy: &Policy, limit: u64, until: Time, pace: u64) {
+        (self.limit, self.until) = (limit, until);
+        self.bucket.change(now, LeakyBucket::of_service(policy, pace));
+    }
+
+    /// Returns whether there is a limit now. Without one nothing is decided for lack of capacity.
+    #[inline]
+    pub(super) fn has_limit(&self, now: Time) -> bool {
+        now <= self.until
     }
 
     #[inline]
     pub(super) fn window_is_open(&mut self, now: Time) -> bool {
-        self.window.count(now) < self.capacity
+        self.has_limit(now) && self.window.count(now) < self.limit
     }
 
     #[inline]
@@ -48,7 +68,10 @@ impl Gates {
 
     /// The time at which the window has room for another record.
     pub(super) fn window_open_at(&mut self, now: Time) -> Time {
-        self.window.below_at(now, self.capacity)
+        if !self.has_limit(now) {
+            return Time::NEVER;
+        }
+        self.window.below_at(now, self.limit)
     }
 }
 
@@ -68,10 +91,10 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// The bucket of a service leaks `capacity` records per cycle and is as deep as the largest of one record,
-    /// `burst` · capacity and what leaks in two commit intervals (else a round late by one would waste capacity).
-    pub(super) fn of_service(policy: &Policy) -> LeakyBucket {
-        let (rate, record) = (policy.capacity, u128::from(nanos(policy.cycle)));
+    /// The bucket of a service leaks `rate` records per cycle and is as deep as the largest of one record,
+    /// `burst` · rate and what leaks in two commit intervals (else a round late by one would waste capacity).
+    pub(super) fn of_service(policy: &Policy, rate: u64) -> LeakyBucket {
+        let record = u128::from(nanos(policy.cycle));
         let capacity = u128::from(rate) * record;
         let burst = capacity * u128::from(policy.burst.millionths()) / u128::from(Ratio::ONE.millionths());
         let two_rounds = u128::from(rate) * u128::from(nanos(policy.commit_interval)) * 2;
@@ -97,7 +120,7 @@ impl LeakyBucket {
     /// Returns whether one more record fits now.
     pub(super) fn has_room(&mut self, now: Time) -> bool {
         self.leak(now);
-        self.debt + self.record <= self.depth
+        self.rate > 0 && self.debt + self.record <= self.depth
     }
 
     /// Adds one record to the debt, whether it fits or not.
@@ -122,6 +145,9 @@ impl LeakyBucket {
     pub(super) fn next_room(&mut self, now: Time) -> Time {
         self.leak(now);
         let excess = (self.debt + self.record).saturating_sub(self.depth);
+        if self.rate == 0 {
+            return Time::NEVER;
+        }
         if excess == 0 {
             return now;
         }

@@ -2,7 +2,8 @@
 
 use super::{Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
-use crate::{policy::Policy, reason::Reason, units::Time};
+use crate::policy::{Policy, Scope};
+use crate::{group::targets::Part, reason::Reason, units::Time, window::SlidingCount};
 
 impl Throttle {
     /// Notes that time passed: a cycle may have ended, an early allocation may be due.
@@ -52,6 +53,23 @@ impl Throttle {
         self.scheduler.find_surplus(now);
     }
 
+    /// Sets the part of the group's capacity that this instance may use until a time: the most records that its window
+    /// may hold, and its pace in records per cycle. Without one it admits nothing and rejects nothing for capacity.
+    pub fn handle_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {
+        let now = self.not_before(now);
+        self.scheduler.set_limit(now, limit, until, pace);
+    }
+
+    /// Hands out the clients' parts of the group's capacity at this instance.
+    pub fn handle_parts(&mut self, part_of: impl Fn(&str) -> Option<Part>) {
+        self.scheduler.take_parts(part_of);
+    }
+
+    /// Forgets the admissions of the last cycle: they stay charged to a key of the group that this instance had before.
+    pub fn begin_window(&mut self) {
+        self.scheduler.gates.window = SlidingCount::new(self.scheduler.policy.window_length());
+    }
+
     /// Removes the delayed records of shadow mode, which were all admitted long ago.
     fn drop_shadow_records(&mut self) {
         let shadow: Vec<Slot> =
@@ -68,7 +86,10 @@ impl Throttle {
         self.scheduler.advance_cycle(now);
         let (scheduler, shadow) = (&mut self.scheduler, &mut self.shadow);
         self.ledger.assign(now, partition, base, map, high, |when, admitted| {
-            scheduler.gates.window.add_at(now, when, admitted);
+            // In a group the admissions of a former owner are charged to the hold of that owner.
+            if scheduler.policy.scope == Scope::Instance {
+                scheduler.gates.window.add_at(now, when, admitted);
+            }
             if let Some(window) = shadow {
                 window.add_at(now, when, admitted);
             }

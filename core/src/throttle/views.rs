@@ -54,6 +54,12 @@ impl Throttle {
         (window.count(now), self.totals.window_max)
     }
 
+    /// The number of records in the window of the scheduler, which the limit of a group bounds.
+    pub fn window_count(&mut self, now: Time) -> u64 {
+        let now = self.not_before(now);
+        self.scheduler.gates.window.count(now)
+    }
+
     /// The number of delayed records and their bytes; none in shadow mode.
     pub fn backlog(&self) -> (u64, u64) {
         if self.shadow.is_some() { (0, 0) } else { self.held() }

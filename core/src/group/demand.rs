@@ -1,0 +1,114 @@
+//! The load of each client at one member, which its posts tell the others.
+
+use std::collections::{HashMap, VecDeque};
+use std::{sync::Arc, time::Duration};
+
+use super::record::{Load, Loads};
+use super::{GroupParams, targets::Part};
+use crate::policy::Mode;
+use crate::throttle::Throttle;
+use crate::units::{Time, nanos};
+
+/// A backlog counts once it has been there for this long: small ones come and go.
+const LASTING: Duration = Duration::from_millis(150);
+/// The time over which arrivals are averaged.
+const AVERAGED_OVER: Duration = Duration::from_secs(1);
+/// A backlog is to be sent within this time …
+const SENT_WITHIN: Duration = Duration::from_secs(1);
+/// … and as far as the client's default share goes within this one.
+const SHARE_SENT_WITHIN: Duration = Duration::from_millis(200);
+/// Fractions of a record in a rate.
+const FRACTION_BITS: u32 = 16;
+
+/// Measures loads.
+#[derive(Debug, Default)]
+pub struct DemandMeter {
+    clients: HashMap<Arc<str>, ClientMeter>,
+    last: Option<Time>,
+}
+
+#[derive(Debug, Default)]
+struct ClientMeter {
+    /// Arrivals of the running cycle when they were looked at last.
+    arrivals: u64,
+    /// Arrivals per cycle, averaged, in 2⁻¹⁶ records.
+    rate: u128,
+    /// The backlog at former looks, oldest first.
+    backlogs: VecDeque<(Time, u64)>,
+}
+
+impl DemandMeter {
+    /// Measures the loads of a throttle's clients now. `part_of` returns a client's part of the last split.
+    pub fn measure(
+        &mut self, now: Time, params: &GroupParams, throttle: &Throttle, part_of: impl Fn(&str) -> Option<Part>,
+    ) -> Loads {
+        let passed = now.since(self.last.unwrap_or(now));
+        self.last = Some(now);
+        let mut loads = Loads::new();
+        for (_, client) in throttle.clients().iter() {
+            if !self.clients.contains_key(&client.name) {
+                self.clients.insert(Arc::clone(&client.name), ClientMeter::default());
+            }
+            let meter = self.clients.get_mut(&client.name).expect("the client has a meter");
+            meter.note_arrivals(client.arrivals, passed, params.cycle);
+            let lasting = meter.lasting_backlog(now, client.backlog().0);
+            let arrivals = meter.arrivals_per_cycle();
+            let demand = match params.mode {
+                Mode::Shape => {
+                    let share = part_of(&client.name).map_or(params.capacity, |part| part.whole_share.floor() + 1);
+                    let soon = per_cycle(lasting, params.cycle, SENT_WITHIN);
+                    let at_once = per_cycle(lasting, params.cycle, SHARE_SENT_WITHIN).min(share);
+                    arrivals.saturating_add(soon.max(at_once))
+                }
+                Mode::Reject if client.last_wants == 0 => arrivals.max(client.arrivals),
+                Mode::Reject => client.last_wants.max(client.arrivals),
+            };
+            let load = Load { demand: demand.min(params.capacity), wants: client.last_wants };
+            if load != Load::default() {
+                loads.insert(Arc::clone(&client.name), load);
+            }
+        }
+        self.clients.retain(|_, meter| meter.is_known_at(now));
+        loads
+    }
+}
+
+/// A backlog as a demand: sent within `time`, in records per cycle.
+fn per_cycle(backlog: u64, cycle: Duration, time: Duration) -> u64 {
+    let records = u128::from(backlog) * u128::from(nanos(cycle)) / u128::from(nanos(time));
+    u64::try_from(records).unwrap_or(u64::MAX)
+}
+
+impl ClientMeter {
+    fn note_arrivals(&mut self, arrivals: u64, passed: Duration, cycle: Duration) {
+        // Another cycle began: its arrivals are counted from 0.
+        let new = arrivals.checked_sub(self.arrivals).unwrap_or(arrivals);
+        self.arrivals = arrivals;
+        let passed = u128::from(nanos(passed));
+        if passed == 0 {
+            return;
+        }
+        let sample = (u128::from(new) << FRACTION_BITS) * u128::from(nanos(cycle)) / passed;
+        let part = |value: u128| value * passed / (u128::from(nanos(AVERAGED_OVER)) + passed);
+        self.rate = self.rate - part(self.rate) + part(sample);
+    }
+
+    fn arrivals_per_cycle(&self) -> u64 {
+        u64::try_from(self.rate + (1 << (FRACTION_BITS - 1)) >> FRACTION_BITS).unwrap_or(u64::MAX)
+    }
+
+    /// The part of the backlog that has been there for [`LASTING`].
+    fn lasting_backlog(&mut self, now: Time, backlog: u64) -> u64 {
+        self.backlogs.push_back((now, backlog));
+        while self.backlogs.get(1).is_some_and(|&(at, _)| at + LASTING <= now) {
+            self.backlogs.pop_front();
+        }
+        let lasts = self.backlogs.front().is_some_and(|&(at, _)| at + LASTING <= now);
+        if lasts { self.backlogs.iter().map(|&(_, backlog)| backlog).min().unwrap_or(0) } else { 0 }
+    }
+
+    /// Returns whether the throttle knew the client at this look.
+    fn is_known_at(&self, now: Time) -> bool {
+        self.backlogs.back().is_some_and(|&(at, _)| at == now)
+    }
+}
