@@ -13,6 +13,7 @@ mod events;
 #[cfg(feature = "failpoints")]
 #[path = "../tests/chaos/faulty_link.rs"]
 mod faulty_link;
+mod group;
 mod intake;
 mod link;
 mod log;
@@ -39,6 +40,7 @@ use watermaster_settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Se
 use contact::Contact;
 use delayed::DelayedRecords;
 pub use error::{EngineError, StopCause};
+use group::GroupMember;
 use intake::Intake;
 use link::Link;
 use partitions::Partitions;
@@ -112,6 +114,7 @@ enum Exit {
 struct EngineState {
     clock: Clock,
     throttle: Throttle,
+    group: Option<GroupMember>,
     machine: Machine<Offsets>,
     producer: Producer,
     partitions: Partitions,
@@ -134,6 +137,7 @@ impl EngineState {
         };
         Ok(EngineState {
             throttle: Throttle::new(job.service.policy.clone(), now),
+            group: GroupMember::join(job, &clock)?,
             machine: Machine::new(rules),
             clock,
             producer,
@@ -148,6 +152,7 @@ struct Engine<'c> {
     job: &'c Job,
     clock: &'c Clock,
     throttle: &'c mut Throttle,
+    group: &'c mut Option<GroupMember>,
     link: Link<'c>,
     intake: Intake<'c>,
     delayed: DelayedRecords<'c>,
@@ -181,6 +186,7 @@ impl<'c> Engine<'c> {
             job,
             clock: &state.clock,
             throttle: &mut state.throttle,
+            group: &mut state.group,
             link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
             intake: Intake::new(consumer),
             delayed: DelayedRecords::default(),
@@ -209,6 +215,7 @@ impl<'c> Engine<'c> {
             }
             self.intake.probe_ends(now, self.throttle, &self.link);
             self.take_policy(now);
+            self.serve_group_member()?;
             self.throttle.handle_timeout(now);
             self.reporter.log_allocations(&self.job.service.name, self.throttle);
             self.apply_actions(now);
@@ -244,6 +251,9 @@ impl<'c> Engine<'c> {
         if !self.rounds.has_work(self.throttle) || self.run_round()? {
             self.publish(self.clock.now());
         }
+        if let Some(group) = self.group {
+            group.leave(self.job, self.clock, self.throttle);
+        }
         Ok(())
     }
 
@@ -253,8 +263,20 @@ impl<'c> Engine<'c> {
         let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.into_str());
         let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
         info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
+        if let Some(group) = self.group {
+            group.change(self.job, &policy);
+        }
         self.throttle.handle_policy(now, policy);
         self.publish(now);
+    }
+
+    /// Lets the instance take part in its group, if the capacity is shared.
+    fn serve_group_member(&mut self) -> Result<(), StopCause> {
+        let Some(group) = self.group else { return Ok(()) };
+        let fenced = self.job.kafka.delivery == Delivery::ExactlyOnce && self.link.producer.is_initialised();
+        group.serve(self.job, self.clock, self.throttle, fenced)?;
+        self.reporter.status.without_group = !group.is_active();
+        Ok(())
     }
 
     /// Returns how long the engine has nothing to do unless an event comes.
@@ -262,6 +284,9 @@ impl<'c> Engine<'c> {
         let mut until = self.throttle.poll_timeout(now).min(now + IDLE_INTERVAL);
         if self.rounds.has_work(self.throttle) {
             until = until.min(self.rounds.due_at());
+        }
+        if let Some(group) = self.group {
+            until = until.min(group.next_look());
         }
         // librdkafka takes a wait below a millisecond for none, and the loop would spin.
         Duration::from_millis(until.since(now).as_nanos().div_ceil(1_000_000) as u64)
@@ -321,6 +346,7 @@ impl<'c> Engine<'c> {
     fn has_other_work(&mut self, now: Time) -> bool {
         self.rounds.is_due(now, self.throttle)
             || self.throttle.poll_timeout(now) <= now
+            || self.group.as_ref().is_some_and(|group| group.next_look() <= now)
             || self.job.shutdown.load(Ordering::Relaxed)
     }
 

@@ -68,6 +68,8 @@ impl Bench {
                 client: Some("loans".to_owned()),
                 allowed_clients: None,
             }],
+            control_topic: "control".to_owned(),
+            group_lease: Duration::from_secs(10),
             policy: policy(capacity, cycle),
         };
         Bench { broker, kafka, service }

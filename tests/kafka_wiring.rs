@@ -73,6 +73,8 @@ impl Bench {
             on_undeliverable: OnUndeliverable::Stop,
             client_from: vec![ClientFrom::Header("client-id".to_owned())],
             sources: vec![source("loans"), source("cards")],
+            control_topic: "control".to_owned(),
+            group_lease: Duration::from_secs(10),
             policy: policy(),
         };
         Bench { broker, kafka, service }

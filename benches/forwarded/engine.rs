@@ -87,6 +87,8 @@ impl Case {
             on_undeliverable: OnUndeliverable::Stop,
             client_from: vec![client_from],
             sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None }],
+            control_topic: "control".to_owned(),
+            group_lease: NEVER,
             policy: self.policy(),
         }
     }

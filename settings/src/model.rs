@@ -121,6 +121,10 @@ pub struct Service {
     /// Tried in order.
     pub client_from: Vec<ClientFrom>,
     pub sources: Vec<Source>,
+    /// The topic through which the instances share one capacity, with `scope = "group"`.
+    pub control_topic: String,
+    /// The time for which an instance may admit without an answer from the control topic.
+    pub group_lease: Duration,
     /// The settings that the core needs.
     pub policy: Policy,
 }

@@ -6,6 +6,7 @@ use watermaster_core::delivery::{DeliveryError, FatalError};
 use watermaster_core::offset_map::DecodeError;
 
 use super::Job;
+use watermaster_kafka::control::{ControlLogError, ControlTopicError};
 use watermaster_kafka::{KafkaError, consumer::FatalConsumerError};
 
 /// The error that stopped a service.
@@ -42,6 +43,10 @@ pub enum StopCause {
          share the instance_id {instance_id}: {source}"
     )]
     FencedTwice { transactional_id: String, instance_id: String, source: DeliveryError },
+    #[error(transparent)]
+    Control(#[from] ControlLogError),
+    #[error(transparent)]
+    ControlTopic(#[from] ControlTopicError),
     #[error(transparent)]
     Delivery(FatalError),
 }

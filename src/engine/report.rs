@@ -23,6 +23,8 @@ pub(super) struct Status {
     pub(super) late: bool,
     pub(super) target_refusing: bool,
     pub(super) brokers_down: bool,
+    /// The capacity is shared, and the group gave this instance no part of it.
+    pub(super) without_group: bool,
 }
 
 impl Status {
@@ -34,6 +36,7 @@ impl Status {
             (self.brokers_down, "no broker can be reached"),
             (self.late, "a round is late: waiting for the brokers"),
             (!self.joined, "joining the consumer group"),
+            (self.without_group, "waiting for a part of the group's capacity"),
         ];
         reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason))
     }

@@ -160,7 +160,9 @@ fn members_share_one_capacity_through_a_real_log() {
     let mut nodes = vec![start(&broker, &topic, 0, began, &shared[0])];
     wait_until("the only member to hold the capacity", TIMEOUT, || limits()[0] == CAPACITY);
     nodes.extend([1, 2].map(|node| start(&broker, &topic, node as u64, began, &shared[node])));
-    wait_until("the other members to hold their parts", TIMEOUT, || limits()[1..].iter().all(|&limit| limit > 0) || limits()[0] == CAPACITY);
+    wait_until("the other members to hold their parts", TIMEOUT, || {
+        limits()[1..].iter().all(|&limit| limit > 0) || limits()[0] == CAPACITY
+    });
     for node in [1, 2] {
         demand(node, CAPACITY);
     }

@@ -9,6 +9,7 @@ mod control;
 mod damaged;
 mod exactly_once;
 mod fidelity;
+mod group;
 mod group_protocol;
 mod harness;
 mod load;

@@ -14,6 +14,8 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use strum::IntoStaticStr;
+
 use super::bounds::Stops;
 use super::record::{Key, Load, Loads, Post, Record};
 use super::seats::{LostHistory, Seat, SeatState, Seats};
@@ -46,7 +48,8 @@ pub enum Restart {
 }
 
 /// The state of a member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum MemberState {
     /// The member reads the log, or waits for its first post.
     Joining,
@@ -202,6 +205,13 @@ impl Member {
         if let Some(post) = self.in_flight.iter_mut().find(|post| post.seq == seq) {
             post.failed = true;
             self.posted.complete_due = true;
+        }
+    }
+
+    /// Notes that there is a tombstone in the log.
+    pub fn handle_tombstone(&mut self, now: Clocks, offset: u64) {
+        if let Err(lost) = self.seats.skip(now.slow, offset) {
+            self.restart = Some(lost.into());
         }
     }
 

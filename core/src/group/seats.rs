@@ -138,12 +138,7 @@ impl Seats {
             return Ok(());
         }
         self.finish_prefix(now);
-        // Offsets have gaps below `start`, by compaction. From there on a gap is lost history.
-        let expected = self.next.max(self.start);
-        self.next = offset + 1;
-        if offset != expected {
-            return Err(LostHistory::Gap);
-        }
+        self.advance(offset)?;
         match record {
             Record::Post(post) => self.apply_post(now, post),
             Record::Bound(bound) => {
@@ -151,6 +146,27 @@ impl Seats {
                 Ok(())
             }
         }
+    }
+
+    /// Notes that there is a tombstone at this offset.
+    ///
+    /// # Errors
+    /// As [`apply`](Seats::apply).
+    pub fn skip(&mut self, now: Time, offset: u64) -> Result<(), LostHistory> {
+        if offset < self.start {
+            self.next = offset + 1;
+            return Ok(());
+        }
+        self.finish_prefix(now);
+        self.advance(offset)
+    }
+
+    /// Moves on to the record at `offset`. Offsets have gaps below `start`, by compaction; from there on a gap is lost
+    /// history.
+    fn advance(&mut self, offset: u64) -> Result<(), LostHistory> {
+        let expected = self.next.max(self.start);
+        self.next = offset + 1;
+        if offset == expected { Ok(()) } else { Err(LostHistory::Gap) }
     }
 
     /// Notes that all records below `start` that are still in the log were read.

@@ -15,7 +15,7 @@ fn at(ms: u64) -> Time {
 
 fn bucket(burst: Ratio) -> LeakyBucket {
     let commit_interval = Duration::from_millis(1);
-    LeakyBucket::of_service(&Policy { burst, commit_interval, ..Policy::new(10, Duration::from_secs(1)) })
+    LeakyBucket::of_service(&Policy { burst, commit_interval, ..Policy::new(10, Duration::from_secs(1)) }, 10)
 }
 
 #[test]

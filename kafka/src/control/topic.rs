@@ -41,7 +41,9 @@ pub enum ControlTopicError {
     #[error("no answer about the control topic {topic}: {source}")]
     Unanswered { topic: String, source: ClientError },
     /// The brokers refuse to make the topic.
-    #[error("the control topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}")]
+    #[error(
+        "the control topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}"
+    )]
     Refused { topic: String, code: Code, command: String },
     /// The topic has several partitions, and only one of them would be read.
     #[error("the control topic {topic} has {partitions} partitions; it needs exactly one")]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use strum::VariantNames;
 
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
 use crate::model::{Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, StartFrom};
@@ -133,8 +133,9 @@ const SERVICE: &[Key] = &[
     reloaded_key("enforce", Flag, Text("true")),
     reloaded_key("window", Choice(Window::VARIANTS), Text("sliding")),
     reloaded_key("catch_up", Choice(CatchUp::VARIANTS), Text("delay")),
-    key("scope", Choice(&["instance"]), Text("instance")),
+    key("scope", Choice(Scope::VARIANTS), Text("instance")),
     key("control_topic", TOPIC, Derived("<group_id>.<service>.control")),
+    key("group_lease", Kind::Duration(millis(3_000), millis(600_000)), Text("10s")),
     key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),
     key(
         "client_from",

@@ -14,25 +14,22 @@ const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
 
 /// Reads one service. Some keys of `kafka` hold for every service.
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
-    // `scope` and `control_topic` are checked, but nothing uses them yet.
-    let scope = section.text("scope", values::scope);
-    let control_topic = control_topic(section, kafka);
     let client_from = section.list("client_from", values::client_from).flatten();
     let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
     let sources: Vec<_> = section.tables("source").iter().map(|section| source(section, by_topic)).collect();
-    let service = read_struct!(Service {
-        [section => on_undeliverable]
+    read_struct!(Service {
+        [section => on_undeliverable, group_lease]
         name: section.text("name", values::service_name),
         target: section.text("target", values::topic),
         dead_letter: section.text("dead_letter", values::topic),
         client_from: client_from,
         sources: sources.into_iter().collect(),
+        control_topic: control_topic(section, kafka),
         policy: policy(section, kafka),
-    });
-    scope.and(control_topic).and(service)
+    })
 }
 
-/// Reads the topic through which instances will share one capacity. Its default names the group and the service.
+/// Reads the topic through which instances share one capacity. Its default names the group and the service.
 pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<String> {
     let names = kafka.text("group_id", values::group_id).zip(section.text("name", values::service_name));
     let default = names.map(|(group_id, name)| format!("{group_id}.{name}.control"));
@@ -42,7 +39,7 @@ pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<Strin
 fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
     let shape = section.table("shape");
     read_struct!(Policy {
-        [section => capacity, cycle, reservation, lending, mode, enforce]
+        [section => capacity, cycle, reservation, lending, scope, mode, enforce]
         [section => window, catch_up, max_clients, unlisted_weight]
         [shape => queue_capacity, queue_bytes, max_delay, overflow, burst]
         [kafka => commit_interval]

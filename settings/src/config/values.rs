@@ -1,7 +1,7 @@
 //! Parses the values of the configuration's own keys.
 
 use watermaster_core::offset_map::MapBudget;
-use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Window};
+use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::{Ratio, Weight};
 
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
@@ -29,8 +29,6 @@ pub enum TextError {
     ReservedTopic,
     #[error("the leader of a group has this name")]
     LeaderName,
-    #[error("one capacity for all instances of a group is not built yet; each instance has its own")]
-    GroupScope,
     #[error("a number and a unit are needed")]
     NoUnit,
     #[error("{0:?} is neither chars nor bytes")]
@@ -56,6 +54,7 @@ const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
 
 impl Choice for Lending {}
 impl Choice for Mode {}
+impl Choice for Scope {}
 impl Choice for Window {}
 impl Choice for CatchUp {}
 impl Choice for Overflow {}
@@ -94,15 +93,6 @@ pub fn map_budget(text: &str) -> Result<MapBudget, TextError> {
         "chars" => Ok(MapBudget::Chars(number)),
         "bytes" => Ok(MapBudget::Bytes(number)),
         other => Err(TextError::MapUnit(other.to_owned())),
-    }
-}
-
-/// Parses `scope`, which has one value so far.
-pub fn scope(text: &str) -> Result<(), TextError> {
-    match text {
-        "instance" => Ok(()),
-        "group" => Err(TextError::GroupScope),
-        _ => Err(NOT_ALLOWED),
     }
 }
 

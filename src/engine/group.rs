@@ -1,0 +1,173 @@
+//! The instance as a member of its group: the core's [`Member`], the control log that connects it with the others, and
+//! the throttle that keeps to its part of the capacity.
+//!
+//! It is served in the loop, and between the steps of a round: the other members wait for its posts.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use tracing::{info, warn};
+use watermaster_core::group::demand::DemandMeter;
+use watermaster_core::group::member::{Member, MemberState, Restart};
+use watermaster_core::group::record::{Key, Record};
+use watermaster_core::group::{Clocks, GroupParams, targets::Shares};
+use watermaster_core::policy::{Policy, Scope};
+use watermaster_core::{throttle::Throttle, units::Time};
+
+use super::{Job, StopCause};
+use crate::clock::Clock;
+use watermaster_kafka::control::{ControlLog, ensure_topic};
+
+/// The longest wait for an answer about the control topic.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(15);
+/// The longest wait for the last post to arrive.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// This instance in its group.
+pub(super) struct GroupMember {
+    log: ControlLog,
+    member: Member,
+    params: GroupParams,
+    meter: DemandMeter,
+    /// The limit that the throttle was told last.
+    told: Option<(u64, Time, u64)>,
+    state: MemberState,
+}
+
+impl GroupMember {
+    /// Joins the group of a service, if its capacity is shared.
+    ///
+    /// # Errors
+    /// The control topic is missing and can't be made, or can't be read.
+    pub(super) fn join(job: &Job, clock: &Clock) -> Result<Option<GroupMember>, StopCause> {
+        let policy = &job.service.policy;
+        if policy.scope == Scope::Instance {
+            return Ok(None);
+        }
+        let (service, topic) = (&job.service.name, &job.service.control_topic);
+        let ensured = ensure_topic(&job.kafka, topic, CONTROL_TIMEOUT)?;
+        if ensured.created {
+            info!(service, topic, "made the control topic: one partition, compacted");
+        }
+        if ensured.missing_replicas > 0 {
+            let missing = ensured.missing_replicas;
+            warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
+        }
+        let log = ControlLog::open(&job.kafka, topic, CONTROL_TIMEOUT)?;
+        let params = GroupParams::new(policy, job.service.group_lease);
+        let member = Member::new(params.clone(), Shares::new(policy), new_key(job), log.start(), clock.clocks());
+        let (meter, state) = (DemandMeter::default(), MemberState::Joining);
+        Ok(Some(GroupMember { log, member, params, meter, told: None, state }))
+    }
+
+    /// Reads the log, posts what is due, and tells the throttle its part. `fenced` tells that the broker refuses all
+    /// former processes with this instance id.
+    pub(super) fn serve(
+        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, fenced: bool,
+    ) -> Result<(), StopCause> {
+        let now = clock.clocks();
+        while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
+            match record {
+                Some(record) => self.member.handle_record(now, offset, &record),
+                None => self.member.handle_tombstone(now, offset),
+            }
+        }
+        self.log.take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
+        if !self.member.seats().is_complete() && self.log.is_caught_up()? {
+            self.member.handle_caught_up(now);
+            if fenced {
+                self.member.handle_fenced(now);
+            }
+        }
+        if let Some(why) = self.member.restart(now) {
+            self.begin_again(job, now, throttle, why)?;
+        }
+        if now.slow >= self.member.next_look() {
+            self.look(now, throttle)?;
+        }
+        self.tell(job, now, throttle);
+        Ok(())
+    }
+
+    fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {
+        let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
+        let count = throttle.window_count(now.slow);
+        let records = self.member.look(now, count, &loads);
+        self.append(&records)?;
+        throttle.handle_parts(|client| self.member.part(client));
+        Ok(())
+    }
+
+    fn append(&self, records: &[Record]) -> Result<(), StopCause> {
+        for record in records {
+            let seq = if let Record::Post(post) = record { post.seq } else { 0 };
+            self.log.append(record, seq)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a new key and an empty window: the admissions so far stay charged to the former key.
+    fn begin_again(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle, why: Restart) -> Result<(), StopCause> {
+        warn!(service = job.service.name, "joining the group again: {why}");
+        if let Restart::LostHistory(_) = why {
+            self.log = ControlLog::open(&job.kafka, &job.service.control_topic, CONTROL_TIMEOUT)?;
+            let shares = Shares::new(throttle.policy());
+            self.member = Member::new(self.params.clone(), shares, new_key(job), self.log.start(), now);
+        } else {
+            self.member.rejoin(now, new_key(job).incarnation);
+        }
+        throttle.begin_window();
+        Ok(())
+    }
+
+    /// Tells the throttle its part, if it changed.
+    fn tell(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle) {
+        let pace = self.member.pace(now, throttle.window_count(now.slow));
+        let until = now.slow + self.member.lease_end().since(now.fast);
+        let part = (self.member.limit(now), until, pace);
+        if self.told.replace(part) != Some(part) {
+            throttle.handle_limit(now.slow, part.0, part.1, part.2);
+        }
+        let state = self.member.state(now);
+        if state != self.state {
+            self.state = state;
+            let (service, hold) = (&job.service.name, self.member.hold());
+            match state {
+                MemberState::Expired => warn!(service, "the control topic does not answer: nothing is admitted"),
+                state => info!(service, hold, "member of the group: {}", state.into_str()),
+            }
+        }
+    }
+
+    /// Takes over another policy.
+    pub(super) fn change(&mut self, job: &Job, policy: &Policy) {
+        self.params = GroupParams::new(policy, job.service.group_lease);
+        self.member.change(self.params.clone(), Shares::new(policy));
+    }
+
+    /// Leaves the group, and waits until the others can know.
+    pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle) {
+        let now = clock.clocks();
+        let records = self.member.leave(now, throttle.window_count(now.slow));
+        let left = self.append(&records).and_then(|()| Ok(self.log.flush(LEAVE_TIMEOUT)?));
+        if let Err(error) = left {
+            warn!(service = job.service.name, "the group does not know yet that this instance left: {error}");
+        }
+    }
+
+    /// Returns whether the instance may admit.
+    pub(super) fn is_active(&self) -> bool {
+        self.state == MemberState::Active
+    }
+
+    /// The time until the next look.
+    pub(super) fn next_look(&self) -> Time {
+        self.member.next_look()
+    }
+}
+
+/// A key that no life of an instance had before.
+fn new_key(job: &Job) -> Key {
+    let incarnation = RandomState::new().hash_one(std::process::id());
+    Key { instance: job.kafka.instance_id.as_str().into(), incarnation }
+}
