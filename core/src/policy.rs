@@ -81,8 +81,8 @@ impl Policy {
         }
     }
 
-    /// The time for which an admission counts. Clocks of a group's instances may differ by a thousandth, so that a group
-    /// counts for that much longer.
+    /// The time for which an admission counts. Clocks of a group's instances may differ by a thousandth, so that a
+    /// group counts for that much longer.
     pub fn window_length(&self) -> Duration {
         match self.scope {
             Scope::Instance => self.cycle,
@@ -123,6 +123,21 @@ pub struct Limit {
     pub per: Duration,
     /// Records that may go at once.
     pub burst: NonZeroU32,
+}
+
+impl Limit {
+    /// A part of this limit, for one of several instances: it takes longer for as many records, and lets fewer go at
+    /// once, at least one.
+    pub fn part(&self, ratio: Ratio) -> Limit {
+        let (part, whole) = (ratio.millionths().max(1), Ratio::ONE.millionths());
+        let per = self.per.as_nanos() * u128::from(whole) / u128::from(part);
+        let burst = u64::from(self.burst.get()) * u64::from(part) / u64::from(whole);
+        Limit {
+            rate: self.rate,
+            per: Duration::from_nanos(u64::try_from(per).unwrap_or(u64::MAX)),
+            burst: NonZeroU32::new(burst as u32).unwrap_or(NonZeroU32::MIN),
+        }
+    }
 }
 
 /// The rule by which lent capacity is shared among the clients that want more than their share.

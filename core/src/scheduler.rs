@@ -126,7 +126,7 @@ impl Scheduler {
     }
 
     /// Hands out the clients' parts at this instance. A client without a part keeps the one that it has.
-    pub fn take_parts(&mut self, part_of: impl Fn(&str) -> Option<Part>) {
+    pub fn take_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
         let grant = |client: &Client| match part_of(&client.name) {
             Some(Part { weight, records, default_share, .. }) => {
                 Grant { records, exact: weight, default_share, credit: Credit::default() }
@@ -136,6 +136,13 @@ impl Scheduler {
         let grants: Vec<Grant> = self.clients.iter().map(|(_, client)| grant(client)).collect();
         self.clients.take_grants(&grants, &mut self.backlog.fair);
         self.bounds.excess.discard();
+        for wanted in &self.policy.clients {
+            let (Some(limit), Some(part)) = (&wanted.limit, part_of(&wanted.name)) else { continue };
+            let client = self.clients.find(&wanted.name).expect("a configured client is known");
+            if let Some(bucket) = &mut self.clients.get_mut(client).limit {
+                bucket.change(now, LeakyBucket::of_limit(&limit.part(part.ratio)));
+            }
+        }
     }
 
     fn request_allocation(&mut self, now: Time, cause: Cause) {

@@ -94,7 +94,7 @@ impl GroupMember {
         let count = throttle.window_count(now.slow);
         let records = self.member.look(now, count, &loads);
         self.append(&records)?;
-        throttle.handle_parts(|client| self.member.part(client));
+        throttle.handle_parts(now.slow, |client| self.member.part(client));
         Ok(())
     }
 

@@ -94,7 +94,7 @@ impl ClientMeter {
     }
 
     fn arrivals_per_cycle(&self) -> u64 {
-        u64::try_from(self.rate + (1 << (FRACTION_BITS - 1)) >> FRACTION_BITS).unwrap_or(u64::MAX)
+        u64::try_from((self.rate + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS).unwrap_or(u64::MAX)
     }
 
     /// The part of the backlog that has been there for [`LASTING`].

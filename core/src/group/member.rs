@@ -39,7 +39,7 @@ pub enum Restart {
     /// Posts of its key are in the log that it did not send.
     #[error("another process posts under the same key")]
     Copied,
-    /// Its posts got no answer for longer than a lease.
+    /// The member's posts got no answer for longer than a lease.
     #[error("the control topic did not answer for longer than a lease")]
     Unanswered,
     /// The replay can't be trusted: the owner has to read the log from its beginning.

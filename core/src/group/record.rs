@@ -58,7 +58,7 @@ pub type Loads = BTreeMap<Arc<str>, Load>;
 pub struct Post {
     /// The member.
     pub key: Key,
-    /// Its configuration.
+    /// The member's configuration.
     pub terms: Terms,
     /// The number of this post among the posts of the member, from 1.
     pub seq: u64,

@@ -59,6 +59,8 @@ pub struct Part {
     pub default_share: Fixed,
     /// The client's default share of the whole capacity.
     pub whole_share: Fixed,
+    /// The part of the client's demand that is here, at least a quarter of an even part.
+    pub ratio: Ratio,
 }
 
 /// The targets of all members, and the parts of this member's clients.
@@ -162,7 +164,9 @@ fn split_by_demand(
                 let weight = split.max(weight / (4 * u128::from(count))).max(1);
                 let weight = Fixed::from_bits(weight << (64 - FRACTION_BITS));
                 let whole_share = grant.default_share;
-                parts.insert(client.clone(), Part { weight, records: 0, default_share: Fixed::ZERO, whole_share });
+                let ratio = ratio(here, total.demand, count);
+                let (records, default_share) = (0, Fixed::ZERO);
+                parts.insert(client.clone(), Part { weight, records, default_share, whole_share, ratio });
             }
         }
     }
@@ -186,16 +190,26 @@ fn split_grants(own: &Key, members: &[(&Key, &Loads)], totals: &BTreeMap<Arc<str
                 let (here, all) = (u128::from(demands[place]), demands.iter().map(|&demand| u128::from(demand)).sum());
                 let whole_share = grant.default_share;
                 let default_share = Fixed::from_bits(split(whole_share.to_bits(), here, all));
-                parts.insert(client.clone(), Part { weight: grant.exact, records, default_share, whole_share });
+                let ratio = ratio(demand_of(members[place].1, client), total.demand, members.len() as u64);
+                let weight = grant.exact;
+                parts.insert(client.clone(), Part { weight, records, default_share, whole_share, ratio });
             }
         }
     }
     Targets { targets: members.iter().map(|&(key, _)| key.clone()).zip(sums).collect(), parts }
 }
 
+/// The part of a demand that is at one of `members`, at least a quarter of an even part.
+fn ratio(here: u64, all: u64, members: u64) -> Ratio {
+    let whole = u128::from(Ratio::ONE.millionths());
+    let part = u128::from(here) * whole / u128::from(all.max(1));
+    let part = part.max(whole / u128::from(4 * members)).clamp(1, whole);
+    Ratio::from_millionths(part as u32).unwrap_or(Ratio::ONE)
+}
+
 /// The part of `bits` that belongs to `here` of `all`, both at most 2⁵⁰; the lowest bits may be lost.
 fn split(bits: u128, here: u128, all: u128) -> u128 {
-    (bits >> 52) * here / all.max(1) << 52
+    ((bits >> 52) * here / all.max(1)) << 52
 }
 
 /// The demand of a client, and its weight, both in 2⁻¹⁶ records.

@@ -1,8 +1,8 @@
 //! The control log's records as Kafka keys and values.
 //!
 //! A key is `p/<instance>/<incarnation>` for a post and `b/<instance>/<incarnation>` for a bound, with the incarnation
-//! as 16 hexadecimal digits: compaction keeps the last of each. A value is one byte for the version of this format, then
-//! the record in postcard's format.
+//! as 16 hexadecimal digits: compaction keeps the last of each. A value is one byte for the version of this format,
+//! then the record in postcard's format.
 
 use super::record::{Bound, Key, Post, Record};
 

@@ -61,8 +61,9 @@ impl Throttle {
     }
 
     /// Hands out the clients' parts of the group's capacity at this instance.
-    pub fn handle_parts(&mut self, part_of: impl Fn(&str) -> Option<Part>) {
-        self.scheduler.take_parts(part_of);
+    pub fn handle_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
+        let now = self.not_before(now);
+        self.scheduler.take_parts(now, part_of);
     }
 
     /// Forgets the admissions of the last cycle: they stay charged to a key of the group that this instance had before.

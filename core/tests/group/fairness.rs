@@ -107,7 +107,7 @@ impl Group {
                 let count = engine.throttle.window_count(now);
                 let records = member.look(clocks, count, &loads);
                 self.arriving.extend(records.into_iter().map(|record| (now + latency, record)));
-                engine.throttle.handle_parts(|name| member.part(name));
+                engine.throttle.handle_parts(now, |name| member.part(name));
             }
             let count = engine.throttle.window_count(now);
             let pace = member.pace(clocks, count);
@@ -118,13 +118,13 @@ impl Group {
 
 /// The records that each client got after the warm-up, from the group and from the single instance.
 #[derive(Debug)]
-struct Shares2 {
+struct Admitted {
     group: [u64; CLIENTS.len()],
     single: [u64; CLIENTS.len()],
     fullest: u64,
 }
 
-fn run(policy: &Policy, rates: &Rates, cycles: u32, seed: u64) -> Shares2 {
+fn run(policy: &Policy, rates: &Rates, cycles: u32, seed: u64) -> Admitted {
     let mut now = Time::ZERO + Duration::from_secs(1_000);
     let warm = now + policy.cycle * WARM_UP;
     let end = warm + policy.cycle * cycles;
@@ -132,7 +132,7 @@ fn run(policy: &Policy, rates: &Rates, cycles: u32, seed: u64) -> Shares2 {
     let mut group = Group::new(policy, instances, now);
     let mut single = Engine::new(policy.clone(), 0..instances, now);
     let mut random = Random::stream(seed, 21);
-    let mut shares = Shares2 { group: [0; 4], single: [0; 4], fullest: 0 };
+    let mut shares = Admitted { group: [0; 4], single: [0; 4], fullest: 0 };
     let (mut window, mut sum) = (VecDeque::new(), 0_u64);
     let steps = policy.cycle.as_secs_f64() / STEP.as_secs_f64();
     while now < end {
