@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::HashMap, time::Duration};
 
-use governor::clock::{Clock, DefaultClock};
+use governor::clock::{Clock, MonotonicClock};
 use governor::{Quota, RateLimiter, middleware::NoOpMiddleware, state::keyed::HashMapStateStore};
 
 /// The shortest time between two lines of one kind. Metrics count every event.
@@ -11,14 +11,14 @@ pub const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
 type Kind = Cow<'static, str>;
 
 /// Lets one line of each kind pass in [`REPEAT_INTERVAL`].
-pub struct LogLimiter<C: Clock = DefaultClock> {
+pub struct LogLimiter<C: Clock = MonotonicClock> {
     limiter: RateLimiter<Kind, HashMapStateStore<Kind>, C, NoOpMiddleware<C::Instant>>,
     suppressed: HashMap<Kind, u64>,
 }
 
 impl Default for LogLimiter {
     fn default() -> LogLimiter {
-        LogLimiter::with_clock(DefaultClock::default())
+        LogLimiter::with_clock(MonotonicClock::default())
     }
 }
 
