@@ -273,8 +273,7 @@ impl<'c> Engine<'c> {
     /// Lets the instance take part in its group, if the capacity is shared.
     fn serve_group_member(&mut self) -> Result<(), StopCause> {
         let Some(group) = self.group else { return Ok(()) };
-        let fenced = self.job.kafka.delivery == Delivery::ExactlyOnce && self.link.producer.is_initialised();
-        group.serve(self.job, self.clock, self.throttle, fenced)?;
+        group.serve(self.job, self.clock, self.throttle, self.link.producer.is_initialised())?;
         self.reporter.status.without_group = !group.is_active();
         Ok(())
     }

@@ -18,7 +18,7 @@ pub struct LogLimiter<C: Clock = MonotonicClock> {
 
 impl Default for LogLimiter {
     fn default() -> LogLimiter {
-        LogLimiter::with_clock(MonotonicClock::default())
+        LogLimiter::with_clock(MonotonicClock)
     }
 }
 

@@ -17,6 +17,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 use super::{Job, StopCause};
 use crate::clock::Clock;
 use watermaster_kafka::control::{ControlLog, ensure_topic};
+use watermaster_settings::Delivery;
 
 /// The longest wait for an answer about the control topic.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(15);
@@ -29,6 +30,8 @@ pub(super) struct GroupMember {
     member: Member,
     params: GroupParams,
     meter: DemandMeter,
+    /// The member may post: with `exactly_once`, the brokers refuse all former processes with this instance id.
+    began: bool,
     /// The limit that the throttle was told last.
     told: Option<(u64, Time, u64)>,
     state: MemberState,
@@ -57,14 +60,18 @@ impl GroupMember {
         let params = GroupParams::new(policy, job.service.group_lease);
         let member = Member::new(params.clone(), Shares::new(policy), new_key(job), log.start(), clock.clocks());
         let (meter, state) = (DemandMeter::default(), MemberState::Joining);
-        Ok(Some(GroupMember { log, member, params, meter, told: None, state }))
+        Ok(Some(GroupMember { log, member, params, meter, began: false, told: None, state }))
     }
 
-    /// Reads the log, posts what is due, and tells the throttle its part. `fenced` tells that the broker refuses all
-    /// former processes with this instance id.
+    /// Reads the log, posts what is due, and tells the throttle its part. Does nothing before the producer was ready
+    /// once.
     pub(super) fn serve(
-        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, fenced: bool,
+        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, producer_is_ready: bool,
     ) -> Result<(), StopCause> {
+        let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
+        if !self.began && exactly_once && !producer_is_ready {
+            return Ok(());
+        }
         let now = clock.clocks();
         while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
             match record {
@@ -75,7 +82,8 @@ impl GroupMember {
         self.log.take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
         if !self.member.seats().is_complete() && self.log.is_caught_up()? {
             self.member.handle_caught_up(now);
-            if fenced {
+            // Only before the first post: later, another process with this id may have fenced this one.
+            if exactly_once && !std::mem::replace(&mut self.began, true) {
                 self.member.handle_fenced(now);
             }
         }
