@@ -120,6 +120,7 @@ impl Runner {
         // Only the output of loops is read: another program would block on a full pipe.
         command.stdout(if self.bare() { Stdio::piped() } else { Stdio::from(std::io::stderr()) });
         command.env("BROKER", broker).env("SOURCE", &route.source).env("TARGET", &route.target);
+        command.env("DEAD_LETTER", &route.dead_letter);
         command.env("COMMIT_INTERVAL_MS", self.commit_interval_ms.to_string());
         Running::start(command, admin, folder)
     }
