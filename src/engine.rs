@@ -350,6 +350,7 @@ impl<'c> Engine<'c> {
     }
 
     fn publish(&mut self, now: Time) {
+        self.reporter.group = self.group.as_ref().map(|group| group.snapshot(self.clock)).unwrap_or_default();
         self.reporter.publish(now, self.job, self.throttle, &self.link, self.rounds.round.is_empty());
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use serde::Serialize;
 use strum::VariantNames;
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
@@ -70,6 +71,7 @@ pub struct ServiceSnapshot {
     /// The number of offsets that the widest offset map covers.
     pub map_span: u64,
     pub engine: EngineCounts,
+    pub group: GroupSnapshot,
     /// Set while the service has joined its group, can produce and is not draining.
     pub ready: bool,
     /// False once a fatal error stopped the service.
@@ -81,6 +83,44 @@ pub struct ServiceSnapshot {
     /// The retention of each source topic that has a limit the broker told.
     pub source_retention: Vec<(String, Duration)>,
     pub delay: Histogram,
+}
+
+/// The group that shares the capacity, as one of its instances sees it. Empty with `scope = "instance"`.
+#[derive(Debug, Clone, Default)]
+pub struct GroupSnapshot {
+    /// The state of this instance in the group.
+    pub state: Option<&'static str>,
+    /// The capacity in force: the smallest one among the live members.
+    pub capacity: u64,
+    /// The part of the capacity that this instance holds, and the part that it ought to hold.
+    pub hold: u64,
+    pub target: u64,
+    /// The part that no member holds.
+    pub unclaimed: u64,
+    /// The time for which this instance may admit without an answer from the control topic.
+    pub lease_seconds: f64,
+    pub members: Vec<MemberSnapshot>,
+    pub posts: u64,
+    pub put_out: u64,
+    pub expired: u64,
+    /// Time from a post until this instance read it back.
+    pub exchange: Histogram,
+}
+
+/// One member of a group.
+#[derive(Debug, Clone, Serialize)]
+pub struct MemberSnapshot {
+    pub instance: Arc<str>,
+    /// Tells the lives of an instance apart; 16 hexadecimal digits.
+    pub incarnation: String,
+    pub state: &'static str,
+    /// The most that the member holds, in records.
+    pub hold: u64,
+    /// The hold that the member asked for, and the one that it ought to have.
+    pub want: u64,
+    pub target: u64,
+    /// Seconds since the member's last post was read.
+    pub post_age_seconds: f64,
 }
 
 /// The counts of an engine since it started. The core does not know them.

@@ -27,7 +27,7 @@ use crate::metrics::{self, Publisher};
 use crate::{heartbeat::Heartbeat, reload::Configuration, snapshot::SnapshotCell};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
-use view::ServiceView;
+use view::{GroupView, ServiceView};
 use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
@@ -97,6 +97,7 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
         .route("/reload", post(reload))
         .route("/services", get(services))
         .route("/services/{name}", get(service))
+        .route("/services/{name}/group", get(group))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(guard, require_token));
@@ -232,14 +233,27 @@ async fn services(State(served): State<Arc<Served>>) -> Response {
 }
 
 async fn service(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
-    let services = &served.state.services;
-    let Some(service) = services.iter().find(|service| service.name == name) else {
-        let known: Vec<_> = services.iter().map(|service| &service.name).collect();
+    match find(&served.state, &name) {
+        Ok(service) => served.view(move |_| view_of(&service)).await,
+        Err(unknown) => *unknown,
+    }
+}
+
+async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> Response {
+    match find(&served.state, &name) {
+        Ok(service) => served.view(move |_| GroupView::new(&service.name, &service.cell.get().group)).await,
+        Err(unknown) => *unknown,
+    }
+}
+
+/// Returns the service with this name, or the answer that there is none.
+fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> {
+    let found = state.services.iter().find(|service| service.name == name);
+    found.cloned().ok_or_else(|| {
+        let known: Vec<_> = state.services.iter().map(|service| &service.name).collect();
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
-        return (StatusCode::NOT_FOUND, Json(error)).into_response();
-    };
-    let service = service.clone();
-    served.view(move |_| view_of(&service)).await
+        Box::new((StatusCode::NOT_FOUND, Json(error)).into_response())
+    })
 }
 
 fn view_of(service: &ServiceHandle) -> ServiceView {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
+use crate::snapshot::{ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnapshot, ServiceSnapshot};
 
 /// One service. Counts are since start.
 #[derive(Serialize)]
@@ -22,6 +22,37 @@ pub(super) struct ServiceView {
     /// The reason why the service is not ready, or stopped.
     trouble: Option<String>,
     clients: Vec<ClientView>,
+}
+
+/// The group that shares the capacity of a service, as this instance sees it.
+#[derive(Serialize)]
+pub(super) struct GroupView {
+    name: String,
+    scope: &'static str,
+    /// The state of this instance in the group; null with scope instance.
+    state: Option<&'static str>,
+    capacity: u64,
+    hold: u64,
+    target: u64,
+    unclaimed: u64,
+    lease_seconds: f64,
+    members: Vec<MemberSnapshot>,
+}
+
+impl GroupView {
+    pub(super) fn new(name: &str, group: &GroupSnapshot) -> GroupView {
+        GroupView {
+            name: name.to_owned(),
+            scope: if group.state.is_some() { "group" } else { "instance" },
+            state: group.state,
+            capacity: group.capacity,
+            hold: group.hold,
+            target: group.target,
+            unclaimed: group.unclaimed,
+            lease_seconds: group.lease_seconds,
+            members: group.members.clone(),
+        }
+    }
 }
 
 /// One client of a service.

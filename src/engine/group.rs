@@ -4,7 +4,7 @@
 //! It is served in the loop, and between the steps of a round: the other members wait for its posts.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tracing::{info, warn};
 use watermaster_core::group::demand::DemandMeter;
@@ -16,6 +16,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Job, StopCause};
 use crate::clock::Clock;
+use crate::snapshot::{GroupSnapshot, MemberSnapshot};
 use watermaster_kafka::control::{ControlLog, ensure_topic};
 use watermaster_settings::Delivery;
 
@@ -35,6 +36,9 @@ pub(super) struct GroupMember {
     /// The limit that the throttle was told last.
     told: Option<(u64, Time, u64)>,
     state: MemberState,
+    counts: GroupSnapshot,
+    /// Own posts that were not read back, with the time at which each was handed over.
+    sent: VecDeque<(u64, Time)>,
 }
 
 impl GroupMember {
@@ -60,7 +64,17 @@ impl GroupMember {
         let params = GroupParams::new(policy, job.service.group_lease);
         let member = Member::new(params.clone(), Shares::new(policy), new_key(job), log.start(), clock.clocks());
         let (meter, state) = (DemandMeter::default(), MemberState::Joining);
-        Ok(Some(GroupMember { log, member, params, meter, began: false, told: None, state }))
+        Ok(Some(GroupMember {
+            log,
+            member,
+            params,
+            meter,
+            began: false,
+            told: None,
+            state,
+            counts: GroupSnapshot::default(),
+            sent: VecDeque::new(),
+        }))
     }
 
     /// Reads the log, posts what is due, and tells the throttle its part. Does nothing before the producer was ready
@@ -75,7 +89,10 @@ impl GroupMember {
         let now = clock.clocks();
         while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
             match record {
-                Some(record) => self.member.handle_record(now, offset, &record),
+                Some(record) => {
+                    self.note_exchange(now.slow, &record);
+                    self.member.handle_record(now, offset, &record);
+                }
                 None => self.member.handle_tombstone(now, offset),
             }
         }
@@ -101,22 +118,66 @@ impl GroupMember {
         let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
         let count = throttle.window_count(now.slow);
         let records = self.member.look(now, count, &loads);
-        self.append(&records)?;
+        self.append(now.slow, &records)?;
         throttle.handle_parts(now.slow, |client| self.member.part(client));
         Ok(())
     }
 
-    fn append(&self, records: &[Record]) -> Result<(), StopCause> {
+    fn append(&mut self, now: Time, records: &[Record]) -> Result<(), StopCause> {
         for record in records {
             let seq = if let Record::Post(post) = record { post.seq } else { 0 };
+            if seq > 0 {
+                self.counts.posts += 1;
+                self.sent.push_back((seq, now));
+            }
             self.log.append(record, seq)?;
         }
         Ok(())
     }
 
+    /// Measures the time from a post until it is read back.
+    fn note_exchange(&mut self, now: Time, record: &Record) {
+        let Record::Post(post) = record else { return };
+        if post.key != *self.member.key() {
+            return;
+        }
+        while let Some(&(seq, sent)) = self.sent.front().filter(|(seq, _)| *seq <= post.seq) {
+            self.sent.pop_front();
+            if seq == post.seq {
+                self.counts.exchange.record(now.since(sent));
+            }
+        }
+    }
+
+    /// Returns the group as this instance sees it.
+    pub(super) fn snapshot(&self, clock: &Clock) -> GroupSnapshot {
+        let (now, member) = (clock.clocks(), &self.member);
+        let members = member.seats().iter().map(|(key, seat)| MemberSnapshot {
+            instance: Arc::clone(&key.instance),
+            incarnation: format!("{:016x}", key.incarnation),
+            state: seat.state.into_str(),
+            hold: seat.hi,
+            want: seat.want,
+            target: member.target_of(key),
+            post_age_seconds: now.slow.since(seat.received).as_secs_f64(),
+        });
+        GroupSnapshot {
+            state: Some(self.state.into_str()),
+            capacity: member.capacity(),
+            hold: member.hold(),
+            target: member.target(),
+            unclaimed: member.capacity().saturating_sub(member.seats().held()),
+            lease_seconds: member.lease_end().since(now.fast).as_secs_f64(),
+            members: members.collect(),
+            ..self.counts.clone()
+        }
+    }
+
     /// Takes a new key and an empty window: the admissions so far stay charged to the former key.
     fn begin_again(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle, why: Restart) -> Result<(), StopCause> {
         warn!(service = job.service.name, "joining the group again: {why}");
+        self.counts.put_out += 1;
+        self.sent.clear();
         if let Restart::LostHistory(_) = why {
             self.log = ControlLog::open(&job.kafka, &job.service.control_topic, CONTROL_TIMEOUT)?;
             let shares = Shares::new(throttle.policy());
@@ -141,7 +202,10 @@ impl GroupMember {
             self.state = state;
             let (service, hold) = (&job.service.name, self.member.hold());
             match state {
-                MemberState::Expired => warn!(service, "the control topic does not answer: nothing is admitted"),
+                MemberState::Expired => {
+                    self.counts.expired += 1;
+                    warn!(service, "the control topic does not answer: nothing is admitted");
+                }
                 state => info!(service, hold, "member of the group: {}", state.into_str()),
             }
         }
@@ -157,7 +221,7 @@ impl GroupMember {
     pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle) {
         let now = clock.clocks();
         let records = self.member.leave(now, throttle.window_count(now.slow));
-        let left = self.append(&records).and_then(|()| Ok(self.log.flush(LEAVE_TIMEOUT)?));
+        let left = self.append(now.slow, &records).and_then(|()| Ok(self.log.flush(LEAVE_TIMEOUT)?));
         if let Err(error) = left {
             warn!(service = job.service.name, "the group does not know yet that this instance left: {error}");
         }

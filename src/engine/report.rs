@@ -9,7 +9,9 @@ use watermaster_core::throttle::{Cause, Throttle};
 use watermaster_core::units::Time;
 
 use super::{Job, link::Link};
-use crate::snapshot::{EngineCounts, PAUSE_REASONS, PartitionSnapshot, RoundOutcome, ServiceSnapshot, SnapshotBuilder};
+use crate::snapshot::{
+    EngineCounts, GroupSnapshot, PAUSE_REASONS, PartitionSnapshot, RoundOutcome, ServiceSnapshot, SnapshotBuilder,
+};
 use watermaster_kafka::log_limiter::LogLimiter;
 
 /// The interval at which the snapshot is renewed while records come.
@@ -47,6 +49,7 @@ impl Status {
 pub(super) struct Reporter {
     pub(super) status: Status,
     pub(super) counts: EngineCounts,
+    pub(super) group: GroupSnapshot,
     /// Limits log lines that could repeat with each record or attempt.
     pub(super) log_limiter: LogLimiter,
     /// The time in each phase of the running round.
@@ -132,6 +135,7 @@ impl Reporter {
             up: true,
             source_retention: job.facts.source_retention(&job.service),
             delay: throttle.delays().clone(),
+            group: self.group.clone(),
             ..ServiceSnapshot::new(&job.service.name, throttle.policy())
         }
     }

@@ -233,6 +233,35 @@ metrics! {
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
         Service retention;
 
+    // ## Group: all 0 with `scope = "instance"`
+    "watermaster_group_members" Gauge Count ["service"]
+        "Live members of the group that shares the capacity, as this instance sees it."
+        Service |s, out| out.put(live_members(s));
+    "watermaster_group_hold_units" Gauge Records ["service"]
+        "The part of the shared capacity that this instance holds."
+        Service |s, out| out.put(s.newest.group.hold);
+    "watermaster_group_target_units" Gauge Records ["service"]
+        "The part of the shared capacity that this instance ought to hold by the demand of all."
+        Service |s, out| out.put(s.newest.group.target);
+    "watermaster_group_unclaimed_units" Gauge Records ["service"]
+        "The part of the shared capacity that no member holds, as this instance sees it."
+        Service |s, out| out.put(s.newest.group.unclaimed);
+    "watermaster_group_lease_seconds" Gauge Seconds ["service"]
+        "The time for which this instance may admit without an answer from the control topic."
+        Service |s, out| out.put(s.newest.group.lease_seconds);
+    "watermaster_group_posts_total" Counter Count ["service"]
+        "Posts of this instance to the control topic."
+        Service |s, out| out.put(s.newest.group.posts);
+    "watermaster_group_put_out_total" Counter Count ["service"]
+        "Times that this instance had to join the group again."
+        Service |s, out| out.put(s.newest.group.put_out);
+    "watermaster_group_expired_total" Counter Count ["service"]
+        "Times that the control topic did not answer for longer than the lease, so that this instance admitted nothing."
+        Service |s, out| out.put(s.newest.group.expired);
+    "watermaster_group_exchange_seconds" Histogram Seconds ["service"]
+        "Time from a post to the control topic until this instance read it back."
+        Service |s, out| out.put_histogram(&[], &s.newest.group.exchange);
+
     // ## State
     "watermaster_ready" Gauge Bool ["service"]
         "1 when the service has joined its group and can produce; 0 otherwise and while draining."
@@ -262,6 +291,10 @@ metrics! {
     "process_resident_memory_bytes" Gauge Bytes [] "Resident memory size." Process;
     "process_start_time_seconds" Gauge Seconds [] "The start time of the process, in seconds since 1970." Process;
     "process_threads" Gauge Count [] "Threads of the process." Process;
+}
+
+fn live_members(service: &ServiceMetrics) -> usize {
+    service.newest.group.members.iter().filter(|member| member.state == "live").count()
 }
 
 fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::producer::{Outgoing, Producer};
 use crate::{
@@ -50,6 +52,14 @@ fn three_instances_admit_one_capacity_while_they_die_and_leave() {
         [&first, &second, &third].into_iter().all(|instance| admitted(instance) > 0.0)
     });
     follower.wait_for(PROMISE.capacity * 4, DRAIN_TIMEOUT);
+    let (status, group) = first.get("/v1/services/kyc/group").expect("the admin API answers");
+    let group: serde_json::Value = serde_json::from_str(&group).expect("the admin API speaks JSON");
+    assert_eq!((status, &group["scope"], &group["state"]), (200, &json!("group"), &json!("active")), "{group}");
+    let members = group["members"].as_array().expect("members");
+    assert_eq!(members.len(), 3, "{group}");
+    let held: u64 = members.iter().filter_map(|member| member["hold"].as_u64()).sum();
+    assert!(held <= PROMISE.capacity && held > 0, "{group}");
+    assert_eq!(first.metric("watermaster_group_members", &[]), Some(3.0));
     second.kill();
     follower.wait_for(PROMISE.capacity * 8, DRAIN_TIMEOUT);
     assert_eq!(third.terminate(STOP_TIMEOUT).code(), Some(0));

@@ -303,7 +303,12 @@ impl Member {
 
     /// The hold that this member ought to have.
     pub fn target(&self) -> u64 {
-        self.targets.targets.get(&self.key).copied().unwrap_or(0)
+        self.target_of(&self.key)
+    }
+
+    /// The hold that a member ought to have; 0 for one that is not live.
+    pub fn target_of(&self, key: &Key) -> u64 {
+        self.targets.targets.get(key).copied().unwrap_or(0)
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.

@@ -14,6 +14,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use strum::IntoStaticStr;
+
 use super::record::{Bound, Key, Load, Loads, Post, Record, Terms};
 use crate::units::Time;
 
@@ -57,7 +59,8 @@ struct Doubt {
 }
 
 /// The state of a member by the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum SeatState {
     /// The member posted, and is neither out nor has it left. Its silence does not matter.
     Live,
