@@ -68,7 +68,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a member that admits all that it may, on a thread of its own. It leaves when it is told to stop.
+/// Starts a member that admits up to its limit and its target, on a thread of its own. It leaves when it is told to stop.
 fn start(broker: &Broker, topic: &str, instance: u64, began: Instant, shared: &Arc<Shared>) -> JoinHandle<()> {
     let (kafka, topic, shared) = (kafka(broker, instance), topic.to_owned(), Arc::clone(shared));
     thread::spawn(move || {
@@ -117,7 +117,9 @@ fn start(broker: &Broker, topic: &str, instance: u64, began: Instant, shared: &A
             }
             let limit = member.limit(clocks);
             shared.limit.store(limit, Ordering::Relaxed);
-            let records = if demand > 0 { limit.saturating_sub(count) } else { 0 };
+            // A member above its target goes on at its target's pace, as a throttle does: else it would never give back.
+            let most = limit.min(member.target());
+            let records = if demand > 0 { most.saturating_sub(count) } else { 0 };
             if records > 0 {
                 window.push_back((clocks.slow, records));
                 count += records;
