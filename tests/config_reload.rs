@@ -44,6 +44,13 @@ limit = { rate = 50 }
     )
 }
 
+fn changed(text: String, changes: &[(&str, &str)]) -> String {
+    changes.iter().fold(text, |text, (from, to)| {
+        assert!(text.contains(from), "{from}");
+        text.replace(from, to)
+    })
+}
+
 struct File {
     path: PathBuf,
     configuration: Configuration,
@@ -52,9 +59,13 @@ struct File {
 
 impl File {
     fn new() -> File {
+        File::with(&[])
+    }
+
+    fn with(changes: &[(&str, &str)]) -> File {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let path = dir.path().join("watermaster.toml");
-        std::fs::write(&path, text(|text| text)).expect("the file is written");
+        std::fs::write(&path, text(|text| changed(text, changes))).expect("the file is written");
         let config =
             Config::load(&path, [], watermaster_kafka::PROPERTY_RULES).unwrap_or_else(|errors| panic!("{errors}"));
         File { configuration: Configuration::new(Some(path.clone()), config), path, _dir: dir }
@@ -66,12 +77,7 @@ impl File {
     }
 
     fn reload_all(&self, changes: &[(&str, &str)]) -> Result<Vec<String>, String> {
-        let changed = |text: String, (from, to): &(&str, &str)| {
-            assert!(text.contains(from), "{from}");
-            text.replace(from, to)
-        };
-        let text = text(|text| changes.iter().fold(text, changed));
-        std::fs::write(&self.path, text).expect("the file is written");
+        std::fs::write(&self.path, text(|text| changed(text, changes))).expect("the file is written");
         self.configuration.reload().unwrap().map(|reloaded| reloaded.changed).map_err(|errors| errors.to_string())
     }
 
@@ -116,6 +122,21 @@ fn every_key_of_a_policy_takes_effect() {
         assert!(file.configuration.last().successful);
         assert_eq!(file.reload(from, from), Ok(vec![format!("service[0].{key}")]), "the original value is restored");
     }
+}
+
+/// The members of a group compare their windows, so that all need one cycle and one mode at any time.
+#[test]
+fn a_group_keeps_its_cycle_and_its_mode() {
+    let scope = ("capacity = 2000", "scope = \"group\"\ncapacity = 2000");
+    let file = File::with(&[scope]);
+    for (from, to) in [("cycle = \"10s\"", "cycle = \"5s\""), ("mode = \"shape\"", "mode = \"reject\"")] {
+        let refused = file.reload_all(&[scope, (from, to)]).unwrap_err();
+        assert!(refused.contains("has changed from") && refused.contains("a restart takes it over"), "{refused}");
+    }
+    assert_eq!(
+        file.reload_all(&[scope, ("capacity = 2000", "capacity = 4000")]),
+        Ok(vec!["service[0].capacity".into()])
+    );
 }
 
 #[test]

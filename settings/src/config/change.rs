@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use watermaster_core::policy::Scope;
+
 use super::{Config, ConfigError, ConfigErrors, SCHEMA};
+use crate::model::Service;
 use crate::reader::{Entry, KeyPath, Segment};
 
 const RESTART: &str = "as it was while the program runs; a restart takes it over";
@@ -25,7 +28,7 @@ impl Config {
                 continue;
             }
             changed.push(key.clone());
-            if let Some(entry) = new.or(old).filter(|entry| !entry.reloads) {
+            if let Some(entry) = new.or(old).filter(|entry| !entry.reloads || self.is_fixed_in_group(entry)) {
                 errors.push(self.needs_restart(entry, before, after));
             }
         }
@@ -35,12 +38,23 @@ impl Config {
         if errors.is_empty() { Ok(changed) } else { Err(ConfigErrors::new(SCHEMA.subject, errors)) }
     }
 
-    fn needs_restart(&self, entry: &Entry, before: Option<&Value>, after: Option<&Value>) -> ConfigError {
-        let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), |value| value.to_string());
-        let service = match entry.key.segments() {
+    /// Returns whether all instances of a group must have the same value of this key at any time.
+    fn is_fixed_in_group(&self, entry: &Entry) -> bool {
+        let in_group = self.service_of(entry).is_some_and(|service| service.policy.scope == Scope::Group);
+        let name = entry.key.segments().last();
+        in_group && matches!(name, Some(Segment::Name(name)) if name == "cycle" || name == "mode")
+    }
+
+    fn service_of(&self, entry: &Entry) -> Option<&Service> {
+        match entry.key.segments() {
             [Segment::Name(list), Segment::Index(index), ..] if list == "service" => self.settings.services.get(*index),
             _ => None,
-        };
+        }
+    }
+
+    fn needs_restart(&self, entry: &Entry, before: Option<&Value>, after: Option<&Value>) -> ConfigError {
+        let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), |value| value.to_string());
+        let service = self.service_of(entry);
         ConfigError {
             key: entry.key.clone(),
             service: service.map(|service| service.name.clone()),
