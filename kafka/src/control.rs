@@ -21,6 +21,7 @@ use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError, LoggingContext};
+pub(crate) use topic::SETTINGS;
 pub use topic::{ControlTopicError, EnsuredTopic, ensure_topic};
 
 /// The only partition of a control topic.

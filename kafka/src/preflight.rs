@@ -2,6 +2,7 @@
 
 mod brokers;
 mod client;
+mod control;
 mod problem;
 mod topics;
 
@@ -9,6 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::{BaseProducer, Producer as _};
+use watermaster_core::policy::Scope;
 use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
 use crate::client::LoggingContext;
@@ -58,6 +60,8 @@ pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachab
     let facts = client.broker_facts(&settings.kafka, timeout);
     report.findings.extend(brokers::compare(&settings.kafka, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();
+    let grouped = || settings.services.iter().filter(|service| service.policy.scope == Scope::Group);
+    all.extend(grouped().map(|service| service.control_topic.as_str()));
     all.sort_unstable();
     all.dedup();
     let mut described = client.topic_configs(&all, timeout).unwrap_or_else(|error| {
@@ -77,6 +81,19 @@ pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachab
             }
         }
         report.findings.extend(topics::compare(service, &report.topics));
+    }
+    for service in grouped() {
+        let topic = &service.control_topic;
+        let found = match client.topic_facts(topic, timeout) {
+            Ok(mut facts) => {
+                let config = described.remove(topic);
+                config.iter().for_each(|config| facts.apply(config));
+                control::compare(&facts, config.as_ref())
+            }
+            Err(Problem::MissingTopic) => vec![Problem::ControlMissing],
+            Err(problem) => vec![problem],
+        };
+        report.findings.extend(found.into_iter().map(|problem| problem.of_topic(&service.name, topic)));
     }
     Ok(report)
 }

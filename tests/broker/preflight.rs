@@ -1,8 +1,9 @@
 //! Brokers that do not support `exactly_once` or the group protocol are reported by `check --connect` and at the start.
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
+use crate::support::broker::{Broker, Topic};
 use crate::support::watermaster::{Watermaster, check};
-use crate::{support::broker::Broker, support::config::Config, support::own_broker::OwnBroker};
+use crate::{support::config::Config, support::own_broker::OwnBroker};
 
 fn config(rig: &Rig, kafka: &str) -> Config {
     let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:client-id\"]", ""));
@@ -44,6 +45,28 @@ fn a_capable_broker_passes_the_check() {
         );
         assert_eq!(said.contains("group.consumer.session.timeout.ms"), kafka.contains("consumer"), "{said}");
     }
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_control_topic_that_a_group_can_not_trust_is_refused() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "preflight-control", 1, 1, TargetTime::Create);
+    let grouped = |topic: &str| {
+        let keys = format!("client_from = [\"topic\"]\nscope = \"group\"\ncontrol_topic = {topic:?}");
+        rig.config(rig.service(1_000, "1s", &keys, ""))
+    };
+    let (code, said) = check(&grouped(&format!("{}.new", rig.name)));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("does not exist: it is made at the start"), "{said}");
+
+    let [wide, lossy] = ["wide", "lossy"].map(|kind| format!("{}.{kind}", rig.name));
+    let mut unclean = Topic::new(&lossy, 1);
+    unclean.set("cleanup.policy", "compact");
+    unclean.set("unclean.leader.election.enable", "true");
+    let _topics = broker.create(&[Topic::new(&wide, 2), unclean]);
+    refused(&grouped(&wide), &["has 2 partitions: it needs exactly one", "cleanup.policy is delete"]);
+    refused(&grouped(&lossy), &["unclean.leader.election.enable is true", "min.compaction.lag.ms is 0"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::preflight::block_on;
 const REPLICAS: usize = 3;
 /// The settings of a control topic that are the same on any cluster. Compaction keeps the last records of each member,
 /// and leaves the newest ones alone, so that a reader that is behind for less than a minute has no gap.
-const SETTINGS: &[(&str, &str)] = &[
+pub(crate) const SETTINGS: &[(&str, &str)] = &[
     ("cleanup.policy", "compact"),
     ("min.compaction.lag.ms", "60000"),
     ("delete.retention.ms", "86400000"),

@@ -53,6 +53,16 @@ pub enum Problem {
     #[error("limits and retention of topics were not checked: {0}")]
     ConfigsUnanswered(#[source] ClientError),
 
+    // ## A control topic
+    #[error("does not exist: it is made at the start, if this program may make topics")]
+    ControlMissing,
+    #[error("has {partitions} partitions: it needs exactly one")]
+    ControlPartitions { partitions: usize },
+    #[error("{name} is {found}: the instances need {wanted}, or they could admit more than the capacity together")]
+    ControlSetting { name: &'static str, found: String, wanted: &'static str },
+    #[error("min.insync.replicas is 1: a broker that dies could take parts of the capacity with it")]
+    ControlInSync,
+
     // ## Transactions
     #[error(
         "the embedded broker's transactions are not reliable: kafka.delivery = \"exactly_once\" needs a real one \
@@ -125,12 +135,16 @@ const PROTOCOL_ADVICE: &str = "set it to \"classic\", or use Apache Kafka 4.0 or
 impl Problem {
     fn severity(&self) -> Severity {
         match self {
-            Problem::ConfigsUnanswered(_) | Problem::HiddenLog | Problem::SessionTimeout { .. } => Severity::Info,
+            Problem::ConfigsUnanswered(_)
+            | Problem::ControlMissing
+            | Problem::HiddenLog
+            | Problem::SessionTimeout { .. } => Severity::Info,
             Problem::TooFewReplicas { .. }
             | Problem::SmallRecords { .. }
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted
+            | Problem::ControlInSync
             | Problem::HiddenLogOfTooFewBrokers { .. }
             | Problem::ThinLog { .. }
             | Problem::SingleLog
