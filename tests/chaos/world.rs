@@ -311,7 +311,9 @@ pub fn create_topics(plan: &Plan) -> Result<(), Box<dyn Error>> {
                 .set("cleanup.policy", "compact")
                 .set("segment.ms", "8000")
                 .set("min.cleanable.dirty.ratio", "0.05")
-                .set("delete.retention.ms", "2000")
+                // Each replica deletes tombstones by itself. With 2 s, a leader that still had one followed a leader
+                // that had none: the record appeared behind later ones of its client, which no consumer can prevent.
+                .set("delete.retention.ms", "300000")
                 .set("min.compaction.lag.ms", &compaction_lag)
                 .set("max.compaction.lag.ms", &latest)
         } else {
