@@ -137,6 +137,10 @@ const KAFKA: &[Placed] = &[
     // Only this service has a second instance, which joins later.
     panel(26, "Rebalances", &[PAUSED]),
     panel(27, "State", &[SHAPED]),
+    // Only this service shares its capacity; usually all of it is claimed.
+    panel(29, "Parts of the shared capacity", &[PAUSED, PAUSED, Needs::Quiet(PAUSES)]),
+    panel(30, "Members and leases", &[PAUSED]),
+    panel(31, "Control topic", &[PAUSED, PAUSED, Needs::Quiet(PAUSES), Needs::Quiet(PAUSES)]),
 ];
 
 const CAPACITY_PLANNING: &[Placed] = &[

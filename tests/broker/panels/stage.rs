@@ -16,7 +16,8 @@ pub const CAMPAIGN: &str = "campaign";
 pub const REJECTS: &str = "rejects";
 /// The service in shadow mode.
 pub const SHADOW: &str = "shadow";
-/// The service in mode `shape` with `overflow = "pause"`, which leaves the excess in Kafka. A second instance joins it.
+/// The service in mode `shape` with `overflow = "pause"`, which leaves the excess in Kafka. A second instance joins it,
+/// and shares its capacity.
 pub const PAUSES: &str = "pauses";
 pub const SERVICES: [&str; 4] = [CAMPAIGN, REJECTS, SHADOW, PAUSES];
 
@@ -161,7 +162,7 @@ fn service(group: &str, name: &str) -> Service {
             (100, "mode = \"reject\"", "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }")
         }
         SHADOW => (100, "enforce = false", "[service.shape]\nqueue_capacity = 300\nmax_delay = \"5s\""),
-        _ => (100, "", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
+        _ => (100, "scope = \"group\"", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
     };
     let known = |client: &&&str| !tables.contains(&format!("service.client.{client}]"));
     let clients: String = CLIENTS.iter().filter(known).map(|client| format!("[service.client.{client}]\n")).collect();
