@@ -1,0 +1,101 @@
+//! What a reader knows of one member.
+
+use strum::IntoStaticStr;
+
+use crate::group::record::{Bound, Loads, Post, Terms};
+use crate::units::Time;
+
+/// What a reader knows of one member.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// The hold is at least this.
+    pub lo: u64,
+    /// The hold is at most this.
+    pub hi: u64,
+    /// The number of the member's last post.
+    pub seq: u64,
+    /// The member's state, by the log alone.
+    pub state: SeatState,
+    /// The last post is recent enough to tell the hold.
+    pub(super) known: bool,
+    pub(super) doubt: Option<Doubt>,
+    /// The member's configuration.
+    pub terms: Terms,
+    /// The `want` of the last post.
+    pub want: u64,
+    /// The `pace` of the last post.
+    pub pace: u64,
+    /// The time at which the last post was received.
+    pub received: Time,
+    /// The time from which on the member was stopped for sure, if valid bounds told it.
+    pub stopped_at: Option<Time>,
+    /// The loads of the member's clients, as far as posts named them.
+    pub loads: Loads,
+}
+
+/// A compacted log left it open whether the member was put out before its last post, which then counts nothing.
+#[derive(Debug, Clone)]
+pub(super) struct Doubt {
+    /// The number of the member's last post, if it was put out, is one of these.
+    pub(super) seqs: Vec<u64>,
+    /// The most that the member holds, if it was put out.
+    pub(super) hi: u64,
+    /// The most that it holds, if it was not.
+    pub(super) hi_if_live: u64,
+}
+
+/// The state of a member by the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum SeatState {
+    /// The member posted, and is neither out nor has it left. Its silence does not matter.
+    Live,
+    /// The member said that it left.
+    Left,
+    /// A bound put the member out.
+    Out,
+}
+
+impl Seat {
+    /// Returns whether the member is live.
+    pub fn is_live(&self) -> bool {
+        self.state == SeatState::Live
+    }
+
+    pub(super) fn is_exact(&self) -> bool {
+        self.lo == self.hi && self.doubt.is_none() && (self.known || !self.is_live())
+    }
+
+    /// The numbers of which one is that of the member's last post that counts.
+    pub(in crate::group) fn last_posts(&self) -> Vec<u64> {
+        let doubtful = self.doubt.iter().flat_map(|doubt| doubt.seqs.iter().copied());
+        doubtful.chain([self.seq]).collect()
+    }
+}
+
+impl Seat {
+    /// Notes that a valid bound put the member out.
+    pub(super) fn note_stop(&mut self, now: Time, bound: &Bound) {
+        self.state = SeatState::Out;
+        let stopped_at = now - bound.stopped_for;
+        self.stopped_at = Some(self.stopped_at.map_or(stopped_at, |earlier| earlier.min(stopped_at)));
+    }
+
+    /// A seat with a hold of 0 for the member of a post.
+    pub(super) fn vacant(post: &Post, now: Time) -> Seat {
+        Seat {
+            lo: 0,
+            hi: 0,
+            seq: post.seq,
+            state: SeatState::Live,
+            known: false,
+            doubt: None,
+            terms: post.terms,
+            want: post.want,
+            pace: post.pace,
+            received: now,
+            stopped_at: None,
+            loads: post.loads.clone(),
+        }
+    }
+}
