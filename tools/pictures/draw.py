@@ -112,7 +112,7 @@ def main():
         page.write_text(board_page(answers, label))
         photograph(page, pictures / f"dashboard-{name}.png", WIDTH)
         if name == "overview":
-            page.write_text(board_page(upper_part(answers, "Waiting and rejections"), label))
+            page.write_text(board_page(upper_part(answers, "Delays and rejections"), label))
             photograph(page, pictures / "campaign.png", WIDTH)
     page.write_text(report_page((run / "report.html").read_text(), f"The page that `watermaster load --report` wrote, of {source}."))
     photograph(page, pictures / "load-report.png", 1280)
