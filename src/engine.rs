@@ -350,7 +350,10 @@ impl<'c> Engine<'c> {
     }
 
     fn publish(&mut self, now: Time) {
-        self.reporter.group = self.group.as_ref().map(|group| group.snapshot(self.clock)).unwrap_or_default();
-        self.reporter.publish(now, self.job, self.throttle, &self.link, self.rounds.round.is_empty());
+        let whole = self.rounds.round.is_empty();
+        if whole && let Some(group) = self.group {
+            self.reporter.group = group.snapshot(self.clock);
+        }
+        self.reporter.publish(now, self.job, self.throttle, &self.link, whole);
     }
 }

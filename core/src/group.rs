@@ -107,7 +107,7 @@ impl GroupParams {
         u64::try_from(burst.max(two_rounds).max(1)).unwrap_or(u64::MAX)
     }
 
-    /// What all posts of a member say about its configuration.
+    /// The configuration that all posts of a member carry.
     pub fn terms(&self) -> record::Terms {
         let cycle_ms = nanos(self.cycle) / NANOS_PER_MILLI;
         record::Terms { capacity: self.capacity, cycle_ms, mode: self.mode, digest: 0 }

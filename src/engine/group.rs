@@ -1,7 +1,7 @@
 //! The instance as a member of its group: the core's [`Member`], the control log that connects it with the others, and
 //! the throttle that keeps to its part of the capacity.
 //!
-//! It is served in the loop, and between the steps of a round: the other members wait for its posts.
+//! The member is served in the loop, and between the steps of a round: the other members wait for its posts.
 
 use std::hash::{BuildHasher, RandomState};
 use std::{collections::VecDeque, sync::Arc, time::Duration};

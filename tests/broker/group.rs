@@ -4,23 +4,16 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::promise::{PROMISE, STOP_TIMEOUT, TABLES};
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::producer::{Outgoing, Producer};
 use crate::{
-    support::broker::Broker, support::config::SHORT_SESSION, support::promise::Promise, support::reader::Follower,
-    support::record::Identity, support::wait::wait_until, support::watermaster::Watermaster,
+    support::broker::Broker, support::config::SHORT_SESSION, support::reader::Follower, support::record::Identity,
+    support::wait::wait_until, support::watermaster::Watermaster,
 };
 
-const PROMISE: Promise = Promise {
-    capacity: 2_000,
-    cycle: Duration::from_secs(2),
-    commit_interval: Duration::from_millis(20),
-    burst_percent: 1,
-};
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const GROUP_TIMEOUT: Duration = Duration::from_secs(30);
 const KEYS: &str = "client_from = [\"header:client-id\"]\nscope = \"group\"\ngroup_lease = \"3s\"";
-const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"\nburst = 0.01";
 
 fn start(rig: &Rig, instance: &'static str) -> Watermaster {
     let mut config = rig.config(rig.service(PROMISE.capacity, "2s", KEYS, TABLES));

@@ -9,14 +9,14 @@ use crate::{
     support::record::Identity, support::wait::wait_until, support::watermaster::Watermaster,
 };
 
-const PROMISE: Promise = Promise {
+pub const PROMISE: Promise = Promise {
     capacity: 2_000,
     cycle: Duration::from_secs(2),
     commit_interval: Duration::from_millis(20),
     burst_percent: 1,
 };
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"\nburst = 0.01";
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+pub const TABLES: &str = "[service.shape]\nqueue_capacity = 100000\nmax_delay = \"10m\"\nburst = 0.01";
 
 /// A service under a flood from three clients, and a reader of its target.
 struct Flood {

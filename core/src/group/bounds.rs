@@ -11,7 +11,7 @@ use crate::units::{Ratio, Time};
 /// Members wait for one another, by the rank of their keys, so that usually one of them writes a bound.
 const RANK_DELAY: Duration = Duration::from_millis(300);
 
-/// What a member knows beyond the log about the stop of others.
+/// The knowledge of a member, beyond the log, about the stop of others.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
     /// The time from which on this member counts the silence of others.

@@ -87,8 +87,6 @@ pub struct Member {
     stops: Stops,
     targets: Targets,
     splitter: Splitter,
-    /// Records of before the group began, and the time until which they count.
-    memory: (u64, Time),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -157,7 +155,6 @@ impl Member {
             stops: Stops::default(),
             targets: Targets::default(),
             splitter: Splitter::default(),
-            memory: (0, Time::ZERO),
         }
     }
 
@@ -182,12 +179,6 @@ impl Member {
     pub fn change(&mut self, params: GroupParams, shares: Shares) {
         (self.params, self.shares) = (params, shares);
         self.posted.complete_due = true;
-    }
-
-    /// Charges records that were admitted before the group began: the member wants at most the rest of the capacity
-    /// until they have left the window.
-    pub fn charge_memory(&mut self, now: Clocks, records: u64) {
-        self.memory = (records, now.slow + self.params.window());
     }
 
     /// Notes that the broker fenced all former processes with this instance id.

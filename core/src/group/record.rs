@@ -78,6 +78,23 @@ pub struct Post {
     pub loads: Loads,
 }
 
+impl Post {
+    /// Carries the loads of this post over to those that former posts told; a client without any load goes.
+    pub fn update(&self, loads: &mut Loads) {
+        if self.complete {
+            loads.clone_from(&self.loads);
+            return;
+        }
+        for (client, &load) in &self.loads {
+            if load == Load::default() {
+                loads.remove(client);
+            } else {
+                loads.insert(Arc::clone(client), load);
+            }
+        }
+    }
+}
+
 /// A statement about a member that stopped: its window holds at most so much.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {

@@ -16,7 +16,7 @@ mod seat;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::record::{Bound, Key, Load, Loads, Post, Record};
+use super::record::{Bound, Key, Post, Record};
 use crate::units::Time;
 use seat::Doubt;
 pub use seat::{Seat, SeatState};
@@ -182,11 +182,7 @@ impl Seats {
         seat.lo = if known && post.seq > 1 { post.have } else { 0 };
         (seat.seq, seat.known, seat.terms, seat.received) = (post.seq, known, post.terms, now);
         (seat.want, seat.pace) = (post.want, post.pace);
-        if post.complete {
-            seat.loads.clone_from(&post.loads);
-        } else {
-            merge(&mut seat.loads, &post.loads);
-        }
+        post.update(&mut seat.loads);
         if post.left {
             seat.state = SeatState::Left;
         } else {
@@ -283,11 +279,6 @@ impl Seats {
         self.iter().filter(|(_, seat)| seat.is_live())
     }
 
-    /// Returns whether a key had a seat that was removed.
-    pub fn is_gone(&self, key: &Key) -> bool {
-        self.gone.contains(key)
-    }
-
     /// At most this much is held in all.
     pub fn held(&self) -> u64 {
         self.sum_hi
@@ -311,16 +302,5 @@ impl Seats {
     /// Returns whether all records below `start` are read.
     pub fn is_complete(&self) -> bool {
         self.prefix.is_none()
-    }
-}
-
-/// Carries changed loads over; a client without any load goes.
-fn merge(loads: &mut Loads, changed: &Loads) {
-    for (client, &load) in changed {
-        if load == Load::default() {
-            loads.remove(client);
-        } else {
-            loads.insert(client.clone(), load);
-        }
     }
 }

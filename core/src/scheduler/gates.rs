@@ -77,7 +77,7 @@ impl Gates {
 
 /// A leaky bucket, empty at first: each record fills it, and it leaks at a constant rate.
 ///
-/// Its level is a debt in records × nanoseconds of a period, so leaking is an exact multiplication, and a bucket with
+/// The level is a debt in records × nanoseconds of a period, so leaking is an exact multiplication, and a bucket with
 /// another rate can take the debt over, which a limiter of the crate governor can't.
 #[derive(Debug, Clone)]
 pub struct LeakyBucket {
@@ -132,7 +132,7 @@ impl LeakyBucket {
     /// Adds one record if it fits.
     ///
     /// # Errors
-    /// It does not fit; the error is the time at which it will.
+    /// The record does not fit; the error is the time at which it will.
     pub(super) fn take(&mut self, now: Time) -> Result<(), Time> {
         if !self.has_room(now) {
             return Err(self.next_room(now));

@@ -27,21 +27,22 @@ impl Member {
         self.find_targets(loads);
         let needed = self.is_needed();
         let mut records: Vec<Record> = self.due_post(now, count, loads, needed).into_iter().collect();
-        if self.is_active(now) {
-            let needed = needed || self.target() > self.limit;
-            let bounds = self.stops.due(now, &self.params, &self.key, &self.seats, needed);
-            records.extend(bounds.into_iter().map(Record::Bound));
-        }
+        records.extend(self.due_bounds(now, needed || self.target() > self.limit));
         records
+    }
+
+    /// Bounds on members that stopped. Only an active member writes them.
+    fn due_bounds(&mut self, now: Clocks, needed: bool) -> Vec<Record> {
+        if !self.is_active(now) {
+            return Vec::new();
+        }
+        let bounds = self.stops.due(now, &self.params, &self.key, &self.seats, needed);
+        bounds.into_iter().map(Record::Bound).collect()
     }
 
     /// Leaves the group: the member admits nothing from now on. Returns records to append to the log, in order.
     pub fn leave(&mut self, now: Clocks, count: u64) -> Vec<Record> {
-        let mut records = Vec::new();
-        if self.is_active(now) {
-            let bounds = self.stops.due(now, &self.params, &self.key, &self.seats, true);
-            records.extend(bounds.into_iter().map(Record::Bound));
-        }
+        let mut records = self.due_bounds(now, true);
         if self.joined && !self.left && self.restart.is_none() {
             let mut post = self.next_post(now, count, count);
             (post.left, post.complete) = (true, true);
@@ -84,11 +85,7 @@ impl Member {
             return None;
         }
         let have = if gives_back || is_due || needed { low } else { self.limit };
-        let mut want = have.max(target);
-        if now.slow < self.memory.1 {
-            want = want.min(capacity.saturating_sub(self.memory.0)).max(have);
-        }
-        Some(self.post(now, have, want, loads))
+        Some(self.post(now, have, have.max(target), loads))
     }
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
@@ -110,18 +107,8 @@ impl Member {
     fn post(&mut self, now: Clocks, have: u64, want: u64, loads: &Loads) -> Record {
         let mut post = self.next_post(now, have, want);
         post.complete = self.seq == 1 || self.posted.complete_due;
-        if post.complete {
-            post.loads.clone_from(loads);
-            self.posted.loads.clone_from(loads);
-        } else {
-            post.loads = changed_loads(&self.posted.loads, loads);
-            for (client, &load) in &post.loads {
-                match load == Load::default() {
-                    true => _ = self.posted.loads.remove(client),
-                    false => _ = self.posted.loads.insert(Arc::clone(client), load),
-                }
-            }
-        }
+        post.loads = if post.complete { loads.clone() } else { changed_loads(&self.posted.loads, loads) };
+        post.update(&mut self.posted.loads);
         (self.posted.at, self.posted.complete_due) = (now.slow, false);
         Record::Post(post)
     }

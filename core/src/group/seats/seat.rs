@@ -1,11 +1,11 @@
-//! What a reader knows of one member.
+//! The knowledge of a reader about one member.
 
 use strum::IntoStaticStr;
 
 use crate::group::record::{Bound, Loads, Post, Terms};
 use crate::units::Time;
 
-/// What a reader knows of one member.
+/// The knowledge of a reader about one member.
 #[derive(Debug, Clone)]
 pub struct Seat {
     /// The hold is at least this.
