@@ -225,7 +225,8 @@ mod tests {
         let service = &config.settings.services[0];
         let broker = Embedded::start(1).unwrap();
         let sources = service.sources.iter().map(|source| &source.topic);
-        sources.chain([&service.target, &service.dead_letter]).for_each(|topic| broker.create_topic(topic, 1).unwrap());
+        let topics = sources.chain([&service.target, &service.dead_letter, &service.control_topic]);
+        topics.for_each(|topic| broker.create_topic(topic, 1).unwrap());
         config.settings.kafka.bootstrap_servers = broker.bootstrap_servers();
         config.settings.admin.listen = (Ipv4Addr::LOCALHOST, 0).into();
         let running = start(&config).unwrap();

@@ -20,6 +20,7 @@ target = "kyc.requests"
 dead_letter = "kyc.dead-letter"
 capacity = 2000
 cycle = "10s"
+scope = "instance"
 reservation = 0.1
 lending = "proportional"
 mode = "shape"
@@ -127,7 +128,7 @@ fn every_key_of_a_policy_takes_effect() {
 /// The members of a group compare their windows, so that all need one cycle and one mode at any time.
 #[test]
 fn a_group_keeps_its_cycle_and_its_mode() {
-    let scope = ("capacity = 2000", "scope = \"group\"\ncapacity = 2000");
+    let scope = ("scope = \"instance\"", "scope = \"group\"");
     let file = File::with(&[scope]);
     for (from, to) in [("cycle = \"10s\"", "cycle = \"5s\""), ("mode = \"shape\"", "mode = \"reject\"")] {
         let refused = file.reload_all(&[scope, (from, to)]).unwrap_err();

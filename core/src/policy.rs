@@ -151,7 +151,7 @@ pub enum Lending {
     MaxMin,
 }
 
-/// The instances that share the capacity.
+/// The instances that share the capacity. A throttle by itself is alone; a configuration file has another default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum Scope {

@@ -27,7 +27,7 @@ mod registry;
 
 use crate::allocator::{Credit, Grant};
 use crate::group::targets::Part;
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, Policy, Scope};
 use crate::{slot::Slot, units::Time};
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
@@ -71,7 +71,10 @@ impl Scheduler {
             bounds: Bounds::default(),
             policy,
         };
-        scheduler.allocate(Cause::Cycle);
+        match scheduler.policy.scope {
+            Scope::Instance => scheduler.allocate(Cause::Cycle),
+            Scope::Group => scheduler.take_parts(now, |_| None),
+        }
         scheduler
     }
 
@@ -125,13 +128,14 @@ impl Scheduler {
         self.gates.set_limit(now, &self.policy, limit, until, pace);
     }
 
-    /// Hands out the clients' parts at this instance. A client without a part keeps the one that it has.
+    /// Hands out the clients' parts at this instance. A client without a part sends to no instance yet: its first
+    /// records find its default share.
     pub fn take_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
         let grant = |client: &Client| match part_of(&client.name) {
             Some(Part { weight, records, default_share, .. }) => {
                 Grant { records, exact: weight, default_share, credit: Credit::default() }
             }
-            None => client.grant,
+            None => self.clients.default_grant(self.policy.capacity, client.claimed_weight()),
         };
         let grants: Vec<Grant> = self.clients.iter().map(|(_, client)| grant(client)).collect();
         self.clients.take_grants(&grants, &mut self.backlog.fair);

@@ -23,6 +23,10 @@ pub enum Fault {
     OffsetOffByOne,
     /// Keeps a producer after its connection broke.
     NoTaint,
+    /// Takes the whole capacity, as if the group had no other member.
+    ForeignPostsIgnored,
+    /// Keeps a part of the capacity that other members took back.
+    OwnBoundsIgnored,
 }
 
 impl Fault {

@@ -45,7 +45,7 @@ impl Policy {
 
     fn config(self, rig: &Rig, token: &std::path::Path) -> Config {
         let keys = format!(
-            "client_from = [\"header:client-id\"]\nclient_idle_timeout = \"1m\"\nmode = {:?}\nenforce = {}",
+            "client_from = [\"header:client-id\"]\nclient_idle_timeout = \"1m\"\nscope = \"instance\"\nmode = {:?}\nenforce = {}",
             self.mode, self.enforce
         );
         let mut config = rig.config(rig.service(self.capacity, self.cycle, &keys, TABLES));

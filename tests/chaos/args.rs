@@ -11,6 +11,10 @@ use crate::plan::{Mode, Plan, Source};
 const CAPACITY_PERCENT: u64 = 150;
 const CYCLE_MS: u64 = 5_000;
 pub const COMMIT_INTERVAL_MS: u64 = 200;
+/// The same of a campaign: all capacity is in demand, and a round holds little of it.
+const CAMPAIGN_CAPACITY_PERCENT: u64 = 85;
+const CAMPAIGN_CYCLE_MS: u64 = 10_000;
+const CAMPAIGN_COMMIT_INTERVAL_MS: u64 = 50;
 
 pub const USAGE: &str = "\
 Usage: scripts/chaos [OPTION]...
@@ -25,6 +29,9 @@ process of its own checks every record. The exit code is 0 if all checks passed.
                            compacted target)
   --records-per-second R   average rate of the generator (default 1200)
   --instances N            number of instances that run all the time (default 3)
+  --scope group|instance   group (default): the instances share one capacity; instance: each has one for itself
+  --campaign               constant load above the capacity, mode shape, and one fault of instances or of the control
+                           topic at a time: tells for each how much capacity was used, and when all of it was again
   --faults A,B,C           only these kinds of faults
   --one-at-a-time          wait for recovery before the next fault: measures the recovery time of each fault alone
   --group-protocol P       classic (default) or consumer (KIP-848)
@@ -44,6 +51,9 @@ pub struct Args {
     pub modes: Vec<Mode>,
     pub rate: u64,
     pub instances: usize,
+    pub grouped: bool,
+    /// Measures how much of the capacity is used around each fault (`--campaign`).
+    pub campaign: bool,
     pub faults: Vec<String>,
     pub group_protocol: String,
     pub one_at_a_time: bool,
@@ -63,6 +73,8 @@ impl Default for Args {
             modes: vec![Mode::Shape],
             rate: 1200,
             instances: 3,
+            grouped: true,
+            campaign: false,
             faults: Vec::new(),
             group_protocol: "classic".to_owned(),
             one_at_a_time: false,
@@ -105,6 +117,14 @@ pub fn parse(words: &[String]) -> Result<Args, EarlyExit> {
                     other => return Err(refuse(&format!("unknown mode {other:?}: expected shape, reject or both"))),
                 }
             }
+            "--scope" => {
+                args.grouped = match value()?.as_str() {
+                    "group" => true,
+                    "instance" => false,
+                    other => return Err(refuse(&format!("unknown scope {other:?}: expected group or instance"))),
+                }
+            }
+            "--campaign" => args.campaign = true,
             "--faults" => args.faults = value()?.split(',').map(str::to_owned).collect(),
             "--group-protocol" => {
                 args.group_protocol = value()?;
@@ -147,22 +167,33 @@ impl Args {
     /// Returns the plan of a run in this mode.
     pub fn plan(&self, bootstrap: String, mode: Mode, append_time: bool) -> Plan {
         let group = format!("chaos-{}-{}", self.seed, if mode == Mode::Shape { "shape" } else { "reject" });
+        let (percent, cycle_ms, commit_interval_ms) = match self.campaign {
+            true => (CAMPAIGN_CAPACITY_PERCENT, CAMPAIGN_CYCLE_MS, CAMPAIGN_COMMIT_INTERVAL_MS),
+            false => (CAPACITY_PERCENT, CYCLE_MS, COMMIT_INTERVAL_MS),
+        };
         let source = |n: usize, compacted| Source { name: format!("{group}.source-{n}"), partitions: 4, compacted };
         Plan {
             seed: self.seed,
             mode,
             bootstrap,
             service: "kyc".to_owned(),
-            sources: vec![source(0, false), source(1, false), source(2, true)],
+            // The oracle of a campaign counts records, so that none may be compacted away.
+            sources: vec![source(0, false), source(1, false), source(2, !self.campaign)],
             target: format!("{group}.target"),
             dead_letter: format!("{group}.dead-letter"),
             append_time,
             rate: self.rate,
-            capacity: self.rate * CAPACITY_PERCENT * CYCLE_MS / 1000 / 100 / self.instances as u64,
-            cycle_ms: CYCLE_MS,
-            commit_interval_ms: COMMIT_INTERVAL_MS,
+            grouped: self.grouped,
+            capacity: self.rate * percent * cycle_ms
+                / 1000
+                / 100
+                / if self.grouped { 1 } else { self.instances as u64 },
+            cycle_ms,
+            commit_interval_ms,
             session_ms: self.timeouts_ms().0,
             transaction_ms: self.timeouts_ms().1,
+            lease_ms: self.timeouts_ms().0.max(3_000),
+            steady: self.campaign,
             compaction_lag_ms: if self.short { 15_000 } else { 30_000 },
             group_protocol: self.group_protocol.clone(),
             more_kafka: String::new(),

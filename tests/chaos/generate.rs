@@ -84,7 +84,9 @@ fn send_until_stopped(
     let began = Instant::now();
     let (mut sent, mut reported) = (0_u64, Instant::now());
     loop {
-        let due = (due_seconds(began.elapsed().as_secs_f64()) * plan.rate as f64) as u64;
+        let seconds = began.elapsed().as_secs_f64();
+        let due = if plan.steady { seconds } else { due_seconds(seconds) };
+        let due = (due * plan.rate as f64) as u64;
         for _ in sent..due {
             let new = maker.lock().expect("no holder panics").next(partitions, Fate::Plain);
             send(producer, &new, counts[0]);

@@ -150,6 +150,8 @@ impl Fleet {
                 ("dead_letter", &plan.dead_letter),
                 ("capacity", &plan.capacity.to_string()),
                 ("cycle_ms", &plan.cycle_ms.to_string()),
+                ("scope", if plan.grouped { "group" } else { "instance" }),
+                ("lease_ms", &plan.lease_ms.to_string()),
                 ("mode", if plan.mode == Mode::Shape { "shape" } else { "reject" }),
             ],
         );
@@ -271,6 +273,14 @@ impl Fleet {
             slot.seen = now;
         }
         slot.seen.clone()
+    }
+
+    /// Returns the sum of a metric over all instances that answer, and the time that all answers took.
+    pub fn sum_now(&self, name: &str) -> (f64, Duration) {
+        let began = Instant::now();
+        let answers = self.running().into_iter().filter_map(|slot| self.get(slot, "/metrics"));
+        let sum = answers.map(|(_, text)| Metrics(text).sum(name, &[])).sum();
+        (sum, began.elapsed())
     }
 
     /// Returns the metrics of all running instances, by slot.

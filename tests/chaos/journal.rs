@@ -15,6 +15,9 @@ pub struct Entry {
     pub kind: &'static str,
     pub target: String,
     pub effect: Effect,
+    /// Start and end in ms since 1970.
+    pub began: u64,
+    pub ended: u64,
     /// Duration of the fault, including the wait for a target.
     pub lasted: Duration,
     /// `None`: no recovery within the timeout.
@@ -67,7 +70,7 @@ impl Journal {
     }
 
     pub fn fault(&self, entry: Entry) {
-        let Entry { kind, target, effect, lasted, recovery } = &entry;
+        let Entry { kind, target, effect, lasted, recovery, .. } = &entry;
         let effect = match effect {
             Effect::Observed(evidence) => evidence.clone(),
             Effect::Missing(why) => format!("NONE ({why})"),

@@ -9,6 +9,7 @@
 mod support;
 
 mod args;
+mod campaign;
 mod children;
 mod cluster;
 mod faults;
@@ -75,5 +76,9 @@ fn run(args: &Args) -> i32 {
 
 fn run_in(args: &Args, dir: &Path) -> Result<bool, Box<dyn Error>> {
     let site = Arc::new(Site::start(&dir.join("cluster"))?);
-    if args.mutants { mutants::run(args, &site, dir) } else { runs::run(args, &site, dir) }
+    match args {
+        Args { mutants: true, .. } => mutants::run(args, &site, dir),
+        Args { campaign: true, .. } => campaign::run(args, &site, dir),
+        _ => runs::run(args, &site, dir),
+    }
 }

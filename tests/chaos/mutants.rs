@@ -37,6 +37,8 @@ fn mutant(fault: Fault) -> Mutant {
         // A partition that moves while its first record waits loses that record. Each move loses only a few, so there
         // are several.
         Fault::OffsetOffByOne => (&["kill_same_id", "leave", "join", "kill_new_id"], &["lost"]),
+        Fault::ForeignPostsIgnored => (&["join", "leave"], &["promise"]),
+        Fault::OwnBoundsIgnored => (&["pause_transaction"; 3], &["promise"]),
         Fault::NoTaint => (&["hold_end_txn"; 6], &["duplicated", "in_both", "lost"]),
     };
     Mutant { faults, anomalies }
@@ -87,6 +89,10 @@ fn one_run(
     if matches!(planted, None | Some(Fault::IgnoredSendError)) {
         // A small queue, so that sending sometimes fails because it is full.
         plan.more_properties = "\"queue.buffering.max.messages\" = \"40\"\n".to_owned();
+    }
+    if matches!(planted, Some(Fault::ForeignPostsIgnored | Fault::OwnBoundsIgnored)) {
+        // A capacity that the average load fills, so that no part of it stays unused.
+        (plan.capacity, plan.append_time) = (plan.capacity * 2 / 3, true);
     }
     eprintln!("== {name}");
     let mut world = World::start(plan, Arc::clone(site), &dir.join(&group), args.instances, planted.map(Fault::name))?;

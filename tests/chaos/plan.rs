@@ -39,13 +39,19 @@ pub struct Plan {
     pub append_time: bool,
     /// Average rate of the generator, in records per second.
     pub rate: u64,
-    /// Capacity of each instance, in records per cycle.
+    /// The instances share one capacity. Otherwise each of them has one for itself.
+    pub grouped: bool,
+    /// Capacity of the group, or of each instance, in records per cycle.
     pub capacity: u64,
     pub cycle_ms: u64,
     pub commit_interval_ms: u64,
     /// `session.timeout.ms` and `transaction.timeout.ms` of the instances. Some faults are shorter, some longer.
     pub session_ms: u64,
     pub transaction_ms: u64,
+    /// The time for which an instance admits records without an answer from the control topic.
+    pub lease_ms: u64,
+    /// The load is constant, and one client sends to one partition only.
+    pub steady: bool,
     /// The age at which the cleaner may remove a record.
     pub compaction_lag_ms: u64,
     pub group_protocol: String,
@@ -80,6 +86,11 @@ impl Plan {
     /// Returns the consumer group of the service.
     pub fn consumer_group(&self) -> String {
         format!("{}.{}", self.group, self.service)
+    }
+
+    /// The topic through which the instances share one capacity.
+    pub fn control_topic(&self) -> String {
+        format!("{}.{}.control", self.group, self.service)
     }
 
     pub fn transactional_id(&self, instance_id: &str) -> String {

@@ -19,6 +19,8 @@ pub struct Rules {
     pub latency: Duration,
     /// Blocks all traffic; connections stay open.
     pub blackhole: bool,
+    /// Blocks the requests of clients with this end of their `client.id`.
+    pub blocked_clients: Option<&'static str>,
     /// Delays the next EndTxn by this time, and cuts its client off meanwhile.
     pub hold_end_txn: Option<Duration>,
 }
@@ -137,6 +139,7 @@ impl Proxy {
             frame.resize(4 + length, 0);
             client.read_exact(&mut frame[4..])?;
             self.delay();
+            self.block(&frame);
             if length >= 2 && i16::from_be_bytes([frame[4], frame[5]]) == END_TXN {
                 let hold = self.rules().hold_end_txn.take();
                 if let Some(time) = hold {
@@ -181,6 +184,22 @@ impl Proxy {
         self.counts.delayed.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(rules.latency);
         while self.rules().blackhole {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Blocks a request for as long as the rules require. Its header is the API key, its version, a number, and the
+    /// length and the bytes of the client's id.
+    fn block(&self, frame: &[u8]) {
+        let is_blocked = || {
+            let end = self.rules().blocked_clients?;
+            let length = u16::from_be_bytes(frame.get(12..14)?.try_into().ok()?);
+            frame.get(14..14 + usize::from(length))?.ends_with(end.as_bytes()).then_some(())
+        };
+        if is_blocked().is_some() {
+            self.counts.delayed.fetch_add(1, Ordering::Relaxed);
+        }
+        while is_blocked().is_some() {
             std::thread::sleep(POLL_INTERVAL);
         }
     }

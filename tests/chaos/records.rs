@@ -59,6 +59,8 @@ impl RecordMaker {
         let count = partitions[usize::from(topic)].load(Ordering::Relaxed);
         let partition = self.random.below(count as u64) as i32;
         let client = self.client();
+        // With a steady load, the first client is known to one instance at a time.
+        let (topic, partition) = if self.plan.steady && client == 0 { (0, 0) } else { (topic, partition) };
         let length = match self.random.below(200) {
             0 => 10_000,
             _ => self.random.below(220) as usize,

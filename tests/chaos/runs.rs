@@ -63,7 +63,7 @@ fn append_time(args: &Args, run: u64) -> bool {
 /// Tells whether a kind of fault is possible in any of the requested runs.
 fn is_possible(args: &Args, kind: &str) -> bool {
     let runs = 0..args.modes.len() as u64;
-    find(kind).is_some_and(|kind| runs.into_iter().any(|run| kind.is_possible(append_time(args, run))))
+    find(kind).is_some_and(|kind| runs.into_iter().any(|run| kind.is_possible(append_time(args, run), args.grouped)))
 }
 
 fn one_run(

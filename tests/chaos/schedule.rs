@@ -59,13 +59,13 @@ impl Deck {
     fn draw(&self, lane: Lane, plan: &Plan) -> Turn {
         let mut cards = self.cards();
         let is_for = |kind: &Kind| lane == Lane::Either || kind.lane == Lane::Either || kind.lane == lane;
-        if !cards.kinds.iter().any(|kind| is_for(kind) && kind.is_possible(plan.append_time)) {
+        if !cards.kinds.iter().any(|kind| is_for(kind) && kind.is_possible(plan.append_time, plan.grouped)) {
             return Turn::Stop;
         }
-        if !cards.left.iter().any(|kind| kind.is_possible(plan.append_time)) {
+        if !cards.left.iter().any(|kind| kind.is_possible(plan.append_time, plan.grouped)) {
             cards.deal();
         }
-        match cards.left.iter().rposition(|kind| is_for(kind) && kind.is_possible(plan.append_time)) {
+        match cards.left.iter().rposition(|kind| is_for(kind) && kind.is_possible(plan.append_time, plan.grouped)) {
             Some(index) => Turn::Inject(cards.left.remove(index)),
             None => Turn::Wait,
         }
@@ -150,6 +150,8 @@ fn inject_now(world: &World, kind: &'static Kind, random: &mut Random) -> bool {
         kind: kind.name,
         target: outcome.target,
         effect: outcome.effect,
+        began: outcome.began,
+        ended: outcome.ended,
         lasted,
         recovery: recovery.ok(),
     });

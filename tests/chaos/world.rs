@@ -21,6 +21,9 @@ const EXTRA_SLOTS: usize = 2;
 /// Time after a fault by which records of every partition must flow again. After an outage of all brokers, the
 /// partitions read last wait behind the backlog of all others.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(240);
+/// Interval between two sums over the windows of all instances, and the age that an answer of an instance may have.
+const SUM_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_SNAPSHOT_AGE_MS: u64 = 1_000;
 /// Time for the backlog to drain before a fault, with `--one-at-a-time`.
 const CALM_TIMEOUT: Duration = Duration::from_secs(45);
 /// The instances count as idle when backlog and lag have not changed for this long.
@@ -194,8 +197,13 @@ impl World {
     /// restarted.
     fn watch(&self) {
         let mut reported = 0;
+        let mut summed = Instant::now();
         while self.watching.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(200));
+            if summed.elapsed() > SUM_INTERVAL {
+                self.check_sum_of_windows();
+                summed = Instant::now();
+            }
             let running = self.fleet.running().len();
             if running != std::mem::replace(&mut reported, running) {
                 self.oracle.send(&format!("instances {running}"));
@@ -210,6 +218,19 @@ impl World {
                     self.fleet.start(slot);
                 }
             }
+        }
+    }
+
+    /// Checks by decision times that the windows of all instances together hold at most the capacity. The instances
+    /// are asked one after the other, and each answers with a state that may be a second old, so that a part of the
+    /// capacity that moves meanwhile is seen twice.
+    fn check_sum_of_windows(&self) {
+        let (sum, took) = self.fleet.sum_now("watermaster_window_admitted_units");
+        let moved = (took.as_millis() as u64 + MAX_SNAPSHOT_AGE_MS) as f64 / self.plan.cycle_ms as f64;
+        let allowed = self.plan.capacity as f64 * (1.0 + moved);
+        if self.plan.grouped && sum > allowed {
+            self.journal
+                .anomaly("promise", format!("{sum} records in the windows of all instances, {allowed} allowed"));
         }
     }
 

@@ -141,9 +141,9 @@ impl Client {
         self.waiting = self.queue.records.len();
     }
 
-    /// The claim for an allocation, with the weight in thousandths if the client is configured, else [`UNLISTED`]. The
-    /// wants are the last full cycle's if it is the regular allocation of a cycle's end, else the larger of those and
-    /// this cycle's so far. A client that was not there for a full cycle claims its default share.
+    /// The claim for an allocation. The wants are the last full cycle's if it is the regular allocation of a cycle's
+    /// end, else the larger of those and this cycle's so far. A client that was not there for a full cycle claims its
+    /// default share.
     pub(super) fn claim(&self, cycle: u64, at_cycle_end: bool) -> Claim {
         let newcomer = self.since_cycle.map_or(cycle == 0, |since| since + 1 >= cycle);
         let wants = match (newcomer, at_cycle_end) {
@@ -151,8 +151,12 @@ impl Client {
             (false, true) => Wants::Records(self.last_wants),
             (false, false) => Wants::Records(self.last_wants.max(self.wants())),
         };
-        let weight = if self.configured { self.weight.thousandths() } else { UNLISTED };
-        Claim { weight, wants, credit: self.credit }
+        Claim { weight: self.claimed_weight(), wants, credit: self.credit }
+    }
+
+    /// The weight in thousandths if the client is configured, else [`UNLISTED`].
+    pub(super) fn claimed_weight(&self) -> u64 {
+        if self.configured { self.weight.thousandths() } else { UNLISTED }
     }
 
     /// Takes the result of an allocation. The weight in fair queueing is the larger of grant and default share,

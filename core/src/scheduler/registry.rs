@@ -165,14 +165,20 @@ impl Registry {
             return None;
         }
         let index = self.insert(name, self.group(false), Some(cycle), policy, now);
-        let share = allocator::default_share(policy.capacity, self.relative_weight(UNLISTED), self.total_weight());
-        let client = self.get_mut(index);
-        let (records, credit) = (share.floor(), Credit::default());
+        let grant = self.default_grant(policy.capacity, UNLISTED);
+        let (client, share) = (self.get_mut(index), grant.exact);
         fair.set_weight(&mut client.queue, share);
-        client.set_grant(Grant { records, exact: share, default_share: share, credit });
+        client.set_grant(grant);
         self.weights.unlisted_granted = self.weights.unlisted_granted + share;
         self.weigh_group(share, fair);
         Some(index)
+    }
+
+    /// The grant of a client with this [claimed weight](Client::claimed_weight) until it is allocated another one: its
+    /// default share.
+    pub(super) fn default_grant(&self, capacity: u64, claimed: u64) -> Grant {
+        let share = allocator::default_share(capacity, self.relative_weight(claimed), self.total_weight());
+        Grant { records: share.floor(), exact: share, default_share: share, credit: Credit::default() }
     }
 
     /// Forgets the unlisted clients without a backlog that were not seen since `before`. All others are passed to

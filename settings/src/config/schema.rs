@@ -133,7 +133,7 @@ const SERVICE: &[Key] = &[
     reloaded_key("enforce", Flag, Text("true")),
     reloaded_key("window", Choice(Window::VARIANTS), Text("sliding")),
     reloaded_key("catch_up", Choice(CatchUp::VARIANTS), Text("delay")),
-    key("scope", Choice(Scope::VARIANTS), Text("instance")),
+    key("scope", Choice(Scope::VARIANTS), Text("group")),
     key("control_topic", TOPIC, Derived("<group_id>.<service>.control")),
     key("group_lease", Kind::Duration(millis(3_000), millis(600_000)), Text("10s")),
     key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),

@@ -41,6 +41,14 @@ pub fn kill_coordinator(world: &World, random: &mut Random, kind: &'static str) 
     Outcome { effect, ..outcome }
 }
 
+/// Kills the node that leads the control topic.
+pub fn kill_control_leader(world: &World, random: &mut Random, _: &'static str) -> Outcome {
+    match world.site.cluster.busiest(&[&world.plan.control_topic()]) {
+        Some((node, 1..)) => kill_node(world, random, node, "the leader of the control topic"),
+        _ => Outcome::no_target("no node leads the control topic"),
+    }
+}
+
 fn kill_node(world: &World, random: &mut Random, node: usize, what: &str) -> Outcome {
     let lost = || world.site.proxies[node].counts.lost_upstream.load(Ordering::Relaxed);
     let before = lost();

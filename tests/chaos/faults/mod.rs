@@ -58,20 +58,24 @@ pub const KINDS: &[Kind] = &[
     kind("broker_pause", Lane::Cluster, brokers::pause),
     kind("group_coordinator_kill", Lane::Cluster, brokers::kill_coordinator),
     kind("txn_coordinator_kill", Lane::Cluster, brokers::kill_coordinator),
+    kind("control_leader_kill", Lane::Cluster, brokers::kill_control_leader),
     kind("rolling_restart", Lane::Cluster, brokers::rolling_restart),
     Kind { name: "all_brokers_down", lane: Lane::Cluster, alone: true, inject: brokers::all_down },
     kind("cut", Lane::Cluster, network::cut),
     kind("reset", Lane::Cluster, network::reset),
     kind("slow", Lane::Cluster, network::slow),
     kind("blackhole", Lane::Cluster, network::blackhole),
+    kind("control_away_5s", Lane::Cluster, network::control_away),
+    kind("control_away_30s", Lane::Cluster, network::control_away),
     kind("hold_end_txn", Lane::Cluster, network::hold_end_txn),
 ];
 
 impl Kind {
     /// Tells whether this kind of fault is possible with such a target.
-    pub fn is_possible(&self, append_time: bool) -> bool {
+    pub fn is_possible(&self, append_time: bool, grouped: bool) -> bool {
         // A target with append time is not compacted: it accepts future timestamps and null keys.
         !(append_time && ["poison_future", "poison_null_key"].contains(&self.name))
+            && (grouped || !self.name.starts_with("control_"))
     }
 }
 

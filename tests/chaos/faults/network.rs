@@ -100,6 +100,16 @@ pub fn blackhole(world: &World, random: &mut Random, _: &'static str) -> Outcome
     Outcome::new(target, (began, now_ms()), counted(held, "requests swallowed", time))
 }
 
+/// Blocks the clients of the control topic, of all instances.
+pub fn control_away(world: &World, _: &mut Random, kind: &'static str) -> Outcome {
+    let all: Vec<usize> = (0..NODES).collect();
+    let time = Duration::from_secs(if kind == "control_away_5s" { 5 } else { 30 });
+    let began = now_ms();
+    let rules = Rules { blocked_clients: Some(".control"), ..Rules::default() };
+    let held = apply(world, &all, rules, time, |counts| &counts.delayed);
+    Outcome::new("all proxies", (began, now_ms()), counted(held, "requests about the control topic held", time))
+}
+
 /// Holds commits back and cuts their senders off, so that the commits arrive late, during the retry or the next
 /// transaction.
 pub fn hold_end_txn(world: &World, random: &mut Random, _: &'static str) -> Outcome {

@@ -22,11 +22,13 @@ use judge::judge;
 use kafka::Reader;
 use pass::Pass;
 
+/// The times at which the brokers appended the target's records, for a plan with a steady load: beside the plan.
+pub const TIMES_FILE: &str = "append-times.txt";
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 const PARTITION_INTERVAL: Duration = Duration::from_secs(3);
 
-pub fn run(plan: &Path) {
-    let plan = Plan::read(plan);
+pub fn run(file: &Path) {
+    let plan = Plan::read(file);
     let commands = children::commands(None);
     let mut live = Pass::new(&plan);
     let mut reader = Reader::new(&plan);
@@ -63,6 +65,11 @@ pub fn run(plan: &Path) {
         verdict.add("unreadable", error.to_string());
     }
     kafka::check_ends(&plan, &last, &mut verdict);
-    promise::check(&plan, &last, &instances, &mut verdict);
+    let times = promise::append_times(&last);
+    promise::check(&plan, &times, &instances, &mut verdict);
+    if plan.steady {
+        let lines: String = times.iter().map(|time| format!("{time}\n")).collect();
+        std::fs::write(file.with_file_name(TIMES_FILE), lines).expect("the run's directory can be written");
+    }
     println!("{}", json!({ "verdict": verdict }));
 }

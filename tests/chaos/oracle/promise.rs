@@ -1,8 +1,9 @@
 //! Checks the promise to the service, by the times at which the brokers appended the admitted records.
 //!
-//! Each instance admits at most its capacity in any window of one cycle; `tests/support/promise.rs` explains why a
-//! reader may find one more round. Here each instance may have one such round, and another one that was repeated after
-//! a fault.
+//! All instances together admit at most the capacity in any window of one cycle, or each of them does, if it has one
+//! for itself; `tests/support/promise.rs` explains why a reader may find one more round. Here each instance may have one
+//! such round, and another one that was repeated after a fault. A round of the group is as large as one of an instance
+//! that has the whole capacity.
 
 use super::judge::Verdict;
 use super::pass::{Pass, TopicRole};
@@ -11,16 +12,21 @@ use crate::plan::{Mode, Plan};
 /// Extra time of a phase of decisions on a busy machine, in ms.
 const JITTER_MS: u64 = 50;
 
+/// The append times of the target's records in ms since 1970, ascending.
+pub fn append_times(last: &Pass) -> Vec<i64> {
+    let mut times: Vec<i64> =
+        last.of(|place| place == TopicRole::Target).map(|(_, _, found)| found.timestamp).collect();
+    times.sort_unstable();
+    times
+}
+
 /// Checks every window of the target. `instances` holds times in ms with the number of instances that may admit records
 /// from then on.
-pub fn check(plan: &Plan, last: &Pass, instances: &[(u64, u64)], verdict: &mut Verdict) {
+pub fn check(plan: &Plan, times: &[i64], instances: &[(u64, u64)], verdict: &mut Verdict) {
     // In reject mode a round may hold as many records as the whole capacity, so append times prove nothing.
     if !plan.append_time || plan.mode == Mode::Reject {
         return;
     }
-    let mut times: Vec<i64> =
-        last.of(|place| place == TopicRole::Target).map(|(_, _, found)| found.timestamp).collect();
-    times.sort_unstable();
     let worth = |ms: u64| (plan.capacity * ms).div_ceil(plan.cycle_ms);
     let depth = plan.capacity.div_ceil(100).max(worth(2 * plan.commit_interval_ms)).max(1);
     let round = depth + worth(plan.commit_interval_ms + JITTER_MS);
@@ -32,7 +38,9 @@ pub fn check(plan: &Plan, last: &Pass, instances: &[(u64, u64)], verdict: &mut V
             oldest += 1;
         }
         let count = (newest + 1 - oldest) as u64;
-        let allowed = running(instances, time - 2 * window, time) * (plan.capacity + 2 * round);
+        let running = running(instances, time - 2 * window, time);
+        let allowed =
+            if plan.grouped { plan.capacity + 2 * round + running } else { running * (plan.capacity + 2 * round) };
         if count > allowed {
             verdict.add("promise", format!("{count} records within a cycle up to {time}, {allowed} are allowed"));
         }

@@ -130,6 +130,8 @@ fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, Any
     for topic in sources.chain([&service.target, &service.dead_letter]) {
         broker.create_topic(topic, PARTITIONS)?;
     }
+    // The embedded broker makes no topics over the network.
+    broker.create_topic(&service.control_topic, 1)?;
     let running = start(config).map_err(DemoError::Start)?;
     let address = running.address();
     eprintln!("HTTP on http://{address}: /metrics, /readyz, /v1/services/{}", service.name);

@@ -1,0 +1,217 @@
+//! A reader and a writer of the control log.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext, PurgeConfig};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use watermaster_core::group::record::Record;
+use watermaster_core::group::wire::{self, WireError};
+use watermaster_settings as settings;
+
+use crate::client::{self, KafkaError, LoggingContext};
+
+/// The only partition of a control topic.
+const PARTITION: i32 = 0;
+
+/// The brokers' logs, quotas and metrics tell the control log's clients from the others by the end of their `client.id`.
+const CLIENT_ID_SUFFIX: &str = ".control";
+
+/// Properties that the log's order depends on.
+const PRODUCER_PROPERTIES: &[(&str, &str)] = &[
+    ("acks", "all"),
+    ("enable.idempotence", "true"),
+    // A record that can't be delivered in order ends the producer: compaction keeps the last record of a key.
+    ("enable.gapless.guarantee", "true"),
+    ("linger.ms", "0"),
+    ("allow.auto.create.topics", "false"),
+];
+
+const CONSUMER_PROPERTIES: &[(&str, &str)] = &[
+    ("isolation.level", "read_uncommitted"),
+    ("enable.auto.commit", "false"),
+    ("enable.auto.offset.store", "false"),
+    // Truncation and deletion are lost history, and not an occasion to begin elsewhere.
+    ("auto.offset.reset", "error"),
+    ("allow.auto.create.topics", "false"),
+    ("enable.partition.eof", "false"),
+    ("fetch.wait.max.ms", "500"),
+    ("queued.max.messages.kbytes", "4096"),
+];
+
+/// A failure of the control log.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlLogError {
+    /// A client could not be made.
+    #[error(transparent)]
+    Client(#[from] KafkaError),
+    /// The ends of the log are not known.
+    #[error("the ends of {topic} are not known: {source}")]
+    Ends { topic: String, source: ClientError },
+    /// Reading failed for good: the log was truncated, deleted, or may not be read.
+    #[error("{topic} can't be read: {source}")]
+    Read { topic: String, source: ClientError },
+    /// A record is not of this program's format.
+    #[error("{topic}, offset {offset}: {source}")]
+    Record { topic: String, offset: i64, source: WireError },
+    /// A record could not be handed to the producer, which must not be used any more.
+    #[error("{topic} takes no record: {source}")]
+    Append { topic: String, source: ClientError },
+}
+
+/// A reader and a writer of the control log.
+pub struct ControlLog {
+    topic: String,
+    consumer: BaseConsumer<LoggingContext>,
+    producer: BaseProducer<ReportContext>,
+    start: u64,
+}
+
+impl ControlLog {
+    /// Opens the log at its beginning. Waits up to `timeout` for the brokers.
+    ///
+    /// # Errors
+    /// Fails when a client can't be made or the log's ends are not known.
+    pub fn open(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<ControlLog, ControlLogError> {
+        let client_id = client::config(kafka, &[], &[]).get("client.id").map(|id| format!("{id}{CLIENT_ID_SUFFIX}"));
+        let with_client_id = |mut config: ClientConfig| {
+            client_id.iter().for_each(|id| _ = config.set("client.id", id));
+            config
+        };
+        let mut config = with_client_id(client::config(kafka, &[], CONSUMER_PROPERTIES));
+        // Never joined and never committed to.
+        config.set("group.id", topic);
+        let consumer: BaseConsumer<LoggingContext> =
+            config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+        let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
+        let (_, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
+        let mut assignment = TopicPartitionList::new();
+        let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Beginning);
+        beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
+        let producer = with_client_id(client::config(kafka, &[], PRODUCER_PROPERTIES))
+            .create_with_context(ReportContext::default())
+            .map_err(KafkaError::from)?;
+        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, start: u64::try_from(end).unwrap_or(0) })
+    }
+
+    /// The end of the log when it was opened.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Returns whether all records below [`start`](ControlLog::start) were read.
+    ///
+    /// # Errors
+    /// Fails when the position is not known.
+    pub fn is_caught_up(&self) -> Result<bool, ControlLogError> {
+        let positions = self.consumer.position().map_err(|source| self.read_error(source))?;
+        let position = positions.find_partition(&self.topic, PARTITION).map(|element| element.offset());
+        Ok(self.start == 0 || matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start))
+    }
+
+    /// Reads the next record, waiting up to `timeout`; `None` without one. Tombstones are skipped.
+    ///
+    /// # Errors
+    /// Fails when history is lost or a record is not of this format. Errors that pass by themselves are not returned.
+    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Option<Record>)>, ControlLogError> {
+        match self.consumer.poll(timeout) {
+            None => Ok(None),
+            Some(Ok(message)) => {
+                let offset = message.offset();
+                let record = wire::decode(message.key().unwrap_or_default(), message.payload());
+                let record = record.map_err(|source| {
+                    let topic = self.topic.clone();
+                    ControlLogError::Record { topic, offset, source }
+                })?;
+                Ok(Some((offset as u64, record)))
+            }
+            Some(Err(error)) if ends_reading(&error) => Err(self.read_error(error)),
+            Some(Err(_)) => Ok(None),
+        }
+    }
+
+    fn read_error(&self, source: ClientError) -> ControlLogError {
+        ControlLogError::Read { topic: self.topic.clone(), source }
+    }
+
+    /// Hands a record to the producer. `tag` comes back from [`take_failed`](ControlLog::take_failed) if the producer
+    /// gives the record up.
+    ///
+    /// # Errors
+    /// The producer takes no record any more.
+    pub fn append(&self, record: &Record, tag: u64) -> Result<(), ControlLogError> {
+        let (key, value) = wire::encode(record);
+        let message = BaseRecord::with_opaque_to(&self.topic, Box::new(tag)).partition(PARTITION);
+        let sent = self.producer.send(message.key(&key).payload(&value));
+        sent.map_err(|(source, _)| ControlLogError::Append { topic: self.topic.clone(), source })
+    }
+
+    /// Returns the tags of the records that the producer gave up since the last call.
+    pub fn take_failed(&self) -> Vec<u64> {
+        self.producer.poll(Duration::ZERO);
+        std::mem::take(&mut *client::lock(&self.producer.context().failed))
+    }
+
+    /// Waits until every record is delivered or given up, up to `timeout`.
+    ///
+    /// # Errors
+    /// Some records are still on their way.
+    pub fn flush(&self, timeout: Duration) -> Result<(), ControlLogError> {
+        let flushed = self.producer.flush(timeout);
+        flushed.map_err(|source| ControlLogError::Append { topic: self.topic.clone(), source })
+    }
+}
+
+impl Drop for ControlLog {
+    fn drop(&mut self) {
+        // Records on their way must not keep the process.
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+    }
+}
+
+/// Returns whether an error of the consumer ends the replay.
+fn ends_reading(error: &ClientError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::OffsetOutOfRange
+                | Code::AutoOffsetReset
+                | Code::UnknownTopic
+                | Code::UnknownTopicOrPartition
+                | Code::UnknownPartition
+                | Code::TopicAuthorizationFailed
+                | Code::BadMessage
+        )
+    )
+}
+
+/// Collects the records that the producer gave up.
+#[derive(Default)]
+struct ReportContext {
+    failed: Mutex<Vec<u64>>,
+}
+
+impl ClientContext for ReportContext {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        client::log(level, facility, message);
+    }
+
+    fn error(&self, error: ClientError, reason: &str) {
+        tracing::debug!("control log: {error}: {reason}");
+    }
+}
+
+impl ProducerContext for ReportContext {
+    type DeliveryOpaque = Box<u64>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, tag: Box<u64>) {
+        if result.is_err() {
+            client::lock(&self.failed).push(*tag);
+        }
+    }
+}
