@@ -138,6 +138,9 @@ impl Scheduler {
             None => self.clients.default_grant(self.policy.capacity, client.claimed_weight()),
         };
         let grants: Vec<Grant> = self.clients.iter().map(|(_, client)| grant(client)).collect();
+        if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
+            self.cycles.allocations[Cause::Group as usize] += 1;
+        }
         self.clients.take_grants(&grants, &mut self.backlog.fair);
         self.bounds.excess.discard();
         for wanted in &self.policy.clients {

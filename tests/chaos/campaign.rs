@@ -68,7 +68,7 @@ pub fn run(args: &Args, site: &Arc<Site>, dir: &Path) -> Result<bool, Box<dyn Er
     world.watched(|| {
         let_the_fault_last(cycle * (WARM_UP + QUIET) as u32);
         let end = std::time::Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
-        let is_wanted = |name: &&str| args.faults.is_empty() || args.faults.iter().any(|wanted| wanted == *name);
+        let is_wanted = |name: &&&str| args.faults.is_empty() || args.faults.iter().any(|wanted| wanted == **name);
         for kind in FAULTS.iter().filter(is_wanted).cycle().filter_map(|name| find(name)) {
             if std::time::Instant::now() > end {
                 break;

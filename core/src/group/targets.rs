@@ -53,7 +53,7 @@ impl Shares {
 pub struct Part {
     /// Shape mode: the client's weight in the fair queueing of this member.
     pub weight: Fixed,
-    /// Reject mode: the client's grant at this member, in whole records.
+    /// The client's grant at this member, in whole records. It binds in reject mode only.
     pub records: u64,
     /// The client's default share at this member.
     pub default_share: Fixed,
@@ -160,12 +160,16 @@ fn split_by_demand(
                 // The client's weight, split as its demand is. Not its rate: a light client would be held to the rate
                 // that it was assumed to need. A quarter of an even part stays for records that arrive here next.
                 let weight = u128::from(demand.weight);
-                let split = if total.demand > 0 { weight * u128::from(here) / u128::from(total.demand) } else { 0 };
-                let weight = split.max(weight / (4 * u128::from(count))).max(1);
+                let by_demand = if total.demand > 0 { weight * u128::from(here) / u128::from(total.demand) } else { 0 };
+                let weight = by_demand.max(weight / (4 * u128::from(count))).max(1);
                 let weight = Fixed::from_bits(weight << (64 - FRACTION_BITS));
                 let whole_share = grant.default_share;
                 let ratio = ratio(here, total.demand, count);
-                let (records, default_share) = (0, Fixed::ZERO);
+                // Shown only: the sums over the members are a client's grant and its default share.
+                let (part, all) = if total.demand > 0 { (here, total.demand) } else { (1, count) };
+                let (part, all) = (u128::from(part), u128::from(all));
+                let records = (u128::from(grant.records) * part / all) as u64;
+                let default_share = Fixed::from_bits(split(whole_share.to_bits(), part, all));
                 parts.insert(client.clone(), Part { weight, records, default_share, whole_share, ratio });
             }
         }

@@ -18,6 +18,8 @@ pub enum Cause {
     Recall,
     /// Another policy.
     Reload,
+    /// Other parts of the group's capacity.
+    Group,
 }
 
 /// The running cycle, and the allocations so far.
