@@ -21,6 +21,7 @@ mod panels;
 mod poison;
 mod preflight;
 mod promise;
+mod recall;
 mod reload;
 mod restart;
 mod rig;

@@ -14,7 +14,7 @@ pub const COMMIT_INTERVAL_MS: u64 = 200;
 /// The same of a campaign: all capacity is in demand, and a round holds little of it.
 const CAMPAIGN_CAPACITY_PERCENT: u64 = 85;
 const CAMPAIGN_CYCLE_MS: u64 = 10_000;
-const CAMPAIGN_COMMIT_INTERVAL_MS: u64 = 50;
+const CAMPAIGN_COMMIT_INTERVAL_MS: u64 = 100;
 
 pub const USAGE: &str = "\
 Usage: scripts/chaos [OPTION]...
