@@ -1,15 +1,16 @@
 //! Instances that share one capacity: the promise over all of them, measured by append time.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
 
 use crate::promise::{PROMISE, STOP_TIMEOUT, TABLES};
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
-use crate::support::producer::{Outgoing, Producer};
+use crate::support::producer::{Load, Outgoing, Producer};
 use crate::{
-    support::broker::Broker, support::config::SHORT_SESSION, support::reader::Follower, support::record::Identity,
-    support::wait::wait_until, support::watermaster::Watermaster,
+    support::broker::Broker, support::config::SHORT_SESSION, support::promise::Promise, support::reader::Follower,
+    support::record::Identity, support::wait::wait_until, support::watermaster::Watermaster,
 };
 
 const GROUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,4 +66,75 @@ fn three_instances_admit_one_capacity_while_they_die_and_leave() {
     let most = PROMISE.most_in_any_window(&target);
     eprintln!("the fullest window holds {most} records, the capacity is {}", PROMISE.capacity);
     assert!(most * 100 <= PROMISE.capacity * 103, "{most} records in a window");
+}
+
+mod long {
+    use super::*;
+
+    const PROMISE: Promise = Promise {
+        capacity: 5_000,
+        cycle: Duration::from_secs(5),
+        commit_interval: Duration::from_millis(50),
+        burst_percent: 1,
+    };
+    /// Cycles until the group has found its targets, and cycles that are compared.
+    const WARM_UP: u64 = 4;
+    const COMPARED: u64 = 10;
+
+    /// Sends a load of 1.3 capacities for some cycles: one client to a single partition, the others to all. Returns the
+    /// records of each client that were appended in the compared cycles.
+    fn shares(broker: &Broker, instances: &[&'static str], scope: &str) -> BTreeMap<String, u64> {
+        let rig = Rig::new(broker, scope, 2, 3, TargetTime::Append);
+        let keys = format!("client_from = [\"header:client-id\"]\nscope = {scope:?}");
+        let mut config = rig.config(rig.service(PROMISE.capacity, "5s", &keys, TABLES));
+        config.kafka = "delivery = \"exactly_once\"".to_owned();
+        let start = |instance| {
+            config.instance = instance;
+            Watermaster::start(&config)
+        };
+        let mut running: Vec<Watermaster> = instances.iter().copied().map(start).collect();
+        wait_until("each instance to be ready", GROUP_TIMEOUT, || {
+            running.iter().all(|instance| instance.metric("watermaster_ready", &[]) == Some(1.0))
+        });
+        let sources = rig.sources.clone();
+        let load = Load::start(broker, 1_300, move |n| match n % 10 {
+            0..4 => Outgoing { partition: Some(0), ..Outgoing::numbered(&sources[0], n, "one") },
+            client @ 4..10 => {
+                let names = ["two", "two", "two", "three", "three", "light"];
+                Outgoing::numbered(&sources[n as usize / 10 % 2], n, names[client as usize - 4])
+            }
+            _ => unreachable!("a remainder"),
+        });
+        let mut follower = Follower::of(broker, &[&rig.target], Identity::Value);
+        follower.wait_for(PROMISE.capacity * (WARM_UP + COMPARED + 1), DRAIN_TIMEOUT);
+        load.stop();
+        running.iter_mut().for_each(|instance| assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0)));
+
+        let target = rig.read_target();
+        let first = target.iter().map(|record| record.timestamp).min().expect("records");
+        let cycle = PROMISE.cycle.as_millis() as i64;
+        let (from, to) = (first + WARM_UP as i64 * cycle, first + (WARM_UP + COMPARED) as i64 * cycle);
+        let mut shares = BTreeMap::new();
+        for record in target.iter().filter(|record| (from..to).contains(&record.timestamp)) {
+            *shares.entry(record.header("client-id").expect("a client").to_owned()).or_insert(0) += 1;
+        }
+        let used = shares.values().sum::<u64>() as f64 / (PROMISE.capacity * COMPARED) as f64;
+        let most = PROMISE.most_in_any_window(&target);
+        eprintln!("scope {scope}: used {used:.3}, the fullest window holds {most} of {}; {shares:?}", PROMISE.capacity);
+        assert!(most * 100 <= PROMISE.capacity * 103, "{most} records in a window");
+        assert!(used >= 0.97, "{used} of the capacity is used");
+        shares
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka, and takes three minutes: scripts/test --long"]
+    fn each_client_gets_the_share_that_one_instance_gives() {
+        let broker = Broker::of_this_run();
+        let alone = shares(&broker, &["wm-0"], "instance");
+        let group = shares(&broker, &["wm-0", "wm-1", "wm-2"], "group");
+        for (client, alone) in alone {
+            let off = group[&client].abs_diff(alone).saturating_sub(3 * COMPARED);
+            assert!(off * 20 <= alone, "{client}: {} in the group, {alone} alone", group[&client]);
+        }
+    }
 }
