@@ -163,13 +163,15 @@ def strimzi(path, folder):
     for service in config["service"]:
         sources = {source["topic"] for source in service["source"]}
         outputs = {service["target"], service["dead_letter"]}
-        topics |= sources | outputs
         id = f"{group}.{service['name']}"
+        controls = {service.get("control_topic", f"{id}.control")} if service.get("scope", "group") == "group" else set()
+        topics |= sources | outputs | controls
+        required |= {("topic", each, "literal", verb) for each in controls for verb in ("Read", "Write", "Describe")}
         required |= {("topic", each, "literal", verb) for each in sources for verb in ("Read", "Describe")}
         required |= {("topic", each, "literal", verb) for each in outputs for verb in ("Write", "Describe")}
         required |= {("group", id, "literal", verb) for verb in ("Read", "Describe")}
         required |= {("transactionalId", f"{id}.", "prefix", verb) for verb in ("Write", "Describe")}
-        optional |= {("topic", each, "literal", "DescribeConfigs") for each in sources | outputs}
+        optional |= {("topic", each, "literal", "DescribeConfigs") for each in sources | outputs | controls}
     optional |= {("cluster", None, None, "DescribeConfigs"), ("topic", "__transaction_state", "literal", "Describe")}
 
     manifests = load(f"{folder}/topics.yaml") + load(f"{folder}/user.yaml")

@@ -99,6 +99,8 @@ pub struct GroupSnapshot {
     pub unclaimed: u64,
     /// The time for which this instance may admit without an answer from the control topic.
     pub lease_seconds: f64,
+    /// The number of different configurations among the live members and this instance.
+    pub configurations: usize,
     pub members: Vec<MemberSnapshot>,
     pub posts: u64,
     pub put_out: u64,
@@ -119,6 +121,11 @@ pub struct MemberSnapshot {
     /// The hold that the member asked for, and the one that it ought to have.
     pub want: u64,
     pub target: u64,
+    /// The capacity that the member is configured with, and a digest of its other settings in 8 hexadecimal digits.
+    pub capacity: u64,
+    pub configuration: String,
+    /// Seconds until the other members may take its part; 0 if it left or was put out.
+    pub lease_seconds: f64,
     /// Seconds since the member's last post was read.
     pub post_age_seconds: f64,
 }

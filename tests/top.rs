@@ -12,7 +12,9 @@ use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
 use watermaster::admin::{self, AdminState, ServiceHandle};
-use watermaster::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
+use watermaster::snapshot::{
+    ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnapshot, ServiceSnapshot, SnapshotCell,
+};
 use watermaster::{heartbeat::Heartbeat, metrics::Publisher, reload::Configuration};
 use watermaster_settings::{config::Config, token::Token};
 
@@ -36,6 +38,7 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
             window_admitted: 90,
             clients: [client("car-loan", 30, 0), client("home-loan", 70, 7)].into_iter().collect(),
             ready: true,
+            group: if name == "bureau" { group() } else { GroupSnapshot::default() },
             ..Default::default()
         });
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), Duration::from_secs(60)));
@@ -56,6 +59,24 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
     (runtime, (Ipv4Addr::LOCALHOST, port).into())
 }
 
+/// Returns a group of two instances.
+fn group() -> GroupSnapshot {
+    let member = |instance: &str, hold: u64, age: f64| MemberSnapshot {
+        instance: instance.into(),
+        incarnation: "00000000000000a0".to_owned(),
+        state: "live",
+        hold,
+        want: hold,
+        target: 50,
+        capacity: 100,
+        configuration: "5d41402a".to_owned(),
+        lease_seconds: 10.0 - age,
+        post_age_seconds: age,
+    };
+    let members = vec![member("wm-0", 60, 1.0), member("wm-1", 40, 2.0)];
+    GroupSnapshot { state: Some("active"), hold: 60, configurations: 1, members, ..GroupSnapshot::default() }
+}
+
 fn top(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = watermaster(&[&["top"], arguments].concat(), &[], "");
     (output.status.code(), text(&output.stdout), text(&output.stderr))
@@ -70,9 +91,14 @@ client    wants granted      share admit/s delay/s reject/s backlog
 car-loan     30      30   lends 20       0       0        0       0
 home-loan    77      70 borrows 20       0       0        0       7
 ";
-    let head = |name| format!("{name} takes 100 in any 10 s; 90 admitted in the last one; shape; ready\n");
-    let (kyc, bureau) = (head("kyc"), head("bureau"));
-    let all = (Some(0), format!("{bureau}{table}\n{kyc}{table}"), String::new());
+    let head = |name, held| format!("{name} takes 100 in any 10 s; {held}90 admitted in the last one; shape; ready\n");
+    let (kyc, bureau) = (head("kyc", ""), head("bureau", "holds 60 of it as one of 2; "));
+    let group = "\
+instance hold target lease last post
+wm-0       60     50   9 s 1.0 s ago
+wm-1       40     50   8 s 2.0 s ago
+";
+    let all = (Some(0), format!("{bureau}{table}\n{group}\n{kyc}{table}"), String::new());
     assert_eq!(top(&["--url", &address.to_string()]), all);
     let one = (Some(0), format!("{kyc}{table}"), String::new());
     assert_eq!(top(&["--once", "--url", &format!("http://{address}/"), "--service", "kyc"]), one);

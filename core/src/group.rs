@@ -22,9 +22,9 @@ pub mod seats;
 pub mod targets;
 pub mod wire;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use crate::policy::{Mode, Policy};
+use crate::policy::{ClientPolicy, Limit, Mode, Policy, Window};
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
@@ -60,6 +60,8 @@ pub struct GroupParams {
     pub burst: Ratio,
     /// The time between two rounds.
     pub commit_interval: Duration,
+    /// A digest of the other settings in which the instances must agree.
+    pub digest: u32,
 }
 
 impl GroupParams {
@@ -79,6 +81,7 @@ impl GroupParams {
             margin: MARGIN,
             burst: policy.burst,
             commit_interval: policy.commit_interval,
+            digest: digest(policy, lease),
         }
     }
 
@@ -110,8 +113,23 @@ impl GroupParams {
     /// The configuration that all posts of a member carry.
     pub fn terms(&self) -> record::Terms {
         let cycle_ms = nanos(self.cycle) / NANOS_PER_MILLI;
-        record::Terms { capacity: self.capacity, cycle_ms, mode: self.mode, digest: 0 }
+        record::Terms { capacity: self.capacity, cycle_ms, mode: self.mode, digest: u64::from(self.digest) }
     }
+}
+
+/// The CRC-32 of the settings, beside capacity, cycle and mode, that decide how much an instance admits: lending,
+/// weights, limits, enforcement and the lease. Machines and versions of the program compute the same, and the order of
+/// the clients in the file does not matter.
+fn digest(policy: &Policy, lease: Duration) -> u32 {
+    let limit = |limit: &Limit| (limit.rate, limit.per, limit.burst);
+    let rules = |client: &ClientPolicy| (client.weight.thousandths(), client.limit.as_ref().map(limit));
+    let clients: BTreeMap<&str, _> =
+        policy.clients.iter().map(|client| (client.name.as_str(), rules(client))).collect();
+    let lending: &str = policy.lending.into();
+    let (reservation, unlisted) = (policy.reservation.millionths(), policy.unlisted_weight.thousandths());
+    let is_fixed = policy.window == Window::Fixed;
+    let settings = (lending, reservation, unlisted, policy.enforce, is_fixed, lease, clients);
+    crc32fast::hash(&postcard::to_extend(&settings, Vec::new()).expect("a vector takes any value"))
 }
 
 /// One reading of two clocks of a machine that both never stand still, of which one may have been slewed. Which one is
@@ -128,5 +146,68 @@ impl Clocks {
     /// Both clocks at the same moment.
     pub fn same(now: Time) -> Clocks {
         Clocks { slow: now, fast: now }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+    use crate::policy::Lending;
+    use crate::units::Weight;
+
+    const LEASE: Duration = Duration::from_secs(10);
+
+    fn client(name: &str, weight: u64) -> ClientPolicy {
+        ClientPolicy { name: name.to_owned(), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
+    }
+
+    fn policy() -> Policy {
+        let clients = vec![client("car-loan", 1_000), client("home-loan", 2_000)];
+        Policy { clients, ..Policy::new(100, Duration::from_secs(1)) }
+    }
+
+    #[test]
+    fn the_digest_does_not_change_from_one_version_to_the_next() {
+        assert_eq!(GroupParams::new(&policy(), LEASE).terms().digest, 1_241_917_653);
+    }
+
+    #[test]
+    fn the_digest_tells_each_setting_that_must_agree() {
+        let limit = Limit { rate: NonZeroU32::MIN, per: LEASE, burst: NonZeroU32::MIN };
+        let weight = Weight::from_thousandths(2_000).unwrap();
+        let with = |change: fn(&mut Policy)| {
+            let mut policy = policy();
+            change(&mut policy);
+            policy
+        };
+        let mut limited = policy();
+        limited.clients[0].limit = Some(limit);
+        let others = [
+            limited,
+            Policy { unlisted_weight: weight, ..policy() },
+            Policy { reservation: Ratio::ONE, lending: Lending::MaxMin, ..policy() },
+            Policy { reservation: Ratio::ONE, ..policy() },
+            Policy { lending: Lending::MaxMin, ..policy() },
+            Policy { enforce: false, ..policy() },
+            Policy { window: Window::Fixed, ..policy() },
+            with(|policy| policy.clients[1].name.push('s')),
+            with(|policy| policy.clients[1].weight = Weight::ONE),
+            with(|policy| drop(policy.clients.pop())),
+        ];
+        let mut digests: Vec<u32> = others.iter().map(|other| digest(other, LEASE)).collect();
+        digests.extend([digest(&policy(), LEASE), digest(&policy(), LEASE * 2)]);
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!(digests.len(), others.len() + 2);
+    }
+
+    #[test]
+    fn the_digest_leaves_out_what_may_differ() {
+        let reordered = Policy { clients: policy().clients.into_iter().rev().collect(), ..policy() };
+        let local = Policy { queue_bytes: 1, max_clients: 2, capacity: 3, ..policy() };
+        let same = [reordered, local].map(|other| digest(&other, LEASE));
+        assert_eq!(same, [digest(&policy(), LEASE); 2]);
     }
 }

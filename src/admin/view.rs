@@ -36,6 +36,8 @@ pub(super) struct GroupView {
     target: u64,
     unclaimed: u64,
     lease_seconds: f64,
+    /// The number of different configurations among the live members and this instance.
+    configurations: usize,
     members: Vec<MemberSnapshot>,
 }
 
@@ -50,6 +52,7 @@ impl GroupView {
             target: group.target,
             unclaimed: group.unclaimed,
             lease_seconds: group.lease_seconds,
+            configurations: group.configurations,
             members: group.members.clone(),
         }
     }

@@ -3,6 +3,8 @@
 //!
 //! The member is served in the loop, and between the steps of a round: the other members wait for its posts.
 
+mod agreement;
+
 use std::hash::{BuildHasher, RandomState};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -17,6 +19,7 @@ use watermaster_core::{throttle::Throttle, units::Time};
 use super::{Job, StopCause};
 use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot};
+use agreement::Agreement;
 use watermaster_kafka::control::{ControlLog, ensure_topic};
 use watermaster_settings::Delivery;
 
@@ -36,6 +39,7 @@ pub(super) struct GroupMember {
     /// The limit that the throttle was told last.
     told: Option<(u64, Time, u64)>,
     state: MemberState,
+    agreement: Agreement,
     counts: GroupSnapshot,
     /// Own posts that were not read back, with the time at which each was handed over.
     sent: VecDeque<(u64, Time)>,
@@ -72,6 +76,7 @@ impl GroupMember {
             began: false,
             told: None,
             state,
+            agreement: Agreement::default(),
             counts: GroupSnapshot::default(),
             sent: VecDeque::new(),
         }))
@@ -109,6 +114,7 @@ impl GroupMember {
         }
         if now.slow >= self.member.next_look() {
             self.look(now, throttle)?;
+            self.compare_configurations(&job.service.name);
         }
         self.tell(job, now, throttle);
         Ok(())
@@ -121,6 +127,12 @@ impl GroupMember {
         self.append(now.slow, &records)?;
         throttle.handle_parts(now.slow, |client| self.member.part(client));
         Ok(())
+    }
+
+    fn compare_configurations(&mut self, service: &str) {
+        let (own, refuses) = (self.member.key(), self.member.conflict().is_some());
+        let others = self.member.seats().live().filter(|(key, _)| *key != own).map(|(key, seat)| (key, &seat.terms));
+        self.agreement.compare(service, self.params.terms(), others, refuses);
     }
 
     fn append(&mut self, now: Time, records: &[Record]) -> Result<(), StopCause> {
@@ -152,14 +164,22 @@ impl GroupMember {
     /// Returns the group as this instance sees it.
     pub(super) fn snapshot(&self, clock: &Clock) -> GroupSnapshot {
         let (now, member) = (clock.clocks(), &self.member);
-        let members = member.seats().iter().map(|(key, seat)| MemberSnapshot {
-            instance: Arc::clone(&key.instance),
-            incarnation: format!("{:016x}", key.incarnation),
-            state: seat.state.into_str(),
-            hold: seat.hi,
-            want: seat.want,
-            target: member.target_of(key),
-            post_age_seconds: now.slow.since(seat.received).as_secs_f64(),
+        let own_lease = member.lease_end().since(now.fast);
+        let members = member.seats().iter().map(|(key, seat)| {
+            let age = now.slow.since(seat.received);
+            let lease = if key == member.key() { own_lease } else { self.params.lease.saturating_sub(age) };
+            MemberSnapshot {
+                instance: Arc::clone(&key.instance),
+                incarnation: format!("{:016x}", key.incarnation),
+                state: seat.state.into_str(),
+                hold: seat.hi,
+                want: seat.want,
+                target: member.target_of(key),
+                capacity: seat.terms.capacity,
+                configuration: format!("{:08x}", seat.terms.digest),
+                lease_seconds: if seat.is_live() { lease.as_secs_f64() } else { 0.0 },
+                post_age_seconds: age.as_secs_f64(),
+            }
         });
         GroupSnapshot {
             state: Some(self.state.into_str()),
@@ -167,7 +187,8 @@ impl GroupMember {
             hold: member.hold(),
             target: member.target(),
             unclaimed: member.capacity().saturating_sub(member.seats().held()),
-            lease_seconds: member.lease_end().since(now.fast).as_secs_f64(),
+            lease_seconds: own_lease.as_secs_f64(),
+            configurations: self.agreement.configurations(),
             members: members.collect(),
             ..self.counts.clone()
         }
@@ -227,9 +248,17 @@ impl GroupMember {
         }
     }
 
-    /// Returns whether the instance may admit.
-    pub(super) fn is_active(&self) -> bool {
-        self.state == MemberState::Active
+    /// Returns the reason for which the instance may not admit.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let conflict = || {
+            let (key, seat) = self.member.conflict()?;
+            let differences =
+                self.params.terms().differences(seat.terms).filter(|name| *name == "cycle" || *name == "mode");
+            let differences: Vec<_> = differences.collect();
+            Some(format!("instance {} of the group has another {}", key.instance, differences.join(" and ")))
+        };
+        let waits = || "waiting for a part of the group's capacity".to_owned();
+        (self.state != MemberState::Active).then(|| conflict().unwrap_or_else(waits))
     }
 
     /// The time until the next look.

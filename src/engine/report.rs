@@ -25,22 +25,22 @@ pub(super) struct Status {
     pub(super) late: bool,
     pub(super) target_refusing: bool,
     pub(super) brokers_down: bool,
-    /// The capacity is shared, and the group gave this instance no part of it.
-    pub(super) without_group: bool,
+    /// The reason for which the group gave this instance no part of the shared capacity.
+    pub(super) group_trouble: Option<String>,
 }
 
 impl Status {
     /// Returns the reason why the service is not ready.
-    fn trouble(&self) -> Option<&'static str> {
+    fn trouble(&self) -> Option<String> {
         let reasons = [
             (self.draining, "draining"),
             (self.target_refusing, "the target or the dead-letter topic refuses writes"),
             (self.brokers_down, "no broker can be reached"),
             (self.late, "a round is late: waiting for the brokers"),
             (!self.joined, "joining the consumer group"),
-            (self.without_group, "waiting for a part of the group's capacity"),
         ];
-        reasons.into_iter().find_map(|(applies, reason)| applies.then_some(reason))
+        let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then(|| reason.to_owned()));
+        reason.or_else(|| self.group_trouble.clone())
     }
 }
 
@@ -102,7 +102,7 @@ impl Reporter {
 
     fn set_flags(&self, snapshot: &mut ServiceSnapshot) {
         let trouble = self.status.trouble();
-        (snapshot.ready, snapshot.trouble) = (trouble.is_none(), trouble.map(str::to_owned));
+        (snapshot.ready, snapshot.trouble) = (trouble.is_none(), trouble);
         snapshot.target_refusing = self.status.target_refusing;
         snapshot.engine = self.counts.clone();
     }

@@ -237,6 +237,9 @@ metrics! {
     "watermaster_group_members" Gauge Count ["service"]
         "Live members of the group that shares the capacity, as this instance sees it."
         Service |s, out| out.put(live_members(s));
+    "watermaster_group_configurations" Gauge Count ["service"]
+        "Different configurations among the live members of the group and this instance; all should have one."
+        Service |s, out| out.put(s.newest.group.configurations);
     "watermaster_group_hold_units" Gauge Records ["service"]
         "The part of the shared capacity that this instance holds."
         Service |s, out| out.put(s.newest.group.hold);

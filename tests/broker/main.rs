@@ -10,6 +10,7 @@ mod damaged;
 mod exactly_once;
 mod fidelity;
 mod group;
+mod group_configurations;
 mod group_protocol;
 mod harness;
 mod load;

@@ -30,7 +30,7 @@ pub struct Terms {
     pub cycle_ms: u64,
     /// The mode. Members in different modes can't share a capacity.
     pub mode: Mode,
-    /// A digest of the rules that may differ for the time of a reload: weights, lending, reservation.
+    /// A digest of the other settings in which the members must agree: lending, weights, limits, the lease.
     pub digest: u64,
 }
 
@@ -38,6 +38,17 @@ impl Terms {
     /// Returns whether members with these terms and others can share a capacity.
     pub fn agree_with(&self, other: &Terms) -> bool {
         (self.cycle_ms, self.mode) == (other.cycle_ms, other.mode)
+    }
+
+    /// Names the settings in which these terms differ from others.
+    pub fn differences(self, other: Terms) -> impl Iterator<Item = &'static str> {
+        let settings = [
+            ("capacity", self.capacity != other.capacity),
+            ("cycle", self.cycle_ms != other.cycle_ms),
+            ("mode", self.mode != other.mode),
+            ("other settings", self.digest != other.digest),
+        ];
+        settings.into_iter().filter_map(|(name, differs)| differs.then_some(name))
     }
 }
 

@@ -5,6 +5,7 @@ mod placed;
 mod prometheus;
 mod question;
 mod stage;
+mod sums;
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use self::placed::{Needs, needs};
 use self::prometheus::{Prometheus, SCRAPE};
 use self::question::{Question, Run};
 use self::stage::{CAMPAIGN, CLIENT, SERVICES, Stage};
+use self::sums::Sum;
 use crate::support::board::{Board, text};
 
 /// The time in which every query must return data. The campaign takes less than half of it.
@@ -33,6 +35,14 @@ fn every_panel_shows_data() {
     // A rate omits the increase of a counter before the first scrape.
     until_answered(&mut stage, "the first instance", || all_ready(&prometheus, &addresses[..1]));
     stage.join();
+    let sums = sums::questions(&boards);
+    until_answered(&mut stage, "the second instance", || all_ready(&prometheus, &addresses));
+    let mut open: Vec<&Sum> = sums.iter().collect();
+    until_answered(&mut stage, "sums over two instances", || {
+        let mut complaints = Vec::new();
+        open.retain(|sum| sum.ask(&prometheus, run).map_err(|why| complaints.push(why)).is_err());
+        complaints
+    });
     let mut open = panels;
     until_answered(&mut stage, "panels, variables and rules", || {
         let mut complaints = still_open(&mut open, &prometheus, run);
@@ -45,7 +55,10 @@ fn every_panel_shows_data() {
     until_answered(&mut stage, "the annotations", || still_open(&mut open, &prometheus, run));
     stage.end();
     let [panels, queries, annotations] = counts;
-    eprintln!("{panels} panels, {queries} queries, {annotations} annotations: all returned data");
+    let sums = sums.len();
+    eprintln!(
+        "{panels} panels, {queries} queries, {annotations} annotations: all returned data; {sums} sums are right"
+    );
 }
 
 fn questions_of_panels(boards: &[Board]) -> Vec<Question> {

@@ -1,4 +1,5 @@
-//! The system under observation: four services, which run the same campaign in different modes, and two instances.
+//! The system under observation: four services, which run the same campaign in different modes, and two instances, which
+//! share the capacity of two of the services.
 
 use std::process::{Command, Stdio};
 use std::{fs::File, path::PathBuf, time::Duration};
@@ -12,13 +13,16 @@ use crate::{support::own_broker::free_port, support::process::Process, support::
 
 /// The service in mode `shape` that rejects records beyond the bounds of delay and backlog.
 pub const CAMPAIGN: &str = "campaign";
-/// The service in mode `reject`.
+/// The service in mode `reject`. A second instance joins it, and shares its capacity.
 pub const REJECTS: &str = "rejects";
 /// The service in shadow mode.
 pub const SHADOW: &str = "shadow";
 /// The service in mode `shape` with `overflow = "pause"`, which leaves the excess in Kafka. A second instance joins it,
 /// and shares its capacity.
 pub const PAUSES: &str = "pauses";
+/// The services with two instances, and the capacity of each.
+pub const SHARED: [&str; 2] = [REJECTS, PAUSES];
+pub const SHARED_CAPACITY: u64 = 100;
 pub const SERVICES: [&str; 4] = [CAMPAIGN, REJECTS, SHADOW, PAUSES];
 
 /// The client that sends the campaign and is chosen on the board *Client*.
@@ -87,11 +91,11 @@ impl Stage {
         Stage { first, second: None, loads, config, ports, dir, _topics: topics }
     }
 
-    /// Starts the second instance, which takes over partitions of one service.
+    /// Starts the second instance, which takes over partitions of two services.
     pub fn join(&mut self) {
         let mut config = self.config.clone();
         (config.instance, config.listen) = ("second", format!("127.0.0.1:{}", self.ports[1]));
-        config.services.retain(|service| service.name == PAUSES);
+        config.services.retain(|service| SHARED.contains(&service.name.as_str()));
         self.second = Some(Watermaster::spawn(&config));
     }
 
@@ -159,10 +163,11 @@ fn service(group: &str, name: &str) -> Service {
     let (capacity, keys, tables) = match name {
         CAMPAIGN => (200, "", "[service.shape]\nqueue_capacity = 1000\nmax_delay = \"8s\""),
         REJECTS => {
-            (100, "mode = \"reject\"", "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }")
+            let limit = "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }";
+            (SHARED_CAPACITY, "mode = \"reject\"\nscope = \"group\"", limit)
         }
         SHADOW => (100, "enforce = false", "[service.shape]\nqueue_capacity = 300\nmax_delay = \"5s\""),
-        _ => (100, "scope = \"group\"", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
+        _ => (SHARED_CAPACITY, "scope = \"group\"", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
     };
     let known = |client: &&&str| !tables.contains(&format!("service.client.{client}]"));
     let clients: String = CLIENTS.iter().filter(known).map(|client| format!("[service.client.{client}]\n")).collect();

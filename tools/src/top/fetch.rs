@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use ureq::http::Uri;
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
@@ -27,6 +27,31 @@ pub struct ServiceStatus {
     pub trouble: Option<String>,
     /// Sorted by name.
     pub clients: Vec<ClientStatus>,
+    /// Asked for apart; `None` if the instance has the capacity for itself.
+    #[serde(skip_deserializing)]
+    pub group: Option<GroupStatus>,
+}
+
+/// The group that shares the capacity of a service, as `GET /v1/services/{name}/group` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// The state of the instance that answers; `None` if it is in no group.
+    pub state: Option<String>,
+    pub hold: u64,
+    pub configurations: u64,
+    pub members: Vec<MemberStatus>,
+}
+
+/// One member of a group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    pub instance: String,
+    pub state: String,
+    pub hold: u64,
+    pub target: u64,
+    /// 0 when the lease is over.
+    pub lease_seconds: f64,
+    pub post_age_seconds: f64,
 }
 
 /// A client of a service. Counts are since start.
@@ -117,7 +142,7 @@ impl Instance {
             .proxy(None);
         Instance {
             agent: config.build().into(),
-            url: format!("{}/v1/services", url.trim_end_matches('/')),
+            url: url.trim_end_matches('/').to_owned(),
             authorization: token.map(|token| format!("Bearer {token}")),
             service,
         }
@@ -125,11 +150,20 @@ impl Instance {
 
     /// Asks, and waits up to [`ANSWER_TIMEOUT`].
     pub fn ask(&self) -> Answer {
-        Answer { outcome: self.services().and_then(|services| self.choose(services)), at: Instant::now() }
+        Answer { outcome: self.services(), at: Instant::now() }
     }
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
-        let mut request = self.agent.get(&self.url);
+        let mut services = self.choose(self.get::<Body>("/v1/services")?.services)?;
+        for service in &mut services {
+            let group: GroupStatus = self.get(&format!("/v1/services/{}/group", service.name))?;
+            service.group = group.state.is_some().then_some(group);
+        }
+        Ok(services)
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, FetchError> {
+        let mut request = self.agent.get(format!("{}{path}", self.url));
         if let Some(authorization) = &self.authorization {
             request = request.header("authorization", authorization);
         }
@@ -138,7 +172,7 @@ impl Instance {
         let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
         let body = body.map_err(FetchError::Truncated)?;
         match status {
-            200 => Ok(serde_json::from_str::<Body>(&body)?.services),
+            200 => Ok(serde_json::from_str(&body)?),
             401 if self.authorization.is_none() => Err(FetchError::TokenNeeded),
             401 => Err(FetchError::TokenRefused),
             status => Err(FetchError::Status(status)),
@@ -234,6 +268,27 @@ pub mod tests {
             ],
         });
         serde_json::from_value(service).unwrap()
+    }
+
+    /// Returns the status of a group of three instances, one of which is dead.
+    pub fn group() -> GroupStatus {
+        let member = |instance: &str, state: &str, hold: u64, target: u64, lease: f64, age: f64| {
+            json!({
+                "instance": instance, "incarnation": "00000000000000a0", "state": state, "hold": hold, "want": hold,
+                "target": target, "capacity": 200, "configuration": "5d41402a", "lease_seconds": lease,
+                "post_age_seconds": age,
+            })
+        };
+        let group = json!({
+            "name": "kyc", "scope": "group", "state": "active", "capacity": 200, "hold": 120, "target": 118,
+            "unclaimed": 2, "lease_seconds": 9.6, "configurations": 1,
+            "members": [
+                member("wm-0", "live", 120, 118, 9.6, 0.4),
+                member("wm-1", "live", 60, 82, 0.0, 12.3),
+                member("wm-2", "out", 18, 0, 0.0, 41.0),
+            ],
+        });
+        serde_json::from_value(group).unwrap()
     }
 
     #[test]

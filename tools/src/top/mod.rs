@@ -150,5 +150,7 @@ fn once(instance: &Instance) -> Result<Vec<ServiceStatus>, FetchError> {
 /// Writes a service as plain text.
 pub(crate) fn plain(service: &ServiceStatus) -> String {
     let table = table::fitted(service, &table::rows(service, table::Sort::default()), usize::MAX);
-    format!("{}\n{}", view::headline(service).join("; "), table.join("\n"))
+    let group = service.group.as_ref().map(|group| table::group(group, usize::MAX));
+    let tables: Vec<String> = [Some(table), group].into_iter().flatten().map(|lines| lines.join("\n")).collect();
+    format!("{}\n{}", view::headline(service).join("; "), tables.join("\n\n"))
 }

@@ -5,7 +5,7 @@ use std::iter;
 use ratatui::text::Span;
 use unicode_truncate::UnicodeTruncateStr as _;
 
-use super::fetch::{ClientStatus, ServiceStatus};
+use super::fetch::{ClientStatus, GroupStatus, MemberStatus, ServiceStatus};
 use crate::format::{lends_or_borrows, printable};
 
 /// A column beside the names.
@@ -78,30 +78,57 @@ pub fn rows(service: &ServiceStatus, sort: Sort) -> Vec<(usize, &ClientStatus)> 
     rows
 }
 
-/// Returns the lines of the table, the titles first, no wider than `width`.
+/// The cells of a column, the title first, with its worth.
+type Cells = (u8, Vec<String>);
+
+/// Returns the lines of the table of clients, the titles first, no wider than `width`.
 pub fn fitted(service: &ServiceStatus, rows: &[(usize, &ClientStatus)], width: usize) -> Vec<String> {
-    let names = rows.iter().map(|(_, client)| shortened(&client.name, MAX_NAME_WIDTH));
-    let names: Vec<String> = iter::once(NAME.to_owned()).chain(names).collect();
-    let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0);
     let cells_of = |Column { title, worth, value, shown }: &Column| {
         let cells = rows.iter().map(|(_, client)| value(service, client).map_or("-".to_owned(), shown));
-        let cells: Vec<String> = iter::once((*title).to_owned()).chain(cells).collect();
-        (*worth, cells.iter().map(String::len).max().unwrap_or(0), cells)
+        (*worth, iter::once((*title).to_owned()).chain(cells).collect())
     };
-    let mut columns: Vec<(u8, usize, Vec<String>)> = COLUMNS.iter().map(cells_of).collect();
-    let room = |columns: &[(u8, usize, Vec<String>)]| {
-        width.saturating_sub(columns.iter().map(|(_, width, _)| width + 1).sum())
+    let names = rows.iter().map(|(_, client)| client.name.as_str());
+    laid_out(NAME, names, COLUMNS.iter().map(cells_of).collect(), width)
+}
+
+/// Returns the lines of the table of a group's instances, the titles first, no wider than `width`.
+pub fn group(group: &GroupStatus, width: usize) -> Vec<String> {
+    let column = |worth, title: &str, cell: fn(&MemberStatus) -> String| {
+        (worth, iter::once(title.to_owned()).chain(group.members.iter().map(cell)).collect())
     };
+    let columns = vec![
+        column(5, "hold", |member| member.hold.to_string()),
+        column(4, "target", |member| member.target.to_string()),
+        column(2, "lease", |member| match member.state.as_str() {
+            "live" if member.lease_seconds > 0.0 => format!("{:.0} s", member.lease_seconds),
+            "live" => "over".to_owned(),
+            _ => printable(&member.state).into_owned(),
+        }),
+        column(1, "last post", |member| format!("{:.1} s ago", member.post_age_seconds)),
+    ];
+    laid_out("instance", group.members.iter().map(|member| member.instance.as_str()), columns, width)
+}
+
+/// Sets names and columns side by side. Without room for all columns, those that are worth least are left out.
+fn laid_out<'n>(
+    title: &'n str, names: impl Iterator<Item = &'n str>, mut columns: Vec<Cells>, width: usize,
+) -> Vec<String> {
+    let names: Vec<String> = iter::once(title).chain(names).map(|name| shortened(name, MAX_NAME_WIDTH)).collect();
+    let widest = names.iter().map(|name| width_of(name)).max().unwrap_or(0);
+    let widest_cell = |cells: &[String]| cells.iter().map(String::len).max().unwrap_or(0);
+    let room = |columns: &[Cells]| width.saturating_sub(columns.iter().map(|(_, cells)| widest_cell(cells) + 1).sum());
     while room(&columns) < widest.min(MIN_NAME_WIDTH)
         && let Some(least) = (0..columns.len()).min_by_key(|&at| columns[at].0)
     {
         columns.remove(least);
     }
     let name_width = widest.min(room(&columns));
+    let widths: Vec<usize> = columns.iter().map(|(_, cells)| widest_cell(cells)).collect();
     let line = |(at, name): (usize, &String)| {
         let name = shortened(name, name_width);
         let pad = " ".repeat(name_width.saturating_sub(width_of(&name)));
-        let cells: String = columns.iter().map(|(_, width, cells)| format!(" {:>width$}", cells[at])).collect();
+        let cells: String =
+            columns.iter().zip(&widths).map(|((_, cells), width)| format!(" {:>width$}", cells[at])).collect();
         format!("{name}{pad}{cells}")
     };
     names.iter().enumerate().map(line).collect()
@@ -128,8 +155,8 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::fetch::{self, add_rates, tests::service};
     use super::*;
-    use super::{super::fetch::add_rates, super::fetch::tests::service};
 
     /// Returns a service, a second after an answer with smaller counts.
     fn moment() -> ServiceStatus {
@@ -178,6 +205,17 @@ credit-…    6334
 home-lo…       0
 persona…       0";
         assert_eq!(text(&moment(), Sort::default(), 16), expected);
+    }
+
+    #[test]
+    fn a_group_is_shown_as_expected() {
+        let expected = "\
+instance hold target lease  last post
+wm-0      120    118  10 s  0.4 s ago
+wm-1       60     82  over 12.3 s ago
+wm-2       18      0   out 41.0 s ago";
+        assert_eq!(group(&fetch::tests::group(), usize::MAX).join("\n"), expected);
+        assert_eq!(group(&fetch::tests::group(), 16)[1], "wm-0      120");
     }
 
     #[test]

@@ -47,7 +47,9 @@ fn screen(app: &App, now: Instant, width: usize, height: usize) -> Vec<Line<'sta
         lines.extend(bars(app, service, width));
         lines.push(Line::default());
         let room = height.saturating_sub(lines.len() + 1);
-        lines.extend(clients(app, service, width, room));
+        let group = group(service, width, room / 2);
+        lines.extend(clients(app, service, width, room - group.len()));
+        lines.extend(group);
     }
     lines.truncate(height.saturating_sub(1));
     lines.resize(height.saturating_sub(1), Line::default());
@@ -95,6 +97,13 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
         mode,
         state,
     ];
+    if let Some(group) = &service.group {
+        let live = group.members.iter().filter(|member| member.state == "live").count();
+        pieces.insert(1, format!("holds {} of it as one of {live}", group.hold));
+        if group.configurations > 1 {
+            pieces.push(format!("{} DIFFERENT CONFIGURATIONS", group.configurations));
+        }
+    }
     if !service.enforce {
         pieces.push("delay/s, reject/s and backlog: what enforcing would do".to_owned());
     }
@@ -174,6 +183,20 @@ fn clients(app: &App, service: &ServiceStatus, width: usize, room: usize) -> Vec
     lines
 }
 
+/// Draws the instances that share the capacity; no line where there is no room for two of them.
+fn group(service: &ServiceStatus, width: usize, room: usize) -> Vec<Line<'static>> {
+    let Some(group) = service.group.as_ref().filter(|_| room >= 4) else { return Vec::new() };
+    let mut table = table::group(group, width).into_iter();
+    let mut lines = vec![Line::default(), Line::from(table.next().unwrap_or_default().bold())];
+    let shown = if table.len() > room - 2 { room - 3 } else { table.len() };
+    let hidden = table.len() - shown;
+    lines.extend(table.take(shown).map(Line::raw));
+    if hidden > 0 {
+        lines.push(Line::raw(format!("… {hidden} more")));
+    }
+    lines
+}
+
 fn state(app: &App, service: &ServiceStatus) -> Style {
     if service.ready { Style::new() } else { alarm(app) }
 }
@@ -191,7 +214,7 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::super::app::tests::app;
-    use super::super::fetch::{Answer, FetchError};
+    use super::super::fetch::{self, Answer, FetchError};
     use super::*;
 
     fn drawn(app: &App, now: Instant, width: u16, height: u16) -> TestBackend {
@@ -270,6 +293,33 @@ q quit  s sort: client  tab servic";
     }
 
     #[test]
+    fn the_instances_of_a_group_stand_below_the_clients() {
+        let mut app = app(&["kyc"], false);
+        app.services[0].group = Some(fetch::tests::group());
+        let expected = "\
+kyc takes 200 in any 1 s; holds 120 of it as one of 2
+180 admitted in the last one; shape; ready
+granted  ############==========================++++++++++++++++++ooooooooooooooo
+admitted ################################################################·······
+
+  client        wants granted      share admit/s delay/s reject/s backlog
+# car-loan         35      35   lends 15      20       0        0       0
+= credit-card    6350      72 borrows 22      20       0        0    6334
++ home-loan        52      50          -      20       0        0       0
+o personal-loan    43      43    lends 7      20       0        0       0
+
+instance hold target lease  last post
+wm-0      120    118  10 s  0.4 s ago
+wm-1       60     82  over 12.3 s ago
+wm-2       18      0   out 41.0 s ago";
+        let shown = text(&app, Instant::now(), 80, 17);
+        assert_eq!(shown.lines().skip(1).take(15).collect::<Vec<_>>().join("\n"), expected);
+        app.services[0].group.as_mut().unwrap().configurations = 2;
+        let shown = text(&app, Instant::now(), 80, 15);
+        assert!(shown.contains("2 DIFFERENT CONFIGURATIONS") && shown.contains(" ago\n… 2 more"), "{shown}");
+    }
+
+    #[test]
     fn more_clients_than_lines_are_counted_and_scrolled_to() {
         let mut app = app(&["kyc"], false);
         let shown = text(&app, Instant::now(), 80, 9);
@@ -319,6 +369,7 @@ q quit  s sort: client  tab servic";
         #[test]
         fn any_size_of_terminal_works(width in 1..200_u16, height in 1..50_u16, help: bool, scroll in 0..9_usize) {
             let mut app = app(&["bureau", "kyc"], true);
+            app.services[0].group = Some(fetch::tests::group());
             (app.help, app.scroll) = (help, scroll);
             drawn(&app, Instant::now(), width, height);
         }
