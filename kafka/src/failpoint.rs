@@ -33,6 +33,11 @@ impl Fault {
     /// All mistakes.
     pub const ALL: &[Fault] = Fault::VARIANTS;
 
+    /// Returns whether it is a mistake of an instance's part of the capacity, and not of delivery.
+    pub fn is_of_the_group(self) -> bool {
+        matches!(self, Fault::ForeignPostsIgnored | Fault::OwnBoundsIgnored)
+    }
+
     /// Returns the name in `WATERMASTER_PLANT` and `scripts/chaos --plants`.
     pub fn name(self) -> &'static str {
         self.into()

@@ -90,7 +90,7 @@ fn one_run(
         // A small queue, so that sending sometimes fails because it is full.
         plan.more_properties = "\"queue.buffering.max.messages\" = \"40\"\n".to_owned();
     }
-    if matches!(planted, Some(Fault::ForeignPostsIgnored | Fault::OwnBoundsIgnored)) {
+    if planted.is_some_and(Fault::is_of_the_group) {
         // A capacity that the average load fills, so that no part of it stays unused.
         (plan.capacity, plan.append_time) = (plan.capacity * 2 / 3, true);
     }

@@ -19,7 +19,7 @@ use crate::client::{self, KafkaError, LoggingContext};
 /// The only partition of a control topic.
 const PARTITION: i32 = 0;
 
-/// The brokers' logs, quotas and metrics tell the control log's clients from the others by the end of their `client.id`.
+/// The end of the `client.id`, by which brokers' logs, quotas and metrics tell the control log's clients from others.
 const CLIENT_ID_SUFFIX: &str = ".control";
 
 /// Properties that the log's order depends on.

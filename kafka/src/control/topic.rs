@@ -42,8 +42,8 @@ pub enum ControlTopicError {
     Unanswered { topic: String, source: ClientError },
     /// The brokers refuse to make the topic.
     #[error(
-        "the control topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}\nor, \
-         for a single instance, set scope = \"instance\""
+        "the control topic {topic} is missing, and this program may not make it ({code}); make it with\n  {command}\n\
+         or, for a single instance, set scope = \"instance\""
     )]
     Refused { topic: String, code: Code, command: String },
     /// The topic has several partitions, and only one of them would be read.
