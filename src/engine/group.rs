@@ -91,8 +91,10 @@ impl GroupMember {
         if !self.began && exactly_once && !producer_is_ready {
             return Ok(());
         }
-        let now = clock.clocks();
         while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
+            // The clock is read after the record: if this process stood still in between, a time from before would make
+            // a member that posted meanwhile look silent for as long.
+            let now = clock.clocks();
             match record {
                 Some(record) => {
                     self.note_exchange(now.slow, &record);
@@ -101,6 +103,7 @@ impl GroupMember {
                 None => self.member.handle_tombstone(now, offset),
             }
         }
+        let now = clock.clocks();
         self.log.take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
         if !self.member.seats().is_complete() && self.log.is_caught_up()? {
             self.member.handle_caught_up(now);
@@ -221,13 +224,13 @@ impl GroupMember {
         let state = self.member.state(now);
         if state != self.state {
             self.state = state;
-            let (service, hold) = (&job.service.name, self.member.hold());
+            let service = &job.service.name;
             match state {
                 MemberState::Expired => {
                     self.counts.expired += 1;
                     warn!(service, "the control topic does not answer: nothing is admitted");
                 }
-                state => info!(service, hold, "member of the group: {}", state.into_str()),
+                state => info!(service, "member of the group: {}", state.into_str()),
             }
         }
     }
