@@ -88,13 +88,8 @@ impl GroupMember {
         }
         let now = clock.clocks();
         while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
-            match record {
-                Some(record) => {
-                    self.note_exchange(now.slow, &record);
-                    self.member.handle_record(now, offset, &record);
-                }
-                None => self.member.handle_tombstone(now, offset),
-            }
+            self.note_exchange(now.slow, &record);
+            self.member.handle_record(now, offset, &record);
         }
         self.log.take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
         if !self.member.seats().is_complete() && self.log.is_caught_up()? {
@@ -117,7 +112,7 @@ impl GroupMember {
     fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {
         let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
         let count = throttle.window_count(now.slow);
-        let records = self.member.look(now, count, &loads);
+        let records = self.member.look(now, count, loads);
         self.append(now.slow, &records)?;
         throttle.handle_parts(now.slow, |client| self.member.part(client));
         Ok(())

@@ -47,5 +47,5 @@ pub fn compact(entries: Vec<Entry>, fresh_from: u64) -> Vec<Entry> {
 }
 
 fn compaction_key(record: &Record) -> (Key, bool) {
-    (record.subject().clone(), matches!(record, Record::Bound(_)))
+    (record.subject().clone(), record.is_of_post())
 }

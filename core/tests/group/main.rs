@@ -13,6 +13,7 @@
 //! The checker knows every admission, and the exact sum over each window of one cycle. `planted.rs` proves that it can
 //! fail. `WATERMASTER_GROUP_SEED=n` runs one seed, `WATERMASTER_GROUP_SEEDS=n` runs n seeds.
 
+mod cost;
 mod fairness;
 mod log;
 mod node;

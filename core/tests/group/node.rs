@@ -147,7 +147,8 @@ impl Node {
             let pace = self.member.pace(clocks, self.count);
             let passed = clocks.slow.since(self.level_at).as_secs_f64() / params.cycle.as_secs_f64();
             (self.level, self.level_at) = ((self.level - passed * pace as f64).max(0.0), clocks.slow);
-            let room = if pace == 0 { 0.0 } else { params.depth(pace) as f64 - self.level + 1e-9 };
+            let room =
+                if pace == 0 { 0.0 } else { params.bucket(pace).most_in(Duration::ZERO) as f64 - self.level + 1e-9 };
             records = records.min(room.max(0.0) as u64);
         }
         if records > 0 {
