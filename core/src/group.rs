@@ -11,11 +11,13 @@
 //! - [`member`]: the life of one member: when it posts, what it may admit, when its lease ends
 //! - [`bounds`]: how much a member that stopped can still have in its window
 //! - [`demand`]: the load of each client at one member
+//! - `loads`: the loads of all members' clients, by number
 //! - [`targets`]: the hold that each member ought to have
 //! - [`wire`]: the records as Kafka keys and values
 
 pub mod bounds;
 pub mod demand;
+mod loads;
 pub mod member;
 pub mod record;
 pub mod seats;
@@ -25,10 +27,23 @@ pub mod wire;
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::policy::{ClientPolicy, Limit, Mode, Policy, Window};
+use crate::scheduler::LeakyBucket;
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
 pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
+
+/// Groups beyond this many members look and post less often.
+const MANY_MEMBERS: usize = 50;
+/// Such a group's time between two looks of a member, for each member: it reads a record for each.
+const LOOK_FOR_EACH: Duration = Duration::from_millis(1);
+/// The longest time between two posts of a member, for each member of a large group.
+const HEARTBEAT_FOR_EACH: Duration = Duration::from_millis(3);
+/// The shortest lease for each member: ten heartbeats.
+const LEASE_FOR_EACH: Duration = Duration::from_millis(30);
+/// The time between two looks for each client: a look takes 2 µs for each at most, and must not take more than a tenth
+/// of the time.
+const LOOK_FOR_EACH_CLIENT: Duration = Duration::from_micros(20);
 
 /// A time that is no shorter than `duration` on any clock that differs by at most `margin`.
 pub fn lengthened(duration: Duration, margin: Ratio) -> Duration {
@@ -46,7 +61,8 @@ pub struct GroupParams {
     pub cycle: Duration,
     /// Shape or reject mode.
     pub mode: Mode,
-    /// The time for which a member may admit after it handed over the last post that it read back.
+    /// The time for which a member may admit after it handed over the last post that it read back; longer in a very
+    /// large group, as the next two times are: see [`times`](GroupParams::times).
     pub lease: Duration,
     /// The time between two looks, the checks of whether to post.
     pub look: Duration,
@@ -101,13 +117,20 @@ impl GroupParams {
         if pace == 0 { 0 } else { pace.saturating_add(pace / 5 + 1) }
     }
 
-    /// The records that a member with this pace may send at once: the largest of one record, `burst` and what two
-    /// commit intervals bring.
-    pub fn depth(&self, pace: u64) -> u64 {
-        let pace = u128::from(pace);
-        let burst = (pace * u128::from(self.burst.millionths())).div_ceil(u128::from(Ratio::ONE.millionths()));
-        let two_rounds = (pace * 2 * self.commit_interval.as_nanos()).div_ceil(self.cycle.as_nanos());
-        u64::try_from(burst.max(two_rounds).max(1)).unwrap_or(u64::MAX)
+    /// The bucket that a member with this pace fills in shape mode.
+    pub fn bucket(&self, pace: u64) -> LeakyBucket {
+        LeakyBucket::new(self.cycle, self.burst, self.commit_interval, pace)
+    }
+
+    /// The times of a member of a group of this size. Posts carry the lease, so members need not agree on the size.
+    pub fn times(&self, members: usize, clients: usize) -> GroupTimes {
+        let of = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let many = if members > MANY_MEMBERS { of(members) } else { 0 };
+        GroupTimes {
+            look: self.look.max(LOOK_FOR_EACH * many).max(LOOK_FOR_EACH_CLIENT * of(clients)),
+            heartbeat: self.heartbeat.max(HEARTBEAT_FOR_EACH * many),
+            lease: self.lease.max(LEASE_FOR_EACH * of(members)),
+        }
     }
 
     /// The configuration that all posts of a member carry.
@@ -130,6 +153,17 @@ fn digest(policy: &Policy, lease: Duration) -> u32 {
     let is_fixed = policy.window == Window::Fixed;
     let settings = (lending, reservation, unlisted, policy.enforce, is_fixed, lease, clients);
     crc32fast::hash(&postcard::to_extend(&settings, Vec::new()).expect("a vector takes any value"))
+}
+
+/// The times of a member that depend on the size of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupTimes {
+    /// The time between two looks.
+    pub look: Duration,
+    /// The longest time between two posts.
+    pub heartbeat: Duration,
+    /// The time for which the member may admit after a post.
+    pub lease: Duration,
 }
 
 /// One reading of two clocks of a machine that both never stand still, of which one may have been slewed. Which one is

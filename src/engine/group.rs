@@ -95,13 +95,8 @@ impl GroupMember {
             // The clock is read after the record: if this process stood still in between, a time from before would make
             // a member that posted meanwhile look silent for as long.
             let now = clock.clocks();
-            match record {
-                Some(record) => {
-                    self.note_exchange(now.slow, &record);
-                    self.member.handle_record(now, offset, &record);
-                }
-                None => self.member.handle_tombstone(now, offset),
-            }
+            self.note_exchange(now.slow, &record);
+            self.member.handle_record(now, offset, &record);
         }
         let now = clock.clocks();
         self.log.take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
@@ -126,7 +121,7 @@ impl GroupMember {
     fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {
         let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
         let count = throttle.window_count(now.slow);
-        let records = self.member.look(now, count, &loads);
+        let records = self.member.look(now, count, loads);
         self.append(now.slow, &records)?;
         throttle.handle_parts(now.slow, |client| self.member.part(client));
         Ok(())

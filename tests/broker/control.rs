@@ -81,7 +81,7 @@ fn start(broker: &Broker, topic: &str, instance: u64, began: Instant, shared: &A
         let mut window: VecDeque<(Time, u64)> = VecDeque::new();
         let (mut count, mut sent) = (0, HashMap::new());
         loop {
-            if let Some((offset, Some(record))) = log.poll(Duration::from_millis(2)).expect("the log is read") {
+            if let Some((offset, record)) = log.poll(Duration::from_millis(2)).expect("the log is read") {
                 if let Record::Post(post) = &record
                     && post.key == *member.key()
                     && let Some(at) = sent.remove(&post.seq)

@@ -6,10 +6,13 @@ use super::record::{Bound, Key};
 use super::seats::{Seat, SeatState, Seats};
 use super::{Clocks, GroupParams};
 use crate::policy::Mode;
-use crate::units::{Ratio, Time};
+use crate::units::{MAX_CAPACITY, Ratio, Time};
 
 /// Members wait for one another, by the rank of their keys, so that usually one of them writes a bound.
 const RANK_DELAY: Duration = Duration::from_millis(300);
+
+/// A pace of this many capacities says that a member's window may hold all that it may until the end.
+pub(super) const UNPACED: u64 = 1_000;
 
 /// The knowledge of a member, beyond the log, about the stop of others.
 #[derive(Debug, Default)]
@@ -33,7 +36,7 @@ struct Written {
 impl Stops {
     /// The time since when a member has been stopped for sure, perhaps in the future.
     fn stopped_at(&self, params: &GroupParams, own: &Key, key: &Key, seat: &Seat) -> Time {
-        let silent = seat.received.max(self.active_since) + params.lengthened(params.lease);
+        let silent = seat.received.max(self.active_since) + params.lengthened(seat.lease);
         let told = if seat.state == SeatState::Left { seat.received } else { silent };
         let known = match (self.former.get(key), self.fenced_at) {
             (Some(&stopped), _) => Some(stopped),
@@ -47,13 +50,18 @@ impl Stops {
 
     /// The bounds to write now. `needed` tells whether a member wants more than it holds.
     pub(super) fn due(
-        &mut self, now: Clocks, params: &GroupParams, own: &Key, seats: &Seats, needed: bool,
+        &mut self, now: Clocks, params: &GroupParams, look: Duration, own: &Key, seats: &Seats, needed: bool,
     ) -> Vec<Bound> {
         let now = now.slow;
+        let knows_more = self.fenced_at.is_some() || !self.former.is_empty();
+        let may_be_due = |seat: &Seat| !seat.is_live() || knows_more || now >= seat.received + seat.lease;
+        if !seats.iter().any(|(_, seat)| may_be_due(seat)) {
+            return Vec::new();
+        }
         let rank = seats.live().take_while(|(key, _)| *key != own).count() as u32;
         self.written.retain(|key, _| seats.get(key).is_some());
         let mut bounds = Vec::new();
-        for (key, seat) in seats.iter().filter(|(key, _)| *key != own) {
+        for (key, seat) in seats.iter().filter(|&(key, seat)| may_be_due(seat) && key != own) {
             let stopped_at = self.stopped_at(params, own, key, seat);
             let is_own_former = key.instance == own.instance;
             let wait = if is_own_former { Duration::ZERO } else { RANK_DELAY * rank };
@@ -63,7 +71,7 @@ impl Stops {
             let stopped_for = now.since(stopped_at);
             let x = params.left_in_window(seat, stopped_for);
             let written = self.written.get(key);
-            if written.is_some_and(|written| now.since(written.at) < params.look * 3) {
+            if written.is_some_and(|written| now.since(written.at) < look * 3) {
                 continue;
             }
             let grown = stopped_for.saturating_sub(written.map_or(Duration::ZERO, |written| written.stopped_for));
@@ -89,18 +97,14 @@ impl GroupParams {
     /// The most records that the window of a member holds which stopped so long ago.
     ///
     /// In shape mode a member admits no faster than the pace that it declared, so that the window empties as it was
-    /// filled: `pace · m · (1 − s / (T · m)) + depth`, one more for rounding. In reject mode it may have used its whole
-    /// hold just before it stopped.
+    /// filled: it holds what its bucket let through in the rest of the window, `pace · (T · m − s) / T + depth`, one
+    /// more for rounding. In reject mode the member may have used its whole hold just before it stopped.
     pub fn left_in_window(&self, seat: &Seat, stopped_for: Duration) -> u64 {
-        let window = self.window().as_nanos();
-        let left = window.saturating_sub(stopped_for.as_nanos());
-        if left == 0 || self.mode == Mode::Reject {
-            return if left == 0 { 0 } else { seat.hi };
+        let left = self.window().saturating_sub(stopped_for);
+        if left.is_zero() || self.mode == Mode::Reject {
+            return if left.is_zero() { 0 } else { seat.hi };
         }
-        let declared = seat.pace.max(GroupParams::fast_pace(seat.want));
-        let pace = u128::from(declared) * u128::from(Ratio::ONE.millionths() + self.margin.millionths());
-        let pace = pace.div_ceil(u128::from(Ratio::ONE.millionths()));
-        let filled = u64::try_from(pace * left / window).unwrap_or(u64::MAX);
-        seat.hi.min(filled.saturating_add(self.depth(declared)).saturating_add(1))
+        let declared = seat.pace.max(GroupParams::fast_pace(seat.want)).min(MAX_CAPACITY * UNPACED);
+        seat.hi.min(self.bucket(declared).most_in(left).saturating_add(1))
     }
 }

@@ -1,11 +1,11 @@
 //! The load of each client at one member, which its posts tell the others.
 
-use std::collections::{HashMap, VecDeque};
-use std::{sync::Arc, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::record::{Load, Loads};
 use super::{GroupParams, targets::Part};
 use crate::policy::Mode;
+use crate::scheduler::Client;
 use crate::throttle::Throttle;
 use crate::units::{Time, nanos};
 
@@ -20,15 +20,21 @@ const SHARE_SENT_WITHIN: Duration = Duration::from_millis(200);
 /// Fractions of a record in a rate.
 const FRACTION_BITS: u32 = 16;
 
+/// An unlisted client is named if its load is at least the capacity ÷ this: at most as many clients use the capacity.
+pub(super) const MAX_NAMED: u64 = 10_000;
+
 /// Measures loads.
 #[derive(Debug, Default)]
 pub struct DemandMeter {
-    clients: HashMap<Arc<str>, ClientMeter>,
+    /// By the clients' numbers in the throttle.
+    meters: Vec<ClientMeter>,
     last: Option<Time>,
+    loads: Loads,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ClientMeter {
+    name: Arc<str>,
     /// Arrivals of the running cycle when they were looked at last.
     arrivals: u64,
     /// Arrivals per cycle, averaged, in 2⁻¹⁶ records.
@@ -41,35 +47,52 @@ impl DemandMeter {
     /// Measures the loads of a throttle's clients now. `part_of` returns a client's part of the last split.
     pub fn measure(
         &mut self, now: Time, params: &GroupParams, throttle: &Throttle, part_of: impl Fn(&str) -> Option<Part>,
-    ) -> Loads {
+    ) -> &Loads {
         let passed = now.since(self.last.unwrap_or(now));
         self.last = Some(now);
-        let mut loads = Loads::new();
-        for (_, client) in throttle.clients().iter() {
-            if !self.clients.contains_key(&client.name) {
-                self.clients.insert(Arc::clone(&client.name), ClientMeter::default());
+        let least_named = params.capacity / MAX_NAMED;
+        let (mut named, mut unnamed) = (0, Load::default());
+        for (number, client) in throttle.clients().iter() {
+            let load = self.meter_of(number as usize, client).load(now, params, passed, client, &part_of);
+            if load == Load::default() {
+                continue;
             }
-            let meter = self.clients.get_mut(&client.name).expect("the client has a meter");
-            meter.note_arrivals(client.arrivals, passed, params.cycle);
-            let lasting = meter.lasting_backlog(now, client.backlog().0);
-            let arrivals = meter.arrivals_per_cycle();
-            let demand = match params.mode {
-                Mode::Shape => {
-                    let share = part_of(&client.name).map_or(params.capacity, |part| part.whole_share.floor() + 1);
-                    let soon = per_cycle(lasting, params.cycle, SENT_WITHIN);
-                    let at_once = per_cycle(lasting, params.cycle, SHARE_SENT_WITHIN).min(share);
-                    arrivals.saturating_add(soon.max(at_once))
-                }
-                Mode::Reject if client.last_wants == 0 => arrivals.max(client.arrivals),
-                Mode::Reject => client.last_wants.max(client.arrivals),
-            };
-            let load = Load { demand: demand.min(params.capacity), wants: client.last_wants };
-            if load != Load::default() {
-                loads.insert(Arc::clone(&client.name), load);
+            let is_small = load.demand.max(load.wants) < least_named || named as u64 >= MAX_NAMED;
+            if !client.configured && is_small {
+                unnamed.demand = unnamed.demand.saturating_add(load.demand).min(params.capacity);
+                unnamed.wants = unnamed.wants.saturating_add(load.wants);
+                continue;
             }
+            self.note(named, &client.name, load);
+            named += 1;
         }
-        self.clients.retain(|_, meter| meter.is_known_at(now));
-        loads
+        if unnamed != Load::default() {
+            self.note(named, &Arc::from(""), unnamed);
+            named += 1;
+        }
+        self.loads.truncate(named);
+        &self.loads
+    }
+
+    fn meter_of(&mut self, number: usize, client: &Client) -> &mut ClientMeter {
+        let new = || ClientMeter { name: Arc::clone(&client.name), arrivals: 0, rate: 0, backlogs: VecDeque::new() };
+        if self.meters.len() <= number {
+            self.meters.resize_with(number + 1, new);
+        }
+        let meter = &mut self.meters[number];
+        if !Arc::ptr_eq(&meter.name, &client.name) {
+            *meter = new();
+        }
+        meter
+    }
+
+    /// Notes the load of the client that comes next. Most looks meet the clients of the look before.
+    fn note(&mut self, index: usize, name: &Arc<str>, load: Load) {
+        match self.loads.get_mut(index) {
+            Some(entry) if Arc::ptr_eq(&entry.0, name) => entry.1 = load,
+            Some(entry) => *entry = (Arc::clone(name), load),
+            None => self.loads.push((Arc::clone(name), load)),
+        }
     }
 }
 
@@ -80,12 +103,33 @@ fn per_cycle(backlog: u64, cycle: Duration, time: Duration) -> u64 {
 }
 
 impl ClientMeter {
+    fn load(
+        &mut self, now: Time, params: &GroupParams, passed: Duration, client: &Client,
+        part_of: impl Fn(&str) -> Option<Part>,
+    ) -> Load {
+        self.note_arrivals(client.arrivals, passed, params.cycle);
+        let lasting = self.lasting_backlog(now, client.backlog().0);
+        let arrivals = self.arrivals_per_cycle();
+        let demand = match params.mode {
+            Mode::Shape if lasting == 0 => arrivals,
+            Mode::Shape => {
+                let share = part_of(&client.name).map_or(params.capacity, |part| part.whole_share.floor() + 1);
+                let soon = per_cycle(lasting, params.cycle, SENT_WITHIN);
+                let at_once = per_cycle(lasting, params.cycle, SHARE_SENT_WITHIN).min(share);
+                arrivals.saturating_add(soon.max(at_once))
+            }
+            Mode::Reject if client.last_wants == 0 => arrivals.max(client.arrivals),
+            Mode::Reject => client.last_wants.max(client.arrivals),
+        };
+        Load { demand: demand.min(params.capacity), wants: client.last_wants }
+    }
+
     fn note_arrivals(&mut self, arrivals: u64, passed: Duration, cycle: Duration) {
         // Another cycle began: its arrivals are counted from 0.
         let new = arrivals.checked_sub(self.arrivals).unwrap_or(arrivals);
         self.arrivals = arrivals;
         let passed = u128::from(nanos(passed));
-        if passed == 0 {
+        if passed == 0 || (new == 0 && self.rate == 0) {
             return;
         }
         let sample = (u128::from(new) << FRACTION_BITS) * u128::from(nanos(cycle)) / passed;
@@ -99,16 +143,15 @@ impl ClientMeter {
 
     /// The part of the backlog that has been there for [`LASTING`].
     fn lasting_backlog(&mut self, now: Time, backlog: u64) -> u64 {
+        if backlog == 0 {
+            self.backlogs.clear();
+            return 0;
+        }
         self.backlogs.push_back((now, backlog));
         while self.backlogs.get(1).is_some_and(|&(at, _)| at + LASTING <= now) {
             self.backlogs.pop_front();
         }
         let lasts = self.backlogs.front().is_some_and(|&(at, _)| at + LASTING <= now);
         if lasts { self.backlogs.iter().map(|&(_, backlog)| backlog).min().unwrap_or(0) } else { 0 }
-    }
-
-    /// Returns whether the throttle knew the client at this look.
-    fn is_known_at(&self, now: Time) -> bool {
-        self.backlogs.back().is_some_and(|&(at, _)| at == now)
     }
 }

@@ -19,11 +19,13 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use strum::IntoStaticStr;
 
 use super::bounds::Stops;
-use super::record::{Key, Loads, Post, Record};
+use super::loads::MemberLoads;
+use super::record::{Key, Post, Record};
 use super::seats::{LostHistory, Seat, SeatState, Seats};
-use super::targets::{Part, Shares, Splitter, Targets};
-use super::{Clocks, GroupParams};
+use super::targets::{Part, Shares, Splitter};
+use super::{Clocks, GroupParams, GroupTimes};
 use crate::units::Time;
+use looks::{OwnLoads, SplitBasis};
 
 /// The most posts without an answer.
 const MAX_IN_FLIGHT: usize = 4;
@@ -85,8 +87,13 @@ pub struct Member {
     posted: Posted,
     next_look: Time,
     stops: Stops,
-    targets: Targets,
+    loads: OwnLoads,
+    memory: Memory,
+    target: u64,
     splitter: Splitter,
+    /// The inputs of the last split, to know whether they changed.
+    split_of: Option<SplitBasis>,
+    splits: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,17 +101,33 @@ struct InFlight {
     seq: u64,
     /// On the fast clock, read before the post was handed over.
     sent: Time,
+    lease: Duration,
     have: u64,
     want: u64,
     /// The producer gave the post up. It may be in the log all the same, so that its `have` still binds.
     failed: bool,
 }
 
+/// The records of before the group began, which count in no member's window. This member holds capacity for them.
+#[derive(Debug, Default)]
+struct Memory {
+    count: u64,
+    /// On the slow clock.
+    until: Time,
+}
+
+impl Memory {
+    fn at(&self, now: Clocks) -> u64 {
+        if now.slow < self.until { self.count } else { 0 }
+    }
+}
+
 /// The last post, to know what changed since.
 #[derive(Debug, Default)]
 struct Posted {
     at: Time,
-    loads: Loads,
+    /// The loads that posts told.
+    loads: MemberLoads,
     /// The next post names all clients, at once: a newcomer knows none.
     complete_due: bool,
 }
@@ -153,9 +176,26 @@ impl Member {
             posted: Posted::default(),
             next_look: now.slow,
             stops: Stops::default(),
-            targets: Targets::default(),
+            loads: OwnLoads::default(),
+            memory: Memory::default(),
+            target: 0,
             splitter: Splitter::default(),
+            split_of: None,
+            splits: 0,
         }
+    }
+
+    /// Returns whether this member is the first one of its group: by the log, no member ever held anything.
+    /// Then the owner has to call [`charge_memory`](Member::charge_memory) before the first look.
+    pub fn is_first(&self) -> bool {
+        self.seq == 0 && self.seats.is_complete() && self.seats.are_fresh()
+    }
+
+    /// Charges the records that were admitted in the last cycle, from all source partitions, before the group began: no
+    /// member's window counts them. This member asks for a hold of at least as many with its first raise, when no other
+    /// member holds anything yet, and leaves them free until they have left the service's window.
+    pub fn charge_memory(&mut self, now: Clocks, count: u64) {
+        self.memory = Memory { count: count.min(self.params.capacity), until: now.slow + self.params.window() };
     }
 
     /// Takes a new key after [`restart`](Member::restart) was asked for, and keeps the replay. The owner begins an
@@ -171,14 +211,18 @@ impl Member {
         (self.joined, self.restart, self.seq) = (false, None, 0);
         self.in_flight.clear();
         (self.limit, self.lease_end, self.want_back) = (0, Time::ZERO, 0);
-        (self.paces, self.posted) = (Paces::default(), Posted::default());
+        self.paces = Paces::default();
+        self.seats.clients.update(&mut self.posted.loads, true, &[]);
+        self.posted = Posted::default();
         self.next_look = now.slow;
+        self.split_of = None;
     }
 
     /// Changes the configuration: the capacity, or the weights and rules of lending.
     pub fn change(&mut self, params: GroupParams, shares: Shares) {
         (self.params, self.shares) = (params, shares);
         self.posted.complete_due = true;
+        self.split_of = None;
     }
 
     /// Notes that the broker fenced all former processes with this instance id.
@@ -199,13 +243,6 @@ impl Member {
         }
     }
 
-    /// Notes that there is a tombstone in the log.
-    pub fn handle_tombstone(&mut self, now: Clocks, offset: u64) {
-        if let Err(lost) = self.seats.skip(now.slow, offset) {
-            self.restart = Some(lost.into());
-        }
-    }
-
     /// Replays a record of the log.
     pub fn handle_record(&mut self, now: Clocks, offset: u64, record: &Record) {
         if let Err(lost) = self.seats.apply(now.slow, offset, record) {
@@ -221,7 +258,7 @@ impl Member {
                     self.restart.get_or_insert(Restart::PutOut);
                 }
             }
-            Record::Bound(_) => {}
+            Record::Bound(_) | Record::Tombstone(_) => {}
         }
     }
 
@@ -239,10 +276,12 @@ impl Member {
         if !self.joined || now.fast > self.lease_end {
             self.stops.active_since = now.slow;
         }
-        self.lease_end = self.lease_end.max(sent.sent + self.params.lease);
+        let lease_end = self.lease_end.max(sent.sent + sent.lease);
         self.in_flight.retain(|sent| sent.seq > post.seq);
         (self.joined, self.want_back) = (true, post.want);
         self.limit = self.in_flight.iter().map(|sent| sent.have).fold(self.hold(), u64::min);
+        // Others count the lease of the last post that arrived, which may be one on its way.
+        self.lease_end = self.in_flight.iter().map(|sent| sent.sent + sent.lease).fold(lease_end, Time::min);
     }
 
     /// The hold of this member, by the log.
@@ -257,7 +296,7 @@ impl Member {
     /// The most records that the member's window may hold. The owner asks before each decision.
     #[inline]
     pub fn limit(&self, now: Clocks) -> u64 {
-        if self.is_active(now) { self.limit } else { 0 }
+        if self.is_active(now) { self.limit.saturating_sub(self.memory.at(now)) } else { 0 }
     }
 
     /// The time, on the fast clock, from which on the limit is 0 unless a post is read back.
@@ -285,7 +324,7 @@ impl Member {
         let asked = self.in_flight.iter().map(|sent| sent.want).fold(self.want_back, u64::min);
         let target = self.target();
         let pace = asked.min(target);
-        let hole = self.limit.saturating_sub(count);
+        let hole = self.limit.saturating_sub(count + self.memory.at(now));
         let is_small = hole > 0 && hole <= self.limit * SMALL_HOLE_PERCENT / 100 + 1;
         let pace = if is_small && self.limit <= target { GroupParams::fast_pace(pace) } else { pace };
         self.paces.set(now.slow, pace, self.params.window());
@@ -294,24 +333,35 @@ impl Member {
 
     /// The hold that this member ought to have.
     pub fn target(&self) -> u64 {
-        self.target_of(&self.key)
+        self.target
     }
 
     /// The hold that a member ought to have; 0 for one that is not live.
     pub fn target_of(&self, key: &Key) -> u64 {
-        self.targets.targets.get(key).copied().unwrap_or(0)
+        if *key == self.key { self.target } else { self.seats.get(key).map_or(0, |seat| seat.target) }
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.
     pub fn part(&self, client: &str) -> Option<Part> {
-        self.targets.parts.get(client).copied()
+        let named = self.seats.clients.number(client).and_then(|number| self.splitter.part(number));
+        named.or_else(|| self.splitter.unnamed_part().filter(|_| !self.shares.lists(client)))
+    }
+
+    /// Counts the splits of the capacity so far. [`part`](Member::part) answers as before until the next one.
+    pub fn splits(&self) -> u64 {
+        self.splits
     }
 
     /// The reason for which the owner has to call [`rejoin`](Member::rejoin), or read the log again with a new member.
     pub fn restart(&self, now: Clocks) -> Option<Restart> {
         let unanswered = self.joined && self.unanswered() >= MAX_IN_FLIGHT && !self.left;
-        let stuck = unanswered && now.fast > self.lease_end + self.params.lease;
+        let stuck = unanswered && now.fast > self.lease_end + self.times().lease;
         self.restart.or(stuck.then_some(Restart::Unanswered))
+    }
+
+    /// The times that follow from the size of the group.
+    pub fn times(&self) -> GroupTimes {
+        self.params.times(self.seats.live_count().max(1), self.seats.clients.len())
     }
 
     fn unanswered(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The two records of the control log.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -61,8 +61,9 @@ pub struct Load {
     pub wants: u64,
 }
 
-/// The loads of clients, by client id.
-pub type Loads = BTreeMap<Arc<str>, Load>;
+/// The loads of clients, with their ids, each once. The empty id names all clients together whose loads are too small
+/// to be named.
+pub type Loads = Vec<(Arc<str>, Load)>;
 
 /// A member's statement about itself: how much it keeps, and how much it would take.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,29 +82,14 @@ pub struct Post {
     pub want: u64,
     /// The largest pace of the member's last cycle, in records per cycle.
     pub pace: u64,
+    /// A promise: the member admits nothing later than this after the post was sent, unless it reads a later one back.
+    pub lease: Duration,
     /// The member admits nothing more under this key.
     pub left: bool,
     /// True if `loads` names all clients of the member, false if it names those that changed.
     pub complete: bool,
     /// The loads of the member's clients.
     pub loads: Loads,
-}
-
-impl Post {
-    /// Carries the loads of this post over to those that former posts told; a client without any load goes.
-    pub fn update(&self, loads: &mut Loads) {
-        if self.complete {
-            loads.clone_from(&self.loads);
-            return;
-        }
-        for (client, &load) in &self.loads {
-            if load == Load::default() {
-                loads.remove(client);
-            } else {
-                loads.insert(Arc::clone(client), load);
-            }
-        }
-    }
 }
 
 /// A statement about a member that stopped: its window holds at most so much.
@@ -127,6 +113,17 @@ pub enum Record {
     Post(Post),
     /// A statement about a member that stopped.
     Bound(Bound),
+    /// Removes the last post or the last bound of a member that is gone from the log.
+    Tombstone(Tombstone),
+}
+
+/// The removal of a record that no reader needs any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tombstone {
+    /// The member that is gone.
+    pub subject: Key,
+    /// Removes the last post if true, and the last bound if false.
+    pub of_post: bool,
 }
 
 impl Record {
@@ -135,6 +132,12 @@ impl Record {
         match self {
             Record::Post(post) => &post.key,
             Record::Bound(bound) => &bound.target,
+            Record::Tombstone(tombstone) => &tombstone.subject,
         }
+    }
+
+    /// Returns whether compaction counts the record among the posts, and not among the bounds.
+    pub fn is_of_post(&self) -> bool {
+        matches!(self, Record::Post(_) | Record::Tombstone(Tombstone { of_post: true, .. }))
     }
 }

@@ -14,9 +14,11 @@
 
 mod seat;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
-use super::record::{Bound, Key, Post, Record};
+use super::loads::ClientTable;
+use super::record::{Bound, Key, Post, Record, Tombstone};
 use crate::units::Time;
 use seat::Doubt;
 pub use seat::{Seat, SeatState};
@@ -36,19 +38,62 @@ pub enum LostHistory {
 #[derive(Debug, Clone, Default)]
 pub struct Seats {
     seats: BTreeMap<Key, Seat>,
-    /// Keys whose seat was removed: late posts of them count nothing.
-    gone: BTreeSet<Key>,
+    sums: HoldSums,
+    /// Keys whose seat was removed, with the time of it until tombstones are in the log: late posts of them count
+    /// nothing.
+    gone: BTreeMap<Key, Option<Time>>,
     /// The end of the log when the reader began. All records from here on are seen.
     start: u64,
     /// The offset after the last record that was replayed.
     next: u64,
     /// Records below `start`, until all of them are read: the last post and the last bound of each key.
     prefix: Option<HashMap<Key, Prefix>>,
-    sum_lo: u64,
-    sum_hi: u64,
+    pub(super) clients: ClientTable,
+    /// Counts changes of the live members and of their loads.
+    changes: u64,
+}
+
+/// HoldSums over all seats.
+#[derive(Debug, Clone, Default)]
+struct HoldSums {
+    lo: u64,
+    hi: u64,
     inexact: usize,
     /// The capacities of the live members, with the number of members that have each.
     capacities: BTreeMap<u64, usize>,
+    live: usize,
+}
+
+impl HoldSums {
+    fn add(&mut self, seat: &Seat) {
+        (self.lo, self.hi) = (self.lo + seat.lo, self.hi.saturating_add(seat.hi));
+        self.inexact += usize::from(!seat.is_exact());
+        if seat.is_live() {
+            *self.capacities.entry(seat.terms.capacity).or_default() += 1;
+            self.live += 1;
+        }
+    }
+
+    fn remove(&mut self, seat: &Seat) {
+        (self.lo, self.hi) = (self.lo - seat.lo, self.hi - seat.hi);
+        self.inexact -= usize::from(!seat.is_exact());
+        if seat.is_live()
+            && let Some(count) = self.capacities.get_mut(&seat.terms.capacity)
+        {
+            self.live -= 1;
+            *count -= 1;
+            if *count == 0 {
+                self.capacities.remove(&seat.terms.capacity);
+            }
+        }
+    }
+
+    /// The smallest and the largest capacity that can be in force at a post of a live member with this capacity, whose
+    /// seat is taken out. They differ for a reader that does not know all seats exactly.
+    fn capacity_with(&self, posted: u64) -> (u64, u64) {
+        let least = self.capacities.first_key_value().map_or(posted, |(&least, _)| least.min(posted));
+        (least, if self.inexact == 0 { least } else { posted })
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -82,20 +127,13 @@ impl Seats {
                 self.apply_bound(now, bound);
                 Ok(())
             }
+            Record::Tombstone(Tombstone { subject, .. }) => {
+                if let Some(since) = self.gone.get_mut(subject) {
+                    *since = None;
+                }
+                Ok(())
+            }
         }
-    }
-
-    /// Notes that there is a tombstone at this offset.
-    ///
-    /// # Errors
-    /// As [`apply`](Seats::apply).
-    pub fn skip(&mut self, now: Time, offset: u64) -> Result<(), LostHistory> {
-        if offset < self.start {
-            self.next = offset + 1;
-            return Ok(());
-        }
-        self.finish_prefix(now);
-        self.advance(offset)
     }
 
     /// Moves on to the record at `offset`. Offsets have gaps below `start`, by compaction; from there on a gap is lost
@@ -117,6 +155,7 @@ impl Seats {
             let state = if post.left { SeatState::Left } else { SeatState::Live };
             let mut seat = Seat::vacant(&post, now);
             (seat.state, seat.hi) = (state, post.have.max(post.want));
+            self.clients.update(&mut seat.loads, true, &post.loads);
             match bound {
                 Some(bound) if bound.seqs.contains(&post.seq) => {
                     seat.hi = bound.x;
@@ -131,11 +170,13 @@ impl Seats {
                 None => {}
             }
             let is_over = !seat.is_live() && seat.doubt.is_none();
-            self.insert(key.clone(), seat);
+            self.sums.add(&seat);
+            self.seats.insert(key.clone(), seat);
             if is_over {
-                self.remove_if_empty(&key);
+                self.end(now, &key);
             }
         }
+        self.changes += 1;
         self.next = self.next.max(self.start);
     }
 
@@ -146,65 +187,60 @@ impl Seats {
         match record {
             Record::Post(post) => entry.post = Some(post.clone()),
             Record::Bound(bound) => entry.bound = Some(bound.clone()),
+            Record::Tombstone(Tombstone { of_post: true, .. }) => entry.post = None,
+            Record::Tombstone(_) => entry.bound = None,
         }
     }
 
     fn apply_post(&mut self, now: Time, post: &Post) -> Result<(), LostHistory> {
-        if self.gone.contains(&post.key) {
+        let known = self.start == 0 || post.seen > self.start || post.seq == 1;
+        if !self.seats.contains_key(&post.key) {
+            if self.gone.contains_key(&post.key) {
+                return Ok(());
+            }
+            let mut seat = Seat::vacant(post, now);
+            (seat.seq, seat.hi) = (0, if post.seq == 1 { 0 } else { post.have.max(post.want) });
+            self.sums.add(&seat);
+            self.seats.insert(post.key.clone(), seat);
+            self.changes += 1;
+        }
+        let Some(seat) = self.seats.get_mut(&post.key) else { return Ok(()) };
+        if !seat.is_live() || post.seq <= seat.seq {
             return Ok(());
         }
-        let known = self.start == 0 || post.seen > self.start || post.seq == 1;
-        let mut seat = match self.seats.get(&post.key) {
-            Some(seat) if !seat.is_live() || post.seq <= seat.seq => return Ok(()),
-            Some(seat) if seat.is_exact() && post.have > seat.hi => return Err(LostHistory::Rewritten),
-            Some(_) => self.take(&post.key),
-            None => {
-                let mut seat = Seat::vacant(post, now);
-                seat.hi = if post.seq == 1 { 0 } else { post.have.max(post.want) };
-                seat
-            }
-        };
-        if known {
-            // A member that knew of a bound would not have posted.
-            if let Some(doubt) = seat.doubt.take() {
-                seat.hi = doubt.hi_if_live;
-            }
+        if seat.is_exact() && seat.seq > 0 && post.have > seat.hi {
+            return Err(LostHistory::Rewritten);
         }
-        let first = seat.seq == post.seq;
-        if !first {
-            if let Some(doubt) = &mut seat.doubt {
-                doubt.seqs.push(seat.seq);
-                (seat.hi, doubt.hi) = (doubt.hi_if_live, doubt.hi.max(seat.hi));
-            }
-            seat.hi = seat.hi.min(post.have);
-        }
-        // A member that was alive where the reader began holds what it says, unless it was put out since.
-        seat.lo = if known && post.seq > 1 { post.have } else { 0 };
+        self.sums.remove(seat);
+        seat.lower(post, known);
         (seat.seq, seat.known, seat.terms, seat.received) = (post.seq, known, post.terms, now);
-        (seat.want, seat.pace) = (post.want, post.pace);
-        post.update(&mut seat.loads);
+        (seat.want, seat.pace, seat.lease) = (post.want, post.pace, post.lease);
+        if self.clients.update(&mut seat.loads, post.complete, &post.loads) {
+            self.changes += 1;
+        }
         if post.left {
             seat.state = SeatState::Left;
+            self.changes += 1;
         } else {
-            let (least, most) = self.capacity_with(post.terms.capacity);
-            seat.hi = seat.hi.max(post.want.min(most.saturating_sub(self.sum_lo)));
+            let (least, most) = self.sums.capacity_with(post.terms.capacity);
+            seat.hi = seat.hi.max(post.want.min(most.saturating_sub(self.sums.lo)));
             if known {
-                seat.lo = seat.lo.max(post.want.min(least.saturating_sub(self.sum_hi)));
+                seat.lo = seat.lo.max(post.want.min(least.saturating_sub(self.sums.hi)));
             }
         }
         if let Some(doubt) = &mut seat.doubt {
             doubt.hi_if_live = seat.hi;
             seat.hi = seat.hi.max(doubt.hi);
         }
-        self.insert(post.key.clone(), seat);
+        self.sums.add(seat);
         if post.left {
-            self.remove_if_empty(&post.key);
+            self.end(now, &post.key);
         }
         Ok(())
     }
 
     fn apply_bound(&mut self, now: Time, bound: &Bound) {
-        let Some(seat) = self.seats.get(&bound.target) else { return };
+        let Some(seat) = self.seats.get_mut(&bound.target) else { return };
         // The author knew which posts counted: if it names the last one, then that one does.
         let names_last = bound.seqs.contains(&seat.seq);
         let names_doubtful =
@@ -212,56 +248,49 @@ impl Seats {
         if !names_last && !names_doubtful {
             return;
         }
-        let mut seat = self.take(&bound.target);
+        self.sums.remove(seat);
         if names_last {
+            self.changes += u64::from(seat.is_live());
             (seat.lo, seat.hi, seat.doubt) = (seat.lo.min(bound.x), seat.hi.min(bound.x), None);
             seat.note_stop(now, bound);
         } else if let Some(doubt) = &mut seat.doubt {
             doubt.hi = doubt.hi.min(bound.x);
             seat.hi = doubt.hi.max(doubt.hi_if_live);
         }
-        self.insert(bound.target.clone(), seat);
+        self.sums.add(seat);
         if names_last {
-            self.remove_if_empty(&bound.target);
+            self.end(now, &bound.target);
         }
     }
 
-    /// The smallest and the largest capacity that can be in force at a post of a live member with this capacity, whose
-    /// seat is taken out. They differ for a reader that does not know all seats exactly.
-    fn capacity_with(&self, posted: u64) -> (u64, u64) {
-        let least = self.capacities.first_key_value().map_or(posted, |(&least, _)| least.min(posted));
-        (least, if self.inexact == 0 { least } else { posted })
-    }
-
-    fn insert(&mut self, key: Key, seat: Seat) {
-        (self.sum_lo, self.sum_hi) = (self.sum_lo + seat.lo, self.sum_hi.saturating_add(seat.hi));
-        self.inexact += usize::from(!seat.is_exact());
-        if seat.is_live() {
-            *self.capacities.entry(seat.terms.capacity).or_default() += 1;
+    /// Ends a member that stopped: its loads count no more, and without a hold its seat goes.
+    fn end(&mut self, now: Time, key: &Key) {
+        let Some(seat) = self.seats.get_mut(key) else { return };
+        seat.target = 0;
+        self.clients.update(&mut seat.loads, true, &[]);
+        if seat.hi == 0 {
+            self.sums.remove(seat);
+            self.seats.remove(key);
+            self.gone.insert(key.clone(), Some(now));
         }
-        self.seats.insert(key, seat);
     }
 
-    fn take(&mut self, key: &Key) -> Seat {
-        let seat = self.seats.remove(key).expect("the key has a seat");
-        (self.sum_lo, self.sum_hi) = (self.sum_lo - seat.lo, self.sum_hi - seat.hi);
-        self.inexact -= usize::from(!seat.is_exact());
-        if seat.is_live()
-            && let Some(count) = self.capacities.get_mut(&seat.terms.capacity)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.capacities.remove(&seat.terms.capacity);
+    /// Sets the targets of the live members but `own`, in the order of their keys.
+    pub(super) fn set_targets(&mut self, own: &Key, targets: impl Iterator<Item = u64>) {
+        let live = self.seats.iter_mut().filter(|(key, seat)| seat.is_live() && *key != own);
+        live.zip(targets).for_each(|((_, seat), target)| seat.target = target);
+    }
+
+    /// The keys that have been gone for `age`, each once in `again`.
+    pub(super) fn long_gone(&mut self, now: Time, age: Duration, again: Duration) -> Vec<Key> {
+        let mut due = Vec::new();
+        for (key, since) in &mut self.gone {
+            if since.is_some_and(|since| since + age <= now) {
+                *since = Some(now - age + again);
+                due.push(key.clone());
             }
         }
-        seat
-    }
-
-    fn remove_if_empty(&mut self, key: &Key) {
-        if self.seats.get(key).is_some_and(|seat| seat.hi == 0) {
-            self.take(key);
-            self.gone.insert(key.clone());
-        }
+        due
     }
 
     /// The seat of a member.
@@ -279,19 +308,34 @@ impl Seats {
         self.iter().filter(|(_, seat)| seat.is_live())
     }
 
+    /// The number of live members.
+    pub fn live_count(&self) -> usize {
+        self.sums.live
+    }
+
+    /// Counts changes of the live members and of their loads.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Returns whether no member ever held anything, as far as the log tells.
+    pub(super) fn are_fresh(&self) -> bool {
+        self.gone.is_empty() && self.seats.values().all(|seat| seat.hi == 0)
+    }
+
     /// At most this much is held in all.
     pub fn held(&self) -> u64 {
-        self.sum_hi
+        self.sums.hi
     }
 
     /// Returns whether every hold is known exactly.
     pub fn are_exact(&self) -> bool {
-        self.inexact == 0
+        self.sums.inexact == 0
     }
 
     /// The smallest capacity among the live members; `None` without one.
     pub fn capacity(&self) -> Option<u64> {
-        self.capacities.first_key_value().map(|(&capacity, _)| capacity)
+        self.sums.capacities.first_key_value().map(|(&capacity, _)| capacity)
     }
 
     /// The offset after the last record that was replayed.

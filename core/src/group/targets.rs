@@ -8,18 +8,20 @@
 //! kept from that for members without demand. In reject mode, each client's grant in whole records is split over the
 //! members by the client's demand there.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
-use super::record::{Key, Load, Loads};
+use super::demand::MAX_NAMED;
+use super::loads::{ClientTable, MemberLoads};
+use super::record::Load;
 use super::{GroupParams, Mode};
-use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, Wants};
+use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Wants};
 use crate::policy::{Lending, Policy};
 use crate::units::{Ratio, Weight};
 
 /// The weights of clients, and the rules of lending.
 #[derive(Debug, Clone)]
 pub struct Shares {
-    listed: BTreeMap<Arc<str>, Weight>,
+    listed: HashMap<Arc<str>, Weight>,
     unlisted: Weight,
     reservation: Ratio,
     lending: Lending,
@@ -36,15 +38,9 @@ impl Shares {
         }
     }
 
-    /// The weights of clients in a common unit: the unlisted ones together weigh at most `unlisted_weight`, once any
-    /// client is listed.
-    fn relative(&self, clients: &BTreeMap<Arc<str>, Load>) -> Vec<u64> {
-        let unlisted = clients.keys().filter(|client| !self.listed.contains_key(*client)).count().max(1) as u64;
-        let each = match self.listed.is_empty() {
-            true => Weight::ONE.thousandths() * unlisted,
-            false => self.unlisted.thousandths().min(Weight::ONE.thousandths() * unlisted),
-        };
-        clients.keys().map(|client| self.listed.get(client).map_or(each, |own| own.thousandths() * unlisted)).collect()
+    /// Returns whether the client has a weight of its own. Such a client is named, however small its load is.
+    pub(super) fn lists(&self, client: &str) -> bool {
+        self.listed.contains_key(client)
     }
 }
 
@@ -53,7 +49,7 @@ impl Shares {
 pub struct Part {
     /// Shape mode: the client's weight in the fair queueing of this member.
     pub weight: Fixed,
-    /// The client's grant at this member, in whole records. It binds in reject mode only.
+    /// Reject mode: the client's grant at this member, in whole records.
     pub records: u64,
     /// The client's default share at this member.
     pub default_share: Fixed,
@@ -63,144 +59,229 @@ pub struct Part {
     pub ratio: Ratio,
 }
 
-/// The targets of all members, and the parts of this member's clients.
-#[derive(Debug, Clone, Default)]
-pub struct Targets {
-    /// The targets; they add up to the capacity.
-    pub targets: BTreeMap<Key, u64>,
-    /// The parts of all known clients at this member.
-    pub parts: BTreeMap<Arc<str>, Part>,
-}
-
 /// Fractions of a record in shape mode's sums: 2⁻¹⁶ records. Sums of them fit 64 bits, products 128.
 const FRACTION_BITS: u32 = 16;
 
+/// The members' loads, and all else that a split depends on.
+pub(super) struct SplitInput<'a> {
+    pub(super) params: &'a GroupParams,
+    pub(super) capacity: u64,
+    pub(super) shares: &'a Shares,
+    pub(super) clients: &'a ClientTable,
+    /// The loads of the live members, in the order of their keys.
+    pub(super) members: Vec<&'a MemberLoads>,
+    /// The index of this member.
+    pub(super) own: usize,
+    /// Records that can't be split go to another member with each turn.
+    pub(super) turn: u64,
+}
+
 /// Computes targets, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
-pub struct Splitter {
+pub(super) struct Splitter {
     allocator: Allocator,
     grants: Vec<Grant>,
+    /// The loads of all clients, summed over the members, by number.
+    totals: Vec<Load>,
+    /// The number of each client with a load.
+    claimants: Vec<usize>,
+    claims: Vec<Claim>,
+    /// The parts of all clients with a load at this member, by number.
+    parts: Vec<Option<Part>>,
+    unnamed: Option<Part>,
+    /// Reject mode: the demand of each client, by number, and the members that have it.
+    pieces: Vec<Vec<Piece>>,
 }
 
 impl Splitter {
-    /// Splits the capacity over members by their loads. `own` is among the members.
-    pub fn split(
-        &mut self, params: &GroupParams, capacity: u64, shares: &Shares, own: &Key, members: &[(&Key, &Loads)],
-    ) -> Targets {
-        let totals = totals(members);
-        if totals.is_empty() {
-            let even = whole_parts(capacity, &vec![1; members.len()], 0);
-            let targets = members.iter().map(|&(key, _)| key.clone()).zip(even).collect();
-            return Targets { targets, parts: BTreeMap::new() };
+    /// The part of a client at this member, at the last split.
+    pub(super) fn part(&self, number: usize) -> Option<Part> {
+        self.parts.get(number).copied().flatten()
+    }
+
+    /// The part of each client that is too small to be named.
+    pub(super) fn unnamed_part(&self) -> Option<Part> {
+        self.unnamed
+    }
+
+    /// Splits the capacity over members by their loads. The targets are in the order of the members, and add up to the
+    /// capacity.
+    pub(super) fn split(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
+        self.sum_up(input);
+        (self.parts, self.unnamed) = (vec![None; input.clients.len()], None);
+        if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
+            return whole_parts(input.capacity, vec![1; input.members.len()].into_iter(), input.turn);
         }
-        let weights = shares.relative(&totals);
-        let claim = |(load, &weight): (&Load, &u64)| {
-            let wants =
-                if load.wants == 0 && load.demand > 0 { Wants::DefaultShare } else { Wants::Records(load.wants) };
+        let allocation = AllocationParams {
+            capacity: input.capacity,
+            reservation: input.shares.reservation,
+            lending: input.shares.lending,
+        };
+        let name_of = |index: usize| &**input.clients.name(self.claimants[index]);
+        self.allocator.allocate(&allocation, &self.claims, name_of, &mut self.grants);
+        let targets = match input.params.mode {
+            Mode::Shape => self.split_by_demand(input),
+            Mode::Reject => self.split_grants(input),
+        };
+        self.unnamed = input.clients.number("").and_then(|number| self.part_of_unnamed(input, number));
+        targets
+    }
+
+    /// Sums the loads up, and claims the capacity for them.
+    fn sum_up(&mut self, input: &SplitInput<'_>) {
+        self.totals.clear();
+        self.totals.resize(input.clients.len(), Load::default());
+        for (number, load) in input.members.iter().flat_map(|loads| loads.iter()) {
+            let total = &mut self.totals[number];
+            total.demand = total.demand.saturating_add(load.demand);
+            total.wants = total.wants.saturating_add(load.wants);
+        }
+        let with_load = self.totals.iter().enumerate().filter(|(_, total)| **total != Load::default());
+        self.claimants.clear();
+        self.claimants.extend(with_load.map(|(number, _)| number));
+        let shares = input.shares;
+        let count = |&number: &usize| match &**input.clients.name(number) {
+            "" => unnamed_clients(input.capacity, self.totals[number]),
+            name => u64::from(!shares.lists(name)),
+        };
+        // The weights in a common unit: the unlisted clients together weigh at most `unlisted`, once any is listed.
+        let unlisted = self.claimants.iter().map(count).sum::<u64>().max(1);
+        let each = match shares.listed.is_empty() {
+            true => Weight::ONE.thousandths() * unlisted,
+            false => shares.unlisted.thousandths().min(Weight::ONE.thousandths() * unlisted),
+        };
+        let claim = |&number: &usize| {
+            let total = self.totals[number];
+            let weight = match shares.listed.get(input.clients.name(number)) {
+                Some(own) => own.thousandths() * unlisted,
+                None => each * count(&number),
+            };
+            let is_new = total.wants == 0 && total.demand > 0;
+            let wants = if is_new { Wants::DefaultShare } else { Wants::Records(total.wants) };
             Claim { weight, wants, credit: Credit::default() }
         };
-        let claims: Vec<Claim> = totals.values().zip(&weights).map(claim).collect();
-        let names: Vec<&Arc<str>> = totals.keys().collect();
-        let allocation = AllocationParams { capacity, reservation: shares.reservation, lending: shares.lending };
-        self.allocator.allocate(&allocation, &claims, |index| names[index], &mut self.grants);
-        match params.mode {
-            Mode::Shape => split_by_demand(params, capacity, own, members, &totals, &self.grants),
-            Mode::Reject => split_grants(own, members, &totals, &self.grants),
-        }
+        self.claims.clear();
+        self.claims.extend(self.claimants.iter().map(claim));
     }
-}
 
-/// The loads of all clients, summed over the members.
-fn totals(members: &[(&Key, &Loads)]) -> BTreeMap<Arc<str>, Load> {
-    let mut totals: BTreeMap<Arc<str>, Load> = BTreeMap::new();
-    for (client, load) in members.iter().flat_map(|(_, loads)| *loads) {
-        let total = totals.entry(client.clone()).or_default();
-        total.demand = total.demand.saturating_add(load.demand);
-        total.wants = total.wants.saturating_add(load.wants);
-    }
-    totals
-}
-
-fn demand_of(loads: &Loads, client: &str) -> u64 {
-    loads.get(client).map_or(0, |load| load.demand)
-}
-
-/// Shape mode: each client's rate, split over the members by its demand there, and the capacity that no client uses,
-/// evenly.
-fn split_by_demand(
-    params: &GroupParams, capacity: u64, own: &Key, members: &[(&Key, &Loads)], totals: &BTreeMap<Arc<str>, Load>,
-    grants: &[Grant],
-) -> Targets {
-    let count = members.len() as u64;
-    let standby = if count > 1 {
-        u64::try_from(u128::from(capacity) * u128::from(params.standby.millionths()) / 1_000_000).unwrap_or(0) / count
-    } else {
-        0
-    };
-    let weight =
-        |grant: &Grant| ((grant.exact.max(grant.default_share).to_bits() >> (64 - FRACTION_BITS)) as u64).max(1);
-    let demands: Vec<Demand> = totals
-        .values()
-        .zip(grants)
-        .map(|(load, grant)| Demand { demand: u128::from(load.demand) << FRACTION_BITS, weight: weight(grant) })
-        .collect();
-    let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
-    let rates = fill(shared, &demands);
-    let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
-
-    let mut exact: Vec<u128> = vec![(u128::from(standby) << FRACTION_BITS) + spare; members.len()];
-    let mut parts = BTreeMap::new();
-    for ((((client, total), &rate), demand), grant) in totals.iter().zip(&rates).zip(&demands).zip(grants) {
-        for (&(key, loads), exact) in members.iter().zip(&mut exact) {
-            let here = demand_of(loads, client);
-            if total.demand > 0 {
-                *exact += rate * u128::from(here) / u128::from(total.demand);
-            }
-            if key == own {
-                // The client's weight, split as its demand is. Not its rate: a light client would be held to the rate
-                // that it was assumed to need. A quarter of an even part stays for records that arrive here next.
-                let weight = u128::from(demand.weight);
-                let by_demand = if total.demand > 0 { weight * u128::from(here) / u128::from(total.demand) } else { 0 };
-                let weight = by_demand.max(weight / (4 * u128::from(count))).max(1);
-                let weight = Fixed::from_bits(weight << (64 - FRACTION_BITS));
-                let whole_share = grant.default_share;
-                let ratio = ratio(here, total.demand, count);
-                // Shown only: the sums over the members are a client's grant and its default share.
-                let (part, all) = if total.demand > 0 { (here, total.demand) } else { (1, count) };
-                let (part, all) = (u128::from(part), u128::from(all));
-                let records = (u128::from(grant.records) * part / all) as u64;
-                let default_share = Fixed::from_bits(split(whole_share.to_bits(), part, all));
-                parts.insert(client.clone(), Part { weight, records, default_share, whole_share, ratio });
-            }
-        }
-    }
-    let whole = round_to(capacity, &exact);
-    Targets { targets: members.iter().map(|&(key, _)| key.clone()).zip(whole).collect(), parts }
-}
-
-/// Reject mode: each client's whole grant, split over the members by its demand there, evenly if it has none.
-fn split_grants(own: &Key, members: &[(&Key, &Loads)], totals: &BTreeMap<Arc<str>, Load>, grants: &[Grant]) -> Targets {
-    let mut sums = vec![0_u64; members.len()];
-    let mut parts = BTreeMap::new();
-    for (index, ((client, total), grant)) in totals.iter().zip(grants).enumerate() {
-        let demands: Vec<u64> = match total.demand {
-            0 => vec![1; members.len()],
-            _ => members.iter().map(|(_, loads)| demand_of(loads, client)).collect(),
+    /// Shape mode: each client's rate, split over the members by its demand there, and the capacity that no client
+    /// uses, evenly.
+    fn split_by_demand(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
+        let SplitInput { params, capacity, members, .. } = input;
+        let count = members.len() as u64;
+        let standby = match count {
+            1 => 0,
+            _ => (u128::from(*capacity) * u128::from(params.standby.millionths()) / 1_000_000) as u64 / count,
         };
-        let records_of = whole_parts(grant.records, &demands, index);
-        for (place, ((sum, &records), &(key, _))) in sums.iter_mut().zip(&records_of).zip(members).enumerate() {
-            *sum += records;
-            if key == own {
-                let (here, all) = (u128::from(demands[place]), demands.iter().map(|&demand| u128::from(demand)).sum());
-                let whole_share = grant.default_share;
-                let default_share = Fixed::from_bits(split(whole_share.to_bits(), here, all));
-                let ratio = ratio(demand_of(members[place].1, client), total.demand, members.len() as u64);
-                let weight = grant.exact;
-                parts.insert(client.clone(), Part { weight, records, default_share, whole_share, ratio });
+        let weight =
+            |grant: &Grant| ((grant.exact.max(grant.default_share).to_bits() >> (64 - FRACTION_BITS)) as u64).max(1);
+        let demand = |(&number, grant): (&usize, &Grant)| Demand {
+            demand: u128::from(self.totals[number].demand) << FRACTION_BITS,
+            weight: weight(grant),
+        };
+        let demands: Vec<Demand> = self.claimants.iter().zip(&self.grants).map(demand).collect();
+        let shared = u128::from(capacity - standby * count) << FRACTION_BITS;
+        let rates = fill(shared, &demands);
+        let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
+
+        // The rate of each client for one record of demand, with 48 bits after the point.
+        let mut per_record = vec![0_u64; self.totals.len()];
+        for (((&number, &rate), demand), grant) in self.claimants.iter().zip(&rates).zip(&demands).zip(&self.grants) {
+            let total = self.totals[number].demand;
+            per_record[number] = (rate << 32).checked_div(u128::from(total)).unwrap_or(0) as u64;
+            // The client's weight, split as its demand is. Not its rate: a light client would be held to the rate that
+            // it was assumed to need. A quarter of an even part stays for records that arrive here next.
+            let here = members[input.own].get(number).demand;
+            let weight = u128::from(demand.weight);
+            let by_demand = (weight * u128::from(here)).checked_div(u128::from(total)).unwrap_or(0);
+            let weight = by_demand.max(weight / (4 * u128::from(count))).max(1);
+            let (part, all) = if total > 0 { (here, total) } else { (1, count) };
+            let (part, all) = (u128::from(part), u128::from(all));
+            self.parts[number] = Some(Part {
+                weight: Fixed::from_bits(weight << (64 - FRACTION_BITS)),
+                // Shown only: the sums over the members are a client's grant and its default share.
+                records: (u128::from(grant.records) * part / all) as u64,
+                default_share: Fixed::from_bits(split(grant.default_share.to_bits(), part, all)),
+                whole_share: grant.default_share,
+                ratio: ratio(here, total, count),
+            });
+        }
+        let used = |loads: &&MemberLoads| -> u128 {
+            loads.iter().map(|(number, load)| (u128::from(per_record[number]) * u128::from(load.demand)) >> 32).sum()
+        };
+        let base = (u128::from(standby) << FRACTION_BITS) + spare;
+        let exact: Vec<u128> = members.iter().map(|loads| base + used(loads)).collect();
+        round_to(*capacity, &exact, input.turn)
+    }
+
+    /// Reject mode: each client's whole grant, split over the members by its demand there, evenly if it has none.
+    fn split_grants(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
+        let SplitInput { members, own, turn, .. } = input;
+        self.pieces.iter_mut().for_each(Vec::clear);
+        self.pieces.resize_with(self.totals.len(), Vec::new);
+        for (member, loads) in members.iter().enumerate() {
+            for (number, load) in loads.iter().filter(|(_, load)| load.demand > 0) {
+                self.pieces[number].push(Piece { member, demand: load.demand });
             }
         }
+        let mut sums = vec![0_u64; members.len()];
+        for (&number, grant) in self.claimants.iter().zip(&self.grants) {
+            let pieces = &mut self.pieces[number];
+            if pieces.is_empty() {
+                pieces.extend((0..members.len()).map(|member| Piece { member, demand: 1 }));
+            }
+            // By the name, which all members number alike.
+            let turn = turn.wrapping_add(u64::from(crc32fast::hash(input.clients.name(number).as_bytes())));
+            let records_of = whole_parts(grant.records, pieces.iter().map(|piece| piece.demand), turn);
+            let mut records = 0;
+            for (piece, &part) in pieces.iter().zip(&records_of) {
+                sums[piece.member] += part;
+                records += if piece.member == *own { part } else { 0 };
+            }
+            let all = pieces.iter().map(|piece| u128::from(piece.demand)).sum();
+            let here = pieces.iter().find(|piece| piece.member == *own).map_or(0, |piece| piece.demand);
+            self.parts[number] = Some(Part {
+                weight: grant.exact,
+                records,
+                default_share: Fixed::from_bits(split(grant.default_share.to_bits(), u128::from(here), all)),
+                whole_share: grant.default_share,
+                ratio: ratio(members[*own].get(number).demand, self.totals[number].demand, members.len() as u64),
+            });
+        }
+        sums
     }
-    Targets { targets: members.iter().map(|&(key, _)| key.clone()).zip(sums).collect(), parts }
+
+    /// The part of each client that is too small to be named: an even part of what they get together. In reject mode a
+    /// grant of as much as the largest of them can want, as far as they get what they want.
+    fn part_of_unnamed(&self, input: &SplitInput<'_>, number: usize) -> Option<Part> {
+        let index = self.claimants.binary_search(&number).ok()?;
+        let (grant, total) = (self.grants[index], self.totals[number]);
+        let count = u128::from(unnamed_clients(input.capacity, total));
+        let each = |all: Fixed| Fixed::from_bits(all.to_bits() / count);
+        let wanted = u128::from(total.demand.max(total.wants).max(grant.records).max(1));
+        let most = u128::from(input.capacity / MAX_NAMED) * u128::from(grant.records) / wanted;
+        let default_share = each(grant.default_share);
+        Some(Part {
+            weight: each(grant.exact.max(grant.default_share)),
+            records: most as u64,
+            default_share,
+            whole_share: default_share,
+            ratio: Ratio::ONE,
+        })
+    }
+}
+
+/// The demand of one client at one member.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    member: usize,
+    demand: u64,
+}
+
+/// The least number of clients that can have this load together if none of them has to be named.
+fn unnamed_clients(capacity: u64, total: Load) -> u64 {
+    let each = (capacity / MAX_NAMED).max(1);
+    total.demand.max(total.wants).div_ceil(each).clamp(1, MAX_NAMED)
 }
 
 /// The part of a demand that is at one of `members`, at least a quarter of an even part.
@@ -248,30 +329,47 @@ fn fill(total: u128, demands: &[Demand]) -> Vec<u128> {
     rates
 }
 
-/// Rounds numbers in 2⁻¹⁶ records to whole ones that add up to `total`, by the largest remainder.
-fn round_to(total: u64, exact: &[u128]) -> Vec<u64> {
+/// Rounds numbers in 2⁻¹⁶ records to whole ones that add up to `total`, by the largest remainder; ties go to another
+/// member with each turn.
+fn round_to(total: u64, exact: &[u128], turn: u64) -> Vec<u64> {
     let mut whole: Vec<u64> = exact.iter().map(|exact| (exact >> FRACTION_BITS) as u64).collect();
     let left = total.saturating_sub(whole.iter().sum()) as usize;
-    let mut order: Vec<usize> = (0..exact.len()).collect();
-    let fraction = |index: &usize| exact[*index] & ((1 << FRACTION_BITS) - 1);
-    order.sort_by_key(|index| std::cmp::Reverse(fraction(index)));
-    for index in order.into_iter().cycle().take(left) {
+    let fraction = |index: usize| (exact[index] & ((1 << FRACTION_BITS) - 1)) as u64;
+    for index in by_remainder(exact.len(), turn, fraction).into_iter().cycle().take(left) {
         whole[index] += 1;
     }
     whole
 }
 
-/// Splits whole records in proportion, by the largest remainder; ties go to another member for each `turn`.
-fn whole_parts(records: u64, by: &[u64], turn: usize) -> Vec<u64> {
-    let total: u128 = by.iter().map(|&part| u128::from(part)).sum();
-    let exact = |part: u64| u128::from(records) * u128::from(part);
-    let mut whole: Vec<u64> = by.iter().map(|&part| (exact(part) / total) as u64).collect();
+/// Splits whole records in proportion, by the largest remainder; ties go to another member with each turn.
+fn whole_parts(records: u64, by: impl Iterator<Item = u64> + Clone, turn: u64) -> Vec<u64> {
+    let total: u128 = by.clone().map(u128::from).sum();
+    let (mut whole, mut rests) = (Vec::new(), Vec::new());
+    for part in by {
+        // Products that fit 64 bits, as nearly all do, divide much faster.
+        let (quotient, rest) = match (records.checked_mul(part), u64::try_from(total)) {
+            (Some(exact), Ok(total)) => (exact / total, exact % total),
+            _ => {
+                let exact = u128::from(records) * u128::from(part);
+                ((exact / total) as u64, (exact % total) as u64)
+            }
+        };
+        whole.push(quotient);
+        rests.push(rest);
+    }
     let left = (records - whole.iter().sum::<u64>()) as usize;
-    let mut order: Vec<usize> = (0..by.len()).collect();
-    order.rotate_left(turn % by.len());
-    order.sort_by_key(|&index| std::cmp::Reverse(exact(by[index]) % total));
-    for &index in &order[..left] {
-        whole[index] += 1;
+    if left > 0 {
+        for &index in &by_remainder(rests.len(), turn, |index| rests[index])[..left] {
+            whole[index] += 1;
+        }
     }
     whole
+}
+
+/// The indices of `count` members, those with the largest remainders first.
+fn by_remainder(count: usize, turn: u64, remainder: impl Fn(usize) -> u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    order.rotate_left((turn % count as u64) as usize);
+    order.sort_by_key(|&index| std::cmp::Reverse(remainder(index)));
+    order
 }

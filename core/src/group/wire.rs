@@ -2,9 +2,9 @@
 //!
 //! A key is `p/<instance>/<incarnation>` for a post and `b/<instance>/<incarnation>` for a bound, with the incarnation
 //! as 16 hexadecimal digits: compaction keeps the last of each. A value is one byte for the version of this format,
-//! then the record in postcard's format.
+//! then the record in postcard's format. A tombstone has no value.
 
-use super::record::{Bound, Key, Post, Record};
+use super::record::{Bound, Key, Post, Record, Tombstone};
 
 /// The version of the format.
 pub const VERSION: u8 = 1;
@@ -26,37 +26,38 @@ pub enum WireError {
     Value,
 }
 
-/// The key and the value of a record.
+/// The key and the value of a record; no value for a tombstone.
 ///
 /// # Panics
 /// Never: memory takes any record.
-pub fn encode(record: &Record) -> (String, Vec<u8>) {
+pub fn encode(record: &Record) -> (String, Option<Vec<u8>>) {
     let value = match record {
-        Record::Post(post) => postcard::to_extend(post, vec![VERSION]),
-        Record::Bound(bound) => postcard::to_extend(bound, vec![VERSION]),
+        Record::Post(post) => Some(postcard::to_extend(post, vec![VERSION])),
+        Record::Bound(bound) => Some(postcard::to_extend(bound, vec![VERSION])),
+        Record::Tombstone(_) => None,
     };
-    let kind = if matches!(record, Record::Post(_)) { 'p' } else { 'b' };
-    (format!("{kind}/{}", record.subject()), value.expect("a vector takes any record"))
+    let kind = if record.is_of_post() { 'p' } else { 'b' };
+    (format!("{kind}/{}", record.subject()), value.map(|value| value.expect("a vector takes any record")))
 }
 
-/// Reads a record; `None` for a tombstone.
+/// Reads a record.
 ///
 /// # Errors
 /// The record is none of this format.
-pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Record>, WireError> {
-    let (is_post, key) = decode_key(key).ok_or(WireError::Key)?;
-    let Some(value) = value else { return Ok(None) };
+pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Record, WireError> {
+    let (of_post, subject) = decode_key(key).ok_or(WireError::Key)?;
+    let Some(value) = value else { return Ok(Record::Tombstone(Tombstone { subject, of_post })) };
     let rest = match value.split_first() {
         Some((&VERSION, rest)) => rest,
         Some((&found, _)) => return Err(WireError::Version { found }),
         None => return Err(WireError::Value),
     };
-    let record = if is_post {
+    let record = if of_post {
         Record::Post(postcard::from_bytes::<Post>(rest).map_err(|_| WireError::Value)?)
     } else {
         Record::Bound(postcard::from_bytes::<Bound>(rest).map_err(|_| WireError::Value)?)
     };
-    if *record.subject() == key { Ok(Some(record)) } else { Err(WireError::Value) }
+    if *record.subject() == subject { Ok(record) } else { Err(WireError::Value) }
 }
 
 fn decode_key(key: &[u8]) -> Option<(bool, Key)> {
@@ -73,14 +74,14 @@ fn decode_key(key: &[u8]) -> Option<(bool, Key)> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, time::Duration};
+    use std::time::Duration;
 
     use super::*;
     use crate::group::record::{Load, Terms};
     use crate::policy::Mode;
 
     fn post() -> Post {
-        let loads = BTreeMap::from([("car".into(), Load { demand: 40, wants: 35 })]);
+        let loads = vec![("car".into(), Load { demand: 40, wants: 35 })];
         Post {
             key: Key { instance: "kyc/1".into(), incarnation: 0xA0 },
             terms: Terms { capacity: 400, cycle_ms: 10_000, mode: Mode::Reject, digest: 7 },
@@ -89,6 +90,7 @@ mod tests {
             have: 100,
             want: 150,
             pace: 181,
+            lease: Duration::from_secs(10),
             left: false,
             complete: true,
             loads,
@@ -101,8 +103,12 @@ mod tests {
         let bound = Bound { target: post().key, seqs, x: 12, stopped_for: Duration::from_millis(1_500) };
         for record in [Record::Post(post()), Record::Bound(bound)] {
             let (key, value) = encode(&record);
-            assert_eq!(decode(key.as_bytes(), Some(&value)), Ok(Some(record)), "{key}");
-            assert_eq!(decode(key.as_bytes(), None), Ok(None));
+            let value = value.expect("a value");
+            assert_eq!(decode(key.as_bytes(), Some(&value)), Ok(record.clone()), "{key}");
+            let (subject, of_post) = (post().key, record.is_of_post());
+            let tombstone = Record::Tombstone(Tombstone { subject, of_post });
+            assert_eq!(decode(key.as_bytes(), None), Ok(tombstone.clone()));
+            assert_eq!(encode(&tombstone), (key.clone(), None));
             for length in 0..value.len() {
                 assert!(decode(key.as_bytes(), Some(&value[..length])).is_err(), "{length} bytes of {key}");
             }
@@ -113,17 +119,18 @@ mod tests {
     #[test]
     fn the_form_of_a_post_does_not_change() {
         let (_, value) = encode(&Record::Post(post()));
-        let expected = "01056b79632f31a0019003904e010703808080808020649601b501000101036361722823";
-        assert_eq!(value.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
+        let expected = "01056b79632f31a0019003904e010703808080808020649601b5010a00000101036361722823";
+        assert_eq!(value.iter().flatten().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
     }
 
     #[test]
     fn a_record_of_another_version_is_named() {
-        let (key, mut value) = encode(&Record::Post(post()));
+        let (key, value) = encode(&Record::Post(post()));
+        let mut value = value.expect("a value");
         value[0] = 2;
         assert_eq!(decode(key.as_bytes(), Some(&value)), Err(WireError::Version { found: 2 }));
         assert_eq!(decode(b"q/kyc/1", Some(&value)), Err(WireError::Key));
-        let (_, value) = encode(&Record::Post(post()));
+        value[0] = VERSION;
         assert_eq!(decode(b"p/kyc/2/00000000000000a0", Some(&value)), Err(WireError::Value));
     }
 }

@@ -91,13 +91,18 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// The bucket of a service leaks `rate` records per cycle and is as deep as the largest of one record,
-    /// `burst` · rate and what leaks in two commit intervals (else a round late by one would waste capacity).
+    /// The bucket of a service with this policy.
     pub(super) fn of_service(policy: &Policy, rate: u64) -> LeakyBucket {
-        let record = u128::from(nanos(policy.cycle));
+        LeakyBucket::new(policy.cycle, policy.burst, policy.commit_interval, rate)
+    }
+
+    /// A bucket that leaks `rate` records per cycle and is as deep as the largest of one record, `burst` · rate and
+    /// what leaks in two commit intervals (else a round late by one would waste capacity).
+    pub fn new(cycle: Duration, burst: Ratio, commit_interval: Duration, rate: u64) -> LeakyBucket {
+        let record = u128::from(nanos(cycle));
         let capacity = u128::from(rate) * record;
-        let burst = capacity * u128::from(policy.burst.millionths()) / u128::from(Ratio::ONE.millionths());
-        let two_rounds = u128::from(rate) * u128::from(nanos(policy.commit_interval)) * 2;
+        let burst = capacity * u128::from(burst.millionths()) / u128::from(Ratio::ONE.millionths());
+        let two_rounds = u128::from(rate) * u128::from(nanos(commit_interval)) * 2;
         LeakyBucket { rate, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
     }
 

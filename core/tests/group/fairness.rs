@@ -105,7 +105,7 @@ impl Group {
             if now >= member.next_look() {
                 let loads = meter.measure(now, &self.params, &engine.throttle, |name| member.part(name));
                 let count = engine.throttle.window_count(now);
-                let records = member.look(clocks, count, &loads);
+                let records = member.look(clocks, count, loads);
                 self.arriving.extend(records.into_iter().map(|record| (now + latency, record)));
                 engine.throttle.handle_parts(now, |name| member.part(name));
             }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use watermaster_core::group::record::{Key, Record};
+use watermaster_core::units::Time;
 
 /// A record with its offset.
 pub type Entry = (u64, Record);
@@ -10,14 +11,18 @@ pub type Entry = (u64, Record);
 /// The log with its whole history.
 #[derive(Debug, Default)]
 pub struct Log {
-    records: Vec<Record>,
+    records: Vec<(Time, Record)>,
+    /// The last offset of each key: a post's or a bound's.
+    last: HashMap<(Key, bool), u64>,
 }
 
 impl Log {
     /// Appends a record. Returns its offset.
-    pub fn append(&mut self, record: Record) -> u64 {
-        self.records.push(record);
-        self.end() - 1
+    pub fn append(&mut self, now: Time, record: Record) -> u64 {
+        let offset = self.end();
+        self.last.insert((record.subject().clone(), record.is_of_post()), offset);
+        self.records.push((now, record));
+        offset
     }
 
     /// The offset of the next record.
@@ -25,27 +30,28 @@ impl Log {
         self.records.len() as u64
     }
 
+    /// The record at an offset, and the time at which it was appended.
+    pub fn get(&self, offset: u64) -> Option<&(Time, Record)> {
+        self.records.get(offset as usize)
+    }
+
     /// All records with their offsets.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
-        (0..).zip(self.records.iter().cloned())
+        (0..).zip(self.records.iter().map(|(_, record)| record.clone()))
     }
 
-    /// The records that a newcomer reads: the newest `fresh` ones, and of the older ones the last of each key.
-    pub fn compacted(&self, fresh: u64) -> Vec<Entry> {
-        compact(self.entries().collect(), self.end().saturating_sub(fresh))
+    /// Returns whether compaction keeps the record at an offset: no later one has its key.
+    pub fn is_kept(&self, offset: u64) -> bool {
+        let (_, record) = &self.records[offset as usize];
+        self.last[&(record.subject().clone(), record.is_of_post())] == offset
     }
-}
 
-/// Removes entries below `fresh_from` that a later entry of the same key supersedes.
-pub fn compact(entries: Vec<Entry>, fresh_from: u64) -> Vec<Entry> {
-    let mut last: HashMap<(Key, bool), u64> = HashMap::new();
-    for (offset, record) in &entries {
-        last.insert(compaction_key(record), *offset);
+    /// The offsets that a newcomer reads: the newest `fresh` ones, and of the older ones the last of each key.
+    pub fn compacted(&self, fresh: u64) -> Vec<u64> {
+        let from = self.end().saturating_sub(fresh);
+        let mut offsets: Vec<u64> = self.last.values().copied().filter(|&offset| offset < from).collect();
+        offsets.sort_unstable();
+        offsets.extend(from..self.end());
+        offsets
     }
-    let stays = |(offset, record): &Entry| *offset >= fresh_from || last[&compaction_key(record)] == *offset;
-    entries.into_iter().filter(stays).collect()
-}
-
-fn compaction_key(record: &Record) -> (Key, bool) {
-    (record.subject().clone(), matches!(record, Record::Bound(_)))
 }

@@ -10,7 +10,6 @@ use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::units::Time;
 
-use crate::log::Entry;
 use crate::planted::Mistake;
 use crate::support::random::Random;
 
@@ -23,8 +22,10 @@ pub struct Clock {
 }
 
 impl Clock {
-    pub fn random(random: &mut Random) -> Clock {
-        Clock { offset: random.below(1 << 50), rate: random.between(980_000, 1_020_000) }
+    /// Two clocks differ by less than the margin, whatever the rates are.
+    pub fn random(params: &GroupParams, random: &mut Random) -> Clock {
+        let off = u64::from(params.margin.millionths()) * 2 / 5;
+        Clock { offset: random.below(1 << 50), rate: random.between(1_000_000 - off, 1_000_000 + off) }
     }
 
     pub fn at(self, now: Time) -> Time {
@@ -38,8 +39,8 @@ pub struct Node {
     pub id: u64,
     pub member: Member,
     clock: Clock,
-    /// The steps of a wall clock so far, for the mistake to trust one.
-    pub jumps: Time,
+    /// The time by which the faster of the two clocks is ahead, since it was slewed.
+    pub ahead: Duration,
     mistake: Option<Mistake>,
     /// Admissions, by the own clock.
     window: VecDeque<(Time, u64)>,
@@ -47,11 +48,19 @@ pub struct Node {
     /// Shape mode: the bucket's level in records, and the time of it.
     level: f64,
     level_at: Time,
-    pub demand: Vec<u64>,
+    /// The loads of the clients here.
+    pub loads: Loads,
     pub alive: bool,
     pub stopped_until: Time,
-    pub unread: Vec<Entry>,
-    /// The member of this number reads the log: deliveries to former ones are dropped.
+    /// The node reads nothing until then.
+    pub stalled_until: Time,
+    /// The offsets below `next` that are still to be read, last one first.
+    pub prefix: Vec<u64>,
+    /// The offset to read next, after the prefix.
+    pub next: u64,
+    /// Of the records below this offset, those were removed that later ones supersede.
+    pub compacted_to: u64,
+    /// The member of this number reads the log: beats of former ones are dropped.
     pub reader: u64,
     /// The end of the log when the reader began.
     pub start: u64,
@@ -61,9 +70,6 @@ pub struct Node {
     /// The last hold, for the mistake to keep it.
     former_limit: u64,
 }
-
-/// The names of the clients of all nodes.
-const CLIENTS: [&str; 3] = ["home", "car", "card"];
 
 pub fn member(params: &GroupParams, id: u64, incarnation: u64, start: u64, now: Clocks) -> Member {
     let policy = Policy { mode: params.mode, ..Policy::new(params.capacity, params.cycle) };
@@ -76,23 +82,26 @@ impl Node {
         params: &GroupParams, id: u64, reader: u64, start: u64, now: Time, mistake: Option<Mistake>,
         random: &mut Random,
     ) -> Node {
-        let clock = Clock::random(random);
+        let clock = Clock::random(params, random);
         let local = clock.at(now);
-        let clocks = mistake.map_or(Clocks::same(local), |mistake| mistake.clocks(local, Time::ZERO));
+        let clocks = mistake.map_or(Clocks::same(local), |mistake| mistake.clocks(Clocks::same(local)));
         Node {
             id,
             member: member(params, id, random.word(), start, clocks),
             clock,
-            jumps: Time::ZERO,
+            ahead: Duration::ZERO,
             mistake,
             window: VecDeque::new(),
             count: 0,
             level: 0.0,
             level_at: local,
-            demand: vec![0; CLIENTS.len()],
+            loads: Loads::new(),
             alive: true,
             stopped_until: Time::ZERO,
-            unread: Vec::new(),
+            stalled_until: Time::ZERO,
+            prefix: Vec::new(),
+            next: start,
+            compacted_to: 0,
             reader,
             start,
             read_to_end: false,
@@ -104,14 +113,14 @@ impl Node {
     /// The clocks as the node reads them.
     pub fn clocks(&self, now: Time) -> Clocks {
         let local = self.clock.at(now);
-        self.mistake.map_or(Clocks::same(local), |mistake| mistake.clocks(local, self.jumps))
+        let clocks = Clocks { slow: local, fast: local + self.ahead };
+        self.mistake.map_or(clocks, |mistake| mistake.clocks(clocks))
     }
 
-    pub fn loads(&self) -> Loads {
-        let load = |(client, &demand): (&&str, &u64)| {
-            (demand > 0).then(|| (Arc::from(*client), Load { demand, wants: demand }))
-        };
-        CLIENTS.iter().zip(&self.demand).filter_map(load).collect()
+    /// Sets the demand of some clients; all others have none.
+    pub fn set_demand(&mut self, demands: impl IntoIterator<Item = (Arc<str>, u64)>) {
+        let loads = demands.into_iter().filter(|(_, demand)| *demand > 0);
+        self.loads = loads.map(|(client, demand)| (client, Load { demand, wants: demand })).collect();
     }
 
     /// Drops the admissions that have left the window.
@@ -147,7 +156,8 @@ impl Node {
             let pace = self.member.pace(clocks, self.count);
             let passed = clocks.slow.since(self.level_at).as_secs_f64() / params.cycle.as_secs_f64();
             (self.level, self.level_at) = ((self.level - passed * pace as f64).max(0.0), clocks.slow);
-            let room = if pace == 0 { 0.0 } else { params.depth(pace) as f64 - self.level + 1e-9 };
+            let depth = params.bucket(pace).most_in(Duration::ZERO);
+            let room = if pace == 0 { 0.0 } else { depth as f64 - self.level + 1e-9 };
             records = records.min(room.max(0.0) as u64);
         }
         if records > 0 {
@@ -156,10 +166,5 @@ impl Node {
             self.level += records as f64;
         }
         records
-    }
-
-    /// The offset from which on this node's reader sees all records.
-    pub fn first_fresh(&self) -> u64 {
-        self.start
     }
 }

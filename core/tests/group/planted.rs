@@ -11,7 +11,9 @@ pub enum Mistake {
     EarlyRaise,
     /// The member goes on after its lease.
     EndlessLease,
-    /// Bounds say that a stopped member has nothing left in its window.
+    /// The member tells a shorter lease than it takes.
+    ShortLeaseTold,
+    /// Bounds say that a stopped member has nothing left in its window, a cycle too early.
     HastyBounds,
     /// The member does not tell the records in its window, and promises to have fewer.
     ForgottenWindow,
@@ -19,39 +21,45 @@ pub enum Mistake {
     CompactionTrusted,
     /// A reader does not notice that unread records were compacted away.
     GapUnnoticed,
-    /// The member measures by a wall clock, which is set forward now and then.
+    /// The member measures its window by a clock that is set forward now and then.
     WallClock,
     /// A member that was put out goes on with its former limit until it has joined again.
     FormerLimitKept,
+    /// The first members do not charge the records that were admitted before them.
+    MemoryForgotten,
 }
 
 impl Mistake {
-    pub const ALL: [Mistake; 8] = [
+    pub const ALL: [Mistake; 10] = [
         Mistake::EarlyRaise,
         Mistake::EndlessLease,
+        Mistake::ShortLeaseTold,
         Mistake::HastyBounds,
         Mistake::ForgottenWindow,
         Mistake::CompactionTrusted,
         Mistake::GapUnnoticed,
         Mistake::WallClock,
         Mistake::FormerLimitKept,
+        Mistake::MemoryForgotten,
     ];
 
     /// Changes the records that a member wants to append.
     pub fn spoil(self, records: &mut [Record]) {
         for record in records {
-            if let (Mistake::HastyBounds, Record::Bound(bound)) = (self, record) {
-                bound.x = 0;
+            match (self, record) {
+                (Mistake::HastyBounds, Record::Bound(bound)) => bound.x = 0,
+                (Mistake::ShortLeaseTold, Record::Post(post)) => post.lease /= 4,
+                _ => {}
             }
         }
     }
 
     /// Changes the clocks that a member reads.
-    pub fn clocks(self, now: Time, jumps: Time) -> Clocks {
+    pub fn clocks(self, clocks: Clocks) -> Clocks {
         match self {
-            Mistake::EndlessLease => Clocks { slow: now, fast: Time::ZERO },
-            Mistake::WallClock => Clocks::same(now + jumps.since(Time::ZERO)),
-            _ => Clocks::same(now),
+            Mistake::EndlessLease => Clocks { fast: Time::ZERO, ..clocks },
+            Mistake::WallClock => Clocks { slow: clocks.fast, ..clocks },
+            _ => clocks,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use watermaster_core::group::record::{Key, Record};
+use watermaster_core::group::record::Key;
 use watermaster_core::group::seats::Seats;
 use watermaster_core::units::Time;
 
@@ -60,7 +60,7 @@ fn left_by_compaction(log: &Log, random: &mut Random, start: u64) -> Vec<u64> {
     let below: Vec<Entry> = log.entries().take_while(|&(offset, _)| offset < start).collect();
     let mut last: HashMap<(Key, bool), u64> = HashMap::new();
     for (offset, record) in &below {
-        last.insert((record.subject().clone(), matches!(record, Record::Bound(_))), *offset);
+        last.insert((record.subject().clone(), record.is_of_post()), *offset);
     }
     let kept = [0, 100, 5_000, 9_900][random.index(4)];
     let last: Vec<u64> = last.into_values().collect();

@@ -1,8 +1,9 @@
 //! Single situations on a log that is fast and never fails: each step, all nodes read all records.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use watermaster_core::group::member::MemberState;
+use watermaster_core::group::record::Record;
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::policy::{Mode, Policy};
@@ -12,15 +13,20 @@ use crate::log::Log;
 use crate::node::Node;
 use crate::support::random::Random;
 
-const CYCLE: Duration = Duration::from_secs(10);
-const STEP: Duration = Duration::from_millis(50);
+pub const CYCLE: Duration = Duration::from_secs(10);
+pub const STEP: Duration = Duration::from_millis(50);
+
+/// The same demand of three clients.
+fn everywhere(demand: u64) -> [(Arc<str>, u64); 3] {
+    ["home", "car", "card"].map(|client| (client.into(), demand))
+}
 
 /// Nodes that admit all that they may.
-struct Calm {
-    params: GroupParams,
-    log: Log,
-    now: Time,
-    nodes: BTreeMap<u64, Node>,
+pub struct Calm {
+    pub params: GroupParams,
+    pub log: Log,
+    pub now: Time,
+    pub nodes: BTreeMap<u64, Node>,
     read: BTreeMap<u64, u64>,
     random: Random,
     /// Records admitted in each step.
@@ -28,7 +34,7 @@ struct Calm {
 }
 
 impl Calm {
-    fn new(capacity: u64, mode: Mode, nodes: u64) -> Calm {
+    pub fn new(capacity: u64, mode: Mode, nodes: u64) -> Calm {
         let policy = Policy { mode, ..Policy::new(capacity, CYCLE) };
         let params = GroupParams::new(&policy, Duration::from_secs(10));
         let mut calm = Calm {
@@ -44,42 +50,42 @@ impl Calm {
         calm
     }
 
-    fn start(&mut self, id: u64) {
+    pub fn start(&mut self, id: u64) {
         let params = self.params.clone();
         self.start_with(id, &params);
     }
 
-    fn start_with(&mut self, id: u64, params: &GroupParams) {
+    pub fn start_with(&mut self, id: u64, params: &GroupParams) {
         let mut node = Node::new(params, id, 0, self.log.end(), self.now, None, &mut self.random);
-        node.demand = vec![self.params.capacity; 3];
+        node.set_demand(everywhere(self.params.capacity));
         self.nodes.insert(id, node);
         self.read.insert(id, 0);
     }
 
-    fn leave(&mut self, id: u64) {
+    pub fn leave(&mut self, id: u64) {
         let mut node = self.nodes.remove(&id).expect("the node runs");
         let clocks = node.clocks(self.now);
         node.expire(clocks, self.params.window());
         for record in node.member.leave(clocks, node.count) {
-            self.log.append(record);
+            self.log.append(self.now, record);
         }
     }
 
-    fn run(&mut self, time: Duration) {
+    pub fn run(&mut self, time: Duration) {
         for _ in 0..time.as_millis() / STEP.as_millis() {
             self.now = self.now + STEP;
             let mut admitted = 0;
             for (id, node) in &mut self.nodes {
                 let clocks = node.clocks(self.now);
                 let next = self.read.get_mut(id).expect("a reader");
-                for (offset, record) in self.log.entries().skip(*next as usize) {
-                    node.member.handle_record(clocks, offset, &record);
+                while let Some((_, record)) = self.log.get(*next) {
+                    node.member.handle_record(clocks, *next, record);
+                    *next += 1;
                 }
-                *next = self.log.end();
                 node.member.handle_caught_up(clocks);
                 node.expire(clocks, self.params.window());
-                for record in node.member.look(clocks, node.count, &node.loads()) {
-                    self.log.append(record);
+                for record in node.member.look(clocks, node.count, &node.loads) {
+                    self.log.append(self.now, record);
                 }
                 admitted += node.admit(self.now, &self.params);
             }
@@ -87,17 +93,17 @@ impl Calm {
         }
     }
 
-    fn limits(&self) -> Vec<u64> {
+    pub fn limits(&self) -> Vec<u64> {
         self.nodes.values().map(|node| node.member.limit(node.clocks(self.now))).collect()
     }
 
     /// The records admitted in the last cycle, as a part of the capacity.
-    fn used(&self) -> f64 {
+    pub fn used(&self) -> f64 {
         let steps = (CYCLE.as_millis() / STEP.as_millis()) as usize;
         self.admitted.iter().rev().take(steps).sum::<u64>() as f64 / self.params.capacity as f64
     }
 
-    fn clocks(&self, id: u64) -> Clocks {
+    pub fn clocks(&self, id: u64) -> Clocks {
         self.nodes[&id].clocks(self.now)
     }
 }
@@ -117,13 +123,13 @@ fn a_group_of_one_holds_the_capacity_after_two_exchanges() {
 fn a_member_with_all_the_demand_holds_all_but_the_standby() {
     let mut calm = Calm::new(400, Mode::Shape, 3);
     for id in [1, 2] {
-        calm.nodes.get_mut(&id).unwrap().demand = vec![0; 3];
+        calm.nodes.get_mut(&id).unwrap().set_demand([]);
     }
     calm.run(CYCLE);
     assert_eq!(calm.limits(), [398, 1, 1]);
     // The others come back: they hold their parts at once, and their full shares within a cycle.
     for id in [1, 2] {
-        calm.nodes.get_mut(&id).unwrap().demand = vec![400; 3];
+        calm.nodes.get_mut(&id).unwrap().set_demand(everywhere(400));
     }
     calm.run(CYCLE * 2);
     let limits = calm.limits();
@@ -182,8 +188,8 @@ fn posts_that_were_given_up_do_not_silence_a_member() {
         let now = calm.now + STEP * step;
         let node = calm.nodes.get_mut(&0).unwrap();
         let clocks = node.clocks(now);
-        for record in node.member.look(clocks, 0, &node.loads()) {
-            if let watermaster_core::group::record::Record::Post(post) = record {
+        for record in node.member.look(clocks, 0, &node.loads) {
+            if let Record::Post(post) = record {
                 node.member.handle_failed(post.seq);
             }
         }
@@ -212,5 +218,74 @@ fn members_that_live_shorter_than_a_cycle_lose_no_capacity() {
         }
         let late = used[12..].iter().sum::<f64>() / 12.0;
         assert!(late > 0.5, "{mode:?}: {late:.2} of the capacity is used: {used:.2?}");
+    }
+}
+
+/// The records of a member that is gone once stayed in the log for ever.
+#[test]
+fn a_key_that_is_gone_for_a_day_gets_tombstones_once() {
+    let mut calm = Calm::new(400, Mode::Shape, 3);
+    calm.run(CYCLE);
+    let gone = calm.nodes[&2].member.key().clone();
+    calm.leave(2);
+    calm.run(CYCLE * 3);
+    let tombstones =
+        |calm: &Calm| calm.log.entries().filter(|(_, record)| matches!(record, Record::Tombstone(_))).count();
+    assert_eq!(tombstones(&calm), 0);
+    calm.now = calm.now + Duration::from_secs(86_400);
+    calm.run(CYCLE * 3);
+    let found: Vec<Record> = calm.log.entries().map(|(_, record)| record).collect();
+    let is_of = |record: &&Record| matches!(record, Record::Tombstone(_)) && *record.subject() == gone;
+    let found: Vec<bool> = found.iter().filter(is_of).map(Record::is_of_post).collect();
+    assert!(found.contains(&true) && found.contains(&false), "{found:?}");
+    let count = tombstones(&calm);
+    assert!(count <= 4, "each member asks once: {count}");
+    calm.run(Duration::from_secs(1_800));
+    assert_eq!(tombstones(&calm), count);
+    // A newcomer does not know the key, and takes its part.
+    calm.start(3);
+    calm.run(CYCLE * 3);
+    assert!(calm.nodes[&3].member.seats().get(&gone).is_none());
+    let limits = calm.limits();
+    assert!(limits.iter().all(|limit| (132..=134).contains(limit)), "{limits:?}");
+}
+
+/// With fewer records than members the same members once got nothing for ever.
+#[test]
+fn members_take_turns_where_records_are_few() {
+    for mode in [Mode::Shape, Mode::Reject] {
+        let mut calm = Calm::new(5, mode, 8);
+        let mut served = vec![false; 8];
+        for _ in 0..150 {
+            calm.run(CYCLE);
+            let limits = calm.limits();
+            assert!(limits.iter().sum::<u64>() <= 5, "{limits:?}");
+            served.iter_mut().zip(limits).for_each(|(served, limit)| *served |= limit > 0);
+        }
+        assert!(served.iter().all(|served| *served), "{mode:?}: {served:?}");
+    }
+}
+
+/// The first member of a group holds capacity for the records that were admitted before the group began.
+#[test]
+fn the_first_member_keeps_room_for_the_records_of_before() {
+    for mode in [Mode::Shape, Mode::Reject] {
+        let mut calm = Calm::new(400, mode, 1);
+        let first = calm.nodes.get_mut(&0).unwrap();
+        assert!(first.member.is_first());
+        first.member.charge_memory(first.clocks(calm.now), 300);
+        calm.run(STEP * 4);
+        assert_eq!((calm.limits(), calm.nodes[&0].member.hold()), (vec![100], 400));
+        calm.start(1);
+        calm.run(STEP);
+        assert!(!calm.nodes[&1].member.is_first());
+        calm.run(CYCLE / 2);
+        assert!(calm.limits().iter().sum::<u64>() <= 100, "{mode:?}: {:?}", calm.limits());
+        // A member that dies meanwhile leaves the room in its seat.
+        calm.nodes.remove(&0);
+        calm.run(CYCLE);
+        assert!(calm.limits()[0] <= 100, "{mode:?}: {:?}", calm.limits());
+        calm.run(CYCLE * 3);
+        assert_eq!(calm.limits(), [400], "{mode:?}");
     }
 }

@@ -2,23 +2,18 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use watermaster_core::group::GroupParams;
 use watermaster_core::group::member::Restart;
 use watermaster_core::group::record::Record;
-use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::units::{Ratio, Time};
+use watermaster_core::units::Time;
 
-use crate::log::{Entry, Log, compact};
+use crate::log::Log;
 use crate::node::{Node, member};
 use crate::planted::Mistake;
+use crate::setting::Setting;
 use crate::support::random::Random;
-
-/// The length of a run.
-const END: Time = Time::from_nanos(60_000_000_000);
-/// The most nodes at a time.
-const MAX_NODES: usize = 8;
 
 /// The result of a run.
 #[derive(Debug)]
@@ -74,33 +69,26 @@ impl Faults {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Beat { node: u64, reader: u64 },
-    Arrive { node: u64, record: usize },
+    Arrive { record: usize },
     Report { node: u64, reader: u64, seq: u64 },
-    Deliver { node: u64, reader: u64, offset: u64, record: usize },
     Trouble,
     Respawn { node: u64 },
-    Reload { node: u64 },
 }
 
 pub struct World {
     random: Random,
+    setting: Setting,
     params: GroupParams,
     mistake: Option<Mistake>,
-    /// Members with this property take former processes of their instance for fenced.
-    fences: bool,
-    reloads: bool,
-    slow: Duration,
-    /// Of 10 000 records, these take up to several leases.
-    late: u32,
+    clients: Vec<Arc<str>>,
     log: Log,
     /// Records on their way, by number: events must be ordered, and records are not.
-    records: Vec<Record>,
+    records: Vec<Option<Record>>,
     nodes: BTreeMap<u64, Node>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     number: u64,
     outages: Vec<(Time, Time)>,
     last_append: BTreeMap<u64, Time>,
-    last_delivery: BTreeMap<(u64, u64), Time>,
     /// The capacities of nodes from a time on.
     capacities: BTreeMap<u64, u64>,
     admitted: Vec<(Time, u64)>,
@@ -108,38 +96,21 @@ pub struct World {
     next_reader: u64,
 }
 
-/// Runs a seed.
-pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
-    let mut random = Random::stream(seed, 17);
-    let pick = |random: &mut Random, millis: &[u64]| Duration::from_millis(millis[random.index(millis.len())]);
-    let capacity = [7, 50, 300][random.index(3)];
-    let cycle = pick(&mut random, &[500, 1_000, 3_000]);
-    let lease = pick(&mut random, &[500, 1_000, 2_000, 5_000]);
-    let mode = if random.once_in(2) { Mode::Shape } else { Mode::Reject };
-    let policy = Policy { mode, commit_interval: Duration::from_millis(50), ..Policy::new(capacity, cycle) };
-    let params = GroupParams {
-        look: Duration::from_millis(50),
-        heartbeat: lease / 4,
-        standby: Ratio::from_millionths([0, 50_000][random.index(2)]).unwrap(),
-        margin: Ratio::from_millionths(50_000).unwrap(),
-        ..GroupParams::new(&policy, lease)
-    };
-    let slow = pick(&mut random, &[2, 20, 200]);
-    let late = [0, 200][random.index(2)];
-    let (fences, reloads) = (random.once_in(2), random.once_in(3));
-    let nodes = [2, 3, 5][random.index(3)];
-    let setting = format!(
-        "{mode:?}, capacity {capacity}, cycle {cycle:?}, lease {lease:?}, {nodes} nodes, fences {fences}, \
-         reloads {reloads}, slow {slow:?}, late {late}"
-    );
+/// Runs a setting. The members begin after one cycle, in which others may have admitted records.
+pub fn run(setting: Setting, mut random: Random, mistake: Option<Mistake>) -> Outcome {
+    let begin = Time::ZERO + setting.params.cycle;
+    let memory = setting.params.capacity * setting.memory / 100;
+    let mut admitted = Vec::new();
+    for _ in 0..memory {
+        admitted.push((Time::from_nanos(1 + random.below(begin.as_nanos())), 1));
+    }
+    admitted.sort_unstable();
     let mut world = World {
         random,
-        params,
+        params: setting.params.clone(),
+        clients: (0..setting.clients).map(|client| Arc::from(format!("client-{client}"))).collect(),
+        setting,
         mistake,
-        fences,
-        reloads,
-        slow,
-        late,
         log: Log::default(),
         records: Vec::new(),
         nodes: BTreeMap::new(),
@@ -147,18 +118,17 @@ pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
         number: 0,
         outages: Vec::new(),
         last_append: BTreeMap::new(),
-        last_delivery: BTreeMap::new(),
         capacities: BTreeMap::new(),
-        admitted: Vec::new(),
+        admitted,
         faults: Faults::default(),
         next_reader: 0,
     };
-    for node in 0..nodes {
-        world.spawn(Time::ZERO, node);
+    for node in 0..world.setting.nodes {
+        world.spawn(begin, node);
     }
-    world.at(Time::ZERO + Duration::from_secs(1), Event::Trouble);
-    world.run();
-    world.outcome(setting)
+    world.at(begin + world.setting.trouble, Event::Trouble);
+    world.run(begin + world.setting.length);
+    world.outcome()
 }
 
 impl World {
@@ -167,20 +137,21 @@ impl World {
         self.events.push(Reverse((when, self.number, event)));
     }
 
-    fn run(&mut self) {
+    fn run(&mut self, end: Time) {
         while let Some(Reverse((now, _, event))) = self.events.pop() {
-            if now >= END {
+            if now >= end {
                 break;
             }
             match event {
                 Event::Beat { node, reader } => self.beat(now, node, reader),
-                Event::Arrive { node, record } => self.arrive(now, node, record),
+                Event::Arrive { record } => {
+                    let record = self.records[record].take().expect("a record arrives once");
+                    self.log.append(now, record);
+                }
                 Event::Report { node, reader, seq } => self.report(node, reader, seq),
-                Event::Deliver { node, reader, offset, record } => self.deliver(now, node, reader, (offset, record)),
                 Event::Trouble => self.trouble(now),
                 Event::Respawn { node } if !self.nodes[&node].alive => self.spawn(now, node),
                 Event::Respawn { .. } => {}
-                Event::Reload { node } => self.reload(node),
             }
         }
     }
@@ -198,11 +169,11 @@ impl World {
     }
 
     fn delay(&mut self) -> Duration {
-        if self.random.chance(self.late) {
+        if self.random.chance(self.setting.late) {
             let lease = self.params.lease.as_millis() as u64;
             return self.random.millis(300, (lease * 5 / 2).max(301));
         }
-        self.slow.mul_f64(0.2 + 2.8 * self.random.unit())
+        self.setting.slow.mul_f64(0.2 + 2.8 * self.random.unit())
     }
 
     fn append(&mut self, now: Time, node: u64, reader: u64, record: Record) {
@@ -224,27 +195,8 @@ impl World {
         let after_last = self.last_append.get(&reader).map_or(Time::ZERO, |&last| last + Duration::from_micros(1));
         let arrival = arrival.max(after_last);
         self.last_append.insert(reader, arrival);
-        self.records.push(record);
-        self.at(arrival, Event::Arrive { node, record: self.records.len() - 1 });
-    }
-
-    fn arrive(&mut self, now: Time, _node: u64, record: usize) {
-        let offset = self.log.append(self.records[record].clone());
-        let readers: Vec<(u64, u64)> =
-            self.nodes.values().filter(|node| node.alive).map(|node| (node.id, node.reader)).collect();
-        for (node, reader) in readers {
-            self.send(now, node, reader, offset, record);
-        }
-    }
-
-    fn send(&mut self, now: Time, node: u64, reader: u64, offset: u64, record: usize) -> Time {
-        let delay = self.delay();
-        let arrival = self.after_outages(now + delay);
-        let after_last = self.last_delivery.get(&(node, reader)).copied().unwrap_or_default();
-        let arrival = arrival.max(after_last + Duration::from_micros(1));
-        self.last_delivery.insert((node, reader), arrival);
-        self.at(arrival, Event::Deliver { node, reader, offset, record });
-        arrival
+        self.records.push(Some(record));
+        self.at(arrival, Event::Arrive { record: self.records.len() - 1 });
     }
 
     fn report(&mut self, node: u64, reader: u64, seq: u64) {
@@ -253,25 +205,47 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, now: Time, id: u64, reader: u64, (offset, record): (u64, usize)) {
-        let record = self.records[record].clone();
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.reader == reader) else { return };
-        if node.stopped_until > now || !node.unread.is_empty() {
-            node.unread.push((offset, record));
+    /// Reads the records that have come by now, which each reading finds with another delay.
+    fn read_on(&mut self, now: Time, id: u64) {
+        if self.after_outages(now) > now || self.nodes[&id].stalled_until > now {
             return;
         }
-        self.read(now, id, &(offset, record));
-        self.admit(now, id);
+        let delay = self.delay();
+        if delay > self.setting.slow * 4 {
+            self.nodes.get_mut(&id).expect("a living node").stalled_until = now + delay;
+            return;
+        }
+        let mut most = if self.random.once_in(8) { self.random.below(6) } else { u64::MAX };
+        while most > 0 {
+            most -= 1;
+            let node = self.nodes.get_mut(&id).expect("a living node");
+            let offset = match node.prefix.pop() {
+                Some(offset) => offset,
+                None if self.log.get(node.next).is_some_and(|&(at, _)| at + delay <= now) => {
+                    node.next += 1;
+                    node.next - 1
+                }
+                None => break,
+            };
+            // Records that were superseded while the reader stood still are gone.
+            if offset >= self.nodes[&id].compacted_to || self.log.is_kept(offset) {
+                self.read(now, id, offset);
+                if self.random.once_in(3) {
+                    self.admit(now, id);
+                }
+            }
+        }
     }
 
-    fn read(&mut self, now: Time, id: u64, (offset, record): &Entry) {
-        let mistake = self.mistake;
+    fn read(&mut self, now: Time, id: u64, offset: u64) {
         let node = self.nodes.get_mut(&id).expect("a living node");
         let clocks = node.clocks(now);
-        let offset = match mistake {
-            Some(Mistake::CompactionTrusted) => node.member.seats().next_offset(),
-            Some(Mistake::GapUnnoticed) => (*offset).min(node.member.seats().next_offset().max(node.first_fresh())),
-            _ => *offset,
+        let (_, record) = self.log.get(offset).expect("a record that was appended");
+        let next = node.member.seats().next_offset();
+        let offset = match self.mistake {
+            Some(Mistake::CompactionTrusted) => next,
+            Some(Mistake::GapUnnoticed) => offset.min(next.max(node.start)),
+            _ => offset,
         };
         node.member.handle_record(clocks, offset, record);
         if node.member.restart(clocks).is_none() {
@@ -287,12 +261,10 @@ impl World {
         let capacity = self.capacities.get(&id).copied().unwrap_or(self.params.capacity);
         let params = GroupParams { capacity, ..self.params.clone() };
         let start = self.believed_start();
-        let mut node = Node::new(&params, id, reader, start, now, self.mistake, &mut self.random);
-        for demand in &mut node.demand {
-            *demand = [0, self.params.capacity][self.random.index(2)];
-        }
+        let node = Node::new(&params, id, reader, start, now, self.mistake, &mut self.random);
         self.nodes.insert(id, node);
-        self.subscribe(now, id, reader);
+        self.change_demand(id, &[0, self.params.capacity]);
+        self.subscribe(now, id);
     }
 
     /// The end of the log, from which on a newcomer sees all records.
@@ -301,14 +273,28 @@ impl World {
     }
 
     /// Reads the log from its beginning: some of it was compacted.
-    fn subscribe(&mut self, now: Time, id: u64, reader: u64) {
+    fn subscribe(&mut self, now: Time, id: u64) {
         let fresh = [0, 0, 5, 50][self.random.index(4)];
-        let mut last = now;
-        for (offset, record) in self.log.compacted(fresh) {
-            self.records.push(record);
-            last = self.send(now, id, reader, offset, self.records.len() - 1);
+        let mut prefix = self.log.compacted(fresh);
+        prefix.reverse();
+        let node = self.nodes.get_mut(&id).expect("a node");
+        (node.prefix, node.next) = (prefix, self.log.end());
+        let event = Event::Beat { node: id, reader: node.reader };
+        let delay = self.delay();
+        let first = self.after_outages(now + delay);
+        self.at(first, event);
+    }
+
+    fn change_demand(&mut self, id: u64, choices: &[u64]) {
+        let mut demands = Vec::new();
+        for _ in 0..self.setting.clients_of_node {
+            let client = &self.clients[self.random.index(self.clients.len())];
+            let demand = choices[self.random.index(choices.len())];
+            if !demands.iter().any(|(other, _)| Arc::ptr_eq(other, client)) {
+                demands.push((Arc::clone(client), demand));
+            }
         }
-        self.at(last + Duration::from_millis(1), Event::Beat { node: id, reader });
+        self.nodes.get_mut(&id).expect("a node").set_demand(demands);
     }
 
     fn admit(&mut self, now: Time, id: u64) {
@@ -322,54 +308,45 @@ impl World {
     fn beat(&mut self, now: Time, id: u64, reader: u64) {
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.reader == reader) else { return };
         if node.stopped_until <= now {
-            let unread = std::mem::take(&mut node.unread);
-            if !unread.is_empty() {
-                self.catch_up(now, id, unread);
+            let was_stopped = std::mem::replace(&mut node.stopped_until, Time::ZERO) > Time::ZERO;
+            if was_stopped && self.random.once_in(2) {
+                node.compacted_to = self.log.end();
             }
+            self.admit(now, id);
+            self.read_on(now, id);
             self.serve(now, id);
         }
         // After lost history, reading the log again leads to the next beat.
         if self.nodes[&id].reader == reader {
-            let next = now + self.random.millis(10, 60);
+            let next = now + self.random.millis(self.setting.beats.0, self.setting.beats.1);
             self.at(next, Event::Beat { node: id, reader });
         }
     }
 
-    /// Reads what came while the node stood still; perhaps it was compacted meanwhile.
-    fn catch_up(&mut self, now: Time, id: u64, unread: Vec<Entry>) {
-        let was_compacted = self.random.once_in(2);
-        let unread = if was_compacted { compact(unread, u64::MAX) } else { unread };
-        for entry in &unread {
-            self.read(now, id, entry);
-            if self.random.once_in(3) {
-                self.admit(now, id);
-            }
-        }
-    }
-
     fn serve(&mut self, now: Time, id: u64) {
-        let (params, mistake, fences) = (self.params.clone(), self.mistake, self.fences);
-        let jump_to = self.random.millis(0, 2 * params.cycle.as_millis() as u64);
-        let jumps = self.random.chance(20);
-        let demand_changes = self.random.chance(500);
-        let node = self.nodes.get_mut(&id).expect("a living node");
-        if jumps {
-            node.jumps = node.jumps + jump_to;
+        let ahead = self.random.millis(0, 2 * self.params.cycle.as_millis() as u64);
+        let slews = self.random.chance(20);
+        if self.random.chance(self.setting.demand_changes) {
+            let capacity = self.params.capacity;
+            self.change_demand(id, &[0, 0, 1, capacity / 3, capacity]);
         }
-        if demand_changes {
-            for demand in &mut node.demand {
-                *demand = [0, 0, 1, params.capacity / 3, params.capacity][self.random.index(5)];
-            }
+        let node = self.nodes.get_mut(&id).expect("a living node");
+        if slews {
+            node.ahead += ahead;
         }
         let clocks = node.clocks(now);
-        if !node.read_to_end {
-            node.read_to_end = true;
+        if node.prefix.is_empty() && !std::mem::replace(&mut node.read_to_end, true) {
             node.member.handle_caught_up(clocks);
-            if fences {
+            if self.setting.fences {
                 node.member.handle_fenced(clocks);
             }
+            if node.member.is_first() && self.mistake != Some(Mistake::MemoryForgotten) {
+                let from = now - self.params.cycle;
+                let recent = self.admitted.iter().rev().take_while(|(at, _)| *at > from);
+                node.member.charge_memory(clocks, recent.map(|(_, records)| records).sum());
+            }
         }
-        node.expire(clocks, params.window());
+        node.expire(clocks, self.params.window());
         match node.member.restart(clocks) {
             Some(Restart::LostHistory(_)) => return self.read_again(now, id),
             Some(why) => {
@@ -382,10 +359,9 @@ impl World {
             }
             None => {}
         }
-        let node = self.nodes.get_mut(&id).expect("a living node");
-        let count = if mistake == Some(Mistake::ForgottenWindow) { 0 } else { node.count };
-        let mut records = node.member.look(clocks, count, &node.loads());
-        if let Some(mistake) = mistake {
+        let count = if self.mistake == Some(Mistake::ForgottenWindow) { 0 } else { node.count };
+        let mut records = node.member.look(clocks, count, &node.loads);
+        if let Some(mistake) = self.mistake {
             mistake.spoil(&mut records);
         }
         for record in records {
@@ -404,13 +380,11 @@ impl World {
         self.faults.lost_histories += 1;
         self.next_reader += 1;
         let (reader, start, incarnation) = (self.next_reader, self.believed_start(), self.random.word());
-        let params = self.params.clone();
         let node = self.nodes.get_mut(&id).expect("a living node");
-        node.member = member(&params, id, incarnation, start, node.clocks(now));
+        node.member = member(&self.params, id, incarnation, start, node.clocks(now));
         (node.reader, node.start, node.read_to_end) = (reader, start, false);
-        node.unread.clear();
         node.begin_window();
-        self.subscribe(now, id, reader);
+        self.subscribe(now, id);
     }
 
     // ## Faults
@@ -432,35 +406,36 @@ impl World {
                 let pause = pauses[self.random.index(4)].mul_f64(0.5 + 0.7 * self.random.unit());
                 self.nodes.get_mut(&id).expect("a node").stopped_until = now + pause;
             }
-            (3, Some(id)) if self.nodes[&id].stopped_until <= now => {
-                self.faults.drains += 1;
-                let window = self.params.window();
-                let node = self.nodes.get_mut(&id).expect("a node");
-                let clocks = node.clocks(now);
-                node.expire(clocks, window);
-                let (records, reader) = (node.member.leave(clocks, node.count), node.reader);
-                node.alive = false;
-                for record in records {
-                    self.append(now, id, reader, record);
-                }
-                let pause = self.random.millis(10, 5_000);
-                self.at(now + pause, Event::Respawn { node: id });
-            }
-            (4, _) => {
+            (3, Some(id)) if self.nodes[&id].stopped_until <= now => self.drain(now, id),
+            (4, _) if now > self.outages.last().map_or(Time::ZERO, |&(_, to)| to + self.setting.calm) => {
                 self.faults.outages += 1;
                 let pause = [Duration::from_millis(200), lease, lease * 2 + cycle][self.random.index(3)];
                 self.outages.push((now, now + pause));
             }
-            (5, _) if self.nodes.len() < MAX_NODES => {
+            (5, _) if (self.nodes.len() as u64) < self.setting.max_nodes => {
                 self.faults.joins += 1;
                 let id = self.nodes.len() as u64;
                 self.spawn(now, id);
             }
-            (6, Some(id)) if self.reloads => self.at(now, Event::Reload { node: id }),
+            (6, Some(id)) if self.setting.reloads => self.reload(id),
             _ => {}
         }
-        let pause = Duration::from_secs_f64(-2.0 * (1.0 - self.random.unit()).ln());
+        let pause = self.setting.trouble.mul_f64(-(1.0 - self.random.unit()).ln());
         self.at(now + pause, Event::Trouble);
+    }
+
+    fn drain(&mut self, now: Time, id: u64) {
+        self.faults.drains += 1;
+        let node = self.nodes.get_mut(&id).expect("a node");
+        let clocks = node.clocks(now);
+        node.expire(clocks, self.params.window());
+        let (records, reader) = (node.member.leave(clocks, node.count), node.reader);
+        node.alive = false;
+        for record in records {
+            self.append(now, id, reader, record);
+        }
+        let pause = self.random.millis(10, 5_000);
+        self.at(now + pause, Event::Respawn { node: id });
     }
 
     /// Changes the capacity of a node. It only falls or comes back: `params.capacity` bounds every window.
@@ -470,14 +445,13 @@ impl World {
         let capacity = [whole, whole / 2, whole - whole / 4][self.random.index(3)].max(1);
         self.capacities.insert(id, capacity);
         let node = self.nodes.get_mut(&id).expect("a node");
-        let params = GroupParams { capacity, ..self.params.clone() };
-        let policy = Policy { mode: params.mode, ..Policy::new(capacity, params.cycle) };
-        node.member.change(params, watermaster_core::group::targets::Shares::new(&policy));
+        let (params, shares) = self.setting.reloaded(capacity);
+        node.member.change(params, shares);
     }
 
     // ## The checker
 
-    fn outcome(self, setting: String) -> Outcome {
+    fn outcome(self) -> Outcome {
         let (mut sum, mut most, mut at) = (0_u64, 0_u64, Time::ZERO);
         let mut window: VecDeque<(Time, u64)> = VecDeque::new();
         for &(now, records) in &self.admitted {
@@ -492,14 +466,14 @@ impl World {
         }
         let capacity = self.params.capacity;
         let total: u64 = self.admitted.iter().map(|(_, records)| records).sum();
-        let cycles = END.since(Time::ZERO).as_secs_f64() / self.params.cycle.as_secs_f64();
+        let cycles = self.setting.length.as_secs_f64() / self.params.cycle.as_secs_f64();
         Outcome {
             most_over: most as i64 - capacity as i64,
             largest: most as f64 / capacity as f64,
             used: total as f64 / (capacity as f64 * cycles),
             faults: self.faults,
             log: self.log,
-            setting,
+            setting: self.setting.to_string(),
             at,
         }
     }

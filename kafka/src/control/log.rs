@@ -114,11 +114,11 @@ impl ControlLog {
         Ok(self.start == 0 || matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start))
     }
 
-    /// Reads the next record, waiting up to `timeout`; `None` without one. Tombstones are skipped.
+    /// Reads the next record, waiting up to `timeout`; `None` without one.
     ///
     /// # Errors
     /// Fails when history is lost or a record is not of this format. Errors that pass by themselves are not returned.
-    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Option<Record>)>, ControlLogError> {
+    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Record)>, ControlLogError> {
         match self.consumer.poll(timeout) {
             None => Ok(None),
             Some(Ok(message)) => {
@@ -147,7 +147,11 @@ impl ControlLog {
     pub fn append(&self, record: &Record, tag: u64) -> Result<(), ControlLogError> {
         let (key, value) = wire::encode(record);
         let message = BaseRecord::with_opaque_to(&self.topic, Box::new(tag)).partition(PARTITION);
-        let sent = self.producer.send(message.key(&key).payload(&value));
+        let message = message.key(&key);
+        let sent = self.producer.send(match &value {
+            Some(value) => message.payload(value),
+            None => message,
+        });
         sent.map_err(|(source, _)| ControlLogError::Append { topic: self.topic.clone(), source })
     }
 

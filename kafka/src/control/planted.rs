@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, time::Duration};
 
-use watermaster_core::group::record::Record;
+use watermaster_core::group::record::{Key, Record, Tombstone};
 use watermaster_settings as settings;
 
 use super::log::{ControlLog, ControlLogError};
@@ -28,15 +28,18 @@ impl PlantedControlLog {
         ControlLog::open(kafka, topic, timeout).map(|log| PlantedControlLog { log, instance })
     }
 
-    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Option<Record>)>, ControlLogError> {
+    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Record)>, ControlLogError> {
         let read = self.log.poll(timeout)?;
-        // A tombstone keeps the offset, so that no gap gives the mistake away.
-        Ok(read.map(|(offset, record)| (offset, record.filter(|record| !self.is_ignored(record)))))
+        // A tombstone of a member that never was keeps the offset, so that no gap gives the mistake away.
+        let subject = || Key { instance: "none".into(), incarnation: 0 };
+        let ignored = || Record::Tombstone(Tombstone { subject: subject(), of_post: true });
+        Ok(read.map(|(offset, record)| (offset, if self.is_ignored(&record) { ignored() } else { record })))
     }
 
     fn is_ignored(&self, record: &Record) -> bool {
         match record {
             Record::Post(post) => planted(Fault::ForeignPostsIgnored) && *post.key.instance != *self.instance,
+            Record::Tombstone(_) => false,
             Record::Bound(bound) => planted(Fault::OwnBoundsIgnored) && *bound.target.instance == *self.instance,
         }
     }

@@ -3,11 +3,41 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{InFlight, MAX_IN_FLIGHT, Member};
-use crate::group::Clocks;
-use crate::group::record::{Key, Load, Loads, Post, Record};
+use crate::group::bounds::UNPACED;
+use crate::group::loads::MemberLoads;
+use crate::group::record::{Key, Load, Loads, Post, Record, Tombstone};
+use crate::group::seats::Seat;
+use crate::group::targets::SplitInput;
+use crate::group::{Clocks, GroupTimes};
 
 /// A joining member posts again after this long without reading its post back.
 const JOIN_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// The records of a member that is gone stay in the log for this long.
+const GONE_RETENTION: Duration = Duration::from_secs(86_400);
+/// Tombstones that did not arrive are asked for again after this long.
+const TOMBSTONE_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// The offsets of the log after which records that can't be split go to another member.
+const TURN_LENGTH: u64 = 1_000;
+/// Own loads count as unchanged while all demand moved by less than the capacity ÷ this.
+const SMALL_MOVE: u64 = 256;
+
+/// The loads of the clients here that targets and posts are made of.
+#[derive(Debug, Default)]
+pub(super) struct OwnLoads {
+    /// As the owner told them when they changed last.
+    told: Loads,
+    loads: MemberLoads,
+    changes: u64,
+}
+
+/// The inputs of a split: the numbers of changes of what is too long to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SplitBasis {
+    seats: u64,
+    own: u64,
+    capacity: u64,
+    turn: u64,
+}
 
 impl Member {
     /// Checks whether to post, if a look is due. `count` is the number of records in the window, `loads` are those of
@@ -16,35 +46,56 @@ impl Member {
         if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
             return Vec::new();
         }
-        self.next_look = now.slow + self.params.look;
+        let times = self.times();
+        self.next_look = now.slow + times.look;
         if !self.joined {
             let waits = self.unanswered() > 0 && now.slow < self.posted.at + JOIN_RETRY_INTERVAL;
             if waits || self.conflict().is_some() {
                 return Vec::new();
             }
-            return vec![self.post(now, 0, 0, loads)];
+            self.take_loads(loads);
+            return vec![self.post(now, 0, 0)];
         }
-        self.find_targets(loads);
+        if self.loads.differ(loads, self.capacity()) {
+            self.take_loads(loads);
+        }
+        self.find_targets();
         let needed = self.is_needed();
-        let mut records: Vec<Record> = self.due_post(now, count, loads, needed).into_iter().collect();
-        records.extend(self.due_bounds(now, needed || self.target() > self.limit));
+        let mut records: Vec<Record> = self.due_post(now, times, count, loads, needed).into_iter().collect();
+        let has_posted = !records.is_empty();
+        if self.is_active(now) {
+            records.extend(self.due_bounds(now, times, needed || self.target > self.limit));
+            if has_posted {
+                records.extend(self.due_tombstones(now));
+            }
+        }
         records
     }
 
     /// Bounds on members that stopped. Only an active member writes them.
-    fn due_bounds(&mut self, now: Clocks, needed: bool) -> Vec<Record> {
-        if !self.is_active(now) {
-            return Vec::new();
-        }
-        let bounds = self.stops.due(now, &self.params, &self.key, &self.seats, needed);
-        bounds.into_iter().map(Record::Bound).collect()
+    fn due_bounds(&mut self, now: Clocks, times: GroupTimes, needed: bool) -> impl Iterator<Item = Record> + use<> {
+        let bounds = self.stops.due(now, &self.params, times.look, &self.key, &self.seats, needed);
+        bounds.into_iter().map(Record::Bound)
+    }
+
+    /// Tombstones for the records of members that have been gone for long. Any member may write them, also twice.
+    fn due_tombstones(&mut self, now: Clocks) -> Vec<Record> {
+        let gone = self.seats.long_gone(now.slow, GONE_RETENTION, TOMBSTONE_RETRY_INTERVAL);
+        let of = |subject: Key| {
+            [true, false].map(|of_post| Record::Tombstone(Tombstone { subject: subject.clone(), of_post }))
+        };
+        gone.into_iter().flat_map(of).collect()
     }
 
     /// Leaves the group: the member admits nothing from now on. Returns records to append to the log, in order.
     pub fn leave(&mut self, now: Clocks, count: u64) -> Vec<Record> {
-        let mut records = self.due_bounds(now, true);
+        let mut records = Vec::new();
+        if self.is_active(now) {
+            records.extend(self.due_bounds(now, self.times(), true));
+        }
         if self.joined && !self.left && self.restart.is_none() {
-            let mut post = self.next_post(now, count, count);
+            let have = (count + self.memory.at(now)).min(self.limit);
+            let mut post = self.next_post(now, have, have);
             (post.left, post.complete) = (true, true);
             records.push(Record::Post(post));
         }
@@ -52,72 +103,95 @@ impl Member {
         records
     }
 
-    fn find_targets(&mut self, loads: &Loads) {
+    fn take_loads(&mut self, loads: &Loads) {
+        self.loads.changes += u64::from(self.seats.clients.update(&mut self.loads.loads, true, loads));
+        self.loads.told.clone_from(loads);
+    }
+
+    /// Splits the capacity anew if anything changed since the last time.
+    fn find_targets(&mut self) {
         let capacity = self.capacity();
-        let live = self.seats.live().filter(|(key, _)| **key != self.key);
-        let mut members: Vec<(&Key, &Loads)> = live.map(|(key, seat)| (key, &seat.loads)).collect();
-        let place = members.partition_point(|(key, _)| **key < self.key);
-        members.insert(place, (&self.key, loads));
-        self.targets = self.splitter.split(&self.params, capacity, &self.shares, &self.key, &members);
+        let turn = self.seats.next_offset() / TURN_LENGTH;
+        let basis = SplitBasis { seats: self.seats.changes(), own: self.loads.changes, capacity, turn };
+        if self.split_of.replace(basis) == Some(basis) {
+            return;
+        }
+        let others = || self.seats.live().filter(|(key, _)| **key != self.key);
+        let own = others().take_while(|(key, _)| **key < self.key).count();
+        let mut members: Vec<&MemberLoads> = others().map(|(_, seat)| &seat.loads).collect();
+        members.insert(own, &self.loads.loads);
+        let (params, shares, clients) = (&self.params, &self.shares, &self.seats.clients);
+        let input = SplitInput { params, capacity, shares, clients, members, own, turn };
+        let mut targets = self.splitter.split(&input);
+        self.target = targets.remove(own);
+        self.seats.set_targets(&self.key, targets.into_iter());
+        self.splits += 1;
     }
 
     /// Returns whether another member wants more than it holds, or more is held than the capacity.
     fn is_needed(&self) -> bool {
-        let wants_more =
-            |(key, &target): (&Key, &u64)| *key != self.key && self.seats.get(key).is_some_and(|seat| target > seat.lo);
-        self.seats.held() > self.capacity() || self.targets.targets.iter().any(wants_more)
+        let wants_more = |(key, seat): (&Key, &Seat)| seat.target > seat.lo && *key != self.key;
+        self.seats.held() > self.capacity() || self.seats.live().any(wants_more)
     }
 
     /// Posts if there is something to give back, to ask for or to tell.
-    fn due_post(&mut self, now: Clocks, count: u64, loads: &Loads, needed: bool) -> Option<Record> {
+    fn due_post(&mut self, now: Clocks, times: GroupTimes, count: u64, loads: &Loads, needed: bool) -> Option<Record> {
         if self.unanswered() >= MAX_IN_FLIGHT {
             return None;
         }
-        let (capacity, target) = (self.capacity(), self.target());
-        let low = count.max(self.limit.min(target));
-        let drained = u128::from(capacity) * self.params.look.as_nanos() / self.params.cycle.as_nanos() / 4;
+        let (capacity, memory) = (self.capacity(), self.memory.at(now));
+        let target = self.target.max(memory);
+        // Before the first raise the limit is below the memory, and a post must not promise more than was given.
+        let low = (count + memory).max(self.limit.min(target)).min(self.limit);
+        let drained = u128::from(capacity) * times.look.as_nanos() / self.params.cycle.as_nanos() / 4;
         let least = (drained as u64).max(1);
         let gives_back = needed && low < self.limit && (self.limit - low >= least || low == target);
         let has_room = self.seats.held() < capacity;
         let raises = target > self.limit && has_room && self.unanswered() == 0;
-        let is_due = self.posted.complete_due || now.slow >= self.posted.at + self.params.heartbeat;
-        if !(gives_back || raises || is_due || self.has_changed(capacity, loads)) {
+        let is_due = self.posted.complete_due || now.slow >= self.posted.at + times.heartbeat;
+        if !(gives_back || raises || is_due || self.has_changed(capacity)) {
             return None;
         }
+        self.take_loads(loads);
         let have = if gives_back || is_due || needed { low } else { self.limit };
-        Some(self.post(now, have, have.max(target), loads))
+        Some(self.post(now, have, have.max(target)))
     }
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
-    fn has_changed(&self, capacity: u64, loads: &Loads) -> bool {
-        let mut moved = 0_u64;
-        let before = |client: &Arc<str>| self.posted.loads.get(client).map_or(0, |load| load.demand);
-        let mut changed = |demand: u64, before: u64| {
-            moved = moved.saturating_add(demand.abs_diff(before));
-            (demand == 0) != (before == 0) && demand.max(before) * 100 >= capacity
-        };
-        let mut came = loads.iter().any(|(client, load)| changed(load.demand, before(client)));
-        let vanished = self.posted.loads.iter().filter(|(client, _)| !loads.contains_key(*client));
-        for (_, load) in vanished {
-            came |= changed(0, load.demand);
+    fn has_changed(&self, capacity: u64) -> bool {
+        let (mut moved, mut came) = (0_u64, false);
+        for (_, before, now) in self.posted.loads.beside(&self.loads.loads) {
+            moved = moved.saturating_add(now.demand.abs_diff(before.demand));
+            came |= (now.demand == 0) != (before.demand == 0) && now.demand.max(before.demand) * 100 >= capacity;
         }
         came || moved > capacity / 20
     }
 
-    fn post(&mut self, now: Clocks, have: u64, want: u64, loads: &Loads) -> Record {
+    fn post(&mut self, now: Clocks, have: u64, want: u64) -> Record {
         let mut post = self.next_post(now, have, want);
         post.complete = self.seq == 1 || self.posted.complete_due;
-        post.loads = if post.complete { loads.clone() } else { changed_loads(&self.posted.loads, loads) };
-        post.update(&mut self.posted.loads);
+        let named = |(number, load): (usize, Load)| (Arc::clone(self.seats.clients.name(number)), load);
+        let (posted, loads) = (&self.posted.loads, &self.loads.loads);
+        post.loads = match post.complete {
+            true => loads.iter().map(named).collect(),
+            false => changed_loads(posted, loads).map(named).collect(),
+        };
+        self.seats.clients.update(&mut self.posted.loads, post.complete, &post.loads);
         (self.posted.at, self.posted.complete_due) = (now.slow, false);
         Record::Post(post)
     }
 
-    /// The next post, without loads. The limit falls before the post is sent.
+    /// The next post, without loads. The limit and the end of the lease fall before the post is sent.
     fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
+        let lease = self.times().lease;
         self.seq += 1;
         self.limit = self.limit.min(have);
-        self.in_flight.push_back(InFlight { seq: self.seq, sent: now.fast, have, want, failed: false });
+        self.lease_end = self.lease_end.min(now.fast + lease);
+        self.in_flight.push_back(InFlight { seq: self.seq, sent: now.fast, lease, have, want, failed: false });
+        let pace = match self.memory.at(now) {
+            0 => self.paces.largest(),
+            _ => self.params.capacity.saturating_mul(UNPACED),
+        };
         Post {
             key: self.key.clone(),
             terms: self.params.terms(),
@@ -125,7 +199,8 @@ impl Member {
             seen: self.seats.next_offset(),
             have,
             want,
-            pace: self.paces.largest(),
+            pace,
+            lease,
             left: false,
             complete: false,
             loads: Loads::new(),
@@ -133,15 +208,24 @@ impl Member {
     }
 }
 
+impl OwnLoads {
+    /// Returns whether loads differ enough from those told before to split the capacity anew.
+    fn differ(&self, loads: &Loads, capacity: u64) -> bool {
+        let mut moved = 0_u64;
+        let alike = loads.len() == self.told.len()
+            && self.told.iter().zip(loads).all(|((one, before), (other, now))| {
+                moved = moved.saturating_add(now.demand.abs_diff(before.demand));
+                one == other && before.wants == now.wants
+            });
+        !alike || moved > capacity / SMALL_MOVE
+    }
+}
+
 /// The loads that differ by a tenth or more from those posted; an empty load for a client that has none any more.
-fn changed_loads(posted: &Loads, loads: &Loads) -> Loads {
+fn changed_loads<'l>(posted: &'l MemberLoads, loads: &'l MemberLoads) -> impl Iterator<Item = (usize, Load)> + 'l {
     let differs = |one: u64, other: u64| one.abs_diff(other) * 10 >= one.max(other).max(1);
-    let changed = loads.iter().filter(|(client, load)| {
-        let before = posted.get(*client).copied().unwrap_or_default();
-        differs(load.demand, before.demand) || differs(load.wants, before.wants)
-    });
-    let mut changed: Loads = changed.map(|(client, &load)| (Arc::clone(client), load)).collect();
-    let gone = posted.keys().filter(|client| !loads.contains_key(*client));
-    changed.extend(gone.map(|client| (Arc::clone(client), Load::default())));
-    changed
+    let changed = move |(number, before, now): (usize, Load, Load)| {
+        (differs(now.demand, before.demand) || differs(now.wants, before.wants)).then_some((number, now))
+    };
+    posted.beside(loads).filter_map(changed)
 }

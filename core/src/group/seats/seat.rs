@@ -1,8 +1,11 @@
 //! The knowledge of a reader about one member.
 
+use std::time::Duration;
+
 use strum::IntoStaticStr;
 
-use crate::group::record::{Bound, Loads, Post, Terms};
+use crate::group::loads::MemberLoads;
+use crate::group::record::{Bound, Post, Terms};
 use crate::units::Time;
 
 /// The knowledge of a reader about one member.
@@ -25,12 +28,16 @@ pub struct Seat {
     pub want: u64,
     /// The `pace` of the last post.
     pub pace: u64,
+    /// The `lease` of the last post.
+    pub lease: Duration,
+    /// The hold that the member ought to have, by this reader's last split.
+    pub target: u64,
     /// The time at which the last post was received.
     pub received: Time,
     /// The time from which on the member was stopped for sure, if valid bounds told it.
     pub stopped_at: Option<Time>,
-    /// The loads of the member's clients, as far as posts named them.
-    pub loads: Loads,
+    /// The loads of the member's clients, as far as posts named them; none of a member that stopped.
+    pub(in crate::group) loads: MemberLoads,
 }
 
 /// A compacted log left it open whether the member was put out before its last post, which then counts nothing.
@@ -74,6 +81,25 @@ impl Seat {
 }
 
 impl Seat {
+    /// Lowers the hold to what a post says. A reader of a compacted log may learn that former posts counted.
+    pub(super) fn lower(&mut self, post: &Post, known: bool) {
+        if known {
+            // A member that knew of a bound would not have posted.
+            if let Some(doubt) = self.doubt.take() {
+                self.hi = doubt.hi_if_live;
+            }
+        }
+        if self.seq > 0 {
+            if let Some(doubt) = &mut self.doubt {
+                doubt.seqs.push(self.seq);
+                (self.hi, doubt.hi) = (doubt.hi_if_live, doubt.hi.max(self.hi));
+            }
+            self.hi = self.hi.min(post.have);
+        }
+        // A member that was alive where the reader began holds what it says, unless it was put out since.
+        self.lo = if known && post.seq > 1 { post.have } else { 0 };
+    }
+
     /// Notes that a valid bound put the member out.
     pub(super) fn note_stop(&mut self, now: Time, bound: &Bound) {
         self.state = SeatState::Out;
@@ -93,9 +119,11 @@ impl Seat {
             terms: post.terms,
             want: post.want,
             pace: post.pace,
+            lease: post.lease,
+            target: 0,
             received: now,
             stopped_at: None,
-            loads: post.loads.clone(),
+            loads: MemberLoads::default(),
         }
     }
 }

@@ -1,0 +1,135 @@
+//! The loads of the members' clients, by number: names are long, and there are as many loads as clients × members.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::record::Load;
+use crate::units::MAX_CAPACITY;
+
+/// The clients that any member names. Each has a number as long as it is named.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClientTable {
+    numbers: HashMap<Arc<str>, u32>,
+    rows: Vec<Row>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    name: Arc<str>,
+    /// The number of members' loads that name the client.
+    uses: u32,
+}
+
+/// The loads of one member's clients, in the order of the clients' numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct MemberLoads(Vec<(u32, Load)>);
+
+impl MemberLoads {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, Load)> {
+        self.0.iter().map(|&(number, load)| (number as usize, load))
+    }
+
+    pub(super) fn get(&self, number: usize) -> Load {
+        let found = self.0.binary_search_by_key(&number, |&(number, _)| number as usize);
+        found.map_or(Load::default(), |index| self.0[index].1)
+    }
+
+    /// Pairs the loads with others: each client that either names, with both loads.
+    pub(super) fn beside<'l>(&'l self, other: &'l MemberLoads) -> impl Iterator<Item = (usize, Load, Load)> {
+        let (mut one, mut two) = (self.0.iter().peekable(), other.0.iter().peekable());
+        std::iter::from_fn(move || {
+            let next = |loads: &mut std::iter::Peekable<std::slice::Iter<'_, (u32, Load)>>| {
+                loads.peek().map_or(u32::MAX, |&&(number, _)| number)
+            };
+            let number = next(&mut one).min(next(&mut two));
+            if number == u32::MAX {
+                return None;
+            }
+            let is_next = |entry: &&(u32, Load)| entry.0 == number;
+            let mine = one.next_if(is_next).map_or(Load::default(), |entry| entry.1);
+            let theirs = two.next_if(is_next).map_or(Load::default(), |entry| entry.1);
+            Some((number as usize, mine, theirs))
+        })
+    }
+}
+
+impl ClientTable {
+    /// One more than the largest number in use.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(super) fn name(&self, number: usize) -> &Arc<str> {
+        &self.rows[number].name
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<usize> {
+        self.numbers.get(name).map(|&number| number as usize)
+    }
+
+    /// Takes over the loads of a post: all loads of a member, or those that changed. Returns whether any did.
+    pub(super) fn update(&mut self, known: &mut MemberLoads, is_complete: bool, loads: &[(Arc<str>, Load)]) -> bool {
+        if is_complete {
+            let named = loads.iter().filter(|(_, load)| *load != Load::default());
+            let mut new: Vec<(u32, Load)> = named.map(|(name, load)| (self.acquire(name), load.clamped())).collect();
+            new.sort_unstable_by_key(|&(number, _)| number);
+            let former = std::mem::replace(&mut known.0, new);
+            former.iter().for_each(|&(number, _)| self.release(number));
+            return former != known.0;
+        }
+        let mut changed = false;
+        for (name, load) in loads {
+            let load = load.clamped();
+            let number = self.numbers.get(name).copied().unwrap_or(u32::MAX);
+            match known.0.binary_search_by_key(&number, |&(number, _)| number) {
+                Ok(index) if load == Load::default() => {
+                    known.0.remove(index);
+                    self.release(number);
+                    changed = true;
+                }
+                Ok(index) => changed |= std::mem::replace(&mut known.0[index].1, load) != load,
+                Err(_) if load == Load::default() => {}
+                Err(_) => {
+                    let number = self.acquire(name);
+                    let index = known.0.partition_point(|&(other, _)| other < number);
+                    known.0.insert(index, (number, load));
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    fn acquire(&mut self, name: &Arc<str>) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            self.rows[number as usize].uses += 1;
+            return number;
+        }
+        let row = Row { name: Arc::clone(name), uses: 1 };
+        let number = self.free.pop().unwrap_or(self.rows.len() as u32);
+        match self.rows.get_mut(number as usize) {
+            Some(free) => *free = row,
+            None => self.rows.push(row),
+        }
+        self.numbers.insert(Arc::clone(name), number);
+        number
+    }
+
+    fn release(&mut self, number: u32) {
+        let row = &mut self.rows[number as usize];
+        row.uses -= 1;
+        if row.uses == 0 {
+            self.numbers.remove(&row.name);
+            self.free.push(number);
+        }
+    }
+}
+
+impl Load {
+    /// Bounds the numbers, so that sums over the members fit.
+    fn clamped(self) -> Load {
+        Load { demand: self.demand.min(MAX_CAPACITY), wants: self.wants.min(MAX_CAPACITY) }
+    }
+}
