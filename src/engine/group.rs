@@ -112,7 +112,7 @@ impl GroupMember {
         }
         if now.slow >= self.member.next_look() {
             self.look(now, throttle)?;
-            self.compare_configurations(&job.service.name);
+            self.compare_configurations(now, &job.service.name);
         }
         self.tell(job, now, throttle);
         Ok(())
@@ -127,8 +127,8 @@ impl GroupMember {
         Ok(())
     }
 
-    fn compare_configurations(&mut self, service: &str) {
-        let (own, refuses) = (self.member.key(), self.member.conflict().is_some());
+    fn compare_configurations(&mut self, now: Clocks, service: &str) {
+        let (own, refuses) = (self.member.key(), self.member.conflict(now).is_some());
         let others = self.member.seats().live().filter(|(key, _)| *key != own).map(|(key, seat)| (key, &seat.terms));
         self.agreement.compare(service, self.params.terms(), others, refuses);
     }
@@ -247,9 +247,9 @@ impl GroupMember {
     }
 
     /// Returns the reason for which the instance may not admit.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self, now: Clocks) -> Option<String> {
         let conflict = || {
-            let (key, seat) = self.member.conflict()?;
+            let (key, seat) = self.member.conflict(now)?;
             let differences =
                 self.params.terms().differences(seat.terms).filter(|name| *name == "cycle" || *name == "mode");
             let differences: Vec<_> = differences.collect();

@@ -368,10 +368,15 @@ impl Member {
         self.in_flight.iter().filter(|sent| !sent.failed).count()
     }
 
-    /// A live member whose cycle or mode is another, so that this one can't join.
-    pub fn conflict(&self) -> Option<(&Key, &Seat)> {
+    /// A member whose cycle or mode is another, so that this one can't join. It may have died without leaving: once
+    /// it was silent for its lease and its cycle, its window is empty.
+    pub fn conflict(&self, now: Clocks) -> Option<(&Key, &Seat)> {
         let terms = self.params.terms();
-        let conflict = self.seats.live().find(|(_, seat)| !seat.terms.agree_with(&terms));
+        let is_over = |seat: &Seat| {
+            let time = seat.lease + Duration::from_millis(seat.terms.cycle_ms);
+            now.slow > seat.received + self.params.lengthened(time)
+        };
+        let conflict = self.seats.live().find(|(_, seat)| !seat.terms.agree_with(&terms) && !is_over(seat));
         conflict.filter(|_| self.seq == 0)
     }
 

@@ -171,10 +171,24 @@ fn a_member_with_another_cycle_or_mode_does_not_join() {
         calm.run(CYCLE);
         let member = &calm.nodes[&id].member;
         assert_eq!(member.state(calm.clocks(id)), MemberState::Joining);
-        assert!(member.conflict().is_some());
+        assert!(member.conflict(calm.clocks(id)).is_some());
         assert_eq!(calm.limits()[id as usize], 0);
     }
     assert_eq!(calm.limits()[..2], [200, 200]);
+}
+
+/// After a power cut no active member is left to write bounds on the former ones.
+#[test]
+fn members_that_died_do_not_keep_others_with_another_cycle_out_for_ever() {
+    let mut calm = Calm::new(400, Mode::Shape, 2);
+    calm.run(CYCLE);
+    calm.nodes.clear();
+    let params = GroupParams { cycle: CYCLE * 2, ..calm.params.clone() };
+    calm.start_with(2, &params);
+    calm.run(calm.params.lease);
+    assert_eq!(calm.nodes[&2].member.state(calm.clocks(2)), MemberState::Joining);
+    calm.run(CYCLE * 6 + calm.params.lease);
+    assert_eq!(calm.limits(), [400]);
 }
 
 /// Four posts that the producer gave up once silenced a member for ever: only four may be unanswered at a time.

@@ -50,7 +50,7 @@ impl Member {
         self.next_look = now.slow + times.look;
         if !self.joined {
             let waits = self.unanswered() > 0 && now.slow < self.posted.at + JOIN_RETRY_INTERVAL;
-            if waits || self.conflict().is_some() {
+            if waits || self.conflict(now).is_some() {
                 return Vec::new();
             }
             self.take_loads(loads);
