@@ -20,6 +20,7 @@ use super::{Job, StopCause};
 use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot};
 use agreement::Agreement;
+use watermaster_kafka::consumer::Consumer;
 use watermaster_kafka::control::{ControlLog, ensure_topic};
 use watermaster_settings::Delivery;
 
@@ -36,6 +37,8 @@ pub(super) struct GroupMember {
     meter: DemandMeter,
     /// The member may post: with `exactly_once`, the brokers refuse all former processes with this instance id.
     began: bool,
+    /// Admissions from before the group began were charged.
+    remembers: bool,
     /// The limit that the throttle was told last.
     told: Option<(u64, Time, u64)>,
     state: MemberState,
@@ -74,6 +77,7 @@ impl GroupMember {
             params,
             meter,
             began: false,
+            remembers: false,
             told: None,
             state,
             agreement: Agreement::default(),
@@ -85,7 +89,7 @@ impl GroupMember {
     /// Reads the log, posts what is due, and tells the throttle its part. Does nothing before the producer was ready
     /// once.
     pub(super) fn serve(
-        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, producer_is_ready: bool,
+        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, (consumer, producer_is_ready): (&Consumer, bool),
     ) -> Result<(), StopCause> {
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
         if !self.began && exactly_once && !producer_is_ready {
@@ -110,12 +114,29 @@ impl GroupMember {
         if let Some(why) = self.member.restart(now) {
             self.begin_again(job, now, throttle, why)?;
         }
+        if self.member.is_first() && !std::mem::replace(&mut self.remembers, true) {
+            self.charge_memory(job, now, consumer);
+        }
         if now.slow >= self.member.next_look() {
             self.look(now, throttle)?;
             self.compare_configurations(now, &job.service.name);
         }
         self.tell(job, now, throttle);
         Ok(())
+    }
+
+    /// Charges the records that instances admitted before the group began: with `scope = "instance"`, or through another
+    /// control topic.
+    fn charge_memory(&mut self, job: &Job, now: Clocks, consumer: &Consumer) {
+        let (service, capacity) = (&job.service.name, self.params.capacity);
+        let count = consumer.admitted_lately(CONTROL_TIMEOUT).unwrap_or_else(|error| {
+            warn!(service, "recent admissions are not known, so nothing is admitted for a cycle: {error}");
+            capacity
+        });
+        if count > 0 {
+            info!(service, count, "the group is new: records that were admitted before count for a cycle");
+            self.member.charge_memory(now, count);
+        }
     }
 
     fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {

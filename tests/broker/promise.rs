@@ -88,11 +88,22 @@ fn holds_across_kills() {
     flood.finish(2, 2);
 }
 
-/// With a burst as large as the capacity, the whole capacity is admitted at once. A new instance that did not restore
-/// the recent admissions would admit as much again.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn a_restart_within_a_cycle_remembers_recent_admissions() {
+    restart_within_a_cycle(["group"; 2]);
+}
+
+/// The log of a new group knows nothing of what an instance admitted before, but its commits do.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_group_that_begins_remembers_recent_admissions() {
+    restart_within_a_cycle(["instance", "group"]);
+}
+
+/// With a burst as large as the capacity, the whole capacity is admitted at once. A new instance that did not restore
+/// the recent admissions would admit as much again. `scopes` are those before and after the restart.
+fn restart_within_a_cycle(scopes: [&str; 2]) {
     const CYCLE: Duration = Duration::from_secs(20);
     let capacity = PROMISE.capacity;
     let broker = Broker::of_this_run();
@@ -100,17 +111,21 @@ fn a_restart_within_a_cycle_remembers_recent_admissions() {
     let numbered = |n: u64| Outgoing::numbered(&rig.sources[n as usize % 2], n, ["one", "two"][n as usize % 2]);
     Producer::to(&broker).send_all((0..2 * capacity).map(numbered));
     let tables = TABLES.replace("burst = 0.01", "burst = 1.0");
-    let mut config = rig.config(rig.service(capacity, "20s", "client_from = [\"header:client-id\"]", &tables));
-    // The group waits for the dead member for 6 s, which is well within a cycle.
-    config.kafka.push_str(SHORT_SESSION);
-    let mut watermaster = Watermaster::start(&config);
+    let start = |scope| {
+        let keys = format!("client_from = [\"header:client-id\"]\nscope = {scope:?}");
+        let mut config = rig.config(rig.service(capacity, "20s", &keys, &tables));
+        // The group waits for the dead member for 6 s, which is well within a cycle.
+        config.kafka.push_str(SHORT_SESSION);
+        Watermaster::start(&config)
+    };
+    let mut watermaster = start(scopes[0]);
     wait_until("a full window to be committed", CYCLE, || {
         let admitted = watermaster.metric("watermaster_records_total", &["decision=\"admitted\""]);
         admitted.is_some_and(|records| records >= capacity as f64)
     });
     let filled = Instant::now();
     watermaster.kill();
-    watermaster = Watermaster::start(&config);
+    watermaster = start(scopes[1]);
     wait_until("the new instance to delay or to admit records", CYCLE, || {
         let some = |name, labels| watermaster.metric(name, labels).is_some_and(|records| records > 0.0);
         some("watermaster_backlog_records", &[]) || some("watermaster_records_total", &["decision=\"admitted\""])

@@ -6,6 +6,7 @@ use std::{collections::HashMap, sync::Arc, sync::mpsc, thread, time::Duration};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
 use watermaster_core::delivery::{Commit, OffsetsError};
+use watermaster_core::offset_map;
 use watermaster_settings::{self as settings, OnForeignOffset};
 
 use super::commit::{CommitFailure, CommitRequests, Offsets};
@@ -146,6 +147,24 @@ impl Consumer {
         &self, partitions: &[SourcePartition], timeout: Duration,
     ) -> Result<Vec<(SourcePartition, Committed)>, KafkaError> {
         Ok(assign::committed(&self.base, &self.topics, partitions, timeout)?)
+    }
+
+    /// Returns the number of records, in all partitions of all sources, that the offset maps remember as admitted
+    /// lately.
+    ///
+    /// # Errors
+    /// The brokers don't answer, or a transaction stays pending.
+    pub fn admitted_lately(&self, timeout: Duration) -> Result<u64, KafkaError> {
+        let mut partitions = Vec::new();
+        for topic in self.topics.names() {
+            let metadata = self.base.fetch_metadata(Some(topic), timeout)?;
+            let found = metadata.topics().iter().flat_map(|topic| topic.partitions());
+            let source = self.topics.find(topic).expect("the name of a source");
+            partitions.extend(found.map(|partition| (source, partition.id())));
+        }
+        let committed = self.committed(&partitions, timeout)?.into_iter().filter_map(|(_, committed)| committed);
+        let maps = committed.filter_map(|(offset, metadata)| offset_map::decode(offset, &metadata).ok());
+        Ok(maps.flat_map(|map| map.admitted).map(|slice| slice.admitted).sum())
     }
 
     /// Returns the offset after the last stable record of each partition for which a broker answers in time.
