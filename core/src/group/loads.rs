@@ -13,6 +13,8 @@ pub(super) struct ClientTable {
     numbers: HashMap<Arc<str>, u32>,
     rows: Vec<Row>,
     free: Vec<u32>,
+    /// A buffer, since most posts of a large group change nothing.
+    scratch: Vec<(u32, Load)>,
 }
 
 #[derive(Debug, Clone)]
@@ -72,12 +74,16 @@ impl ClientTable {
     /// Takes over the loads of a post: all loads of a member, or those that changed. Returns whether any did.
     pub(super) fn update(&mut self, known: &mut MemberLoads, is_complete: bool, loads: &[(Arc<str>, Load)]) -> bool {
         if is_complete {
+            let mut new = std::mem::take(&mut self.scratch);
             let named = loads.iter().filter(|(_, load)| *load != Load::default());
-            let mut new: Vec<(u32, Load)> = named.map(|(name, load)| (self.acquire(name), load.clamped())).collect();
+            new.extend(named.map(|(name, load)| (self.acquire(name), load.clamped())));
             new.sort_unstable_by_key(|&(number, _)| number);
-            let former = std::mem::replace(&mut known.0, new);
-            former.iter().for_each(|&(number, _)| self.release(number));
-            return former != known.0;
+            known.0.iter().for_each(|&(number, _)| self.release(number));
+            let changed = known.0 != new;
+            known.0.clone_from(&new);
+            new.clear();
+            self.scratch = new;
+            return changed;
         }
         let mut changed = false;
         for (name, load) in loads {

@@ -194,17 +194,17 @@ impl Seats {
 
     fn apply_post(&mut self, now: Time, post: &Post) -> Result<(), LostHistory> {
         let known = self.start == 0 || post.seen > self.start || post.seq == 1;
-        if !self.seats.contains_key(&post.key) {
-            if self.gone.contains_key(&post.key) {
-                return Ok(());
+        let seat = match self.seats.get_mut(&post.key) {
+            Some(seat) => seat,
+            None if self.gone.contains_key(&post.key) => return Ok(()),
+            None => {
+                let mut seat = Seat::vacant(post, now);
+                (seat.seq, seat.hi) = (0, if post.seq == 1 { 0 } else { post.have.max(post.want) });
+                self.sums.add(&seat);
+                self.changes += 1;
+                self.seats.entry(post.key.clone()).or_insert(seat)
             }
-            let mut seat = Seat::vacant(post, now);
-            (seat.seq, seat.hi) = (0, if post.seq == 1 { 0 } else { post.have.max(post.want) });
-            self.sums.add(&seat);
-            self.seats.insert(post.key.clone(), seat);
-            self.changes += 1;
-        }
-        let Some(seat) = self.seats.get_mut(&post.key) else { return Ok(()) };
+        };
         if !seat.is_live() || post.seq <= seat.seq {
             return Ok(());
         }

@@ -108,7 +108,9 @@ impl Splitter {
     /// capacity.
     pub(super) fn split(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         self.sum_up(input);
-        (self.parts, self.unnamed) = (vec![None; input.clients.len()], None);
+        self.parts.clear();
+        self.parts.resize(input.clients.len(), None);
+        self.unnamed = None;
         if self.claims.is_empty() || self.claims.len() > MAX_CLAIMS {
             return whole_parts(input.capacity, vec![1; input.members.len()].into_iter(), input.turn);
         }

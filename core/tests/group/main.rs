@@ -2,7 +2,7 @@
 //! faults that a seed chooses. A run uses one thread and simulated time, so a seed always gives the same run.
 //!
 //! Every member is an adversary: it admits all that it may, at once, whenever it acts. Demands jump. Small groups act
-//! each 10 to 60 ms. Larger ones act rarely and irregularly, each 50 ms to 5 s, so that an hour takes a second: a member
+//! each 10 to 60 ms. Larger ones act rarely and irregularly, each 50 ms to 8 s, so that an hour takes a second: a member
 //! that acts late reads late, looks late and gives back late. The model contains:
 //! - a log of one partition: records take time to arrive and to be read, up to several leases; some never arrive, with
 //!   and without a report, and some arrive although they were reported lost; outages of the whole log

@@ -16,7 +16,7 @@ pub enum Size {
     Small,
     /// 20 instances and more with 50 clients, that act each 50 ms to 5 s, for an hour.
     Medium,
-    /// 1 000 instances with 1 000 clients, 20 of them at each, that act each 0.5 to 3 s, for ten minutes.
+    /// 1 000 instances with 1 000 clients, 20 of them at each, that act each 1 to 8 s, for ten minutes.
     Large,
 }
 
@@ -73,7 +73,7 @@ impl Setting {
         let (beats, trouble, calm, demand_changes, late) = match size {
             Size::Small => ((10, 60), 2.0, 0.0, 500, 100),
             Size::Medium => ((50, 5_000), 15.0, 300.0, 500, 50),
-            Size::Large => ((500, 3_000), 1.0, 100.0, 50, 20),
+            Size::Large => ((1_000, 8_000), 2.0, 100.0, 50, 20),
         };
         // Buckets let through what comes between two actions, so that members use their holds.
         let commit_interval = Duration::from_millis(beats.1 / 2 + 20);
