@@ -35,6 +35,8 @@ pub(super) struct GroupMember {
     member: Member,
     params: GroupParams,
     meter: DemandMeter,
+    /// The splits of the capacity of which the throttle knows its parts.
+    splits: u64,
     /// The member may post: with `exactly_once`, the brokers refuse all former processes with this instance id.
     began: bool,
     /// Admissions from before the group began were charged.
@@ -76,6 +78,7 @@ impl GroupMember {
             member,
             params,
             meter,
+            splits: 0,
             began: false,
             remembers: false,
             told: None,
@@ -144,7 +147,10 @@ impl GroupMember {
         let count = throttle.window_count(now.slow);
         let records = self.member.look(now, count, loads);
         self.append(now.slow, &records)?;
-        throttle.handle_parts(now.slow, |client| self.member.part(client));
+        let splits = self.member.splits();
+        if std::mem::replace(&mut self.splits, splits) != splits {
+            throttle.handle_parts(now.slow, |client| self.member.part(client));
+        }
         Ok(())
     }
 
