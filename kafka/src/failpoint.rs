@@ -25,8 +25,6 @@ pub enum Fault {
     NoTaint,
     /// Takes the whole capacity, as if the group had no other member.
     ForeignPostsIgnored,
-    /// Keeps a part of the capacity that other members took back.
-    OwnBoundsIgnored,
 }
 
 impl Fault {
@@ -35,7 +33,7 @@ impl Fault {
 
     /// Returns whether it is a mistake of an instance's part of the capacity, and not of delivery.
     pub fn is_of_the_group(self) -> bool {
-        matches!(self, Fault::ForeignPostsIgnored | Fault::OwnBoundsIgnored)
+        self == Fault::ForeignPostsIgnored
     }
 
     /// Returns the name in `WATERMASTER_PLANT` and `scripts/chaos --plants`.
