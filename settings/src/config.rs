@@ -94,3 +94,6 @@ fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
         services: services.into_iter().collect(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,7 @@
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
 //! [`layers`] merges, and [`tree`] holds the result: each value as it was written, with its line or its variable.
+//! [`variables`] then replaces `${VAR}` in the file's texts.
 //! Values are read one by one rather than through serde, which would stop at the first error and round decimals.
 
 mod error;
@@ -17,6 +18,7 @@ mod schema;
 mod section;
 mod tree;
 mod values;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::{cell::RefCell, collections::BTreeMap, ffi::OsString};
@@ -48,6 +50,8 @@ pub struct Reader {
     schema: &'static Schema,
     path: PathBuf,
     root: tree::Table,
+    /// The errors of values that have no text to read.
+    unread: Vec<ConfigError>,
     errors: RefCell<Vec<ConfigError>>,
     warnings: RefCell<Vec<ConfigError>>,
     entries: RefCell<BTreeMap<KeyPath, Entry>>,
@@ -72,12 +76,17 @@ impl Reader {
         schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {
         let file = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
-        let (root, errors) = layers::merge(file, schema, environment);
+        let environment = environment.into_iter().collect();
+        let (mut root, mut unread) = layers::merge(file, schema, &environment);
+        if !schema.variable_prefix.is_empty() {
+            unread.extend(variables::expand_table(&mut root, &KeyPath::default(), &environment));
+        }
         Ok(Reader {
             schema,
             path: path.to_owned(),
             root,
-            errors: RefCell::new(errors),
+            unread,
+            errors: RefCell::default(),
             warnings: RefCell::default(),
             entries: RefCell::default(),
         })
@@ -98,7 +107,8 @@ impl Reader {
     /// # Errors
     /// Every error that was noted. `value` is `None` only if there is one.
     pub fn finish<T>(self, value: Option<T>) -> Result<Reading<T>, ConfigErrors> {
-        let errors = self.errors.into_inner();
+        let mut errors = self.unread;
+        errors.extend(self.errors.into_inner());
         let Some(value) = value.filter(|_| errors.is_empty()) else {
             return Err(ConfigErrors::new(self.schema.subject, errors));
         };

@@ -3,8 +3,6 @@
 //! figment merges, key by key. It keeps neither the line of a value nor the decimals of a number, so what travels
 //! through it in place of each value is the value's number in a list.
 
-use std::{collections::BTreeMap, ffi::OsString};
-
 use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
@@ -12,6 +10,7 @@ use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
 use super::schema::{Schema, Shape};
 use super::tree::{Content, Form, Node, Table};
+use super::variables::Environment;
 
 /// Stands for the dot between a section and a key in the name of a variable.
 const NESTING: &str = "__";
@@ -82,26 +81,22 @@ impl Values {
 /// of variables that can't be laid.
 ///
 /// A variable's value stays a text, so that no guess at its type changes it.
-pub fn merge(
-    file: Table, schema: &Schema, environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> (Table, Vec<ConfigError>) {
+pub fn merge(file: Table, schema: &Schema, environment: &Environment) -> (Table, Vec<ConfigError>) {
     let (mut values, mut errors) = (Values::default(), Vec::new());
     let mut layers = Figment::from(values.layer(file, FILE_TABLE));
-    // By name: if two variables set one key, the order of the environment must not decide.
-    let environment: BTreeMap<OsString, OsString> = environment.into_iter().collect();
     for (name, value) in environment {
-        let Ok(name) = name.into_string() else { continue };
+        let Some(name) = name.to_str() else { continue };
         let rest = name.strip_prefix(schema.variable_prefix).filter(|rest| rest.contains(NESTING));
         let Some(rest) = rest.map(str::to_ascii_lowercase) else { continue };
         let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
-        let origin = Origin::Variable(name);
-        let wrong = match (name_keys(schema, &mut keys), value.into_string()) {
+        let origin = Origin::Variable(name.to_owned());
+        let wrong = match (name_keys(schema, &mut keys), value.to_str()) {
             (Err(list), _) => {
                 ("is a list, and lists can't be set by the environment", format!("[[{list}]] in the file"))
             }
-            (Ok(()), Err(_)) => ("is not UTF-8", "text in UTF-8".to_owned()),
-            (Ok(()), Ok(value)) => {
-                let value = nested(&keys, Node { origin, content: Content::Scalar(value, Form::Any) });
+            (Ok(()), None) => ("is not UTF-8", "text in UTF-8".to_owned()),
+            (Ok(()), Some(value)) => {
+                let value = nested(&keys, Node { origin, content: Content::Scalar(value.to_owned(), Form::Any) });
                 layers = layers.merge(values.layer(value, VARIABLE_TABLE));
                 continue;
             }

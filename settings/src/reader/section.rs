@@ -81,7 +81,10 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn refuse_at(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) {
-        self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
+        // What reading makes of a value that is not known is no second error.
+        if self.reader.unread.iter().all(|error| error.key != key) {
+            self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
+        }
     }
 
     fn error(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) -> ConfigError {
