@@ -36,8 +36,9 @@ Examples:
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
                                                  send a campaign to it and report the results
 
-Environment variables set the keys of the configuration outside [[service]]:
-WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
+Environment variables set keys of the configuration:
+WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka],
+WATERMASTER_SERVICE__KYC__CAPACITY=3000 sets capacity of the service \"kyc\".
 RUST_LOG sets the log level (info by default); logs go to stderr.";
 
 #[derive(Debug, Parser)]

@@ -6,13 +6,14 @@
 //!
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
-//! [`layers`] merges, and [`tree`] holds the result: each value as it was written, with its line or its variable.
+//! [`layers`] merges, [`names`] finds the key of a variable, and [`tree`] holds the result: each value as it was written, with its line or its variable.
 //! [`variables`] then replaces `${VAR}` in the file's texts.
 //! Values are read one by one rather than through serde, which would stop at the first error and round decimals.
 
 mod error;
 mod key_path;
 mod layers;
+mod names;
 mod read;
 mod schema;
 mod section;
@@ -77,7 +78,7 @@ impl Reader {
     ) -> Result<Reader, ConfigErrors> {
         let file = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
         let environment = environment.into_iter().collect();
-        let (mut root, mut unread) = layers::merge(file, schema, &environment);
+        let (mut root, mut unread) = layers::merge(vec![file], schema, &environment);
         if !schema.variable_prefix.is_empty() {
             unread.extend(variables::expand_table(&mut root, &KeyPath::default(), &environment));
         }

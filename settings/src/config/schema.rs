@@ -39,6 +39,11 @@ pub const BROKER_SIDE_PROPERTIES: &[(&str, &str)] = &[
     ("heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
 ];
 
+/// The beginnings of variables for tests, benchmarks and planted faults, which tests inside one process share with the
+/// configuration.
+const OTHER_VARIABLES: &[&str] =
+    &["BENCH_", "FAILPOINT", "FUZZ_", "GROUP_SEED", "KAFKA_HEAP", "KAFKA_JARS", "PICTURES_", "PLANT", "SIM_", "TEST_"];
+
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 /// Allows two of the longest cycles.
@@ -58,6 +63,7 @@ const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or unders
 pub static SCHEMA: Schema = Schema {
     subject: "configuration",
     variable_prefix: "WATERMASTER_",
+    other_variables: OTHER_VARIABLES,
     root: section(
         "",
         Shape::Table,

@@ -58,3 +58,86 @@ fn a_secret_from_a_variable_is_hidden() {
     let text = RIGHT.to_owned() + "[kafka]\nbootstrap_servers = \"${USER}@b:1\"\n";
     assert!(!read(&text, &[("USER", "hush")]).unwrap_err().contains("hush"));
 }
+
+#[test]
+fn a_variable_sets_a_key_of_a_service_by_its_name() {
+    let second = RIGHT.replace("kyc", "credit-check").replace("loans", "cards");
+    let text = RIGHT.to_owned() + "[service.client.\"a.b\"]\n" + &second;
+    let environment = [
+        ("WATERMASTER_SERVICE__CREDIT_CHECK__CAPACITY", "7000"),
+        ("WATERMASTER_SERVICE__KYC__SHAPE__MAX_DELAY", "5s"),
+        ("WATERMASTER_SERVICE__KYC__CLIENT__A_B__WEIGHT", "2.5"),
+        ("WATERMASTER_SERVICE__KYC__CLIENT__A_B__LIMIT__RATE", "9"),
+    ];
+    let config = read(&text, &environment).unwrap();
+    let [first, second] = config.settings.services.as_slice() else { panic!("two services") };
+    assert_eq!(
+        (&*first.name, first.policy.capacity, &*second.name, second.policy.capacity),
+        ("kyc", 2000, "credit-check", 7000)
+    );
+    assert_eq!(first.policy.max_delay.as_secs(), 5);
+    let client = &first.policy.clients[0];
+    assert_eq!((client.weight.thousandths(), client.limit.unwrap().rate.get()), (2_500, 9));
+    let entry = config.effective.iter().find(|entry| entry.key.to_string() == "service[1].capacity").unwrap();
+    assert_eq!(entry.origin.to_string(), "environment variable WATERMASTER_SERVICE__CREDIT_CHECK__CAPACITY");
+}
+
+#[test]
+fn a_variable_with_the_prefix_that_names_no_key_is_an_error() {
+    let text = RIGHT.to_owned() + &RIGHT.replace("kyc", "a-b") + &RIGHT.replace("kyc", "a_b").replace("loans", "x");
+    for (variable, key, said) in [
+        ("UNRELATED", "unrelated", "WATERMASTER_SECTION__KEY, or WATERMASTER_SERVICE__NAME__KEY"),
+        ("KAFKA_GROUP_ID", "kafka_group_id", "did you mean WATERMASTER_KAFKA__GROUP_ID?"),
+        ("KAFKA__GROUPID", "kafka.groupid", "did you mean WATERMASTER_KAFKA__GROUP_ID?"),
+        ("KAFKA", "kafka", "is not a key that a variable sets"),
+        ("KAFKA__PROPERTIES__", "kafka.properties.", "is not a key"),
+        ("SERVICE__0__CAPACITY", "service.0.capacity", "did you mean WATERMASTER_SERVICE__"),
+        ("SERVICE__KYC__CAPACTIY", "service.kyc.capactiy", "did you mean WATERMASTER_SERVICE__KYC__CAPACITY?"),
+        ("SERVICE__KYC__SOURCE__0__TOPIC", "service.kyc.source.0.topic", "other lists can't be set"),
+        ("SERVICE__KYC__CLIENT__A__WEIGHT", "service.kyc.client.a.weight", "is not a key"),
+        (
+            "SERVICE__A_B__CAPACITY",
+            "service.a_b.capacity",
+            "one of service[1].capacity, service[2].capacity in the file",
+        ),
+    ] {
+        let variable = format!("WATERMASTER_{variable}");
+        let errors = read(&text, &[(&variable, "1")]).unwrap_err();
+        assert!(errors.contains(&format!("\n\n{key}")) && errors.contains(said), "{variable}: {errors}");
+        assert!(errors.contains(&format!("from:    environment variable {variable}")), "{errors}");
+    }
+}
+
+#[test]
+fn variables_for_other_purposes_are_no_errors() {
+    for variable in [
+        "FAILPOINT", "PLANT", "TEST_BROKER", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_9464_TCP_ADDR",
+        "METRICS_PORT",
+    ] {
+        let variable = format!("WATERMASTER_{variable}");
+        assert!(read(RIGHT, &[(&variable, "1")]).is_ok(), "{variable}");
+    }
+}
+
+/// A test, a script or a planted fault that gets a variable of its own must not keep the program from starting.
+#[test]
+fn every_other_variable_of_the_repository_is_known() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut folders: Vec<_> = ["scripts", "tests", "benches", "core", "kafka"].map(|name| root.join(name)).into();
+    let mut found = std::collections::BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(path) {
+                let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+                let rest = text.split("WATERMASTER_").skip(1);
+                let names = rest.map(|rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
+                found.extend(names.filter(|name| !name.is_empty() && !name.contains("__")).map(str::to_owned));
+            }
+        }
+    }
+    assert!(found.contains("TEST_BROKER") && found.contains("FAILPOINT"), "{found:?}");
+    let unknown = |name: &&String| read(RIGHT, &[(&format!("WATERMASTER_{name}"), "1")]).is_err();
+    assert_eq!(found.iter().filter(unknown).collect::<Vec<_>>(), Vec::<&String>::new());
+}

@@ -11,6 +11,8 @@ pub struct Schema {
     pub subject: &'static str,
     /// The prefix of environment variables that set a key. If it is empty, the environment is not used at all.
     pub variable_prefix: &'static str,
+    /// The beginnings of variables that have the prefix and serve another purpose, without the prefix.
+    pub other_variables: &'static [&'static str],
     pub root: SectionSchema,
 }
 

@@ -31,6 +31,7 @@ static SCHEMA: Schema = Schema {
     subject: "scenario",
     // No variable sets a key: none of them is read.
     variable_prefix: "",
+    other_variables: &[],
     root: section("", Shape::Table, SCENARIO, &CLIENTS),
 };
 
