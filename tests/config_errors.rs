@@ -142,7 +142,6 @@ fn cases() -> Vec<Case> {
         wrong("client from an unknown part").under(service, "client_from = [\"key\", \"body\"]").key("service[0].client_from[1]").says(&["\"body\"", "header:NAME", "json:/pointer"]),
         wrong("client from a bad pointer").under(service, "client_from = [\"json:/a~2\"]").key("service[0].client_from[0]").says(&["~0", "~1"]),
         wrong("client from an empty list").under(service, "client_from = []").key("service[0].client_from").says(&["an empty list", "one or more"]),
-        wrong("client by topic without client").under(service, "client_from = [\"topic\"]").key("service[0].source[0].client").at("[[service.source]]").says(&["is missing", "client_from has \"topic\""]),
         wrong("bad topic").replace("topic = \"loans.kyc\"", "topic = \"loans/kyc\"").key("service[0].source[0].topic").says(&["'/' is not allowed", "1 to 249"]),
         wrong("reserved topic").replace("target = \"kyc.requests\"", "target = \"..\"").key("service[0].target").says(&["reserves", "1 to 249"]),
         wrong("a loop").replace("target = \"kyc.requests\"", "target = \"loans.kyc\"").key("service[0].target").says(&["service[0].source[0]", "loop"]),

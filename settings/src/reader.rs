@@ -6,8 +6,8 @@
 //!
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
-//! [`layers`] merges, [`names`] finds the key of a variable, and [`tree`] holds the result: each value as it was written, with its line or its variable.
-//! [`variables`] then replaces `${VAR}` in the file's texts.
+//! [`layers`] merges, [`names`] finds the key of a variable, and [`tree`] holds the result: each value as it was written,
+//! with its line or its variable. [`variables`] then replaces `${VAR}` in the file's texts.
 //! Values are read one by one rather than through serde, which would stop at the first error and round decimals.
 
 mod error;

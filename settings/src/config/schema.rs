@@ -146,7 +146,7 @@ const SERVICE: &[Key] = &[
     key(
         "client_from",
         Texts("a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\""),
-        Text("header:client-id"),
+        Text("header:client-id, topic"),
     ),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
@@ -175,6 +175,6 @@ const LIMIT: &[Key] = &[
 
 const SOURCE: &[Key] = &[
     key("topic", TOPIC, Required),
-    key("client", Kind::Text("a client id of 1 to 128 bytes"), Unset),
+    key("client", Kind::Text("a client id of 1 to 128 bytes"), Derived("the topic's name")),
     key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
 ];

@@ -7,7 +7,8 @@ use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 
 use super::values;
 use crate::model::{ClientFrom, Service, Source};
-use crate::{read_struct, reader::Section};
+use crate::read_struct;
+use crate::reader::{Origin, Section};
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
@@ -111,12 +112,15 @@ fn one_limit(section: &Section<'_>) -> Option<Limit> {
 }
 
 fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
-    let client = section.optional("client", values::client);
+    let topic = section.text("topic", values::topic);
+    let client = if by_topic {
+        section.derived_text("client", topic.as_ref(), values::client).map(Some)
+    } else {
+        section.optional("client", values::client)
+    };
     let allowed_clients = section.list("allowed_clients", values::client);
-    if by_topic && client == Some(None) {
-        section.refuse("client", "is missing, but client_from has \"topic\"", "the client id of this topic's records");
-    }
     if let (Some(Some(client)), Some(Some(allowed))) = (&client, &allowed_clients)
+        && section.origin("client") != Origin::Default
         && !allowed.contains(client)
     {
         section.warn(
@@ -125,9 +129,5 @@ fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
             "one of allowed_clients",
         );
     }
-    read_struct!(Source {
-        topic: section.text("topic", values::topic),
-        client: client,
-        allowed_clients: allowed_clients
-    })
+    read_struct!(Source { topic: topic, client: client, allowed_clients: allowed_clients })
 }

@@ -119,6 +119,52 @@ fn variables_for_other_purposes_are_no_errors() {
     }
 }
 
+#[test]
+fn a_record_without_a_client_belongs_to_its_topic_by_default() {
+    use crate::model::ClientFrom;
+
+    let service = |text: &str| read(text, &[]).unwrap().settings.services.remove(0);
+    let least = service(RIGHT);
+    assert_eq!(least.client_from, [ClientFrom::Header("client-id".to_owned()), ClientFrom::Topic]);
+    assert_eq!(least.sources[0].client.as_deref(), Some("loans.kyc"));
+    assert_eq!(service(&(RIGHT.to_owned() + "client = \"cards\"\n")).sources[0].client.as_deref(), Some("cards"));
+    let by_key = service(&RIGHT.replace("capacity", "client_from = [\"key\"]\ncapacity"));
+    assert_eq!(by_key.sources[0].client, None);
+    // Only a name that is written can be a mistake.
+    let warned =
+        |line: &str| !read(&format!("{RIGHT}allowed_clients = [\"a\"]\n{line}"), &[]).unwrap().warnings.is_empty();
+    assert!(!warned("") && warned("client = \"b\""));
+    // A topic may have a longer name than a client.
+    let long = read(&RIGHT.replace("loans", &"l".repeat(125)), &[]).unwrap_err();
+    assert!(long.contains("service[0].source[0].client") && long.contains("129 bytes long"), "{long}");
+}
+
+#[test]
+fn a_mistyped_key_is_recognised() {
+    for (line, said) in [
+        ("capasity = 1", "(did you mean capacity?)"),
+        ("max_delay = \"1s\"", "(did you mean service.shape.max_delay?)"),
+        ("queue_capcity = 1", "(did you mean service.shape.queue_capacity?)"),
+        ("weigth = 1", "(did you mean service.client.weight?)"),
+        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, client, source\n"),
+    ] {
+        let errors = read(&RIGHT.replace("capacity", &format!("{line}\ncapacity")), &[]).unwrap_err();
+        assert!(errors.contains(said), "{line}: {errors}");
+    }
+    assert!(read(&format!("[kafak]\n{RIGHT}"), &[]).unwrap_err().contains("(did you mean kafka?)"));
+}
+
+#[test]
+fn a_number_in_quotes_is_recognised() {
+    let line = |line: &str| read(&RIGHT.replace("capacity = 2000", line), &[]).unwrap_err();
+    assert!(line("capacity = \"2000\"").contains("1 to 1000000000000, without quotes\n"));
+    assert!(line("capacity = 1\nenforce = \"false\"").contains("true or false, without quotes\n"));
+    assert!(line("capacity = 1\nreservation = \"0.1\"").contains("six decimals, without quotes\n"));
+    for other in ["capacity = \"many\"", "capacity = 1\ncycle = 10", "capacity = 1\nreservation = \"2\""] {
+        assert!(!line(other).contains("quotes"), "{other}");
+    }
+}
+
 /// A test, a script or a planted fault that gets a variable of its own must not keep the program from starting.
 #[test]
 fn every_other_variable_of_the_repository_is_known() {

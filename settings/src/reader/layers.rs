@@ -1,8 +1,8 @@
 //! The layers of values, merged: each file lies over the one before it, and the environment over all files.
 //!
 //! figment merges, key by key. It keeps neither the line of a value nor the decimals of a number, so what travels
-//! through it in place of each value is the value's number in a list. It replaces lists as a whole. The list of services
-//! therefore travels as a table, in which a service has the same key in every layer.
+//! through it in place of each value is the value's number in a list. It replaces lists as a whole, so the list of
+//! services travels as a table, in which a service has the same key in every layer.
 
 use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
