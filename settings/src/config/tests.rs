@@ -165,6 +165,71 @@ fn a_number_in_quotes_is_recognised() {
     }
 }
 
+#[test]
+fn later_files_add_services_and_override_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let load = |paths: &[&Path], environment: &[(&str, &str)]| {
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        Config::load(paths, environment, RULES).map_err(|errors| errors.to_string())
+    };
+    let base = write("1-base.toml", &format!("[kafka]\ngroup_id = \"a\"\nstart_from = \"latest\"\n{RIGHT}"));
+    let aml = write("2-aml.toml", &RIGHT.replace("kyc", "aml"));
+    let site = write(
+        "3-site.toml",
+        "[kafka]\ngroup_id = \"b\"\n[[service]]\nname = \"aml\"\ncapacity = 9000\n[service.shape]\nmax_delay = \"5s\"\n",
+    );
+    write(".#hidden.toml", "nonsense");
+    write("notes.txt", "nonsense");
+    let of_folder = load(&[folder.path()], &[("WATERMASTER_SERVICE__AML__CYCLE", "20s")]).unwrap();
+    let in_order = load(&[&base, &aml, &site], &[("WATERMASTER_SERVICE__AML__CYCLE", "20s")]).unwrap();
+    assert_eq!(of_folder.settings, in_order.settings);
+    let [kyc, aml_service] = of_folder.settings.services.as_slice() else { panic!("two services") };
+    assert_eq!(
+        (&*kyc.name, kyc.policy.capacity, &*aml_service.name, aml_service.policy.capacity),
+        ("kyc", 2000, "aml", 9000)
+    );
+    assert_eq!(
+        (aml_service.policy.max_delay.as_secs(), aml_service.policy.cycle.as_secs(), kyc.policy.cycle.as_secs()),
+        (5, 20, 10)
+    );
+    let origin = |key: &str| {
+        let entry = of_folder.effective.iter().find(|entry| entry.key.to_string() == key).unwrap();
+        entry.origin.to_string().rsplit('/').next().unwrap().to_owned()
+    };
+    assert_eq!([origin("kafka.group_id"), origin("kafka.start_from")], ["3-site.toml:2", "1-base.toml:3"]);
+    assert_eq!([origin("service[1].capacity"), origin("service[1].target")], ["3-site.toml:5", "2-aml.toml:3"]);
+
+    // The errors of all files are reported at once, each with its file.
+    write("3-site.toml", &format!("{}capacity = 0\n", RIGHT.replace("capacity", "bogus")));
+    let errors = load(&[folder.path()], &[]).unwrap_err();
+    assert!(
+        errors.contains("service[0].source[0].capacity (service kyc) is not a key") && errors.contains("3-site.toml:9"),
+        "{errors}"
+    );
+    write("1-base.toml", "[[service]");
+    write("3-site.toml", "[kafka");
+    let errors = load(&[folder.path()], &[]).unwrap_err();
+    assert!(errors.contains("1-base.toml:1") && errors.contains("3-site.toml:1"), "{errors}");
+    let nothing = tempfile::tempdir().unwrap();
+    assert!(load(&[nothing.path()], &[]).unwrap_err().contains("the folder has no file *.toml"));
+    assert!(load(&[&aml, Path::new("/nowhere.toml")], &[]).unwrap_err().contains("from:    /nowhere.toml"));
+}
+
+#[test]
+fn one_file_cannot_name_a_service_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let [base, twice] = ["a.toml", "b.toml"].map(|name| folder.path().join(name));
+    std::fs::write(&base, RIGHT).unwrap();
+    std::fs::write(&twice, "[[service]]\nname = \"kyc\"\n[[service]]\nname = \"kyc\"\n").unwrap();
+    let errors = Config::load(&[&base, &twice], [], RULES).unwrap_err().to_string();
+    assert!(errors.contains("service[1].name (service kyc) is \"kyc\", which is service[0] too"), "{errors}");
+}
+
 /// A test, a script or a planted fault that gets a variable of its own must not keep the program from starting.
 #[test]
 fn every_other_variable_of_the_repository_is_known() {

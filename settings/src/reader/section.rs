@@ -102,7 +102,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Suggests keys in place of an unknown one: the same in other sections, or one like it, here rather than elsewhere.
+    /// Suggests keys in place of an unknown one: its name in other sections, or a name like it, here or elsewhere.
     fn hint(&self, name: &str, known: &[&str]) -> String {
         let keys = self.reader.schema.keys();
         let homes = |name: &str| -> Vec<String> {

@@ -80,7 +80,7 @@ fn phase(section: &Section<'_>) -> Option<Phase> {
 }
 
 fn parse(text: &str) -> Result<Scenario, ConfigErrors> {
-    let reader = Reader::new(&SCHEMA, text, Path::new("s.toml"), [])?;
+    let reader = Reader::new(&SCHEMA, &[("s.toml", text)], [])?;
     let root = reader.root();
     let phases: Vec<_> = root.tables("phase").iter().map(phase).collect();
     let scenario = read_struct!(Scenario {

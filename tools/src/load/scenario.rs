@@ -193,7 +193,7 @@ impl RetryPolicy {
 impl Scenario {
     /// Reads the text of the file at `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Scenario, ConfigErrors> {
-        let reader = Reader::new(&SCHEMA, text, path, [])?;
+        let reader = Reader::new(&SCHEMA, &[(path, text)], [])?;
         let scenario = scenario(&reader.root(), path);
         Ok(reader.finish(scenario)?.value)
     }
