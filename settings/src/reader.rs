@@ -11,6 +11,7 @@
 //! Values are read one by one rather than through serde, which would stop at the first error and round decimals.
 
 mod error;
+mod json_schema;
 mod key_path;
 mod layers;
 mod names;

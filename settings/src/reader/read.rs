@@ -159,7 +159,7 @@ fn quoted(text: &str, form: Form, kind: Kind) -> String {
 }
 
 /// Returns a scalar, or an element of a list, as the effective configuration shows it.
-fn as_json(text: &str, kind: Kind) -> Value {
+pub fn as_json(text: &str, kind: Kind) -> Value {
     let number = text.replace('_', "");
     let shown = match kind {
         Kind::Flag => Some(json!(text == "true")),
