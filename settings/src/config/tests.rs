@@ -230,6 +230,43 @@ fn one_file_cannot_name_a_service_twice() {
     assert!(errors.contains("service[1].name (service kyc) is \"kyc\", which is service[0] too"), "{errors}");
 }
 
+#[test]
+fn what_is_legal_and_doubtful_is_reported() {
+    let warnings = |text: &str| {
+        let warnings = read(text, &[]).unwrap().warnings;
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let reservation = |value: &str| warnings(&RIGHT.replace("capacity", &format!("reservation = {value}\ncapacity")));
+    assert_eq!(reservation("0.999999"), Vec::<String>::new());
+    assert!(reservation("1.0")[0].starts_with("service[0].reservation (service kyc) is 1: no client lends"));
+
+    let likeness = |allowed: &str, configured: &str| {
+        let clients: String = configured.split(' ').map(|name| format!("[service.client.\"{name}\"]\n")).collect();
+        warnings(&format!("{RIGHT}allowed_clients = [\"{allowed}\"]\n{clients}"))
+    };
+    for (allowed, configured) in [
+        ("home_loan", "home-loan"),
+        ("Home-Loan", "home-loan"),
+        ("homeloan", "home.loan"),
+        ("home-laon", "home-loan"),
+        ("home-loans", "home-loan"),
+    ] {
+        let said = likeness(allowed, configured);
+        let expected = format!("has {allowed:?}, which is not configured, but {configured:?} is\n");
+        assert!(said.len() == 1 && said[0].contains(&expected) && said[0].contains("w.toml:9"), "{said:?}");
+    }
+    for (allowed, configured) in [
+        ("home-loan", "home-loan"),
+        ("home-loan", "home-loans home-loan"),
+        ("team-a", "team-b"),
+        ("client1", "client10"),
+        ("b", "ab"),
+        ("car", "home"),
+    ] {
+        assert_eq!(likeness(allowed, configured), Vec::<String>::new(), "{allowed}");
+    }
+}
+
 /// A test, a script or a planted fault that gets a variable of its own must not keep the program from starting.
 #[test]
 fn every_other_variable_of_the_repository_is_known() {
