@@ -45,6 +45,15 @@ fn a_variable_over_a_text_hides_the_variable_in_it() {
 }
 
 #[test]
+fn a_printed_configuration_has_the_values_of_the_one_that_was_read() {
+    let text = RIGHT.replace("capacity", "client_from = [\"header:$${a}$$ $b\"]\ncapacity");
+    let first = read(&text, &[("a", "x")]).unwrap();
+    assert_eq!(first.effective.to_json()["service"][0]["client_from"][0], "header:${a}$ $b");
+    let second = read(&first.effective.to_toml(), &[("a", "x")]).unwrap();
+    assert_eq!(first.settings, second.settings);
+}
+
+#[test]
 fn a_secret_from_a_variable_is_hidden() {
     let text = RIGHT.to_owned() + "[kafka.properties]\n\"sasl.password\" = \"${PASSWORD}\"\n";
     let config = read(&text, &[("PASSWORD", "hush")]).unwrap();
