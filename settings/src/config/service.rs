@@ -144,8 +144,8 @@ fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
     read_struct!(Source { topic: topic, client: client, allowed_clients: allowed_clients })
 }
 
-/// Reports a client of a source that is not configured, while a client with almost this name is. Among very many clients
-/// the search would take seconds.
+/// Reports a client of a source that is not configured, while a client with almost this name is. Among very many
+/// clients the search would take seconds.
 fn warn_of_likeness(section: &Section<'_>, source: &Source, configured: &[&str]) {
     if configured.len() > MAX_COMPARED_CLIENTS {
         return;
@@ -160,8 +160,8 @@ fn warn_of_likeness(section: &Section<'_>, source: &Source, configured: &[&str])
     }
 }
 
-/// Returns whether two names may be one client's: they differ in case, in marks such as `-`, or by one letter too few or
-/// at the wrong place. Names that differ in a digit or in another letter (`team-a`, `team-b`) are common.
+/// Returns whether two names may be one client's: they differ in case, in marks such as `-`, or by one letter too few
+/// or at the wrong place. Names that differ in a digit or in another letter (`team-a`, `team-b`) are common.
 fn is_like(name: &str, other: &str) -> bool {
     let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
     let digits = |name: &str| name.chars().filter(char::is_ascii_digit).collect::<String>();
