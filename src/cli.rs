@@ -29,15 +29,16 @@ Examples:
   watermaster demo                               see it work, without a broker
   watermaster check --config watermaster.toml    list all errors of a configuration
   watermaster config --config watermaster.toml   print the effective values and their origins
-  watermaster run --config watermaster.toml      run the throttler
+  watermaster run --config watermaster.toml      run the throttler; a folder or several files are taken, too
   watermaster allocate --capacity 40 --reservation 0.1 --wants A=2,B=15,C=10,D=10
                                                  explain how one cycle is shared
   watermaster top                                watch a running instance
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
                                                  send a campaign to it and report the results
 
-Environment variables set the keys of the configuration outside [[service]]:
-WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka].
+Environment variables set keys of the configuration:
+WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka],
+WATERMASTER_SERVICE__KYC__CAPACITY=3000 sets capacity of the service \"kyc\".
 RUST_LOG sets the log level (info by default); logs go to stderr.";
 
 #[derive(Debug, Parser)]
@@ -104,7 +105,7 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    run::run(args.file.path.clone(), config, args.accept_foreign_offsets)
+    run::run(args.file.paths.clone(), config, args.accept_foreign_offsets)
 }
 
 /// Starts the configuration of the demo, on a free port if its address is taken.

@@ -273,8 +273,7 @@ impl<'c> Engine<'c> {
     /// Lets the instance take part in its group, if the capacity is shared.
     fn serve_group_member(&mut self) -> Result<(), StopCause> {
         let Some(group) = self.group else { return Ok(()) };
-        let link = (self.link.consumer, self.link.producer.is_initialised());
-        group.serve(self.job, self.clock, self.throttle, link)?;
+        group.serve(self.job, self.clock, self.throttle, &self.link)?;
         self.reporter.status.group_trouble = group.trouble(self.clock.clocks());
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Takes over another configuration while the program runs: all of it, or nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ pub struct Reloaded {
 /// The configuration in force.
 #[derive(Debug)]
 pub struct Configuration {
-    /// The file that it came from; `None` if it can't be reloaded.
-    path: Option<PathBuf>,
+    /// The files and folders that it came from; `None` if it can't be reloaded.
+    paths: Option<Vec<PathBuf>>,
     /// The inboxes of the services' engines, in the order of the configuration.
     pub inboxes: Vec<Arc<Inbox>>,
     state: Mutex<State>,
@@ -68,10 +68,10 @@ impl LastReload {
 }
 
 impl Configuration {
-    /// Takes the configuration that was read at the start, from the file at `path` if there is one.
-    pub fn new(path: Option<PathBuf>, config: Config) -> Configuration {
+    /// Takes the configuration that was read at the start, from the files at `paths` if there are any.
+    pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let inboxes = config.settings.services.iter().map(|_| Arc::default()).collect();
-        Configuration { path, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
+        Configuration { paths, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
     }
 
     /// Returns the effective configuration without secrets, and its hash.
@@ -85,18 +85,18 @@ impl Configuration {
         lock(&self.state).last
     }
 
-    /// Reads the file and the environment again and leaves each engine its policy; `None` if there is no file.
+    /// Reads the files and the environment again and leaves each engine its policy; `None` if there are no files.
     ///
     /// # Errors
     /// The errors that `check` would report, or the changed keys that only a restart can take over. Nothing changes
     /// then.
     pub fn reload(&self) -> Option<Result<Reloaded, ConfigErrors>> {
-        self.path.as_deref().map(|path| self.reload_from(path))
+        self.paths.as_deref().map(|paths| self.reload_from(paths))
     }
 
-    fn reload_from(&self, path: &Path) -> Result<Reloaded, ConfigErrors> {
+    fn reload_from(&self, paths: &[PathBuf]) -> Result<Reloaded, ConfigErrors> {
         let mut state = lock(&self.state);
-        let read = Config::load(path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
+        let read = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
         let changed = read.and_then(|config| Ok((state.config.changes(&config)?, config)));
         state.last.successful = changed.is_ok();
         let (changed, config) = changed.inspect_err(|errors| {

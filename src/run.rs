@@ -34,18 +34,18 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(path: Option<PathBuf>, config: &Config) -> Parts {
+    fn new(paths: Option<Vec<PathBuf>>, config: &Config) -> Parts {
         Parts {
             stop: Arc::default(),
-            configuration: Arc::new(Configuration::new(path, config.clone())),
+            configuration: Arc::new(Configuration::new(paths, config.clone())),
             handles: fleet::handles(&config.settings),
         }
     }
 }
 
-/// Runs the throttler with the configuration at `path` until a signal stops it or no service is left running.
+/// Runs the throttler with the files at `paths` until a signal stops it or no service is left running.
 /// `accept_foreign_offsets` takes over, once, offsets that another program committed.
-pub fn run(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Exit {
+pub fn run(paths: Vec<PathBuf>, config: Config, accept_foreign_offsets: bool) -> Exit {
     let runtime = match runtime(2) {
         Ok(runtime) => runtime,
         Err(why) => {
@@ -53,7 +53,7 @@ pub fn run(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Exit 
             return Exit::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(path, config, accept_foreign_offsets)).unwrap_or_else(|why| {
+    let exit = runtime.block_on(supervise(paths, config, accept_foreign_offsets)).unwrap_or_else(|why| {
         error!("{why}");
         Exit::Config
     });
@@ -66,9 +66,9 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(path: PathBuf, config: Config, accept_foreign_offsets: bool) -> Result<Exit, HttpError> {
+async fn supervise(paths: Vec<PathBuf>, config: Config, accept_foreign_offsets: bool) -> Result<Exit, HttpError> {
     let settings = &config.settings;
-    let parts = Parts::new(Some(path), &config);
+    let parts = Parts::new(Some(paths), &config);
     let http = HttpServer::start(settings, &parts).await?;
     log_start(&config);
     signals::reload_on_hangup(&parts.configuration);

@@ -6,8 +6,10 @@ use program::{file, text, watermaster};
 
 #[test]
 fn malformed_command_lines_are_usage_errors() {
-    let lines: [&[&str]; 11] = [
+    let lines: [&[&str]; 13] = [
         &[],
+        &["config"],
+        &["config", "--schema", "--config", "watermaster.toml"],
         &["walk"],
         &["run"],
         &["check", "--config"],
@@ -24,6 +26,27 @@ fn malformed_command_lines_are_usage_errors() {
         assert_eq!(output.status.code(), Some(2), "{line:?}: {}", text(&output.stderr));
         assert!(!output.stderr.is_empty(), "{line:?}");
     }
+}
+
+#[test]
+fn the_schema_is_printed_without_a_configuration() {
+    let output = watermaster(&["config", "--schema"], &[], "");
+    let schema: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(schema["properties"]["service"]["items"]["required"][0], "name");
+}
+
+/// A folder and a file beside it are one configuration.
+#[test]
+fn the_configuration_may_be_several_files() {
+    let (folder, base) = file(include_str!("../config/watermaster.minimal.toml"));
+    let (_other, site) = file("[[service]]\nname = \"kyc\"\ncapacity = 9000\n");
+    let (folder, site) = (folder.path().to_str().unwrap(), site.to_str().unwrap());
+    let output = watermaster(&["config", "--config", folder, "--config", site], &[], "");
+    let shown = text(&output.stdout);
+    let line = |text: &str, origin: String| shown.lines().any(|line| line.starts_with(text) && line.ends_with(&origin));
+    assert!(line("capacity = 9000", format!("# {site}:3")), "{shown}{}", text(&output.stderr));
+    assert!(line("target = \"kyc.requests\"", format!("# {}:6", base.display())), "{shown}");
 }
 
 /// The case of `watermaster config … | head -1`.

@@ -11,7 +11,7 @@ fn shipped(name: &str) -> PathBuf {
 }
 
 fn load(name: &str) -> Config {
-    Config::load(&shipped(name), NOTHING, watermaster_kafka::PROPERTY_RULES)
+    Config::load(&[shipped(name)], NOTHING, watermaster_kafka::PROPERTY_RULES)
         .unwrap_or_else(|errors| panic!("{name}: {errors}"))
 }
 
@@ -53,7 +53,7 @@ fn the_reference_names_every_key_with_its_default() {
         match key.fallback {
             Fallback::Text(default) => {
                 let value = line.split(" = ").nth(1).unwrap().split(" #").next().unwrap().trim();
-                let bare = value.trim_matches(['[', ']']).trim_matches('"');
+                let bare = value.replace(['[', ']', '"'], "");
                 assert_eq!(bare, default, "{line}");
             }
             Fallback::Derived(how) => {
@@ -111,7 +111,7 @@ fn the_effective_configuration_is_toml_with_the_same_meaning() {
 fn origins_are_lines_variables_and_defaults() {
     let variable = [("WATERMASTER_KAFKA__GROUP_ID".into(), "other".into())];
     let config =
-        Config::load(&shipped("watermaster.minimal.toml"), variable, watermaster_kafka::PROPERTY_RULES).unwrap();
+        Config::load(&[shipped("watermaster.minimal.toml")], variable, watermaster_kafka::PROPERTY_RULES).unwrap();
     let origin = |key: &str| {
         let found = config.effective.iter().find(|entry| entry.key.to_string() == key);
         found.unwrap_or_else(|| panic!("{key}")).origin.clone()
@@ -133,7 +133,7 @@ fn origins_are_lines_variables_and_defaults() {
 #[test]
 fn the_hash_follows_the_meaning_and_not_the_instance() {
     let hash = |name: &str, value: &str| {
-        Config::load(&shipped("demo.toml"), [(name.into(), value.into())], watermaster_kafka::PROPERTY_RULES)
+        Config::load(&[shipped("demo.toml")], [(name.into(), value.into())], watermaster_kafka::PROPERTY_RULES)
             .unwrap()
             .effective
             .hash()

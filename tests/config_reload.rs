@@ -68,8 +68,8 @@ impl File {
         let path = dir.path().join("watermaster.toml");
         std::fs::write(&path, text(|text| changed(text, changes))).expect("the file is written");
         let config =
-            Config::load(&path, [], watermaster_kafka::PROPERTY_RULES).unwrap_or_else(|errors| panic!("{errors}"));
-        File { configuration: Configuration::new(Some(path.clone()), config), path, _dir: dir }
+            Config::load(&[&path], [], watermaster_kafka::PROPERTY_RULES).unwrap_or_else(|errors| panic!("{errors}"));
+        File { configuration: Configuration::new(Some(vec![path.clone()]), config), path, _dir: dir }
     }
 
     /// Replaces `from` by `to` in the file and reloads it; returns the changed keys or the errors as text.
@@ -188,7 +188,7 @@ fn a_broken_file_is_refused_with_the_error_that_check_gives() {
     for (from, to) in broken {
         let file = File::new();
         let error = file.reload(from, to).expect_err(to);
-        let check = Config::load(&file.path, [], watermaster_kafka::PROPERTY_RULES).expect_err(to).to_string();
+        let check = Config::load(&[&file.path], [], watermaster_kafka::PROPERTY_RULES).expect_err(to).to_string();
         assert_eq!(error, check);
         assert!(!file.policy_arrived() && !file.configuration.last().successful);
     }

@@ -3,7 +3,6 @@
 mod program;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -44,7 +43,7 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), Duration::from_secs(60)));
         ServiceHandle { name: name.to_owned(), cell, heartbeat }
     };
-    let config = Config::load(Path::new("config/demo.toml"), [], watermaster_kafka::PROPERTY_RULES).unwrap();
+    let config = Config::load(&["config/demo.toml"], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let state = Arc::new(AdminState {
         services: vec![service("kyc"), service("bureau")],
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),

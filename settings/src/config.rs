@@ -1,6 +1,6 @@
-//! The configuration as it is written: defaults < file (TOML) < environment.
+//! The configuration as it is written: defaults < files (TOML), in order < environment.
 //!
-//! [`Config::load`] reads both and checks everything that needs no broker. It returns the [`Settings`], or every error
+//! [`Config::load`] reads them and checks everything that needs no broker. It returns the [`Settings`], or every error
 //! at once. A key is added in two places: a row in `schema`, and the struct that holds the value ([`read_struct!`]).
 //!
 //! [`read_struct!`]: crate::read_struct
@@ -13,7 +13,8 @@ mod schema;
 mod service;
 mod values;
 
-use std::{ffi::OsString, path::Path};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 pub use self::effective::Effective;
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
@@ -59,26 +60,59 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the file at `path` and lays the `WATERMASTER_SECTION__KEY` variables of `environment` over it.
+    /// Reads the files at `paths`, each over the one before it, and lays the `WATERMASTER_SECTION__KEY` variables of
+    /// `environment` over them. A folder stands for its files `*.toml` in the order of their names.
     pub fn load(
-        path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>, rules: PropertyRules,
+        paths: &[impl AsRef<Path>], environment: impl IntoIterator<Item = (OsString, OsString)>, rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let error = ConfigError::of_file(path, None, format!("can't be read: {error}"));
-            ConfigErrors::new(SCHEMA.subject, vec![*error])
-        })?;
-        Config::parse(&text, path, environment, rules)
+        let (mut files, mut errors) = (Vec::new(), Vec::new());
+        let unreadable = |path: &Path, error| *ConfigError::of_file(path, None, format!("can't be read: {error}"));
+        for path in paths.iter().map(AsRef::as_ref) {
+            for path in files_at(path).unwrap_or_else(|error| {
+                errors.push(unreadable(path, error));
+                Vec::new()
+            }) {
+                match std::fs::read_to_string(&path) {
+                    Ok(text) => files.push((path, text)),
+                    Err(error) => errors.push(unreadable(&path, error)),
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(ConfigErrors::new(SCHEMA.subject, errors));
+        }
+        Config::of_files(&files, environment, rules)
     }
 
     /// Reads `text`, which comes from `path`, as [`load`](Config::load) does.
     pub fn parse(
         text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>, rules: PropertyRules,
     ) -> Result<Config, ConfigErrors> {
-        let reader = Reader::new(&SCHEMA, text, path, environment)?;
+        Config::of_files(&[(path, text)], environment, rules)
+    }
+
+    fn of_files(
+        files: &[(impl AsRef<Path>, impl AsRef<str>)], environment: impl IntoIterator<Item = (OsString, OsString)>,
+        rules: PropertyRules,
+    ) -> Result<Config, ConfigErrors> {
+        let reader = Reader::new(&SCHEMA, files, environment)?;
         let settings = settings(&reader.root(), rules);
         let reading = reader.finish(settings)?;
         Ok(Config { settings: reading.value, effective: Effective(reading.entries), warnings: reading.warnings })
     }
+}
+
+/// Returns `path`, or the files of the folder there: those that a configuration map or an editor hides are left out.
+fn files_at(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let files = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let is_toml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml") && !is_hidden(path);
+    let mut files: Vec<_> = files.into_iter().filter(is_toml).collect();
+    files.sort();
+    if files.is_empty() { Err(std::io::Error::other("the folder has no file *.toml")) } else { Ok(files) }
 }
 
 /// Reads everything; `None` after an error was noted.
@@ -94,3 +128,6 @@ fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
         services: services.into_iter().collect(),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -146,7 +146,7 @@ pub enum ClientFrom {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     pub topic: String,
-    /// The client id that `client_from = ["topic"]` yields.
+    /// The client id that `client_from = ["topic"]` yields; always set if `client_from` has `topic`.
     pub client: Option<String>,
     /// The clients that may send to this topic; `None` for all.
     pub allowed_clients: Option<Vec<String>>,

@@ -1,4 +1,4 @@
-//! Reads a TOML file, with variables of the environment laid over it, by a table of its keys.
+//! Reads TOML files, with variables of the environment laid over them, by a table of their keys.
 //!
 //! A [`Schema`] names the keys of a file with their kinds and defaults. A [`Reader`] merges the layers, and a
 //! [`Section`] reads values from them. A wrong value is noted with its key, its origin and what is allowed, and reading
@@ -6,17 +6,21 @@
 //!
 //! The module knows no key of any file. Its users are the configuration (`config`) and load scenarios.
 //!
-//! [`layers`] merges, and [`tree`] holds the result: each value as it was written, with its line or its variable.
+//! [`layers`] merges, [`names`] finds the key of a variable, and [`tree`] holds the result: each value as it was
+//! written, with its line or its variable. [`variables`] then replaces `${VAR}` in the file's texts.
 //! Values are read one by one rather than through serde, which would stop at the first error and round decimals.
 
 mod error;
+mod json_schema;
 mod key_path;
 mod layers;
+mod names;
 mod read;
 mod schema;
 mod section;
 mod tree;
 mod values;
+mod variables;
 
 use std::path::{Path, PathBuf};
 use std::{cell::RefCell, collections::BTreeMap, ffi::OsString};
@@ -43,11 +47,14 @@ pub struct Entry {
     pub reloads: bool,
 }
 
-/// The layers of one file, and the findings of reading them.
+/// The layers of a file or several, and the findings of reading them.
 pub struct Reader {
     schema: &'static Schema,
+    /// The first file.
     path: PathBuf,
     root: tree::Table,
+    /// The errors of values that have no text to read.
+    unread: Vec<ConfigError>,
     errors: RefCell<Vec<ConfigError>>,
     warnings: RefCell<Vec<ConfigError>>,
     entries: RefCell<BTreeMap<KeyPath, Entry>>,
@@ -64,20 +71,35 @@ pub struct Reading<T> {
 }
 
 impl Reader {
-    /// Parses `text`, which comes from `path`, and lays the variables of `environment` over it.
+    /// Parses files, given by path and text, lays each over the one before it, and `environment` over all of them.
     ///
     /// # Errors
-    /// Fails when the text is not TOML. Nothing more can be said of it then.
+    /// Fails when a text is not TOML. Nothing more can be said then.
     pub fn new(
-        schema: &'static Schema, text: &str, path: &Path, environment: impl IntoIterator<Item = (OsString, OsString)>,
+        schema: &'static Schema, files: &[(impl AsRef<Path>, impl AsRef<str>)],
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Reader, ConfigErrors> {
-        let file = tree::parse(text, path).map_err(|error| ConfigErrors::new(schema.subject, vec![*error]))?;
-        let (root, errors) = layers::merge(file, schema, environment);
+        let (mut tables, mut errors) = (Vec::new(), Vec::new());
+        for (path, text) in files {
+            match tree::parse(text.as_ref(), path.as_ref()) {
+                Ok(table) => tables.push(table),
+                Err(error) => errors.push(*error),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(ConfigErrors::new(schema.subject, errors));
+        }
+        let environment = environment.into_iter().collect();
+        let (mut root, mut unread) = layers::merge(tables, schema, &environment);
+        if !schema.variable_prefix.is_empty() {
+            unread.extend(variables::expand_table(&mut root, &KeyPath::default(), &environment));
+        }
         Ok(Reader {
             schema,
-            path: path.to_owned(),
+            path: files.first().map(|(path, _)| path.as_ref().to_owned()).unwrap_or_default(),
             root,
-            errors: RefCell::new(errors),
+            unread,
+            errors: RefCell::default(),
             warnings: RefCell::default(),
             entries: RefCell::default(),
         })
@@ -98,7 +120,8 @@ impl Reader {
     /// # Errors
     /// Every error that was noted. `value` is `None` only if there is one.
     pub fn finish<T>(self, value: Option<T>) -> Result<Reading<T>, ConfigErrors> {
-        let errors = self.errors.into_inner();
+        let mut errors = self.unread;
+        errors.extend(self.errors.into_inner());
         let Some(value) = value.filter(|_| errors.is_empty()) else {
             return Err(ConfigErrors::new(self.schema.subject, errors));
         };

@@ -16,7 +16,7 @@ use watermaster_core::group::{Clocks, GroupParams, targets::Shares};
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::{Job, StopCause};
+use super::{Job, StopCause, link::Link};
 use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot};
 use agreement::Agreement;
@@ -92,10 +92,10 @@ impl GroupMember {
     /// Reads the log, posts what is due, and tells the throttle its part. Does nothing before the producer was ready
     /// once.
     pub(super) fn serve(
-        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, (consumer, producer_is_ready): (&Consumer, bool),
+        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>,
     ) -> Result<(), StopCause> {
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
-        if !self.began && exactly_once && !producer_is_ready {
+        if !self.began && exactly_once && !link.producer.is_initialised() {
             return Ok(());
         }
         while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
@@ -118,7 +118,7 @@ impl GroupMember {
             self.begin_again(job, now, throttle, why)?;
         }
         if self.member.is_first() && !std::mem::replace(&mut self.remembers, true) {
-            self.charge_memory(job, now, consumer);
+            self.charge_memory(job, now, link.consumer);
         }
         if now.slow >= self.member.next_look() {
             self.look(now, throttle)?;

@@ -41,15 +41,15 @@ impl From<Exit> for ExitCode {
 /// The option that names the configuration.
 #[derive(Debug, Args)]
 pub struct ConfigFile {
-    /// The configuration (TOML)
-    #[arg(long = "config", value_name = "FILE")]
-    pub path: PathBuf,
+    /// The configuration (TOML), or a folder with *.toml; if repeated, later files add services and override keys
+    #[arg(long = "config", value_name = "FILE", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 impl ConfigFile {
-    /// Reads the file and the environment.
+    /// Reads the files and the environment.
     pub fn load(&self) -> Result<Config, ConfigErrors> {
-        Config::load(&self.path, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
+        Config::load(&self.paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
     }
 }
 

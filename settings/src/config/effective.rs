@@ -49,7 +49,11 @@ impl Effective {
                 let _ = writeln!(text, "{}{}", if text.is_empty() { "" } else { "\n" }, header(section));
             }
             let _ = match &entry.value {
-                Some(value) => writeln!(text, "{:<40} # {}", format!("{key} = {value}"), entry.origin),
+                Some(value) => {
+                    // Else the reader would take a part of the value for a variable.
+                    let value = value.to_string().replace('$', "$$");
+                    writeln!(text, "{:<40} # {}", format!("{key} = {value}"), entry.origin)
+                }
                 None => writeln!(text, "{:<40} # not set", format!("# {key}")),
             };
         }

@@ -39,6 +39,11 @@ pub const BROKER_SIDE_PROPERTIES: &[(&str, &str)] = &[
     ("heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
 ];
 
+/// The beginnings of variables for tests, benchmarks and planted faults, which tests inside one process share with the
+/// configuration.
+const OTHER_VARIABLES: &[&str] =
+    &["BENCH_", "FAILPOINT", "FUZZ_", "GROUP_SEED", "KAFKA_HEAP", "KAFKA_JARS", "PLANT", "SIM_", "TEST_"];
+
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 /// Allows two of the longest cycles.
@@ -58,6 +63,7 @@ const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or unders
 pub static SCHEMA: Schema = Schema {
     subject: "configuration",
     variable_prefix: "WATERMASTER_",
+    other_variables: OTHER_VARIABLES,
     root: section(
         "",
         Shape::Table,
@@ -140,7 +146,7 @@ const SERVICE: &[Key] = &[
     key(
         "client_from",
         Texts("a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\""),
-        Text("header:client-id"),
+        Text("header:client-id, topic"),
     ),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
@@ -169,6 +175,6 @@ const LIMIT: &[Key] = &[
 
 const SOURCE: &[Key] = &[
     key("topic", TOPIC, Required),
-    key("client", Kind::Text("a client id of 1 to 128 bytes"), Unset),
+    key("client", Kind::Text("a client id of 1 to 128 bytes"), Derived("the topic's name")),
     key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
 ];

@@ -4,19 +4,28 @@ use std::time::Duration;
 
 use humantime::format_duration;
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
+use watermaster_core::units::Ratio;
 
 use super::values;
 use crate::model::{ClientFrom, Service, Source};
-use crate::{read_struct, reader::Section};
+use crate::read_struct;
+use crate::reader::{Origin, Section};
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
+/// The most configured clients whose names are compared with those of the sources.
+const MAX_COMPARED_CLIENTS: usize = 1_000;
 
 /// Reads one service. Some keys of `kafka` hold for every service.
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let client_from = section.list("client_from", values::client_from).flatten();
     let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
-    let sources: Vec<_> = section.tables("source").iter().map(|section| source(section, by_topic)).collect();
+    let tables = section.tables("source");
+    let sources: Vec<_> = tables.iter().map(|section| source(section, by_topic)).collect();
+    let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();
+    for (table, source) in tables.iter().zip(&sources) {
+        source.iter().for_each(|source| warn_of_likeness(table, source, &configured));
+    }
     read_struct!(Service {
         [section => on_undeliverable, group_lease]
         name: section.text("name", values::service_name),
@@ -38,6 +47,10 @@ pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<Strin
 
 fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
     let shape = section.table("shape");
+    if section.get::<Ratio>("reservation").is_some_and(|reservation| reservation.millionths() == 1_000_000) {
+        let problem = "is 1: no client lends, so the capacity that a client leaves unused stays idle";
+        section.warn("reservation", problem, "a part below 1, such as 0.1");
+    }
     read_struct!(Policy {
         [section => capacity, cycle, reservation, lending, scope, mode, enforce]
         [section => window, catch_up, max_clients, unlisted_weight]
@@ -111,12 +124,15 @@ fn one_limit(section: &Section<'_>) -> Option<Limit> {
 }
 
 fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
-    let client = section.optional("client", values::client);
+    let topic = section.text("topic", values::topic);
+    let client = if by_topic {
+        section.derived_text("client", topic.as_ref(), values::client).map(Some)
+    } else {
+        section.optional("client", values::client)
+    };
     let allowed_clients = section.list("allowed_clients", values::client);
-    if by_topic && client == Some(None) {
-        section.refuse("client", "is missing, but client_from has \"topic\"", "the client id of this topic's records");
-    }
     if let (Some(Some(client)), Some(Some(allowed))) = (&client, &allowed_clients)
+        && section.origin("client") != Origin::Default
         && !allowed.contains(client)
     {
         section.warn(
@@ -125,9 +141,31 @@ fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
             "one of allowed_clients",
         );
     }
-    read_struct!(Source {
-        topic: section.text("topic", values::topic),
-        client: client,
-        allowed_clients: allowed_clients
-    })
+    read_struct!(Source { topic: topic, client: client, allowed_clients: allowed_clients })
+}
+
+/// Reports a client of a source that is not configured, while a client with almost this name is. Among very many
+/// clients the search would take seconds.
+fn warn_of_likeness(section: &Section<'_>, source: &Source, configured: &[&str]) {
+    if configured.len() > MAX_COMPARED_CLIENTS {
+        return;
+    }
+    let allowed = source.allowed_clients.iter().flatten().map(|name| ("allowed_clients", name));
+    for (key, name) in source.client.iter().map(|name| ("client", name)).chain(allowed) {
+        let like = configured.iter().find(|other| is_like(name, other));
+        if let Some(like) = like.filter(|_| !configured.contains(&name.as_str())) {
+            let problem = format!("has {name:?}, which is not configured, but {like:?} is");
+            section.warn(key, problem, format!("{like:?}, or a table [service.client.{name:?}]"));
+        }
+    }
+}
+
+/// Returns whether two names may be one client's: they differ in case, in marks such as `-`, or by one letter too few
+/// or at the wrong place. Names that differ in a digit or in another letter (`team-a`, `team-b`) are common.
+fn is_like(name: &str, other: &str) -> bool {
+    let plain = |name: &str| name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_lowercase();
+    let digits = |name: &str| name.chars().filter(char::is_ascii_digit).collect::<String>();
+    let (name, other) = (plain(name), plain(other));
+    let slip = || strsim::osa_distance(&name, &other) == 1 && strsim::hamming(&name, &other) != Ok(1);
+    name == other || (name.len().min(other.len()) >= 4 && digits(&name) == digits(&other) && slip())
 }

@@ -1,27 +1,30 @@
-//! The layers of values, merged: the environment lies over the file.
+//! The layers of values, merged: each file lies over the one before it, and the environment over all files.
 //!
 //! figment merges, key by key. It keeps neither the line of a value nor the decimals of a number, so what travels
-//! through it in place of each value is the value's number in a list.
-
-use std::{collections::BTreeMap, ffi::OsString};
+//! through it in place of each value is the value's number in a list. It replaces lists as a whole, so the list of
+//! services travels as a table, in which a service has the same key in every layer.
 
 use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
 use super::error::{ConfigError, Origin};
 use super::key_path::Segment;
+use super::names::{Misnamed, Names};
 use super::schema::{Schema, Shape};
 use super::tree::{Content, Form, Node, Table};
+use super::variables::Environment;
 
-/// Stands for the dot between a section and a key in the name of a variable.
-const NESTING: &str = "__";
 /// The keys of a table's own number, which no key of a file has: one for each layer, so that both numbers are kept.
 const FILE_TABLE: &str = "\0file";
 const VARIABLE_TABLE: &str = "\0variable";
 
 /// The values of all layers, by number.
 #[derive(Default)]
-struct Values(Vec<Node>);
+struct Values {
+    nodes: Vec<Node>,
+    /// The names of the services in all files. The position of a service is its key.
+    services: Vec<Option<String>>,
+}
 
 /// One layer: in place of each value its number.
 struct Layer(Dict);
@@ -37,8 +40,41 @@ impl Provider for Layer {
 }
 
 impl Values {
-    fn layer(&mut self, table: Table, marker: &str) -> Layer {
-        Layer(self.numbers(table, marker))
+    fn file_layer(&mut self, file: Table, schema: &'static Schema) -> Layer {
+        let is_services = |key: &str| {
+            schema.root.sections.iter().any(|section| section.name == key && section.shape == Shape::Services)
+        };
+        let value = |(key, node): (String, Node)| {
+            let value = if is_services(&key) { self.services(node) } else { self.number(node, FILE_TABLE) };
+            (key, value)
+        };
+        Layer(file.into_iter().map(value).collect())
+    }
+
+    fn variable_layer(&mut self, table: Table) -> Layer {
+        Layer(self.numbers(table, VARIABLE_TABLE))
+    }
+
+    /// Returns a list of services as a table. A service that an earlier file names has the key that it has there.
+    fn services(&mut self, mut list: Node) -> Value {
+        let Content::List(services) = &mut list.content else { return self.number(list, FILE_TABLE) };
+        let services = std::mem::take(services);
+        let earlier = self.services.len();
+        let mut table = Dict::new();
+        for service in services {
+            let name = service.as_table().and_then(|table| table.get("name")?.as_text()).map(str::to_owned);
+            // Of two services with one name in one file, the second must stay, so that it can be refused.
+            let is_known = |&place: &usize| {
+                name.is_some() && self.services[place] == name && !table.contains_key(&service_key(place))
+            };
+            let place = (0..earlier).find(is_known).unwrap_or_else(|| {
+                self.services.push(name);
+                self.services.len() - 1
+            });
+            table.insert(service_key(place), self.number(service, FILE_TABLE));
+        }
+        table.insert(FILE_TABLE.to_owned(), self.number(list, FILE_TABLE));
+        Value::Dict(Tag::Default, table)
     }
 
     fn numbers(&mut self, table: Table, marker: &str) -> Dict {
@@ -50,8 +86,8 @@ impl Values {
             Content::Table(table) => Some(std::mem::take(table)),
             Content::Scalar(..) | Content::List(_) => None,
         };
-        let number = Value::from(self.0.len());
-        self.0.push(node);
+        let number = Value::from(self.nodes.len());
+        self.nodes.push(node);
         match inner {
             Some(inner) => {
                 let mut numbers = self.numbers(inner, marker);
@@ -62,82 +98,72 @@ impl Values {
         }
     }
 
+    /// Returns the values that result from merging layers.
+    fn merged(&self, layers: &Figment) -> Table {
+        // Not `extract`, which would take some keys for figment's own.
+        let merged = layers.data().expect("each layer is a table").remove(&Profile::Default);
+        self.table(merged.unwrap_or_default())
+    }
+
     fn table(&self, merged: Dict) -> Table {
         merged.into_iter().filter_map(|(key, value)| Some((key, self.node(value)?))).collect()
     }
 
     fn node(&self, value: Value) -> Option<Node> {
         let Value::Dict(_, mut merged) = value else {
-            return self.0.get(value.to_u128()? as usize).cloned();
+            return self.nodes.get(value.to_u128()? as usize).cloned();
         };
         // A table that the file contains has its line there.
         let (of_file, of_variable) = (merged.remove(FILE_TABLE), merged.remove(VARIABLE_TABLE));
         let mut node = self.node(of_file.or(of_variable)?)?;
-        node.content = Content::Table(self.table(merged));
+        let table = self.table(merged);
+        node.content = match node.content {
+            Content::List(_) => Content::List(table.into_values().collect()),
+            Content::Table(_) | Content::Scalar(..) => Content::Table(table),
+        };
         Some(node)
     }
 }
 
-/// Lays the variables of the environment that set a key over the values of `file`. Returns the values, and the errors
-/// of variables that can't be laid.
+/// Returns the key of the service at this place in the list: keys sort as the places do.
+fn service_key(place: usize) -> String {
+    format!("{place:08}")
+}
+
+/// Lays each of `files` over the one before it, and the variables of the environment that set a key over all of them.
+/// Returns the values, and the errors of variables that can't be laid.
 ///
 /// A variable's value stays a text, so that no guess at its type changes it.
-pub fn merge(
-    file: Table, schema: &Schema, environment: impl IntoIterator<Item = (OsString, OsString)>,
-) -> (Table, Vec<ConfigError>) {
+pub fn merge(files: Vec<Table>, schema: &'static Schema, environment: &Environment) -> (Table, Vec<ConfigError>) {
     let (mut values, mut errors) = (Values::default(), Vec::new());
-    let mut layers = Figment::from(values.layer(file, FILE_TABLE));
-    // By name: if two variables set one key, the order of the environment must not decide.
-    let environment: BTreeMap<OsString, OsString> = environment.into_iter().collect();
+    let layers = files.into_iter().map(|file| values.file_layer(file, schema)).collect::<Vec<_>>();
+    let mut layers = layers.into_iter().fold(Figment::new(), Figment::merge);
+    let names = Names::new(schema, &values.merged(&layers));
     for (name, value) in environment {
-        let Ok(name) = name.into_string() else { continue };
-        let rest = name.strip_prefix(schema.variable_prefix).filter(|rest| rest.contains(NESTING));
-        let Some(rest) = rest.map(str::to_ascii_lowercase) else { continue };
-        let mut keys: Vec<String> = rest.split(NESTING).map(str::to_owned).collect();
-        let origin = Origin::Variable(name);
-        let wrong = match (name_keys(schema, &mut keys), value.into_string()) {
-            (Err(list), _) => {
-                ("is a list, and lists can't be set by the environment", format!("[[{list}]] in the file"))
-            }
-            (Ok(()), Err(_)) => ("is not UTF-8", "text in UTF-8".to_owned()),
-            (Ok(()), Ok(value)) => {
-                let value = nested(&keys, Node { origin, content: Content::Scalar(value, Form::Any) });
-                layers = layers.merge(values.layer(value, VARIABLE_TABLE));
+        let Some((name, key)) = name.to_str().and_then(|name| Some((name, names.key(name)?))) else { continue };
+        let origin = Origin::Variable(name.to_owned());
+        let (key, problem, allowed) = match (key, value.to_str()) {
+            (Ok(key), Some(text)) => {
+                let value = Node { origin, content: Content::Scalar(text.to_owned(), Form::Any) };
+                layers = layers.merge(values.variable_layer(nested(key.segments(), value)));
                 continue;
             }
+            (Ok(key), None) => (key, "is not UTF-8".to_owned(), "text in UTF-8".to_owned()),
+            (Err(Misnamed { key, problem, allowed }), _) => (key, problem, allowed),
         };
-        let (key, problem) = (keys.into_iter().map(Segment::Name).collect(), wrong.0.to_owned());
-        errors.push(ConfigError { key, service: None, problem, allowed: wrong.1, origin });
+        errors.push(ConfigError { key, service: None, problem, allowed, origin });
     }
-    // Not `extract`, which would take some keys for figment's own.
-    let merged = layers.data().expect("each layer is a table").remove(&Profile::Default);
-    (values.table(merged.unwrap_or_default()), errors)
+    (values.merged(&layers), errors)
 }
 
-/// Gives the last key its dots in a free table: names in shells have none, and librdkafka's properties no underscores.
-///
-/// # Errors
-/// The name of a list on the way to the key.
-fn name_keys(schema: &Schema, keys: &mut [String]) -> Result<(), &'static str> {
-    let Some((last, sections)) = keys.split_last_mut() else { return Ok(()) };
-    let mut section = &schema.root;
-    for key in sections {
-        let Some(inner) = section.sections.iter().find(|inner| inner.name == key) else { break };
-        if matches!(inner.shape, Shape::List | Shape::Services) {
-            return Err(inner.name);
-        }
-        section = inner;
-    }
-    if section.shape == Shape::FreeTable {
-        *last = last.replace('_', ".");
-    }
-    Ok(())
-}
-
-/// Returns the table that leads to the value at `keys`.
-fn nested(keys: &[String], value: Node) -> Table {
-    let Some((key, below)) = keys.split_first() else { return Table::new() };
+/// Returns the table that leads to the value at `path`.
+fn nested(path: &[Segment], value: Node) -> Table {
+    let Some((segment, below)) = path.split_first() else { return Table::new() };
+    let key = match segment {
+        Segment::Name(name) => name.clone(),
+        Segment::Index(place) => service_key(*place),
+    };
     let origin = value.origin.clone();
     let node = if below.is_empty() { value } else { Node { origin, content: Content::Table(nested(below, value)) } };
-    Table::from([(key.clone(), node)])
+    Table::from([(key, node)])
 }

@@ -58,14 +58,15 @@ impl<'a> Section<'a> {
         Some(None)
     }
 
-    /// Reads a list. The default is one text. The outer `None` says that an element is wrong.
+    /// Reads a list. The default is one text or several with commas between. The outer `None` says that an element is
+    /// wrong.
     pub fn list<T, E: Display>(&self, name: &str, parse: impl Fn(&str) -> Result<T, E>) -> Option<Option<Vec<T>>> {
         let Key { kind, fallback, .. } = *self.schema.key(name);
-        let default;
+        let default: Vec<Node>;
         let items = match (self.written(name), fallback) {
             (None, Fallback::Text(text)) => {
-                default = default_node(text);
-                slice::from_ref(&default)
+                default = text.split(", ").map(default_node).collect();
+                &default
             }
             (None, _) => {
                 self.show(name, None, Origin::Default);
@@ -112,7 +113,14 @@ impl<'a> Section<'a> {
             Content::Scalar(text, form) => format!("is {}", quoted(text, *form, kind)),
             other => format!("is {}", other.describe()),
         };
-        self.refuse_at(path, node.origin.clone(), problem, kind.allowed());
+        let mut allowed = kind.allowed();
+        if let Content::Scalar(text, Form::Text) = &node.content
+            && !Form::Text.fits(kind, text)
+            && parse(text).is_ok()
+        {
+            allowed.push_str(", without quotes");
+        }
+        self.refuse_at(path, node.origin.clone(), problem, allowed);
         None
     }
 
@@ -151,7 +159,7 @@ fn quoted(text: &str, form: Form, kind: Kind) -> String {
 }
 
 /// Returns a scalar, or an element of a list, as the effective configuration shows it.
-fn as_json(text: &str, kind: Kind) -> Value {
+pub fn as_json(text: &str, kind: Kind) -> Value {
     let number = text.replace('_', "");
     let shown = match kind {
         Kind::Flag => Some(json!(text == "true")),

@@ -9,8 +9,10 @@ use super::key_path::{KeyPath, Segment};
 pub struct Schema {
     /// The noun that errors name the file with, such as `configuration`.
     pub subject: &'static str,
-    /// The prefix of environment variables that set a key.
+    /// The prefix of environment variables that set a key. If it is empty, the environment is not used at all.
     pub variable_prefix: &'static str,
+    /// The beginnings of variables that have the prefix and serve another purpose, without the prefix.
+    pub other_variables: &'static [&'static str],
     pub root: SectionSchema,
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::error::{ConfigError, Origin};
 use super::schema::{Fallback, SectionSchema, Shape};
 use super::tree::{Content, Node, Table};
-use super::{Reader, key_path::KeyPath};
+use super::{Reader, key_path::KeyPath, names::similar};
 
 /// One section of a file, written or not.
 #[derive(Clone)]
@@ -81,7 +81,10 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn refuse_at(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) {
-        self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
+        // What reading makes of a value that is not known is no second error.
+        if self.reader.unread.iter().all(|error| error.key != key) {
+            self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
+        }
     }
 
     fn error(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) -> ConfigError {
@@ -94,13 +97,26 @@ impl<'a> Section<'a> {
         let Some(table) = self.table.filter(|_| self.schema.shape != Shape::FreeTable) else { return };
         let known: Vec<_> = also.iter().copied().chain(self.schema.names()).collect();
         for name in table.keys().filter(|name| !known.contains(&name.as_str())) {
-            let keys = self.reader.schema.keys();
-            let homes = keys.iter().filter(|(_, key)| key.name == *name);
-            let homes: Vec<_> = homes.map(|(section, key)| section.child(key.name).to_string()).collect();
-            let hint =
-                if homes.is_empty() { String::new() } else { format!(" (did you mean {}?)", homes.join(" or ")) };
+            let hint = self.hint(name, &known);
             self.refuse(name, "is not a key of this section", format!("{}{hint}", known.join(", ")));
         }
+    }
+
+    /// Suggests keys in place of an unknown one: its name in other sections, or a name like it, here or elsewhere.
+    fn hint(&self, name: &str, known: &[&str]) -> String {
+        let keys = self.reader.schema.keys();
+        let homes = |name: &str| -> Vec<String> {
+            let homes = keys.iter().filter(|(_, key)| key.name == name);
+            homes.map(|(section, key)| section.child(key.name).to_string()).collect()
+        };
+        let mut meant = homes(name);
+        if meant.is_empty() {
+            meant = match similar(name, known.iter().copied()) {
+                Some(near) => vec![near.to_owned()],
+                None => similar(name, keys.iter().map(|(_, key)| key.name)).map(homes).unwrap_or_default(),
+            };
+        }
+        if meant.is_empty() { String::new() } else { format!(" (did you mean {}?)", meant.join(" or ")) }
     }
 
     // ## The sections beneath it

@@ -57,8 +57,12 @@ const KEYS: &[Key] = &[
     key("seed", Kind::Count(0, i64::MAX as u64), Text("1")),
     key("sizes", Kind::Integers("a size, or [smallest, largest], from 0 to 1000"), Text("300")),
 ];
-static SCHEMA: Schema =
-    Schema { subject: "scenario", variable_prefix: "NONE_", root: section("", Shape::Table, KEYS, &SECTIONS) };
+static SCHEMA: Schema = Schema {
+    subject: "scenario",
+    variable_prefix: "NONE_",
+    other_variables: &[],
+    root: section("", Shape::Table, KEYS, &SECTIONS),
+};
 
 fn phase(section: &Section<'_>) -> Option<Phase> {
     let kind: PhaseKind = section.get("kind")?;
@@ -76,7 +80,7 @@ fn phase(section: &Section<'_>) -> Option<Phase> {
 }
 
 fn parse(text: &str) -> Result<Scenario, ConfigErrors> {
-    let reader = Reader::new(&SCHEMA, text, Path::new("s.toml"), [])?;
+    let reader = Reader::new(&SCHEMA, &[("s.toml", text)], [])?;
     let root = reader.root();
     let phases: Vec<_> = root.tables("phase").iter().map(phase).collect();
     let scenario = read_struct!(Scenario {

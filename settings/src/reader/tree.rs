@@ -62,7 +62,7 @@ impl Node {
     }
 
     pub fn as_text(&self) -> Option<&str> {
-        if let Content::Scalar(text, Form::Text) = &self.content { Some(text) } else { None }
+        if let Content::Scalar(text, Form::Text | Form::Any) = &self.content { Some(text) } else { None }
     }
 }
 

@@ -31,6 +31,7 @@ static SCHEMA: Schema = Schema {
     subject: "scenario",
     // No variable sets a key: none of them is read.
     variable_prefix: "",
+    other_variables: &[],
     root: section("", Shape::Table, SCENARIO, &CLIENTS),
 };
 
@@ -192,7 +193,7 @@ impl RetryPolicy {
 impl Scenario {
     /// Reads the text of the file at `path`.
     pub fn parse(text: &str, path: &Path) -> Result<Scenario, ConfigErrors> {
-        let reader = Reader::new(&SCHEMA, text, path, [])?;
+        let reader = Reader::new(&SCHEMA, &[(path, text)], [])?;
         let scenario = scenario(&reader.root(), path);
         Ok(reader.finish(scenario)?.value)
     }

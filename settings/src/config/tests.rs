@@ -1,0 +1,300 @@
+//! Reading configurations: layers, variables, errors and warnings. The properties of librdkafka are not checked here.
+
+use std::path::Path;
+
+use super::*;
+
+/// A configuration without errors.
+const RIGHT: &str = r#"[[service]]
+name = "kyc"
+target = "kyc.requests"
+dead_letter = "kyc.dead-letter"
+capacity = 2000
+
+[[service.source]]
+topic = "loans.kyc"
+"#;
+
+const RULES: PropertyRules = PropertyRules { version: || "0".to_owned(), check: |_, _| Ok(()) };
+
+fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
+    let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+    Config::parse(text, Path::new("w.toml"), environment, RULES).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn a_text_takes_variables_and_its_errors_name_the_line() {
+    let text = RIGHT.replace("2000", "\"${CAPACITY:-7}00\"").replace("loans.kyc", "${TEAM}.kyc");
+    let config = read(&text, &[("TEAM", "cards")]).unwrap();
+    let service = &config.settings.services[0];
+    assert_eq!((service.policy.capacity, &*service.sources[0].topic), (700, "cards.kyc"));
+
+    let errors = read(&text, &[("CAPACITY", "much")]).unwrap_err();
+    let unset = "service[0].source[0].topic needs the environment variable TEAM, which is not set\n    \
+                 allowed: a value for TEAM, or a default: ${TEAM:-default}\n    from:    w.toml:8";
+    assert!(errors.contains(unset), "{errors}");
+    assert!(errors.contains("service[0].capacity (service kyc) is \"much00\"\n"), "{errors}");
+    assert!(errors.starts_with("configuration: 2 errors"), "{errors}");
+}
+
+#[test]
+fn a_variable_over_a_text_hides_the_variable_in_it() {
+    let text = RIGHT.to_owned() + "[kafka]\ngroup_id = \"${NONE}\"\n";
+    assert!(read(&text, &[]).unwrap_err().contains("NONE, which is not set"));
+    assert!(read(&text, &[("WATERMASTER_KAFKA__GROUP_ID", "a")]).is_ok());
+}
+
+#[test]
+fn a_printed_configuration_has_the_values_of_the_one_that_was_read() {
+    let text = RIGHT.replace("capacity", "client_from = [\"header:$${a}$$ $b\"]\ncapacity");
+    let first = read(&text, &[("a", "x")]).unwrap();
+    assert_eq!(first.effective.to_json()["service"][0]["client_from"][0], "header:${a}$ $b");
+    let second = read(&first.effective.to_toml(), &[("a", "x")]).unwrap();
+    assert_eq!(first.settings, second.settings);
+}
+
+#[test]
+fn a_secret_from_a_variable_is_hidden() {
+    let text = RIGHT.to_owned() + "[kafka.properties]\n\"sasl.password\" = \"${PASSWORD}\"\n";
+    let config = read(&text, &[("PASSWORD", "hush")]).unwrap();
+    assert_eq!(config.settings.kafka.properties["sasl.password"], "hush");
+    let shown = config.effective.to_toml();
+    assert!(shown.contains("(redacted)") && !shown.contains("hush"), "{shown}");
+    let refuse = PropertyRules { check: |_, _| Err(PropertyRefused::HiddenValue), ..RULES };
+    let variable = [("PASSWORD".into(), "hush".into())];
+    let errors = Config::parse(&text, Path::new("w.toml"), variable, refuse).unwrap_err().to_string();
+    assert!(errors.contains("sasl.password") && !errors.contains("hush"), "{errors}");
+    let text = RIGHT.to_owned() + "[kafka]\nbootstrap_servers = \"${USER}@b:1\"\n";
+    assert!(!read(&text, &[("USER", "hush")]).unwrap_err().contains("hush"));
+}
+
+#[test]
+fn a_variable_sets_a_key_of_a_service_by_its_name() {
+    let second = RIGHT.replace("kyc", "credit-check").replace("loans", "cards");
+    let text = RIGHT.to_owned() + "[service.client.\"a.b\"]\n" + &second;
+    let environment = [
+        ("WATERMASTER_SERVICE__CREDIT_CHECK__CAPACITY", "7000"),
+        ("WATERMASTER_SERVICE__KYC__SHAPE__MAX_DELAY", "5s"),
+        ("WATERMASTER_SERVICE__KYC__CLIENT__A_B__WEIGHT", "2.5"),
+        ("WATERMASTER_SERVICE__KYC__CLIENT__A_B__LIMIT__RATE", "9"),
+    ];
+    let config = read(&text, &environment).unwrap();
+    let [first, second] = config.settings.services.as_slice() else { panic!("two services") };
+    assert_eq!(
+        (&*first.name, first.policy.capacity, &*second.name, second.policy.capacity),
+        ("kyc", 2000, "credit-check", 7000)
+    );
+    assert_eq!(first.policy.max_delay.as_secs(), 5);
+    let client = &first.policy.clients[0];
+    assert_eq!((client.weight.thousandths(), client.limit.unwrap().rate.get()), (2_500, 9));
+    let entry = config.effective.iter().find(|entry| entry.key.to_string() == "service[1].capacity").unwrap();
+    assert_eq!(entry.origin.to_string(), "environment variable WATERMASTER_SERVICE__CREDIT_CHECK__CAPACITY");
+}
+
+#[test]
+fn a_variable_with_the_prefix_that_names_no_key_is_an_error() {
+    let text = RIGHT.to_owned() + &RIGHT.replace("kyc", "a-b") + &RIGHT.replace("kyc", "a_b").replace("loans", "x");
+    for (variable, key, said) in [
+        ("UNRELATED", "unrelated", "WATERMASTER_SECTION__KEY, or WATERMASTER_SERVICE__NAME__KEY"),
+        ("KAFKA_GROUP_ID", "kafka_group_id", "did you mean WATERMASTER_KAFKA__GROUP_ID?"),
+        ("KAFKA__GROUPID", "kafka.groupid", "did you mean WATERMASTER_KAFKA__GROUP_ID?"),
+        ("KAFKA", "kafka", "is not a key that a variable sets"),
+        ("KAFKA__PROPERTIES__", "kafka.properties.", "is not a key"),
+        ("SERVICE__0__CAPACITY", "service.0.capacity", "did you mean WATERMASTER_SERVICE__"),
+        ("SERVICE__KYC__CAPACTIY", "service.kyc.capactiy", "did you mean WATERMASTER_SERVICE__KYC__CAPACITY?"),
+        ("SERVICE__KYC__SOURCE__0__TOPIC", "service.kyc.source.0.topic", "other lists can't be set"),
+        ("SERVICE__KYC__CLIENT__A__WEIGHT", "service.kyc.client.a.weight", "is not a key"),
+        (
+            "SERVICE__A_B__CAPACITY",
+            "service.a_b.capacity",
+            "one of service[1].capacity, service[2].capacity in the file",
+        ),
+    ] {
+        let variable = format!("WATERMASTER_{variable}");
+        let errors = read(&text, &[(&variable, "1")]).unwrap_err();
+        assert!(errors.contains(&format!("\n\n{key}")) && errors.contains(said), "{variable}: {errors}");
+        assert!(errors.contains(&format!("from:    environment variable {variable}")), "{errors}");
+    }
+}
+
+#[test]
+fn variables_for_other_purposes_are_no_errors() {
+    for variable in [
+        "FAILPOINT", "PLANT", "TEST_BROKER", "SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_9464_TCP_ADDR",
+        "METRICS_PORT",
+    ] {
+        let variable = format!("WATERMASTER_{variable}");
+        assert!(read(RIGHT, &[(&variable, "1")]).is_ok(), "{variable}");
+    }
+}
+
+#[test]
+fn a_record_without_a_client_belongs_to_its_topic_by_default() {
+    use crate::model::ClientFrom;
+
+    let service = |text: &str| read(text, &[]).unwrap().settings.services.remove(0);
+    let least = service(RIGHT);
+    assert_eq!(least.client_from, [ClientFrom::Header("client-id".to_owned()), ClientFrom::Topic]);
+    assert_eq!(least.sources[0].client.as_deref(), Some("loans.kyc"));
+    assert_eq!(service(&(RIGHT.to_owned() + "client = \"cards\"\n")).sources[0].client.as_deref(), Some("cards"));
+    let by_key = service(&RIGHT.replace("capacity", "client_from = [\"key\"]\ncapacity"));
+    assert_eq!(by_key.sources[0].client, None);
+    // Only a name that is written can be a mistake.
+    let warned =
+        |line: &str| !read(&format!("{RIGHT}allowed_clients = [\"a\"]\n{line}"), &[]).unwrap().warnings.is_empty();
+    assert!(!warned("") && warned("client = \"b\""));
+    // A topic may have a longer name than a client.
+    let long = read(&RIGHT.replace("loans", &"l".repeat(125)), &[]).unwrap_err();
+    assert!(long.contains("service[0].source[0].client") && long.contains("129 bytes long"), "{long}");
+}
+
+#[test]
+fn a_mistyped_key_is_recognised() {
+    for (line, said) in [
+        ("capasity = 1", "(did you mean capacity?)"),
+        ("max_delay = \"1s\"", "(did you mean service.shape.max_delay?)"),
+        ("queue_capcity = 1", "(did you mean service.shape.queue_capacity?)"),
+        ("weigth = 1", "(did you mean service.client.weight?)"),
+        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, client, source\n"),
+    ] {
+        let errors = read(&RIGHT.replace("capacity", &format!("{line}\ncapacity")), &[]).unwrap_err();
+        assert!(errors.contains(said), "{line}: {errors}");
+    }
+    assert!(read(&format!("[kafak]\n{RIGHT}"), &[]).unwrap_err().contains("(did you mean kafka?)"));
+}
+
+#[test]
+fn a_number_in_quotes_is_recognised() {
+    let line = |line: &str| read(&RIGHT.replace("capacity = 2000", line), &[]).unwrap_err();
+    assert!(line("capacity = \"2000\"").contains("1 to 1000000000000, without quotes\n"));
+    assert!(line("capacity = 1\nenforce = \"false\"").contains("true or false, without quotes\n"));
+    assert!(line("capacity = 1\nreservation = \"0.1\"").contains("six decimals, without quotes\n"));
+    for other in ["capacity = \"many\"", "capacity = 1\ncycle = 10", "capacity = 1\nreservation = \"2\""] {
+        assert!(!line(other).contains("quotes"), "{other}");
+    }
+}
+
+#[test]
+fn later_files_add_services_and_override_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let load = |paths: &[&Path], environment: &[(&str, &str)]| {
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));
+        Config::load(paths, environment, RULES).map_err(|errors| errors.to_string())
+    };
+    let base = write("1-base.toml", &format!("[kafka]\ngroup_id = \"a\"\nstart_from = \"latest\"\n{RIGHT}"));
+    let aml = write("2-aml.toml", &RIGHT.replace("kyc", "aml"));
+    let site = write(
+        "3-site.toml",
+        "[kafka]\ngroup_id = \"b\"\n[[service]]\nname = \"aml\"\ncapacity = 9000\n[service.shape]\nmax_delay = \"5s\"\n",
+    );
+    write(".#hidden.toml", "nonsense");
+    write("notes.txt", "nonsense");
+    let of_folder = load(&[folder.path()], &[("WATERMASTER_SERVICE__AML__CYCLE", "20s")]).unwrap();
+    let in_order = load(&[&base, &aml, &site], &[("WATERMASTER_SERVICE__AML__CYCLE", "20s")]).unwrap();
+    assert_eq!(of_folder.settings, in_order.settings);
+    let [kyc, aml_service] = of_folder.settings.services.as_slice() else { panic!("two services") };
+    assert_eq!(
+        (&*kyc.name, kyc.policy.capacity, &*aml_service.name, aml_service.policy.capacity),
+        ("kyc", 2000, "aml", 9000)
+    );
+    assert_eq!(
+        (aml_service.policy.max_delay.as_secs(), aml_service.policy.cycle.as_secs(), kyc.policy.cycle.as_secs()),
+        (5, 20, 10)
+    );
+    let origin = |key: &str| {
+        let entry = of_folder.effective.iter().find(|entry| entry.key.to_string() == key).unwrap();
+        entry.origin.to_string().rsplit('/').next().unwrap().to_owned()
+    };
+    assert_eq!([origin("kafka.group_id"), origin("kafka.start_from")], ["3-site.toml:2", "1-base.toml:3"]);
+    assert_eq!([origin("service[1].capacity"), origin("service[1].target")], ["3-site.toml:5", "2-aml.toml:3"]);
+
+    // The errors of all files are reported at once, each with its file.
+    write("3-site.toml", &format!("{}capacity = 0\n", RIGHT.replace("capacity", "bogus")));
+    let errors = load(&[folder.path()], &[]).unwrap_err();
+    assert!(
+        errors.contains("service[0].source[0].capacity (service kyc) is not a key") && errors.contains("3-site.toml:9"),
+        "{errors}"
+    );
+    write("1-base.toml", "[[service]");
+    write("3-site.toml", "[kafka");
+    let errors = load(&[folder.path()], &[]).unwrap_err();
+    assert!(errors.contains("1-base.toml:1") && errors.contains("3-site.toml:1"), "{errors}");
+    let nothing = tempfile::tempdir().unwrap();
+    assert!(load(&[nothing.path()], &[]).unwrap_err().contains("the folder has no file *.toml"));
+    assert!(load(&[&aml, Path::new("/nowhere.toml")], &[]).unwrap_err().contains("from:    /nowhere.toml"));
+}
+
+#[test]
+fn one_file_cannot_name_a_service_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let [base, twice] = ["a.toml", "b.toml"].map(|name| folder.path().join(name));
+    std::fs::write(&base, RIGHT).unwrap();
+    std::fs::write(&twice, "[[service]]\nname = \"kyc\"\n[[service]]\nname = \"kyc\"\n").unwrap();
+    let errors = Config::load(&[&base, &twice], [], RULES).unwrap_err().to_string();
+    assert!(errors.contains("service[1].name (service kyc) is \"kyc\", which is service[0] too"), "{errors}");
+}
+
+#[test]
+fn what_is_legal_and_doubtful_is_reported() {
+    let warnings = |text: &str| {
+        let warnings = read(text, &[]).unwrap().warnings;
+        warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let reservation = |value: &str| warnings(&RIGHT.replace("capacity", &format!("reservation = {value}\ncapacity")));
+    assert_eq!(reservation("0.999999"), Vec::<String>::new());
+    assert!(reservation("1.0")[0].starts_with("service[0].reservation (service kyc) is 1: no client lends"));
+
+    let likeness = |allowed: &str, configured: &str| {
+        let clients: String = configured.split(' ').map(|name| format!("[service.client.\"{name}\"]\n")).collect();
+        warnings(&format!("{RIGHT}allowed_clients = [\"{allowed}\"]\n{clients}"))
+    };
+    for (allowed, configured) in [
+        ("home_loan", "home-loan"),
+        ("Home-Loan", "home-loan"),
+        ("homeloan", "home.loan"),
+        ("home-laon", "home-loan"),
+        ("home-loans", "home-loan"),
+    ] {
+        let said = likeness(allowed, configured);
+        let expected = format!("has {allowed:?}, which is not configured, but {configured:?} is\n");
+        assert!(said.len() == 1 && said[0].contains(&expected) && said[0].contains("w.toml:9"), "{said:?}");
+    }
+    for (allowed, configured) in [
+        ("home-loan", "home-loan"),
+        ("home-loan", "home-loans home-loan"),
+        ("team-a", "team-b"),
+        ("client1", "client10"),
+        ("b", "ab"),
+        ("car", "home"),
+    ] {
+        assert_eq!(likeness(allowed, configured), Vec::<String>::new(), "{allowed}");
+    }
+}
+
+/// A test, a script or a planted fault that gets a variable of its own must not keep the program from starting.
+#[test]
+fn every_other_variable_of_the_repository_is_known() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut folders: Vec<_> = ["scripts", "tests", "benches", "core", "kafka"].map(|name| root.join(name)).into();
+    let mut found = std::collections::BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(path) {
+                let is_part = |c: char| c.is_ascii_uppercase() || c == '_';
+                let rest = text.split("WATERMASTER_").skip(1);
+                let names = rest.map(|rest| rest.split(|c| !is_part(c)).next().unwrap_or_default());
+                found.extend(names.filter(|name| !name.is_empty() && !name.contains("__")).map(str::to_owned));
+            }
+        }
+    }
+    assert!(found.contains("TEST_BROKER") && found.contains("FAILPOINT"), "{found:?}");
+    let unknown = |name: &&String| read(RIGHT, &[(&format!("WATERMASTER_{name}"), "1")]).is_err();
+    assert_eq!(found.iter().filter(unknown).collect::<Vec<_>>(), Vec::<&String>::new());
+}
