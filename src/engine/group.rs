@@ -192,7 +192,7 @@ impl GroupMember {
         let own_lease = member.lease_end().since(now.fast);
         let members = member.seats().iter().map(|(key, seat)| {
             let age = now.slow.since(seat.received);
-            let lease = if key == member.key() { own_lease } else { self.params.lease.saturating_sub(age) };
+            let lease = if key == member.key() { own_lease } else { seat.lease.saturating_sub(age) };
             MemberSnapshot {
                 instance: Arc::clone(&key.instance),
                 incarnation: format!("{:016x}", key.incarnation),
