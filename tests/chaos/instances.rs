@@ -12,6 +12,8 @@ use crate::plan::{Mode, Plan};
 use crate::support::process::{Process, Signal};
 use crate::{flow::SourcePartition, support::watermaster::sample};
 
+/// The time after which an instance that was frozen has published its state again.
+const STALE_TIME: Duration = Duration::from_secs(3);
 const TEMPLATE: &str = include_str!("instance.toml");
 
 /// A slot for an instance. Most slots run all the time; the last ones are for extra instances.
@@ -23,6 +25,8 @@ pub struct Slot {
     starts: u32,
     ids: u32,
     frozen: bool,
+    /// The time at which the process went on after it was frozen.
+    thawed: Option<Instant>,
     /// A fault handles this slot; the watch ignores it.
     pub claimed: bool,
     /// The latest metrics.
@@ -88,7 +92,8 @@ impl Fleet {
         let slot = |number: usize| {
             let id = format!("wm-{number}");
             let (process, log, seen) = (None, PathBuf::new(), Metrics::default());
-            Mutex::new(Slot { id, process, log, starts: 0, ids: 0, frozen: false, claimed: false, seen })
+            let (frozen, thawed, claimed) = (false, None, false);
+            Mutex::new(Slot { id, process, log, starts: 0, ids: 0, frozen, thawed, claimed, seen })
         };
         let slots = (0..slots).map(slot).collect();
         Fleet { plan: plan.clone(), dir: dir.to_owned(), bootstrap: bootstrap.to_owned(), slots, environment }
@@ -195,7 +200,7 @@ impl Fleet {
 
     pub fn thaw(&self, number: usize) {
         let mut slot = self.slot(number);
-        slot.frozen = false;
+        (slot.frozen, slot.thawed) = (false, Some(Instant::now()));
         slot.process.iter_mut().for_each(|process| process.signal(Signal::Continue));
     }
 
@@ -275,10 +280,13 @@ impl Fleet {
         slot.seen.clone()
     }
 
-    /// Returns the sum of a metric over all instances that answer, and the time that all answers took.
+    /// Returns the sum of a metric over all instances that answer, and the time that all answers took. An instance that
+    /// was frozen still answers with its state from before, so it is left out for a while.
     pub fn sum_now(&self, name: &str) -> (f64, Duration) {
         let began = Instant::now();
-        let answers = self.running().into_iter().filter_map(|slot| self.get(slot, "/metrics"));
+        let is_stale = |slot: &usize| self.slot(*slot).thawed.is_some_and(|at| at.elapsed() < STALE_TIME);
+        let current = self.running().into_iter().filter(|slot| !is_stale(slot));
+        let answers = current.filter_map(|slot| self.get(slot, "/metrics"));
         let sum = answers.map(|(_, text)| Metrics(text).sum(name, &[])).sum();
         (sum, began.elapsed())
     }
