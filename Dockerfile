@@ -16,6 +16,8 @@ WORKDIR /source
 ENV LIBZ_SYS_STATIC=1
 # Names of functions stay, for backtraces; the rest of the debug information is four fifths of the binary.
 ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo
+# The logarithm of the largest memory page, for jemalloc: 16 for arm64. By default it is that of the machine that builds.
+ARG JEMALLOC_SYS_WITH_LG_PAGE
 COPY Cargo.toml Cargo.lock ./
 # `demo` has its configuration in itself.
 COPY config/demo.toml config/

@@ -39,7 +39,7 @@ const EVENT_TIMEOUT: Duration = Duration::from_millis(20);
 /// Partitions of each topic.
 const PARTITIONS: i32 = 2;
 
-const CONFIG: &str = include_str!("../../../config/demo.toml");
+const CONFIG: &str = include_str!("watermaster.toml");
 const SCENARIO: &str = include_str!("scenario.toml");
 
 /// Arguments of the command.
