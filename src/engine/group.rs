@@ -4,6 +4,7 @@
 //! The member is served in the loop, and between the steps of a round: the other members wait for its posts.
 
 mod agreement;
+mod open;
 
 use std::hash::{BuildHasher, RandomState};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -21,17 +22,19 @@ use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot};
 use agreement::Agreement;
 use watermaster_kafka::consumer::Consumer;
-use watermaster_kafka::control::{ControlLog, ensure_topic};
+use watermaster_kafka::control::ControlLog;
 use watermaster_settings::Delivery;
 
-/// The longest wait for an answer about the control topic.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(15);
+/// The longest wait for the commits of all partitions.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The longest wait for the last post to arrive.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// This instance in its group.
 pub(super) struct GroupMember {
-    log: ControlLog,
+    /// `None` after the log was lost, until it is opened again.
+    log: Option<ControlLog>,
+    reopen_at: Time,
     member: Member,
     params: GroupParams,
     meter: DemandMeter,
@@ -60,21 +63,13 @@ impl GroupMember {
         if policy.scope == Scope::Instance {
             return Ok(None);
         }
-        let (service, topic) = (&job.service.name, &job.service.control_topic);
-        let ensured = ensure_topic(&job.kafka, topic, CONTROL_TIMEOUT)?;
-        if ensured.created {
-            info!(service, topic, "made the control topic: one partition, compacted");
-        }
-        if ensured.missing_replicas > 0 {
-            let missing = ensured.missing_replicas;
-            warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
-        }
-        let log = ControlLog::open(&job.kafka, topic, CONTROL_TIMEOUT)?;
+        let Some(log) = open::wait_for(job)? else { return Ok(None) };
         let params = GroupParams::new(policy, job.service.group_lease);
         let member = Member::new(params.clone(), Shares::new(policy), new_key(job), log.start(), clock.clocks());
         let (meter, state) = (DemandMeter::default(), MemberState::Joining);
         Ok(Some(GroupMember {
-            log,
+            log: Some(log),
+            reopen_at: Time::ZERO,
             member,
             params,
             meter,
@@ -98,7 +93,63 @@ impl GroupMember {
         if !self.began && exactly_once && !link.producer.is_initialised() {
             return Ok(());
         }
-        while let Some((offset, record)) = self.log.poll(Duration::ZERO)? {
+        if self.log.is_none() && !self.reopen(job, clock, throttle)? {
+            return Ok(());
+        }
+        match self.take_part(job, clock, throttle, link.consumer) {
+            Err(StopCause::Control(error)) => {
+                warn!(service = job.service.name, "opening the control log again: {error}");
+                // A log that was made anew does not tell the holds of members that have not noticed yet.
+                let silence = self.params.lengthened(self.params.lease) + self.params.window();
+                let wait = if error.is_lost_history() { silence } else { Duration::ZERO };
+                self.lose_log(clock.now(), throttle, wait);
+                Ok(())
+            }
+            taken => taken,
+        }
+    }
+
+    fn log(&self) -> &ControlLog {
+        self.log.as_ref().expect("an open log")
+    }
+
+    /// Gives the log up, and all knowledge from it. The instance admits nothing until it has read the log again, which
+    /// it opens after `wait`.
+    fn lose_log(&mut self, now: Time, throttle: &mut Throttle, wait: Duration) {
+        (self.log, self.reopen_at) = (None, now + wait);
+        (self.told, self.state) = (None, MemberState::Joining);
+        throttle.handle_limit(now, 0, Time::ZERO, 0);
+    }
+
+    /// Opens the log again if it is time. Returns whether it is open.
+    fn reopen(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle) -> Result<bool, StopCause> {
+        let now = clock.now();
+        if now < self.reopen_at {
+            return Ok(false);
+        }
+        match open::open(job) {
+            Ok(log) => {
+                let (params, shares) = (self.params.clone(), Shares::new(throttle.policy()));
+                self.member = Member::new(params, shares, new_key(job), log.start(), clock.clocks());
+                self.log = Some(log);
+                self.counts.put_out += 1;
+                self.sent.clear();
+                throttle.begin_window();
+                Ok(true)
+            }
+            Err(cause) if open::passes_by(&cause) => {
+                self.reopen_at = now + open::RETRY_INTERVAL;
+                Ok(false)
+            }
+            Err(cause) => Err(cause),
+        }
+    }
+
+    fn take_part(
+        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
+    ) -> Result<(), StopCause> {
+        let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
+        while let Some((offset, record)) = self.log().poll(Duration::ZERO)? {
             // The clock is read after the record: if this process stood still in between, a time from before would make
             // a member that posted meanwhile look silent for as long.
             let now = clock.clocks();
@@ -106,8 +157,8 @@ impl GroupMember {
             self.member.handle_record(now, offset, &record);
         }
         let now = clock.clocks();
-        self.log.take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
-        if !self.member.seats().is_complete() && self.log.is_caught_up()? {
+        self.log().take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
+        if !self.member.seats().is_complete() && self.log().is_caught_up()? {
             self.member.handle_caught_up(now);
             // Only before the first post: later, another process with this id may have fenced this one.
             if exactly_once && !std::mem::replace(&mut self.began, true) {
@@ -115,10 +166,19 @@ impl GroupMember {
             }
         }
         if let Some(why) = self.member.restart(now) {
-            self.begin_again(job, now, throttle, why)?;
+            warn!(service = job.service.name, "joining the group again: {why}");
+            if let Restart::LostHistory(_) = why {
+                self.lose_log(now.slow, throttle, Duration::ZERO);
+                return Ok(());
+            }
+            self.counts.put_out += 1;
+            self.sent.clear();
+            // The admissions so far stay charged to the former key.
+            self.member.rejoin(now, new_key(job).incarnation);
+            throttle.begin_window();
         }
         if self.member.is_first() && !std::mem::replace(&mut self.remembers, true) {
-            self.charge_memory(job, now, link.consumer);
+            self.charge_memory(job, now, consumer);
         }
         if now.slow >= self.member.next_look() {
             self.look(now, throttle)?;
@@ -128,11 +188,11 @@ impl GroupMember {
         Ok(())
     }
 
-    /// Charges the records that instances admitted before the group began: with `scope = "instance"`, or through another
-    /// control topic.
+    /// Charges the records that instances admitted before the group began: with `scope = "instance"`, or through
+    /// another control topic.
     fn charge_memory(&mut self, job: &Job, now: Clocks, consumer: &Consumer) {
         let (service, capacity) = (&job.service.name, self.params.capacity);
-        let count = consumer.admitted_lately(CONTROL_TIMEOUT).unwrap_or_else(|error| {
+        let count = consumer.admitted_lately(MEMORY_TIMEOUT).unwrap_or_else(|error| {
             warn!(service, "recent admissions are not known, so nothing is admitted for a cycle: {error}");
             capacity
         });
@@ -167,7 +227,7 @@ impl GroupMember {
                 self.counts.posts += 1;
                 self.sent.push_back((seq, now));
             }
-            self.log.append(record, seq)?;
+            self.log().append(record, seq)?;
         }
         Ok(())
     }
@@ -219,22 +279,6 @@ impl GroupMember {
         }
     }
 
-    /// Takes a new key and an empty window: the admissions so far stay charged to the former key.
-    fn begin_again(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle, why: Restart) -> Result<(), StopCause> {
-        warn!(service = job.service.name, "joining the group again: {why}");
-        self.counts.put_out += 1;
-        self.sent.clear();
-        if let Restart::LostHistory(_) = why {
-            self.log = ControlLog::open(&job.kafka, &job.service.control_topic, CONTROL_TIMEOUT)?;
-            let shares = Shares::new(throttle.policy());
-            self.member = Member::new(self.params.clone(), shares, new_key(job), self.log.start(), now);
-        } else {
-            self.member.rejoin(now, new_key(job).incarnation);
-        }
-        throttle.begin_window();
-        Ok(())
-    }
-
     /// Tells the throttle its part, if it changed.
     fn tell(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle) {
         let pace = self.member.pace(now, throttle.window_count(now.slow));
@@ -266,8 +310,11 @@ impl GroupMember {
     /// Leaves the group, and waits until the others can know.
     pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle) {
         let now = clock.clocks();
+        if self.log.is_none() {
+            return;
+        }
         let records = self.member.leave(now, throttle.window_count(now.slow));
-        let left = self.append(now.slow, &records).and_then(|()| Ok(self.log.flush(LEAVE_TIMEOUT)?));
+        let left = self.append(now.slow, &records).and_then(|()| Ok(self.log().flush(LEAVE_TIMEOUT)?));
         if let Err(error) = left {
             warn!(service = job.service.name, "the group does not know yet that this instance left: {error}");
         }
@@ -288,7 +335,7 @@ impl GroupMember {
 
     /// The time until the next look.
     pub(super) fn next_look(&self) -> Time {
-        self.member.next_look()
+        if self.log.is_some() { self.member.next_look() } else { self.reopen_at }
     }
 }
 

@@ -19,8 +19,8 @@ const FAULTS: [&str; 11] = [
     "join", "kill_same_id", "pause_short", "control_leader_kill", "leave", "control_away_5s", "kill_new_id",
     "pause_session", "broker_kill", "control_away_30s", "pause_transaction",
 ];
-/// Cycles without a fault at the start: the group finds its targets in the first ones.
-const WARM_UP: u64 = 2;
+/// Cycles without a fault at the start: in the first ones the brokers have just started, and rounds take long.
+const WARM_UP: u64 = 8;
 const QUIET: u64 = 4;
 /// Cycles after each fault.
 const AFTER: u64 = 3;

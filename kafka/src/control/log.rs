@@ -64,6 +64,18 @@ pub enum ControlLogError {
     Append { topic: String, source: ClientError },
 }
 
+impl ControlLogError {
+    /// Returns whether another attempt to open the log may succeed, because brokers come and go.
+    pub fn passes_by(&self) -> bool {
+        matches!(self, ControlLogError::Ends { .. })
+    }
+
+    /// Returns whether records are gone that other members may still rely on.
+    pub fn is_lost_history(&self) -> bool {
+        matches!(self, ControlLogError::Read { .. })
+    }
+}
+
 /// A reader and a writer of the control log.
 pub struct ControlLog {
     topic: String,

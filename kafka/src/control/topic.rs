@@ -51,6 +51,17 @@ pub enum ControlTopicError {
     Partitions { topic: String, partitions: usize },
 }
 
+impl ControlTopicError {
+    /// Returns whether another attempt may succeed, because brokers come and go.
+    pub fn passes_by(&self) -> bool {
+        match self {
+            ControlTopicError::Unanswered { .. } => true,
+            ControlTopicError::Refused { code, .. } => matches!(code, Code::RequestTimedOut | Code::NotController),
+            ControlTopicError::Client(_) | ControlTopicError::Partitions { .. } => false,
+        }
+    }
+}
+
 /// Makes the control topic unless it is there. Waits up to `timeout` for each answer.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! Checks the promise to the service, by the times at which the brokers appended the admitted records.
 //!
 //! All instances together admit at most the capacity in any window of one cycle, or each of them does, if it has one
-//! for itself; `tests/support/promise.rs` explains why a reader may find one more round. Here each instance may have one
-//! such round, and another one that was repeated after a fault. A round of the group is as large as one of an instance
+//! for itself; `tests/support/promise.rs` explains why a reader may find one more round. Here each instance may have
+//! one such round, and another one that was repeated after a fault. A round of the group is as large as one of an instance
 //! that has the whole capacity.
 
 use super::judge::Verdict;

@@ -1,0 +1,64 @@
+//! Opens the control log of a service.
+
+use std::time::{Duration, Instant};
+use std::{sync::atomic::Ordering, thread};
+
+use tracing::{info, warn};
+
+use crate::engine::{Job, StopCause};
+use watermaster_kafka::control::{ControlLog, ensure_topic};
+
+/// The longest wait for an answer about the control topic.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The time between two attempts.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// An attempt in so many is logged.
+const LOGGED_ATTEMPTS: u64 = 10;
+
+/// Opens the log, and makes its topic if it is missing.
+///
+/// # Errors
+/// The topic is missing and can't be made, or no broker answers.
+pub(super) fn open(job: &Job) -> Result<ControlLog, StopCause> {
+    let (service, topic) = (&job.service.name, &job.service.control_topic);
+    let ensured = ensure_topic(&job.kafka, topic, TIMEOUT)?;
+    if ensured.created {
+        info!(service, topic, "made the control topic: one partition, compacted");
+    }
+    if ensured.missing_replicas > 0 {
+        let missing = ensured.missing_replicas;
+        warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
+    }
+    Ok(ControlLog::open(&job.kafka, topic, TIMEOUT)?)
+}
+
+/// Opens the log as soon as brokers answer; `None` if the service is to stop before.
+///
+/// # Errors
+/// The topic is missing and can't be made.
+pub(super) fn wait_for(job: &Job) -> Result<Option<ControlLog>, StopCause> {
+    for attempt in 0.. {
+        match open(job) {
+            Err(cause) if passes_by(&cause) && attempt % LOGGED_ATTEMPTS == 0 => {
+                warn!(service = job.service.name, "waiting for the control topic: {cause}");
+            }
+            Err(cause) if passes_by(&cause) => {}
+            opened => return opened.map(Some),
+        }
+        if job.shutdown.load(Ordering::Relaxed) {
+            break;
+        }
+        job.heartbeat.beat(Instant::now());
+        thread::sleep(RETRY_INTERVAL);
+    }
+    Ok(None)
+}
+
+/// Returns whether another attempt may succeed.
+pub(super) fn passes_by(cause: &StopCause) -> bool {
+    match cause {
+        StopCause::Control(error) => error.passes_by(),
+        StopCause::ControlTopic(error) => error.passes_by(),
+        _ => false,
+    }
+}
