@@ -77,11 +77,17 @@ impl Broker {
     }
 }
 
+impl Broker {
+    /// Deletes topics. It fails if the broker has already ended, which is no error.
+    pub fn delete(&self, names: &[String]) {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let _ = run(self.admin().delete_topics(&names, &options()));
+    }
+}
+
 impl Drop for Topics {
     fn drop(&mut self) {
-        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        // The deletion fails if the broker has already ended, which is no error.
-        let _ = run(self.broker.admin().delete_topics(&names, &options()));
+        self.broker.delete(&self.names);
     }
 }
 
