@@ -13,7 +13,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, HttpError, Running, StartError};
+use crate::run::{self, HttpError, Options, Running, StartError};
 use crate::telemetry;
 
 const ABOUT: &str = "\
@@ -76,6 +76,9 @@ struct RunArgs {
     /// Accept, this once, offsets that another program committed: records beyond them are read again
     #[arg(long)]
     accept_foreign_offsets: bool,
+    /// Exit with 69 if no broker answers within 10 s at the start, instead of waiting for one
+    #[arg(long)]
+    fail_fast: bool,
 }
 
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
@@ -105,7 +108,8 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    run::run(args.file.paths.clone(), config, args.accept_foreign_offsets)
+    let options = Options { accept_foreign_offsets: args.accept_foreign_offsets, fail_fast: args.fail_fast };
+    run::run(args.file.paths.clone(), config, options)
 }
 
 /// Starts the configuration of the demo, on a free port if its address is taken.

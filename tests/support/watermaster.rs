@@ -58,9 +58,14 @@ pub struct Watermaster {
 impl Watermaster {
     /// Starts the program; returns at once.
     pub fn spawn(config: &Config) -> Watermaster {
+        Watermaster::spawn_with(config, &[])
+    }
+
+    /// Starts the program with more options; returns at once.
+    pub fn spawn_with(config: &Config, options: &[&str]) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
         let mut command = command("run", config, &dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let stderr = process.child().stderr.take().expect("stderr is piped");
         let log = Arc::new(Mutex::new(String::new()));

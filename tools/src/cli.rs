@@ -16,7 +16,7 @@ pub enum Exit {
     Done = 0,
     /// the command line is wrong
     Usage = 2,
-    /// no broker could be reached at the start; top --once: the instance did not answer
+    /// no broker answered (run --fail-fast, check --connect, load), or no instance (top --once)
     Unreachable = 69,
     /// no service is left running: each met a fatal error
     Stopped = 70,
