@@ -1,6 +1,7 @@
 //! The command line, and the function that carries out each command.
 
 mod check;
+mod instance;
 mod show;
 
 use std::io::ErrorKind;
@@ -62,6 +63,10 @@ enum Command {
     Config(show::ConfigArgs),
     /// Explain how one cycle's capacity is shared
     Allocate(AllocateArgs),
+    /// Tell whether a running instance is ready, for probes
+    Health(instance::HealthArgs),
+    /// Make a running instance read its configuration again
+    Reload(instance::ReloadArgs),
     /// Watch a running instance: wants, grants, admissions and backlog of each client
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
@@ -94,6 +99,8 @@ pub fn main() -> Exit {
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::run(&args),
+        Command::Health(args) => instance::health(&args),
+        Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
     }
@@ -144,7 +151,10 @@ mod tests {
     #[test]
     fn help_names_every_exit_code() {
         let help = Cli::command().render_help().to_string();
-        for code in ["0   done", "2   the command line", "69  no broker", "70  no service", "78  the configuration"] {
+        for code in [
+            "0   done", "1   health", "2   the command line", "69  no broker", "70  no service",
+            "78  the configuration",
+        ] {
             assert!(help.contains(code), "{code}: {help}");
         }
     }
