@@ -14,7 +14,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, HttpError, Options, Running, StartError};
+use crate::run::{self, HttpError, Options, Running, StartError, WatchedFiles};
 use crate::telemetry;
 
 const ABOUT: &str = "\
@@ -84,6 +84,9 @@ struct RunArgs {
     /// Exit with 69 if no broker answers within 10 s at the start, instead of waiting for one
     #[arg(long)]
     fail_fast: bool,
+    /// Reload the configuration when a file of it changes
+    #[arg(long)]
+    watch: bool,
 }
 
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
@@ -107,6 +110,8 @@ pub fn main() -> Exit {
 }
 
 fn run(args: &RunArgs) -> Exit {
+    // Before the files are loaded, so that no change between the two is missed.
+    let watched = args.watch.then(|| WatchedFiles::new(args.file.paths.clone()));
     let config = match args.file.load() {
         Ok(config) => config,
         Err(errors) => return fail(Exit::Config, errors),
@@ -115,7 +120,7 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    let options = Options { accept_foreign_offsets: args.accept_foreign_offsets, fail_fast: args.fail_fast };
+    let options = Options { accept_foreign_offsets: args.accept_foreign_offsets, fail_fast: args.fail_fast, watched };
     run::run(args.file.paths.clone(), config, options)
 }
 

@@ -7,6 +7,7 @@ mod brokers;
 mod fleet;
 mod http;
 mod signals;
+mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -17,6 +18,7 @@ use crate::{admin::ServiceHandle, reload::Configuration};
 use fleet::Fleet;
 pub use http::HttpError;
 use http::HttpServer;
+pub use watch::WatchedFiles;
 use watermaster_kafka::preflight::{self, ConnectError};
 use watermaster_settings::{Settings, config::Config};
 use watermaster_tools::{cli::Exit, demo};
@@ -43,12 +45,14 @@ impl Parts {
 }
 
 /// The options of `run`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct Options {
     /// Takes over, once, offsets that another program committed.
     pub accept_foreign_offsets: bool,
     /// Ends the program if no broker answers at the start.
     pub fail_fast: bool,
+    /// The files whose changes reload the configuration, if they are followed.
+    pub watched: Option<WatchedFiles>,
 }
 
 /// Runs the throttler with the files at `paths` until a signal stops it or no service is left running.
@@ -73,14 +77,17 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(paths: Vec<PathBuf>, config: Config, options: Options) -> Result<Exit, HttpError> {
+async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Exit, HttpError> {
     let settings = &config.settings;
     let parts = Parts::new(Some(paths), &config);
     let http = HttpServer::start(settings, &parts).await?;
     log_start(&config);
     signals::reload_on_hangup(&parts.configuration);
+    if let Some(files) = options.watched.take() {
+        watch::reload_on_change(files, &parts.configuration);
+    }
     let exit = tokio::select! {
-        exit = work(settings, &parts, options) => exit,
+        exit = work(settings, &parts, &options) => exit,
         () = signals::second_stop_signal(&parts.stop) => {
             warn!("a second signal: leaving without draining");
             Exit::Stopped
@@ -111,7 +118,7 @@ fn log_start(config: &Config) {
 }
 
 /// Checks the topics, then runs every service until the last one ends.
-async fn work(settings: &Settings, parts: &Parts, options: Options) -> Exit {
+async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
     let report = tokio::select! {
         report = brokers::check(settings, parts, options.fail_fast) => report,
         () = stopped(&parts.stop) => {

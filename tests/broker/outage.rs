@@ -89,6 +89,25 @@ fn without_brokers_the_program_is_alive_and_says_what_it_waits_for() {
 }
 
 #[test]
+fn a_watched_file_is_reloaded_and_a_broken_one_is_refused() {
+    let mut config = without_broker();
+    let mut watermaster = Watermaster::spawn_with(&config, &["--watch"]);
+    let count = |watermaster: &Watermaster, text: &str| watermaster.log().matches(text).count();
+    wait_until("the start", START_TIMEOUT, || watermaster.get("/livez").is_some());
+    for (capacity, text, times) in [
+        (20, "the configuration is reloaded", 1),
+        (0, "the new configuration is refused", 1),
+        (30, "the configuration is reloaded", 2),
+    ] {
+        config.services[0].capacity = capacity;
+        watermaster.rewrite(&config.to_toml());
+        wait_until(text, START_TIMEOUT, || count(&watermaster, text) == times);
+    }
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(count(&watermaster, "is refused"), 1, "{}", watermaster.log());
+}
+
+#[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
 fn the_service_starts_when_brokers_come() {
     let mut broker = OwnBroker::start();

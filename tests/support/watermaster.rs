@@ -110,9 +110,15 @@ impl Watermaster {
         answer(agent().get(format!("{}{path}", self.url()?)).call())
     }
 
+    /// Puts another configuration in place of the former one, at once.
+    pub fn rewrite(&self, toml: &str) {
+        let [new, file] = ["new", FILE].map(|name| self.dir.path().join(name));
+        std::fs::write(&new, toml).and_then(|()| std::fs::rename(new, file)).expect("the configuration can be written");
+    }
+
     /// Writes another configuration and asks for a reload; returns status and body of the answer.
     pub fn reload(&self, toml: &str, token: &str) -> (u16, String) {
-        std::fs::write(self.dir.path().join(FILE), toml).expect("the configuration can be written");
+        self.rewrite(toml);
         let url = format!("{}/v1/reload", self.url().expect("the log has the admin address"));
         let request = agent().post(url).header("authorization", format!("Bearer {token}"));
         answer(request.send_empty()).expect("the admin API answers")
