@@ -44,8 +44,9 @@ LABEL org.opencontainers.image.title="watermaster" \
     org.opencontainers.image.version="${VERSION}" \
     org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /watermaster /usr/local/bin/watermaster
-# No HEALTHCHECK: it would have to run a program in here, and there is no other one. Kubernetes asks /livez and /readyz by
-# itself; the compose file has a service that waits for /readyz.
+# Healthy means ready. Swarm stops unhealthy containers, which helps no instance that waits for brokers: use `health --live`
+# there. Kubernetes ignores this line and asks /livez and /readyz by itself.
+HEALTHCHECK --interval=5s --timeout=5s --start-period=60s CMD ["/usr/local/bin/watermaster", "health"]
 EXPOSE 9464
 # SIGTERM drains: grant it 20 s.
 STOPSIGNAL SIGTERM

@@ -1,6 +1,7 @@
 //! The command line, and the function that carries out each command.
 
 mod check;
+mod instance;
 mod show;
 
 use std::io::ErrorKind;
@@ -13,7 +14,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
-use crate::run::{self, HttpError, Running, StartError};
+use crate::run::{self, HttpError, Options, Running, StartError, WatchedFiles};
 use crate::telemetry;
 
 const ABOUT: &str = "\
@@ -62,6 +63,10 @@ enum Command {
     Config(show::ConfigArgs),
     /// Explain how one cycle's capacity is shared
     Allocate(AllocateArgs),
+    /// Tell whether a running instance is ready, for probes
+    Health(instance::HealthArgs),
+    /// Make a running instance read its configuration again
+    Reload(instance::ReloadArgs),
     /// Watch a running instance: wants, grants, admissions and backlog of each client
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
@@ -76,6 +81,12 @@ struct RunArgs {
     /// Accept, this once, offsets that another program committed: records beyond them are read again
     #[arg(long)]
     accept_foreign_offsets: bool,
+    /// Exit with 69 if no broker answers within 10 s at the start, instead of waiting for one
+    #[arg(long)]
+    fail_fast: bool,
+    /// Reload the configuration when a file of it changes
+    #[arg(long)]
+    watch: bool,
 }
 
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
@@ -91,12 +102,16 @@ pub fn main() -> Exit {
         Command::Check(args) => check::check(&args),
         Command::Config(args) => show::show(&args),
         Command::Allocate(args) => allocate::run(&args),
+        Command::Health(args) => instance::health(&args),
+        Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
     }
 }
 
 fn run(args: &RunArgs) -> Exit {
+    // Before the files are loaded, so that no change between the two is missed.
+    let watched = args.watch.then(|| WatchedFiles::new(args.file.paths.clone()));
     let config = match args.file.load() {
         Ok(config) => config,
         Err(errors) => return fail(Exit::Config, errors),
@@ -105,7 +120,8 @@ fn run(args: &RunArgs) -> Exit {
     for warning in &config.warnings {
         tracing::warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
     }
-    run::run(args.file.paths.clone(), config, args.accept_foreign_offsets)
+    let options = Options { accept_foreign_offsets: args.accept_foreign_offsets, fail_fast: args.fail_fast, watched };
+    run::run(args.file.paths.clone(), config, options)
 }
 
 /// Starts the configuration of the demo, on a free port if its address is taken.
@@ -140,7 +156,10 @@ mod tests {
     #[test]
     fn help_names_every_exit_code() {
         let help = Cli::command().render_help().to_string();
-        for code in ["0   done", "2   the command line", "69  no broker", "70  no service", "78  the configuration"] {
+        for code in [
+            "0   done", "1   health", "2   the command line", "69  no broker", "70  no service",
+            "78  the configuration",
+        ] {
             assert!(help.contains(code), "{code}: {help}");
         }
     }

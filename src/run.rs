@@ -3,9 +3,11 @@
 //! [`run`] is `watermaster run`. [`start`] runs the same parts inside another program (the demo), without signals and
 //! without asking the brokers about the topics first.
 
+mod brokers;
 mod fleet;
 mod http;
 mod signals;
+mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -16,12 +18,11 @@ use crate::{admin::ServiceHandle, reload::Configuration};
 use fleet::Fleet;
 pub use http::HttpError;
 use http::HttpServer;
-use watermaster_kafka::preflight;
+pub use watch::WatchedFiles;
+use watermaster_kafka::preflight::{self, ConnectError};
 use watermaster_settings::{Settings, config::Config};
 use watermaster_tools::{cli::Exit, demo};
 
-/// The longest wait for the brokers' answers about the topics.
-const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval at which the shutdown flag, or the end of the engines, is looked for.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -43,9 +44,19 @@ impl Parts {
     }
 }
 
+/// The options of `run`.
+#[derive(Debug)]
+pub struct Options {
+    /// Takes over, once, offsets that another program committed.
+    pub accept_foreign_offsets: bool,
+    /// Ends the program if no broker answers at the start.
+    pub fail_fast: bool,
+    /// The files whose changes reload the configuration, if they are followed.
+    pub watched: Option<WatchedFiles>,
+}
+
 /// Runs the throttler with the files at `paths` until a signal stops it or no service is left running.
-/// `accept_foreign_offsets` takes over, once, offsets that another program committed.
-pub fn run(paths: Vec<PathBuf>, config: Config, accept_foreign_offsets: bool) -> Exit {
+pub fn run(paths: Vec<PathBuf>, config: Config, options: Options) -> Exit {
     let runtime = match runtime(2) {
         Ok(runtime) => runtime,
         Err(why) => {
@@ -53,7 +64,7 @@ pub fn run(paths: Vec<PathBuf>, config: Config, accept_foreign_offsets: bool) ->
             return Exit::Stopped;
         }
     };
-    let exit = runtime.block_on(supervise(paths, config, accept_foreign_offsets)).unwrap_or_else(|why| {
+    let exit = runtime.block_on(supervise(paths, config, options)).unwrap_or_else(|why| {
         error!("{why}");
         Exit::Config
     });
@@ -66,14 +77,17 @@ fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }
 
-async fn supervise(paths: Vec<PathBuf>, config: Config, accept_foreign_offsets: bool) -> Result<Exit, HttpError> {
+async fn supervise(paths: Vec<PathBuf>, config: Config, mut options: Options) -> Result<Exit, HttpError> {
     let settings = &config.settings;
     let parts = Parts::new(Some(paths), &config);
     let http = HttpServer::start(settings, &parts).await?;
     log_start(&config);
     signals::reload_on_hangup(&parts.configuration);
+    if let Some(files) = options.watched.take() {
+        watch::reload_on_change(files, &parts.configuration);
+    }
     let exit = tokio::select! {
-        exit = work(settings, &parts, accept_foreign_offsets) => exit,
+        exit = work(settings, &parts, &options) => exit,
         () = signals::second_stop_signal(&parts.stop) => {
             warn!("a second signal: leaving without draining");
             Exit::Stopped
@@ -104,10 +118,9 @@ fn log_start(config: &Config) {
 }
 
 /// Checks the topics, then runs every service until the last one ends.
-async fn work(settings: &Settings, parts: &Parts, accept_foreign_offsets: bool) -> Exit {
-    let checked = settings.clone();
+async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
     let report = tokio::select! {
-        report = tokio::task::spawn_blocking(move || preflight::check(&checked, PREFLIGHT_TIMEOUT)) => report,
+        report = brokers::check(settings, parts, options.fail_fast) => report,
         () = stopped(&parts.stop) => {
             info!("stopped before any service was started");
             return Exit::Done;
@@ -115,16 +128,16 @@ async fn work(settings: &Settings, parts: &Parts, accept_foreign_offsets: bool) 
     };
     let report = match report {
         Ok(Ok(report)) => report,
-        Ok(Err(unreachable)) => {
-            error!("{unreachable}");
-            return Exit::Unreachable;
+        Ok(Err(error)) => {
+            error!("{error}");
+            return if matches!(error, ConnectError::Client(_)) { Exit::Config } else { Exit::Unreachable };
         }
         Err(why) => {
             error!("checking the topics failed: {why}");
             return Exit::Stopped;
         }
     };
-    let mut fleet = Fleet::start(settings, parts, &report, accept_foreign_offsets);
+    let mut fleet = Fleet::start(settings, parts, &report, options.accept_foreign_offsets);
     let failed = fleet.wait().await;
     if !parts.stop.load(Ordering::Relaxed) {
         error!("no service is left running");

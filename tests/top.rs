@@ -1,8 +1,9 @@
-//! `watermaster top` against a served instance, without a terminal.
+//! Commands that ask a served instance: `top` without a terminal, `health` and `reload`.
 
 mod program;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,6 +22,11 @@ const TOKEN: &str = "s3cret-s3cret-s3cret";
 
 /// Starts an instance with two services, which ends when the runtime is dropped.
 fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
+    serve(listen, None, None)
+}
+
+/// Starts an instance with this file as its configuration. With a trouble, its services are not ready.
+fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runtime, SocketAddr) {
     let client = |name: &str, granted, backlog| ClientSnapshot {
         name: name.into(),
         levels: Levels { wants: granted + backlog, default_share: 50.0, granted, backlog, ..Default::default() },
@@ -36,7 +42,8 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
             cycle_seconds: 10.0,
             window_admitted: 90,
             clients: [client("car-loan", 30, 0), client("home-loan", 70, 7)].into_iter().collect(),
-            ready: true,
+            ready: trouble.is_none(),
+            trouble: trouble.map(str::to_owned),
             group: if name == "bureau" { group() } else { GroupSnapshot::default() },
             ..Default::default()
         });
@@ -47,7 +54,7 @@ fn instance(listen: Ipv4Addr) -> (Runtime, SocketAddr) {
     let state = Arc::new(AdminState {
         services: vec![service("kyc"), service("bureau")],
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-        configuration: Arc::new(Configuration::new(None, config)),
+        configuration: Arc::new(Configuration::new(path.map(|path| vec![path.to_owned()]), config)),
         token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });
@@ -76,9 +83,18 @@ fn group() -> GroupSnapshot {
     GroupSnapshot { state: Some("active"), hold: 60, configurations: 1, members, ..GroupSnapshot::default() }
 }
 
-fn top(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = watermaster(&[&["top"], arguments].concat(), &[], "");
+fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let output = watermaster(arguments, environment, "");
     (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+fn top(arguments: &[&str]) -> (Option<i32>, String, String) {
+    run(&[&["top"], arguments].concat(), &[])
+}
+
+/// Returns an address at which a listener was a moment ago, and no program is.
+fn free_address() -> String {
+    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().to_string()
 }
 
 /// Without a terminal on stdout, `--once` is implied.
@@ -133,9 +149,59 @@ fn unreachable_instances_and_unknown_services_are_reported() {
     let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
     let (code, _, why) = top(&["--url", &address.to_string(), "--service", "kyb"]);
     assert_eq!((code, why.contains("it has no service \"kyb\"; there is: bureau, kyc")), (Some(69), true), "{why}");
-    // A port that was free a moment ago, on which no process listens.
-    let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-    let (code, _, why) = top(&["--url", &free.to_string()]);
+    let free = free_address();
+    let (code, _, why) = top(&["--url", &free]);
     assert_eq!((code, why.starts_with(&format!("http://{free}: "))), (Some(69), true), "{why}");
     assert_eq!(top(&["--url", "gopher://x"]).0, Some(2));
+}
+
+#[test]
+fn health_tells_whether_the_instance_is_ready() {
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let ready = (Some(0), "ready\n".to_owned(), String::new());
+    assert_eq!(run(&["health", "--url", &address.to_string()], &[]), ready);
+    let listen = [("WATERMASTER_ADMIN__LISTEN", format!("0.0.0.0:{}", address.port()))];
+    assert_eq!(run(&["health"], &listen.each_ref().map(|(name, value)| (*name, value.as_str()))), ready);
+
+    let (_runtime, address) = serve(Ipv4Addr::LOCALHOST, None, Some("no broker can be reached"));
+    let url = address.to_string();
+    let reasons = "not ready\n  kyc: no broker can be reached\n  bureau: no broker can be reached\n";
+    assert_eq!(run(&["health", "--url", &url], &[]), (Some(1), reasons.to_owned(), String::new()));
+    assert_eq!(run(&["health", "--live", "--url", &url], &[]), (Some(0), "alive\n".to_owned(), String::new()));
+}
+
+#[test]
+fn health_needs_an_answer_of_an_instance() {
+    let free = free_address();
+    let (code, _, why) = run(&["health", "--url", &free], &[]);
+    assert_eq!((code, why.starts_with(&format!("http://{free}: "))), (Some(69), true), "{why}");
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let (code, _, why) = run(&["health", "--url", &format!("{address}/elsewhere")], &[]);
+    assert_eq!((code, why.contains("it answers with status 404")), (Some(69), true), "{why}");
+}
+
+#[test]
+fn reload_prints_the_changed_keys_or_the_errors() {
+    let demo = include_str!("../config/demo.toml");
+    let (_folder, path) = file(demo);
+    let (_token_folder, token) = file(TOKEN);
+    let (_runtime, address) = serve(Ipv4Addr::LOCALHOST, Some(&path), None);
+    let arguments = ["reload", "--url", &address.to_string(), "--token-file", token.to_str().unwrap()];
+    let (code, out, why) = run(&arguments, &[]);
+    assert_eq!((code, out.starts_with("changed: nothing (hash ")), (Some(0), true), "{out}{why}");
+    assert!(demo.contains("capacity = 200"));
+    std::fs::write(&path, demo.replace("capacity = 200", "capacity = 300")).unwrap();
+    let (code, out, why) = run(&arguments, &[]);
+    assert_eq!((code, out.starts_with("changed: service[0].capacity (hash ")), (Some(0), true), "{out}{why}");
+    std::fs::write(&path, demo.replace("capacity = 200", "capacity = 0")).unwrap();
+    let (code, _, why) = run(&arguments, &[]);
+    let parts =
+        ["is refused", "service[0].capacity (service kyc) is 0\n    allowed: ", &format!("{}:", path.display())];
+    assert_eq!((code, parts.iter().all(|part| why.contains(part))), (Some(78), true), "{why}");
+    let (code, _, why) = run(&arguments[..3], &[]);
+    assert_eq!((code, why.contains("it asks for a token: --token-file")), (Some(69), true), "{why}");
+    // This instance has no file.
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let (code, _, why) = run(&["reload", "--url", &address.to_string(), arguments[3], arguments[4]], &[]);
+    assert_eq!((code, why.contains("no configuration file")), (Some(78), true), "{why}");
 }

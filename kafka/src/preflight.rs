@@ -16,8 +16,8 @@ use watermaster_settings::{Delivery, Kafka, Service, Settings};
 use crate::client::LoggingContext;
 use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
-pub use client::Unreachable;
 pub(crate) use client::block_on;
+pub use client::{ConnectError, Unreachable};
 pub use problem::{Finding, Problem, Severity};
 pub use topics::TopicFacts;
 
@@ -54,8 +54,16 @@ impl Report {
 }
 
 /// Runs the checks that need no transaction, for `timeout` at most until the first answer and again for the others.
-pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, Unreachable> {
-    let client = PreflightClient::new(&settings.kafka, timeout)?;
+pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, ConnectError> {
+    check_patiently(settings, timeout, |unreachable| unreachable.waited < timeout)
+}
+
+/// Runs the checks that need no transaction, once a broker answers. While none does, `keep_waiting` is called about
+/// once a second; it may end the wait. Each answer may take `timeout`.
+pub fn check_patiently(
+    settings: &Settings, timeout: Duration, keep_waiting: impl FnMut(&Unreachable) -> bool,
+) -> Result<Report, ConnectError> {
+    let client = PreflightClient::connect(&settings.kafka, keep_waiting)?;
     let mut report = Report::default();
     let facts = client.broker_facts(&settings.kafka, timeout);
     report.findings.extend(brokers::compare(&settings.kafka, &facts).into_iter().map(Problem::of_brokers));

@@ -103,7 +103,10 @@ impl Config {
 }
 
 /// Returns `path`, or the files of the folder there: those that a configuration map or an editor hides are left out.
-fn files_at(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+///
+/// # Errors
+/// Fails when the folder can't be read, or has no such file.
+pub fn files_at(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }

@@ -24,7 +24,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
-use crate::{heartbeat::Heartbeat, reload::Configuration, snapshot::SnapshotCell};
+use crate::snapshot::{ServiceSnapshot, SnapshotCell};
+use crate::{heartbeat::Heartbeat, reload::Configuration};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use view::{GroupView, ServiceView};
@@ -49,6 +50,13 @@ pub struct ServiceHandle {
     pub name: String,
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
+}
+
+impl ServiceHandle {
+    /// Shows why the service is not ready, with its other figures as they are.
+    pub fn show_trouble(&self, trouble: String) {
+        self.cell.set(ServiceSnapshot { trouble: Some(trouble), ..(*self.cell.get()).clone() });
+    }
 }
 
 /// Serves on a bound listener until `shutdown` is done and open requests are answered or have timed out.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use watermaster_kafka::preflight::{self, Finding, Severity, Unreachable};
+use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
 
@@ -33,7 +33,7 @@ pub struct CheckArgs {
 }
 
 /// The brokers' answer, if they were asked.
-type BrokerAnswer = Option<Result<preflight::Report, Unreachable>>;
+type BrokerAnswer = Option<Result<preflight::Report, ConnectError>>;
 
 /// Prints errors and warnings, or that the configuration is valid.
 pub fn check(args: &CheckArgs) -> Exit {
@@ -53,14 +53,14 @@ pub fn check(args: &CheckArgs) -> Exit {
     }
     match asked {
         None => {}
-        Some(Err(unreachable)) => eprintln!("error: {unreachable}"),
+        Some(Err(error)) => eprintln!("error: {error}"),
         Some(Ok(report)) => print_findings(&report),
     }
     exit
 }
 
 /// Asks the brokers as `run` does at its start, and tries a transaction.
-fn ask(config: &Config) -> Result<preflight::Report, Unreachable> {
+fn ask(config: &Config) -> Result<preflight::Report, ConnectError> {
     let mut report = preflight::check(&config.settings, CONNECT_TIMEOUT)?;
     preflight::probe_transactions(&config.settings, CONNECT_TIMEOUT, &mut report);
     Ok(report)
@@ -69,7 +69,8 @@ fn ask(config: &Config) -> Result<preflight::Report, Unreachable> {
 fn exit_of(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Exit {
     match (config, asked) {
         (Err(_), _) => Exit::Config,
-        (Ok(_), Some(Err(_))) => Exit::Unreachable,
+        (Ok(_), Some(Err(ConnectError::Unreachable(_)))) => Exit::Unreachable,
+        (Ok(_), Some(Err(ConnectError::Client(_)))) => Exit::Config,
         (Ok(_), Some(Ok(report))) if report.has_errors() => Exit::Config,
         (Ok(_), _) => Exit::Done,
     }
@@ -87,7 +88,7 @@ fn report(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Value 
     if let Some(asked) = asked {
         report["brokers"] = match asked {
             Ok(report) => json!({"findings": report.findings.iter().map(finding).collect::<Vec<_>>()}),
-            Err(unreachable) => json!({"unreachable": unreachable.to_string()}),
+            Err(error) => json!({"unreachable": error.to_string()}),
         };
     }
     report

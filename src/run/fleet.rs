@@ -19,10 +19,13 @@ use watermaster_settings::{Service, Settings};
 /// s).
 const MAX_SILENCE: Duration = Duration::from_secs(60);
 
+/// The reason why a service is not ready before its engine says more.
+pub(super) const STARTING: &str = "starting";
+
 /// Returns the handle of each service's engine, which is about to start.
 pub(super) fn handles(settings: &Settings) -> Vec<ServiceHandle> {
     let handle = |service: &Service| {
-        let trouble = Some("starting".to_owned());
+        let trouble = Some(STARTING.to_owned());
         let cell = SnapshotCell::default();
         cell.set(ServiceSnapshot { trouble, ..ServiceSnapshot::new(&service.name, &service.policy) });
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
@@ -70,9 +73,7 @@ impl Fleet {
     }
 
     fn mark_not_started(&mut self, handle: &ServiceHandle, why: String) {
-        let mut shown = (*handle.cell.get()).clone();
-        shown.trouble = Some(why);
-        handle.cell.set(shown);
+        handle.show_trouble(why);
         handle.heartbeat.stop();
         self.not_started += 1;
     }

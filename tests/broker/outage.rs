@@ -1,14 +1,17 @@
 //! Kafka is unreachable or refuses writes: only the affected services stop or wait, and no record is lost.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::config::{Config, Service};
 use crate::support::own_broker::{OwnBroker, free_port};
 use crate::support::producer::{Outgoing, Producer};
 use crate::{
-    support::broker::Broker, support::reader::Follower, support::record::Identity, support::wait::wait_until,
-    support::watermaster::Watermaster,
+    support::broker::Broker,
+    support::reader::Follower,
+    support::record::Identity,
+    support::wait::wait_until,
+    support::watermaster::{START_TIMEOUT, Watermaster},
 };
 
 const CLIENT_FROM: &str = "client_from = [\"header:client-id\"]";
@@ -35,8 +38,8 @@ fn assert_complete(rig: &Rig, records: u64) {
     assert!(repeated <= ROUND, "{repeated} records repeated");
 }
 
-#[test]
-fn no_broker_at_start_is_exit_69_within_15_s() {
+/// Returns a configuration with a broker's address at which no program listens.
+fn without_broker() -> Config {
     let service = Service {
         name: "kyc".to_owned(),
         target: "target".to_owned(),
@@ -47,15 +50,80 @@ fn no_broker_at_start_is_exit_69_within_15_s() {
         keys: CLIENT_FROM.to_owned(),
         tables: String::new(),
     };
-    let bootstrap = format!("127.0.0.1:{}", free_port());
-    let mut watermaster = Watermaster::spawn(&Config::new(&bootstrap, "no-broker", vec![service]));
+    Config::new(&format!("127.0.0.1:{}", free_port()), "no-broker", vec![service])
+}
+
+#[test]
+fn no_broker_at_start_is_exit_69_within_15_s_if_the_program_is_to_fail_fast() {
+    let config = without_broker();
+    let mut watermaster = Watermaster::spawn_with(&config, &["--fail-fast"]);
     let status = watermaster.wait(Duration::from_secs(15));
     assert_eq!(status.code(), Some(69), "{}", watermaster.log());
     assert!(
-        watermaster.log().contains(&bootstrap),
+        watermaster.log().contains(&config.bootstrap),
         "the log does not name the unreachable broker: {}",
         watermaster.log()
     );
+}
+
+#[test]
+fn without_brokers_the_program_is_alive_and_says_what_it_waits_for() {
+    let config = without_broker();
+    let mut watermaster = Watermaster::spawn(&config);
+    wait_until("/readyz to name the reason", START_TIMEOUT, || {
+        watermaster.assert_running();
+        let (status, body) = watermaster.get("/readyz").unwrap_or_default();
+        status == 503 && body.contains("no broker can be reached") && body.contains("refused")
+    });
+    assert_eq!(watermaster.get("/livez").map(|(status, _)| status), Some(200));
+    let waits = || -> Vec<SystemTime> {
+        let log = watermaster.log();
+        let lines = log.lines().filter(|line| line.contains(&config.bootstrap));
+        let time = |line: &str| humantime::parse_rfc3339(line.split(' ').next()?).ok();
+        lines.map(|line| time(line).unwrap_or_else(|| panic!("no time: {line}"))).collect()
+    };
+    wait_until("a second line about the brokers", Duration::from_secs(60), || waits().len() > 1);
+    let between = waits()[1].duration_since(waits()[0]).unwrap();
+    assert!(between > Duration::from_secs(9), "{between:?}: {}", watermaster.log());
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+}
+
+#[test]
+fn a_watched_file_is_reloaded_and_a_broken_one_is_refused() {
+    let mut config = without_broker();
+    let mut watermaster = Watermaster::spawn_with(&config, &["--watch"]);
+    let count = |watermaster: &Watermaster, text: &str| watermaster.log().matches(text).count();
+    wait_until("the start", START_TIMEOUT, || watermaster.get("/livez").is_some());
+    for (capacity, text, times) in [
+        (20, "the configuration is reloaded", 1),
+        (0, "the new configuration is refused", 1),
+        (30, "the configuration is reloaded", 2),
+    ] {
+        config.services[0].capacity = capacity;
+        watermaster.rewrite(&config.to_toml());
+        wait_until(text, START_TIMEOUT, || count(&watermaster, text) == times);
+    }
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+    assert_eq!(count(&watermaster, "is refused"), 1, "{}", watermaster.log());
+}
+
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn the_service_starts_when_brokers_come() {
+    let mut broker = OwnBroker::start();
+    let rig = Rig::new(&broker, "late", 1, 4, TargetTime::Create);
+    produce(&broker, &rig, 0..1_000);
+    broker.kill();
+    let mut watermaster = Watermaster::spawn(&rig.config(service(&rig)));
+    wait_until("/readyz to say 503", START_TIMEOUT, || {
+        watermaster.assert_running();
+        watermaster.get("/readyz").is_some_and(|(_, body)| body.contains("no broker can be reached"))
+    });
+    broker.start_again();
+    watermaster.wait_ready(Duration::from_secs(60));
+    follow(&broker, &rig).wait_for(1_000, DRAIN_TIMEOUT);
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+    assert_complete(&rig, 1_000);
 }
 
 #[test]

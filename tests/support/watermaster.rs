@@ -58,9 +58,14 @@ pub struct Watermaster {
 impl Watermaster {
     /// Starts the program; returns at once.
     pub fn spawn(config: &Config) -> Watermaster {
+        Watermaster::spawn_with(config, &[])
+    }
+
+    /// Starts the program with more options; returns at once.
+    pub fn spawn_with(config: &Config, options: &[&str]) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
         let mut command = command("run", config, &dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let stderr = process.child().stderr.take().expect("stderr is piped");
         let log = Arc::new(Mutex::new(String::new()));
@@ -105,9 +110,15 @@ impl Watermaster {
         answer(agent().get(format!("{}{path}", self.url()?)).call())
     }
 
+    /// Puts another configuration in place of the former one, at once.
+    pub fn rewrite(&self, toml: &str) {
+        let [new, file] = ["new", FILE].map(|name| self.dir.path().join(name));
+        std::fs::write(&new, toml).and_then(|()| std::fs::rename(new, file)).expect("the configuration can be written");
+    }
+
     /// Writes another configuration and asks for a reload; returns status and body of the answer.
     pub fn reload(&self, toml: &str, token: &str) -> (u16, String) {
-        std::fs::write(self.dir.path().join(FILE), toml).expect("the configuration can be written");
+        self.rewrite(toml);
         let url = format!("{}/v1/reload", self.url().expect("the log has the admin address"));
         let request = agent().post(url).header("authorization", format!("Bearer {token}"));
         answer(request.send_empty()).expect("the admin API answers")

@@ -14,13 +14,15 @@ use watermaster_settings::config::{Config, ConfigErrors};
 pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
+    /// health: the instance is not ready
+    NotReady = 1,
     /// the command line is wrong
     Usage = 2,
-    /// no broker could be reached at the start; top --once: the instance did not answer
+    /// no broker answered (run --fail-fast, check --connect, load), or no instance (health, reload, top --once)
     Unreachable = 69,
     /// no service is left running: each met a fatal error
     Stopped = 70,
-    /// the configuration is wrong, or its file is missing
+    /// the configuration is wrong, or its file is missing; reload: it is refused
     Config = 78,
 }
 

@@ -5,6 +5,7 @@
 //! - [`top`]: shows a running instance, live, over its HTTP API
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
+//! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
 //! - `format`: numbers and ids as people read them; `signals`: ctrl-c and SIGTERM as messages
 //!
 //! The crate does not know the engine: the demo is handed a function that starts one.
@@ -12,6 +13,7 @@
 pub mod allocate;
 pub mod cli;
 pub mod demo;
+pub mod endpoint;
 mod format;
 pub mod load;
 mod signals;

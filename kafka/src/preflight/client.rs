@@ -9,69 +9,84 @@ use std::{collections::BTreeMap, future::Future, pin::pin};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, ConfigResourceResult};
 use rdkafka::admin::{OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::{Delivery, GroupProtocol, Kafka};
 
 use super::{TRANSACTION_LOG, brokers::BrokerFacts, problem::Problem, topics::TopicFacts};
-use crate::client::{self, LoggingContext};
+use crate::client::{self, KafkaError, LoggingContext};
 
 /// The time that brokers have to know a topic: one of them may have just started, or the topic may be new.
 const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
 const MISSING_TOPIC_INTERVAL: Duration = Duration::from_millis(300);
-/// One attempt to reach a broker; librdkafka's errors are collected between two attempts.
+/// The longest wait for one attempt to reach a broker; librdkafka's errors are collected between two attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The error that no broker answered.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\" within {seconds} s: {last_error}")]
+/// The state in which no broker has answered yet.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(
+    "no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\" within {} s: {last_error}",
+    .waited.as_secs()
+)]
 pub struct Unreachable {
     pub bootstrap_servers: String,
-    pub seconds: u64,
+    pub waited: Duration,
     pub last_error: String,
+}
+
+/// The reason why the brokers can't be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// librdkafka refuses the configuration, for example because a file of certificates is missing.
+    #[error("kafka.properties: {0}")]
+    Client(#[from] KafkaError),
+    #[error(transparent)]
+    Unreachable(Unreachable),
 }
 
 /// A connection for questions. It is a consumer's, since only consumers don't create the topics that they ask for.
 pub(super) struct PreflightClient {
     consumer: BaseConsumer<LoggingContext>,
     config: ClientConfig,
-    began: Instant,
+    /// The time of the brokers' first answer.
+    connected: Instant,
 }
 
 impl PreflightClient {
-    pub fn new(kafka: &Kafka, timeout: Duration) -> Result<PreflightClient, Unreachable> {
-        let unreachable = |last_error: String| Unreachable {
-            bootstrap_servers: kafka.bootstrap_servers.clone(),
-            seconds: timeout.as_secs(),
-            last_error,
-        };
-        let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-        let consumer: BaseConsumer<LoggingContext> =
-            config.create_with_context(LoggingContext::default()).map_err(|error| unreachable(error.to_string()))?;
-        let client = PreflightClient { consumer, config, began: Instant::now() };
-        if client.connect(timeout) {
-            return Ok(client);
+    /// Connects to the brokers. While none answers, `keep_waiting` is called about once a second; it may end the wait.
+    pub fn connect(
+        kafka: &Kafka, mut keep_waiting: impl FnMut(&Unreachable) -> bool,
+    ) -> Result<PreflightClient, ConnectError> {
+        let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
+        // Its errors are returned. Each line of the log would repeat one.
+        if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
+            // The property counts until the client is made, when the first attempt has begun already.
+            config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");
         }
-        let last = client.consumer.context().take_error();
-        Err(unreachable(last.unwrap_or_else(|| Code::OperationTimedOut.to_string())))
-    }
-
-    fn connect(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let connected = self.consumer.client().fetch_cluster_id(left.min(CONNECT_TIMEOUT)).is_some();
-            self.consumer.poll(Duration::ZERO);
-            if connected || left.is_zero() {
-                return connected;
+        let consumer: BaseConsumer<LoggingContext> =
+            config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+        let began = Instant::now();
+        let mut last_error = Code::OperationTimedOut.to_string();
+        while consumer.client().fetch_cluster_id(CONNECT_TIMEOUT).is_none() {
+            consumer.poll(Duration::ZERO);
+            last_error = consumer.context().take_error().unwrap_or(last_error);
+            let unreachable = Unreachable {
+                bootstrap_servers: kafka.bootstrap_servers.clone(),
+                waited: began.elapsed(),
+                last_error: last_error.clone(),
+            };
+            if !keep_waiting(&unreachable) {
+                return Err(ConnectError::Unreachable(unreachable));
             }
         }
+        Ok(PreflightClient { consumer, config, connected: Instant::now() })
     }
 
     pub fn topic_facts(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         loop {
             let found = self.look_up(topic, timeout);
-            if !matches!(found, Err(Problem::MissingTopic)) || self.began.elapsed() >= MISSING_TOPIC_TIMEOUT {
+            if !matches!(found, Err(Problem::MissingTopic)) || self.connected.elapsed() >= MISSING_TOPIC_TIMEOUT {
                 return found;
             }
             thread::sleep(MISSING_TOPIC_INTERVAL);

@@ -108,8 +108,9 @@ impl App {
 pub mod tests {
     use std::time::Duration;
 
+    use super::super::fetch::tests::service;
     use super::*;
-    use super::{super::fetch::FetchError, super::fetch::tests::service};
+    use crate::endpoint::EndpointError;
 
     /// Builds a screen with these services, a second after the first answer.
     pub fn app(names: &[&str], colour: bool) -> App {
@@ -167,7 +168,7 @@ pub mod tests {
     fn an_unreachable_instance_keeps_its_last_services_and_the_time_since_when() {
         let mut app = app(&["kyc"], false);
         let start = Instant::now();
-        for (seconds, error) in [(0, FetchError::TokenNeeded), (1, FetchError::TokenRefused)] {
+        for (seconds, error) in [(0, EndpointError::TokenNeeded.into()), (1, EndpointError::TokenRefused.into())] {
             app.receive(Answer { at: start + Duration::from_secs(seconds), outcome: Err(error) });
         }
         assert_eq!(app.link, Link::Down { since: start, reason: "it does not accept this token".to_owned() });

@@ -4,13 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use ureq::http::Uri;
-use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 
-/// The longest wait for an answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The largest answer that is read: that of some hundred thousand clients.
-const MAX_ANSWER_BYTES: u64 = 128 << 20;
+use crate::endpoint::{Endpoint, EndpointError};
 
 /// A service, as `GET /v1/services` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -100,14 +95,8 @@ struct Body {
 /// An instance gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    #[error("{0}")]
-    Request(#[source] ureq::Error),
-    #[error("the answer broke off: {0}")]
-    Truncated(#[source] ureq::Error),
-    #[error("it asks for a token: --token-file")]
-    TokenNeeded,
-    #[error("it does not accept this token")]
-    TokenRefused,
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     #[error("it answers with status {0}")]
     Status(u16),
     #[error("this is no answer of a watermaster of this version: {0}")]
@@ -125,30 +114,17 @@ pub struct Answer {
 
 /// An instance that can be asked.
 pub struct Instance {
-    agent: ureq::Agent,
-    url: String,
-    authorization: Option<String>,
+    endpoint: Endpoint,
     service: Option<String>,
 }
 
 impl Instance {
     /// Prepares to ask the instance at `url` for one service or all.
     pub fn new(url: &str, token: Option<&str>, service: Option<String>) -> Instance {
-        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier);
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(ANSWER_TIMEOUT))
-            .tls_config(tls.build())
-            .proxy(None);
-        Instance {
-            agent: config.build().into(),
-            url: url.trim_end_matches('/').to_owned(),
-            authorization: token.map(|token| format!("Bearer {token}")),
-            service,
-        }
+        Instance { endpoint: Endpoint::new(url, token), service }
     }
 
-    /// Asks, and waits up to [`ANSWER_TIMEOUT`].
+    /// Asks for the services.
     pub fn ask(&self) -> Answer {
         Answer { outcome: self.services(), at: Instant::now() }
     }
@@ -163,19 +139,9 @@ impl Instance {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, FetchError> {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        if let Some(authorization) = &self.authorization {
-            request = request.header("authorization", authorization);
-        }
-        let mut response = request.call().map_err(FetchError::Request)?;
-        let status = response.status().as_u16();
-        let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
-        let body = body.map_err(FetchError::Truncated)?;
-        match status {
-            200 => Ok(serde_json::from_str(&body)?),
-            401 if self.authorization.is_none() => Err(FetchError::TokenNeeded),
-            401 => Err(FetchError::TokenRefused),
-            status => Err(FetchError::Status(status)),
+        match self.endpoint.get(path)? {
+            (200, body) => Ok(serde_json::from_str(&body)?),
+            (status, _) => Err(FetchError::Status(status)),
         }
     }
 
@@ -188,14 +154,6 @@ impl Instance {
         }
         Ok(services)
     }
-}
-
-/// Reads the URL of an instance; `http://` may be omitted.
-pub fn url(text: &str) -> Result<String, &'static str> {
-    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let fits = |uri: Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
-    let is_url = url.parse().is_ok_and(fits);
-    is_url.then_some(url).ok_or("allowed: http://HOST:PORT or https://HOST, with a path")
 }
 
 /// Records per second. In shadow mode, `delayed` and `rejected` are those that would have been.
@@ -295,15 +253,6 @@ pub mod tests {
     fn an_answer_is_understood() {
         let card = &service().clients[1];
         assert_eq!((card.name.as_str(), card.admitted, card.enforced.backlog), ("credit-card", 2_266, 6_334));
-    }
-
-    #[test]
-    fn a_url_may_lack_its_scheme() {
-        assert_eq!(url("127.0.0.1:9464").unwrap(), "http://127.0.0.1:9464");
-        assert_eq!(url("https://ops.example/watermaster/").unwrap(), "https://ops.example/watermaster/");
-        for wrong in ["", "ftp://x", "http://", "http://x?y", "a b"] {
-            assert!(url(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ mod view;
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{path::PathBuf, thread};
 
 use clap::Args;
 use ratatui::DefaultTerminal;
@@ -23,6 +23,7 @@ use ratatui::crossterm::event::{self, Event};
 use serde_json::json;
 
 use crate::cli::{Exit, Output, OutputArg, fail, print, print_json};
+use crate::endpoint::{TokenArg, TokenFileError, UrlArg};
 pub(crate) use app::App;
 use fetch::{Answer, FetchError, Instance, ServiceStatus, add_rates};
 
@@ -35,15 +36,13 @@ const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 #[derive(Debug, Args)]
 #[command(after_help = include_str!("../help/top.txt").trim_end())]
 pub struct TopArgs {
-    /// The address of the instance (admin.listen), or of the ingress in front of it
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464", value_parser = fetch::url)]
-    url: String,
+    #[command(flatten)]
+    instance: UrlArg,
     /// Show only this service
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// A file with the token of the instance
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    token: TokenArg,
     /// Print one table and exit
     #[arg(long)]
     once: bool,
@@ -54,10 +53,8 @@ pub struct TopArgs {
 /// The instance can't be shown.
 #[derive(Debug, thiserror::Error)]
 enum TopError {
-    #[error("--token-file: {} cannot be read: {source}", path.display())]
-    TokenFile { path: PathBuf, source: io::Error },
-    #[error("--token-file: {} holds no token", path.display())]
-    NoToken { path: PathBuf },
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     #[error("{url}: {source}")]
     Fetch { url: String, source: FetchError },
     #[error("the terminal can't be drawn on: {0} (--once prints a plain table)")]
@@ -70,7 +67,7 @@ pub fn run(args: &TopArgs) -> Exit {
         Ok(()) => Exit::Done,
         Err(error) => {
             let exit = match &error {
-                TopError::TokenFile { .. } | TopError::NoToken { .. } => Exit::Config,
+                TopError::TokenFile(_) => Exit::Config,
                 TopError::Fetch { .. } => Exit::Unreachable,
                 TopError::Terminal(_) => Exit::Stopped,
             };
@@ -80,10 +77,10 @@ pub fn run(args: &TopArgs) -> Exit {
 }
 
 fn show(args: &TopArgs) -> Result<(), TopError> {
-    let token = token(args)?;
-    let instance = Instance::new(&args.url, token.as_deref(), args.service.clone());
+    let (url, token) = (&args.instance.url, args.token.read()?);
+    let instance = Instance::new(url, token.as_deref(), args.service.clone());
     if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
-        let services = once(&instance).map_err(|source| TopError::Fetch { url: args.url.clone(), source })?;
+        let services = once(&instance).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {
             Output::Text => print(services.iter().map(plain).collect::<Vec<_>>().join("\n\n")),
             Output::Json => print_json(&json!({ "services": services })),
@@ -94,19 +91,9 @@ fn show(args: &TopArgs) -> Result<(), TopError> {
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let answers = ask_repeatedly(instance);
     let mut terminal = ratatui::try_init()?;
-    let ended = live(&mut terminal, App::new(args.url.clone(), colour), &answers);
+    let ended = live(&mut terminal, App::new(url.clone(), colour), &answers);
     ratatui::restore();
     Ok(ended?)
-}
-
-fn token(args: &TopArgs) -> Result<Option<String>, TopError> {
-    let Some(path) = &args.token_file else { return Ok(None) };
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|source| TopError::TokenFile { path: path.clone(), source })?;
-    match text.trim() {
-        "" => Err(TopError::NoToken { path: path.clone() }),
-        token => Ok(Some(token.to_owned())),
-    }
 }
 
 fn live(terminal: &mut DefaultTerminal, mut app: App, answers: &Receiver<Answer>) -> io::Result<()> {

@@ -214,8 +214,9 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::super::app::tests::app;
-    use super::super::fetch::{self, Answer, FetchError};
+    use super::super::fetch::{self, Answer};
     use super::*;
+    use crate::endpoint::EndpointError;
 
     fn drawn(app: &App, now: Instant, width: u16, height: u16) -> TestBackend {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -275,7 +276,7 @@ q quit  s sort: client  tab servic";
     fn an_unreachable_instance_is_shown_as_such() {
         let mut app = app(&["kyc"], false);
         let now = Instant::now();
-        app.receive(Answer { at: now, outcome: Err(FetchError::TokenNeeded) });
+        app.receive(Answer { at: now, outcome: Err(EndpointError::TokenNeeded.into()) });
         let shown = text(&app, now + Duration::from_secs(7), 80, 12);
         assert_eq!(shown.lines().nth(1), Some("no answer for 7 s, asking again: it asks for a token: --token-file"));
         assert!(shown.contains("credit-card"), "the last answer must stay: {shown}");

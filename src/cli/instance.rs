@@ -1,0 +1,114 @@
+//! `watermaster health` and `watermaster reload`: commands to a running instance.
+
+use clap::Args;
+use serde_json::Value;
+use watermaster_tools::cli::{Exit, fail, print};
+use watermaster_tools::endpoint::{Endpoint, EndpointError, Reply, TokenArg, UrlArg};
+
+const HEALTH_EXAMPLES: &str = "\
+Examples:
+  watermaster health                           is the instance on this machine ready?
+  watermaster health --live                    is it alive? It may still wait for the brokers
+  watermaster health --url http://10.0.0.7:9464
+
+Exits with 0 if the instance is ready, with 1 and the reasons if it is not, and with 69 if none answers. Without --url,
+the variable WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
+
+const RELOAD_EXAMPLES: &str = "\
+Examples:
+  watermaster reload --token-file token
+  watermaster reload --url http://10.0.0.7:9464 --token-file token
+
+Exits with 78 if the instance refuses the new configuration; the one in force stays. Without --url, the variable
+WATERMASTER_ADMIN__LISTEN gives the address, if it is set.";
+
+#[derive(Debug, Args)]
+#[command(after_help = HEALTH_EXAMPLES)]
+pub struct HealthArgs {
+    #[command(flatten)]
+    instance: UrlArg,
+    /// Ask whether the instance is alive (/livez), not whether it is ready (/readyz)
+    #[arg(long)]
+    live: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RELOAD_EXAMPLES)]
+pub struct ReloadArgs {
+    #[command(flatten)]
+    instance: UrlArg,
+    #[command(flatten)]
+    token: TokenArg,
+}
+
+/// Prints whether the instance is ready, or alive, and the reasons why not.
+pub fn health(args: &HealthArgs) -> Exit {
+    let (path, word) = if args.live { ("/livez", "alive") } else { ("/readyz", "ready") };
+    let (status, answer) = match parsed(Endpoint::new(&args.instance.url, None).get(path)) {
+        Ok(answer) => answer,
+        Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
+    };
+    match answer[word].as_bool() {
+        Some(true) => print(word),
+        Some(false) => {
+            print(format_args!("not {word}"));
+            for service in list(&answer["services"]) {
+                // While the program drains, a reason may belong to no service.
+                let name = service["name"].as_str().map(|name| format!("{name}: ")).unwrap_or_default();
+                print(format_args!("  {name}{}", text(&service["reason"])));
+            }
+            return Exit::NotReady;
+        }
+        None => return no_answer(&args.instance, status),
+    }
+    Exit::Done
+}
+
+/// Makes the instance read its configuration again, and prints the changed keys or the errors.
+pub fn reload(args: &ReloadArgs) -> Exit {
+    let token = match args.token.read() {
+        Ok(token) => token,
+        Err(error) => return fail(Exit::Config, error),
+    };
+    let (status, answer) = match parsed(Endpoint::new(&args.instance.url, token.as_deref()).post("/v1/reload")) {
+        Ok(answer) => answer,
+        Err(error) => return fail(Exit::Unreachable, format_args!("{}: {error}", args.instance.url)),
+    };
+    match status {
+        200 => {
+            let hash = text(&answer["hash"]);
+            let changed: Vec<&str> = list(&answer["changed"]).map(text).collect();
+            let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join(", ") };
+            print(format_args!("changed: {changed} (hash {hash})"));
+            Exit::Done
+        }
+        409 | 422 => {
+            let error = |error: &Value| {
+                let [key, problem, allowed, origin] =
+                    ["key", "problem", "allowed", "origin"].map(|name| text(&error[name]));
+                let service = error["service"].as_str().map(|name| format!(" (service {name})")).unwrap_or_default();
+                format!("\n\n{key}{service} {problem}\n    allowed: {allowed}\n    from:    {origin}")
+            };
+            let errors: String = list(&answer["errors"]).map(error).collect();
+            fail(Exit::Config, format_args!("{}{errors}", text(&answer["error"])))
+        }
+        status => no_answer(&args.instance, status),
+    }
+}
+
+/// Reads the answer as JSON. Any other text becomes null.
+fn parsed(reply: Result<Reply, EndpointError>) -> Result<(u16, Value), EndpointError> {
+    reply.map(|(status, body)| (status, serde_json::from_str(&body).unwrap_or_default()))
+}
+
+fn no_answer(instance: &UrlArg, status: u16) -> Exit {
+    fail(Exit::Unreachable, format_args!("{}: it answers with status {status}", instance.url))
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

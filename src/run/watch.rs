@@ -1,0 +1,115 @@
+//! Follows the files of the configuration for `run --watch`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::{path::PathBuf, time::Duration};
+
+use crate::reload::Configuration;
+use watermaster_settings::config::files_at;
+
+/// The interval at which the files are read.
+const READ_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The files as they were when they were last read.
+///
+/// The files are read every two seconds. A watch of the kernel (inotify) would see a change sooner, but it belongs to
+/// one file on the disk: it does not see that a link leads to another file now, as in a ConfigMap's volume, nor changes
+/// on a network file system. To read a few kilobytes costs less than the code and the crates for such a watch.
+#[derive(Debug)]
+pub struct WatchedFiles {
+    paths: Vec<PathBuf>,
+    fingerprint: u64,
+}
+
+impl WatchedFiles {
+    /// Reads the files for the first time. A change after this call is noticed, so the call must come before the
+    /// configuration is loaded.
+    pub fn new(paths: Vec<PathBuf>) -> WatchedFiles {
+        let fingerprint = fingerprint(&paths);
+        WatchedFiles { paths, fingerprint }
+    }
+
+    /// Returns whether a file has changed, come or gone since the last call.
+    pub fn changed(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.fingerprint, fingerprint(&self.paths));
+        before != self.fingerprint
+    }
+}
+
+/// Returns a number for the names and texts of all files. A file that can't be read has no text.
+fn fingerprint(paths: &[PathBuf]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in paths.iter().flat_map(|path| files_at(path).unwrap_or_default()) {
+        (std::fs::read(&path).ok(), path).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Reloads the configuration after each change of its files. A configuration that is refused is tried again at the next
+/// change.
+pub(super) fn reload_on_change(mut files: WatchedFiles, configuration: &Arc<Configuration>) {
+    let configuration = Arc::clone(configuration);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(READ_INTERVAL).await;
+            let configuration = Arc::clone(&configuration);
+            let read = tokio::task::spawn_blocking(move || {
+                if files.changed() {
+                    // The reload logs its own result.
+                    configuration.reload();
+                }
+                files
+            });
+            files = match read.await {
+                Ok(files) => files,
+                Err(_) => return,
+            };
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn each_change_of_a_file_is_noticed_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("watermaster.toml");
+        fs::write(&file, "capacity = 1").unwrap();
+        let mut by_name = WatchedFiles::new(vec![file.clone()]);
+        let mut by_folder = WatchedFiles::new(vec![folder.path().to_owned()]);
+        let mut changed = || [by_name.changed(), by_folder.changed()];
+        assert_eq!(changed(), [false, false]);
+        fs::write(&file, "capacity = 2").unwrap();
+        assert_eq!(changed(), [true, true]);
+        assert_eq!(changed(), [false, false]);
+        fs::write(folder.path().join("other.toml"), "").unwrap();
+        assert_eq!(changed(), [false, true], "another file of the folder");
+        fs::remove_file(&file).unwrap();
+        assert_eq!(changed(), [true, true]);
+        fs::write(&file, "capacity = 2").unwrap();
+        assert_eq!(changed(), [true, true]);
+    }
+
+    /// Kubernetes replaces a ConfigMap's files by renaming a link to a new folder over the link to the old one.
+    #[test]
+    fn another_version_of_a_configuration_map_is_noticed() {
+        let volume = tempfile::tempdir().unwrap();
+        let path = |name: &str| volume.path().join(name);
+        for (version, text) in [("..1", "capacity = 1"), ("..2", "capacity = 2")] {
+            fs::create_dir(path(version)).unwrap();
+            fs::write(path(version).join("watermaster.toml"), text).unwrap();
+        }
+        symlink("..1", path("..data")).unwrap();
+        symlink("..data/watermaster.toml", path("watermaster.toml")).unwrap();
+        let mut files = WatchedFiles::new(vec![path("watermaster.toml")]);
+        symlink("..2", path("..tmp")).unwrap();
+        assert!(!files.changed());
+        fs::rename(path("..tmp"), path("..data")).unwrap();
+        assert!(files.changed() && !files.changed());
+    }
+}

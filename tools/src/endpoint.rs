@@ -1,0 +1,170 @@
+//! The HTTP API of a running instance: its address, its token, and requests to it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{io, path::PathBuf, time::Duration};
+
+use clap::Args;
+use ureq::http::{Response, Uri};
+use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
+use ureq::{Body, RequestBuilder};
+
+/// The longest wait for an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The largest answer that is read: that of some hundred thousand clients.
+const MAX_ANSWER_BYTES: u64 = 128 << 20;
+/// The default of `admin.listen`.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
+
+/// The option that names the instance.
+#[derive(Debug, Args)]
+pub struct UrlArg {
+    /// The address of the instance (admin.listen), or of the ingress in front of it
+    #[arg(long, value_name = "URL", default_value_t = default_url(), value_parser = url)]
+    pub url: String,
+}
+
+/// The option that names the file of the token.
+#[derive(Debug, Args)]
+pub struct TokenArg {
+    /// A file with the token of the instance
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+/// The file gives no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    #[error("--token-file: {} cannot be read: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("--token-file: {} holds no token", path.display())]
+    Empty { path: PathBuf },
+}
+
+impl TokenArg {
+    /// Reads the token, if a file is named.
+    pub fn read(&self) -> Result<Option<String>, TokenFileError> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|source| TokenFileError::Unreadable { path: path.clone(), source })?;
+        match text.trim() {
+            "" => Err(TokenFileError::Empty { path: path.clone() }),
+            token => Ok(Some(token.to_owned())),
+        }
+    }
+}
+
+/// Returns the address of the instance on this machine. `run` reads the same variable.
+fn default_url() -> String {
+    local_url(std::env::var("WATERMASTER_ADMIN__LISTEN").ok().as_deref())
+}
+
+fn local_url(listen: Option<&str>) -> String {
+    let mut address = listen.and_then(|listen| listen.parse().ok()).unwrap_or(DEFAULT_LISTEN);
+    match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => address.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    format!("http://{address}")
+}
+
+/// Reads the URL of an instance; `http://` may be omitted.
+fn url(text: &str) -> Result<String, &'static str> {
+    let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
+    let fits = |uri: Uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none();
+    let is_url = url.parse().is_ok_and(fits);
+    is_url.then_some(url).ok_or("allowed: http://HOST:PORT or https://HOST, with a path")
+}
+
+/// An instance gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    #[error("{0}")]
+    Request(#[source] ureq::Error),
+    #[error("the answer broke off: {0}")]
+    Truncated(#[source] ureq::Error),
+    #[error("it asks for a token: --token-file")]
+    TokenNeeded,
+    #[error("it does not accept this token")]
+    TokenRefused,
+}
+
+/// The status of an answer, and its text.
+pub type Reply = (u16, String);
+
+/// An instance that can be asked.
+pub struct Endpoint {
+    agent: ureq::Agent,
+    url: String,
+    authorization: Option<String>,
+}
+
+impl Endpoint {
+    pub fn new(url: &str, token: Option<&str>) -> Endpoint {
+        let tls = TlsConfig::builder().provider(TlsProvider::NativeTls).root_certs(RootCerts::PlatformVerifier);
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(ANSWER_TIMEOUT))
+            .tls_config(tls.build())
+            .proxy(None);
+        Endpoint {
+            agent: config.build().into(),
+            url: url.trim_end_matches('/').to_owned(),
+            authorization: token.map(|token| format!("Bearer {token}")),
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Result<Reply, EndpointError> {
+        self.reply(self.authorized(self.agent.get(format!("{}{path}", self.url))).call())
+    }
+
+    /// Sends a request without a body.
+    pub fn post(&self, path: &str) -> Result<Reply, EndpointError> {
+        self.reply(self.authorized(self.agent.post(format!("{}{path}", self.url))).send_empty())
+    }
+
+    fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.authorization {
+            Some(authorization) => request.header("authorization", authorization),
+            None => request,
+        }
+    }
+
+    fn reply(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Reply, EndpointError> {
+        let mut response = response.map_err(EndpointError::Request)?;
+        let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+        match response.status().as_u16() {
+            401 if self.authorization.is_none() => Err(EndpointError::TokenNeeded),
+            401 => Err(EndpointError::TokenRefused),
+            status => Ok((status, body.map_err(EndpointError::Truncated)?)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_may_lack_its_scheme() {
+        assert_eq!(url("127.0.0.1:9464").unwrap(), "http://127.0.0.1:9464");
+        assert_eq!(url("https://ops.example/watermaster/").unwrap(), "https://ops.example/watermaster/");
+        for wrong in ["", "ftp://x", "http://", "http://x?y", "a b"] {
+            assert!(url(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_instance_on_this_machine_is_found_where_it_listens() {
+        let cases = [
+            (None, "http://127.0.0.1:9464"),
+            (Some("nonsense"), "http://127.0.0.1:9464"),
+            (Some("0.0.0.0:9000"), "http://127.0.0.1:9000"),
+            (Some("[::]:9000"), "http://[::1]:9000"),
+            (Some("10.0.0.7:9464"), "http://10.0.0.7:9464"),
+        ];
+        for (listen, url) in cases {
+            assert_eq!(local_url(listen), url);
+        }
+    }
+}
