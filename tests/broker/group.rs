@@ -14,7 +14,7 @@ use crate::{
 };
 
 const GROUP_TIMEOUT: Duration = Duration::from_secs(30);
-const KEYS: &str = "client_from = [\"header:client-id\"]\nscope = \"group\"\ngroup_lease = \"3s\"";
+const KEYS: &str = "client_from = [\"header:client-id\"]";
 
 fn start(rig: &Rig, instance: &'static str) -> Watermaster {
     let mut config = rig.config(rig.service(PROMISE.capacity, "2s", KEYS, TABLES));

@@ -10,7 +10,7 @@ use crate::{support::broker::Broker, support::wait::wait_until, support::waterma
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn spawn(rig: &Rig, instance: &'static str, capacity: u64, cycle: &'static str, keys: &str) -> Watermaster {
-    let keys = format!("client_from = [\"header:client-id\"]\nscope = \"group\"\ngroup_lease = \"3s\"\n{keys}");
+    let keys = format!("client_from = [\"header:client-id\"]\n{keys}");
     let mut config = rig.config(rig.service(capacity, cycle, &keys, ""));
     config.instance = instance;
     Watermaster::spawn(&config)

@@ -68,9 +68,11 @@ impl Config {
 
 impl Service {
     fn write(&self, text: &mut String) {
+        // The shortest lease: the part of an instance that was killed is idle for as long.
         write!(
             text,
-            "\n[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = {:?}\n{}\n{}\n",
+            "\n[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = {:?}\n\
+             group_lease = \"3s\"\n{}\n{}\n",
             self.name, self.target, self.dead_letter, self.capacity, self.cycle, self.keys, self.tables
         )
         .expect("writing to a String does not fail");
