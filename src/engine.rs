@@ -274,7 +274,7 @@ impl<'c> Engine<'c> {
     fn serve_group_member(&mut self) -> Result<(), StopCause> {
         let Some(group) = self.group else { return Ok(()) };
         group.serve(self.job, self.clock, self.throttle, &self.link)?;
-        self.reporter.status.group_trouble = group.trouble(self.clock.clocks());
+        self.reporter.status.group_trouble = group.trouble(self.clock);
         Ok(())
     }
 

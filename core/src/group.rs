@@ -6,7 +6,7 @@
 //! instance computes what. The computation of the targets, the holds that the members ought to have, can only cost
 //! fairness.
 //!
-//! - [`record`]: the two records of the control log, a post and a bound
+//! - [`record`]: the records of the control log: posts, bounds, and the tombstones that remove them
 //! - [`seats`]: the replay of the log; what a reader knows of each member's hold
 //! - [`member`]: the life of one member: when it posts, what it may admit, when its lease ends
 //! - [`bounds`]: how much a member that stopped can still have in its window

@@ -97,7 +97,7 @@ impl GroupMember {
             return Ok(());
         }
         match self.take_part(job, clock, throttle, link.consumer) {
-            Err(StopCause::Control(error)) => {
+            Err(StopCause::Control(error)) if error.passes_by() => {
                 warn!(service = job.service.name, "opening the control log again: {error}");
                 // A log that was made anew does not tell the holds of members that have not noticed yet.
                 let silence = self.params.lengthened(self.params.lease) + self.params.window();
@@ -321,9 +321,9 @@ impl GroupMember {
     }
 
     /// Returns the reason for which the instance may not admit.
-    pub(super) fn trouble(&self, now: Clocks) -> Option<String> {
+    pub(super) fn trouble(&self, clock: &Clock) -> Option<String> {
         let conflict = || {
-            let (key, seat) = self.member.conflict(now)?;
+            let (key, seat) = self.member.conflict(clock.clocks())?;
             let differences =
                 self.params.terms().differences(seat.terms).filter(|name| *name == "cycle" || *name == "mode");
             let differences: Vec<_> = differences.collect();

@@ -68,6 +68,24 @@ fn three_instances_admit_one_capacity_while_they_die_and_leave() {
     assert!(most * 100 <= PROMISE.capacity * 103, "{most} records in a window");
 }
 
+/// A later version of the program may write such a record: to go on without it would be to go on with wrong holds.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_record_that_can_not_be_read_stops_the_service() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "unreadable", 1, 1, TargetTime::Create);
+    let mut instance = start(&rig, "wm-0");
+    let record = Outgoing {
+        topic: format!("{}.kyc.control", rig.name),
+        key: Some(b"p/wm-1/00000000000000a0".to_vec()),
+        value: Some(vec![2]),
+        ..Outgoing::default()
+    };
+    Producer::to(&broker).send_all([record]);
+    assert_eq!(instance.wait(STOP_TIMEOUT).code(), Some(70));
+    assert!(instance.log().contains("version"), "{}", instance.log());
+}
+
 /// Each instance would stop for good, or go on with a part that others take, if it did not notice.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
@@ -108,14 +126,7 @@ mod long {
         let keys = format!("client_from = [\"header:client-id\"]\nscope = {scope:?}");
         let mut config = rig.config(rig.service(PROMISE.capacity, "5s", &keys, TABLES));
         config.kafka = "delivery = \"exactly_once\"".to_owned();
-        let start = |instance| {
-            config.instance = instance;
-            Watermaster::start(&config)
-        };
-        let mut running: Vec<Watermaster> = instances.iter().copied().map(start).collect();
-        wait_until("each instance to be ready", GROUP_TIMEOUT, || {
-            running.iter().all(|instance| instance.metric("watermaster_ready", &[]) == Some(1.0))
-        });
+        let mut running = Watermaster::start_all(&config, instances);
         let sources = rig.sources.clone();
         let load = Load::start(broker, 1_300, move |n| match n % 10 {
             0..4 => Outgoing { partition: Some(0), ..Outgoing::numbered(&sources[0], n, "one") },

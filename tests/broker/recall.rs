@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::rig::{Rig, TargetTime};
 use crate::support::producer::{Outgoing, Producer};
 use crate::support::record::Record;
-use crate::{support::broker::Broker, support::wait::wait_until, support::watermaster::Watermaster};
+use crate::{support::broker::Broker, support::watermaster::Watermaster};
 
 /// 1 000 records per second; each of the six clients has a sixth of them.
 const CAPACITY: u64 = 10_000;
@@ -98,14 +98,7 @@ fn run(broker: &Broker, name: &str, instances: &[&'static str], scope: &str, rec
     let keys = format!("client_from = [\"header:client-id\"]\nscope = {scope:?}");
     let mut config = rig.config(rig.service(CAPACITY, "10s", &keys, tables));
     (config.commit_interval, config.kafka) = ("20ms", "delivery = \"exactly_once\"".to_owned());
-    let start = |instance| {
-        config.instance = instance;
-        Watermaster::start(&config)
-    };
-    let mut running: Vec<Watermaster> = instances.iter().copied().map(start).collect();
-    wait_until("all instances to be ready", START_TIMEOUT, || {
-        running.iter().all(|instance| instance.metric("watermaster_ready", &[]) == Some(1.0))
-    });
+    let mut running = Watermaster::start_all(&config, instances);
     send(&Producer::to(broker), &rig, recalls);
     for instance in &running {
         let exchange = |part: &str| instance.metric(&format!("watermaster_group_exchange_seconds_{part}"), &[]);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{error::Error, fs, sync::Arc};
 
 use crate::args::Args;
@@ -67,10 +67,10 @@ pub fn run(args: &Args, site: &Arc<Site>, dir: &Path) -> Result<bool, Box<dyn Er
     let mut random = Random(args.seed);
     world.watched(|| {
         let_the_fault_last(cycle * (WARM_UP + QUIET) as u32);
-        let end = std::time::Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
+        let end = Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
         let is_wanted = |name: &&&str| args.faults.is_empty() || args.faults.iter().any(|wanted| wanted == **name);
         for kind in FAULTS.iter().filter(is_wanted).cycle().filter_map(|name| find(name)) {
-            if std::time::Instant::now() > end {
+            if Instant::now() > end {
                 break;
             }
             inject(&world, kind, &mut random);
@@ -92,7 +92,6 @@ fn figures(world: &World, appended: &Appended) -> String {
     let (plan, entries) = (&world.plan, world.journal.entries());
     let (capacity, cycle) = (plan.capacity, plan.cycle_ms as i64);
     let percent = |records: u64| records as f64 * 100.0 / capacity as f64;
-    let first = appended.0.first().copied().unwrap_or(0);
     let start = entries.first().map_or(i64::MAX, |entry| entry.began as i64);
     let quiet = (start - QUIET as i64 * cycle, start);
     let used = appended.count(quiet.0, quiet.1) / QUIET;
@@ -110,7 +109,7 @@ fn figures(world: &World, appended: &Appended) -> String {
         "again s"
     );
     if used * 100 < capacity * LEAST_PERCENT {
-        world.journal.anomaly("unused", format!("{:.1} % used without a fault, since {first}", percent(used)));
+        world.journal.anomaly("unused", format!("{:.1} % used without a fault", percent(used)));
     }
     let ends = entries.iter().skip(1).map(|next| next.began as i64);
     let last = entries.last().map_or(0, |entry| entry.ended as i64 + AFTER as i64 * cycle);

@@ -87,6 +87,14 @@ impl Watermaster {
         watermaster
     }
 
+    /// Starts an instance for each of these ids, and waits until all are ready at a time.
+    pub fn start_all(config: &Config, instances: &[&'static str]) -> Vec<Watermaster> {
+        let start = |&instance: &&'static str| Watermaster::start(&Config { instance, ..config.clone() });
+        let running: Vec<Watermaster> = instances.iter().map(start).collect();
+        wait_until("all instances to be ready", START_TIMEOUT, || running.iter().all(Watermaster::is_ready));
+        running
+    }
+
     /// Waits until `/readyz` answers with 200.
     pub fn wait_ready(&mut self, timeout: Duration) {
         wait_until("watermaster to be ready", timeout, || {

@@ -20,7 +20,7 @@ const SHARE_SENT_WITHIN: Duration = Duration::from_millis(200);
 /// Fractions of a record in a rate.
 const FRACTION_BITS: u32 = 16;
 
-/// An unlisted client is named if its load is at least the capacity ÷ this: at most as many clients use the capacity.
+/// At most this many unlisted clients are named, and only those with a load of at least the capacity ÷ this.
 pub(super) const MAX_NAMED: u64 = 10_000;
 
 /// Measures loads.

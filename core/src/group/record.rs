@@ -1,4 +1,4 @@
-//! The two records of the control log.
+//! The records of the control log.
 
 use std::{fmt, sync::Arc, time::Duration};
 

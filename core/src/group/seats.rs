@@ -53,7 +53,7 @@ pub struct Seats {
     changes: u64,
 }
 
-/// HoldSums over all seats.
+/// Sums over all seats, kept as seats change.
 #[derive(Debug, Clone, Default)]
 struct HoldSums {
     lo: u64,

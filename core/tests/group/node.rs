@@ -22,7 +22,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Two clocks differ by less than the margin, whatever the rates are.
+    /// Returns a clock with a random rate. The rates of any two clocks differ by less than the margin.
     pub fn random(params: &GroupParams, random: &mut Random) -> Clock {
         let off = u64::from(params.margin.millionths()) * 2 / 5;
         Clock { offset: random.below(1 << 50), rate: random.between(1_000_000 - off, 1_000_000 + off) }

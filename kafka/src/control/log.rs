@@ -65,9 +65,13 @@ pub enum ControlLogError {
 }
 
 impl ControlLogError {
-    /// Returns whether another attempt to open the log may succeed, because brokers come and go.
+    /// Returns whether it helps to open the log again: brokers come and go, and a producer that gave up can't go on. A
+    /// record that this program can't read stays in the log.
     pub fn passes_by(&self) -> bool {
-        matches!(self, ControlLogError::Ends { .. })
+        match self {
+            ControlLogError::Ends { .. } | ControlLogError::Read { .. } | ControlLogError::Append { .. } => true,
+            ControlLogError::Client(_) | ControlLogError::Record { .. } => false,
+        }
     }
 
     /// Returns whether records are gone that other members may still rely on.
@@ -90,22 +94,17 @@ impl ControlLog {
     /// # Errors
     /// Fails when a client can't be made or the log's ends are not known.
     pub fn open(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<ControlLog, ControlLogError> {
-        let client_id = client::config(kafka, &[], &[]).get("client.id").map(|id| format!("{id}{CLIENT_ID_SUFFIX}"));
-        let with_client_id = |mut config: ClientConfig| {
-            client_id.iter().for_each(|id| _ = config.set("client.id", id));
-            config
-        };
-        let mut config = with_client_id(client::config(kafka, &[], CONSUMER_PROPERTIES));
-        // Never joined and never committed to.
-        config.set("group.id", topic);
-        let consumer: BaseConsumer<LoggingContext> =
-            config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+        // The group is never joined, and nothing is committed to it.
+        let consumer: BaseConsumer<LoggingContext> = config(kafka, CONSUMER_PROPERTIES)
+            .set("group.id", topic)
+            .create_with_context(LoggingContext::default())
+            .map_err(KafkaError::from)?;
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
         let (_, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
         let mut assignment = TopicPartitionList::new();
         let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Beginning);
         beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
-        let producer = with_client_id(client::config(kafka, &[], PRODUCER_PROPERTIES))
+        let producer = config(kafka, PRODUCER_PROPERTIES)
             .create_with_context(ReportContext::default())
             .map_err(KafkaError::from)?;
         Ok(ControlLog { topic: topic.to_owned(), consumer, producer, start: u64::try_from(end).unwrap_or(0) })
@@ -188,6 +187,15 @@ impl Drop for ControlLog {
         // Records on their way must not keep the process.
         self.producer.purge(PurgeConfig::default().queue().inflight());
     }
+}
+
+/// Returns the configuration of a client of the control log.
+fn config(kafka: &settings::Kafka, properties: &[(&str, &str)]) -> ClientConfig {
+    let mut config = client::config(kafka, &[], properties);
+    if let Some(id) = config.get("client.id").map(|id| format!("{id}{CLIENT_ID_SUFFIX}")) {
+        config.set("client.id", id);
+    }
+    config
 }
 
 /// Returns whether an error of the consumer ends the replay.

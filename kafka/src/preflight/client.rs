@@ -59,7 +59,7 @@ impl PreflightClient {
         kafka: &Kafka, mut keep_waiting: impl FnMut(&Unreachable) -> bool,
     ) -> Result<PreflightClient, ConnectError> {
         let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-        // Its errors are returned. Each line of the log would repeat one.
+        // librdkafka's errors are returned, and a line of the log for each would repeat them.
         if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
             // The property counts until the client is made, when the first attempt has begun already.
             config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::key_path::{KeyPath, Segment};
 use super::schema::{Schema, SectionSchema, Shape};
-use super::tree::{Content, Table};
+use super::tree::{Content, Node, Table};
 
 /// Stands for the dot between a section and a key.
 const NESTING: &str = "__";
@@ -46,16 +46,10 @@ impl Names {
                 (Shape::Table, _) => self.add(inner, None, &prefix, &path),
                 (Shape::FreeTable, _) => self.free.push((prefix, path)),
                 (Shape::Services, Some(Content::List(services))) => {
-                    for (at, table) in services.iter().enumerate().filter_map(|(at, node)| Some((at, node.as_table()?)))
-                    {
-                        if let Some(name) = table.get("name").and_then(|name| name.as_text()) {
-                            self.add(
-                                inner,
-                                Some(table),
-                                &format!("{prefix}{}{NESTING}", in_capitals(name)),
-                                &path.element(at),
-                            );
-                        }
+                    for (at, table) in services.iter().map(Node::as_table).enumerate() {
+                        let Some(name) = table.and_then(|table| table.get("name")?.as_text()) else { continue };
+                        let prefix = format!("{prefix}{}{NESTING}", in_capitals(name));
+                        self.add(inner, table, &prefix, &path.element(at));
                     }
                 }
                 (Shape::Map, Some(Content::Table(tables))) => {

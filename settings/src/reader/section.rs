@@ -81,7 +81,7 @@ impl<'a> Section<'a> {
     }
 
     pub(super) fn refuse_at(&self, key: KeyPath, origin: Origin, problem: impl Display, allowed: impl Display) {
-        // What reading makes of a value that is not known is no second error.
+        // A value without a text to read has its error already. A rule that it breaks is no second one.
         if self.reader.unread.iter().all(|error| error.key != key) {
             self.reader.errors.borrow_mut().push(self.error(key, origin, problem, allowed));
         }

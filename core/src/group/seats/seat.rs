@@ -78,9 +78,7 @@ impl Seat {
         let doubtful = self.doubt.iter().flat_map(|doubt| doubt.seqs.iter().copied());
         doubtful.chain([self.seq]).collect()
     }
-}
 
-impl Seat {
     /// Lowers the hold to what a post says. A reader of a compacted log may learn that former posts counted.
     pub(super) fn lower(&mut self, post: &Post, known: bool) {
         if known {
