@@ -13,6 +13,7 @@
 //! ```
 
 mod looks;
+mod paces;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -26,6 +27,7 @@ use super::targets::{Part, Shares, Splitter};
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::units::Time;
 use looks::{OwnLoads, SplitBasis};
+use paces::Paces;
 
 /// The most posts without an answer.
 const MAX_IN_FLIGHT: usize = 4;
@@ -130,30 +132,6 @@ struct Posted {
     loads: MemberLoads,
     /// The next post names all clients, at once: a newcomer knows none.
     complete_due: bool,
-}
-
-/// The paces of the last cycle.
-#[derive(Debug, Default)]
-struct Paces {
-    current: u64,
-    /// Former paces, with the time until which each was used.
-    former: VecDeque<(Time, u64)>,
-}
-
-impl Paces {
-    fn set(&mut self, now: Time, pace: u64, window: Duration) {
-        if pace != self.current {
-            self.former.push_back((now, self.current));
-            self.current = pace;
-        }
-        while self.former.front().is_some_and(|&(until, _)| until + window < now) {
-            self.former.pop_front();
-        }
-    }
-
-    fn largest(&self) -> u64 {
-        self.former.iter().map(|&(_, pace)| pace).fold(self.current, u64::max)
-    }
 }
 
 impl Member {
