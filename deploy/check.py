@@ -78,7 +78,11 @@ def monitoring(path, root):
     manifests = load(path)
     given = yaml.safe_load(pathlib.Path(VALUES.format(root=root)).read_text())["prometheusRule"]
     for manifest in manifests:
-        if manifest["kind"] == "PrometheusRule":
+        if manifest["kind"] == "ServiceMonitor":
+            dropped = [each["regex"] for each in manifest["spec"]["endpoints"][0].get("relabelings", [])]
+            if dropped != ["service"]:
+                findings.append(f"{name(manifest)} has to drop the label service, which the metrics have, too")
+        elif manifest["kind"] == "PrometheusRule":
             file = root / "prometheus/rules" / (manifest["metadata"]["name"].rsplit("-", 1)[1] + ".yml")
             text = file.read_text().replace("docs/runbooks.md", given["runbooks"])
             for key, value in given["thresholds"].items():

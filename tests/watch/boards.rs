@@ -81,6 +81,27 @@ fn counters_are_shown_by_their_rate_over_grafanas_interval() {
     assert_none(problems);
 }
 
+/// Instances of a group share one capacity, so that its sum over them would be a multiple of it.
+#[test]
+fn no_panel_sums_a_shared_capacity() {
+    let mut problems = Vec::new();
+    for board in Board::all() {
+        for panel in board.panels() {
+            for expression in panel.expressions() {
+                for (at, _) in expression.match_indices("watermaster_capacity_units") {
+                    let (before, after) = expression.split_at(at);
+                    let is_max = before.rsplit_once("by (").is_some_and(|(before, _)| before.ends_with("max "));
+                    let is_own = after.split(" bool 0").next().is_some_and(|group| group.ends_with("=="));
+                    if !is_max && !is_own {
+                        problems.push(panel.problem(expression));
+                    }
+                }
+            }
+        }
+    }
+    assert_none(problems);
+}
+
 #[test]
 fn missing_series_are_not_replaced_by_made_up_values() {
     let made_up = ["vector(", "absent(", "absent_over_time("];
