@@ -9,6 +9,7 @@ findings it exits with 1.
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -73,14 +74,21 @@ def schema(path, *versions):
 
 def monitoring(path, root):
     root = pathlib.Path(root)
-    findings, rules, boards = [], 0, 0
+    findings, rules, boards, replaced = [], 0, 0, {}
     manifests = load(path)
-    runbooks = yaml.safe_load(pathlib.Path(VALUES.format(root=root)).read_text())["prometheusRule"]["runbooks"]
+    given = yaml.safe_load(pathlib.Path(VALUES.format(root=root)).read_text())["prometheusRule"]
     for manifest in manifests:
-        if manifest["kind"] == "PrometheusRule":
+        if manifest["kind"] == "ServiceMonitor":
+            dropped = [each["regex"] for each in manifest["spec"]["endpoints"][0].get("relabelings", [])]
+            if dropped != ["service"]:
+                findings.append(f"{name(manifest)} has to drop the label service, which the metrics have, too")
+        elif manifest["kind"] == "PrometheusRule":
             file = root / "prometheus/rules" / (manifest["metadata"]["name"].rsplit("-", 1)[1] + ".yml")
-            wanted = yaml.safe_load(file.read_text().replace("docs/runbooks.md", runbooks))
-            if manifest["spec"] != wanted:
+            text = file.read_text().replace("docs/runbooks.md", given["runbooks"])
+            for key, value in given["thresholds"].items():
+                text, times = re.subn(rf"\S+( # threshold {key})\b", rf"{value}\1", text)
+                replaced[key] = replaced.get(key, 0) + times
+            if manifest["spec"] != yaml.safe_load(text):
                 findings.append(f"{name(manifest)} is not {file.relative_to(root)}")
             findings += promtool(manifest)
             rules += 1
@@ -96,6 +104,7 @@ def monitoring(path, root):
         there = len(list(folder))
         if count != there or not there:
             findings.append(f"{count} files of {kind} are rendered; the repository has {there}")
+    findings += [f"{key} is in {times} rules, not in one" for key, times in replaced.items() if times != 1]
     by = "promtool" if shutil.which("promtool") else "no promtool here"
     return f"{rules} files of rules ({by}), {boards} dashboards", findings
 

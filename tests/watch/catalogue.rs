@@ -6,8 +6,8 @@ use watermaster::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, R
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::reason::Reason;
 
-/// Labels that every scrape adds; `pod` only in Kubernetes.
-const SCRAPED: [&str; 3] = ["job", "instance", "pod"];
+/// Labels that a scrape adds; some only in Kubernetes.
+const SCRAPED: [&str; 5] = ["cluster", "namespace", "job", "instance", "pod"];
 
 /// A series of a metric; a histogram has three.
 #[derive(Clone, Copy)]

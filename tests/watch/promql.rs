@@ -8,11 +8,15 @@ use promql_parser::parser::{self, Expr, VectorSelector};
 use crate::catalogue::{self, Series};
 
 /// The series that Prometheus itself creates.
-const OF_PROMETHEUS: [&str; 1] = ["up"];
+const OF_PROMETHEUS: [&str; 2] = ["up", "ALERTS"];
+/// The labels of `ALERTS` beside those of the alert's expression.
+const OF_ALERTS: [&str; 3] = ["alertname", "alertstate", "severity"];
 /// Grafana's variables, each with a value that the parser accepts.
-const VARIABLES: [(&str, &str); 6] = [
+const VARIABLES: [(&str, &str); 8] = [
     ("$__rate_interval", "20s"),
     ("$__range", "1h"),
+    ("$cluster", "any"),
+    ("$namespace", "any"),
     ("$job", "any"),
     ("$instance", "any"),
     ("$service", "any"),
@@ -62,7 +66,7 @@ impl Findings {
     fn look_at(&mut self, selector: &Selector<'_>, recorded: &BTreeSet<String>) {
         let name = selector.series.name.as_deref().unwrap_or_default();
         if OF_PROMETHEUS.contains(&name) || recorded.contains(name) {
-            self.labels.extend(catalogue::all_labels());
+            self.labels.extend(catalogue::all_labels().chain(OF_ALERTS));
             return;
         }
         let Some(series) = Series::find(name) else {

@@ -98,6 +98,36 @@ fn every_rule_parses_and_uses_existing_names() {
     assert_none(problems);
 }
 
+/// The chart replaces each number before a comment `# threshold NAME` by its value of this name.
+#[test]
+fn thresholds_are_the_defaults_of_the_chart() {
+    #[derive(Deserialize)]
+    struct Values {
+        #[serde(rename = "prometheusRule")]
+        rules: Rules,
+    }
+    #[derive(Deserialize)]
+    struct Rules {
+        thresholds: BTreeMap<String, yaml_serde::Value>,
+    }
+    let mut found = Vec::new();
+    for path in files("prometheus/rules", "yml") {
+        let text = read(&path);
+        let lines = text.lines().filter_map(|line| line.split_once(" # threshold "));
+        found.extend(lines.map(|(expression, name)| {
+            let number = expression.split_whitespace().last().expect("a number before the comment");
+            (name.to_owned(), number.to_owned())
+        }));
+    }
+    found.sort();
+    let values: Values = yaml(&root("deploy/helm/watermaster/values.yaml"));
+    let given = values.rules.thresholds.into_iter();
+    let given: Vec<_> = given
+        .map(|(name, value)| (name, yaml_serde::to_string(&value).expect("a plain value").trim().to_owned()))
+        .collect();
+    assert_eq!(found, given);
+}
+
 #[test]
 fn recorded_series_are_named_by_level_metric_and_operation() {
     let odd = recorded().into_iter().filter(|name| {

@@ -17,7 +17,7 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 BUILD = HERE.parent.parent / "target/pictures"
-DASHBOARDS = ["overview", "client", "kafka", "capacity-planning"]
+DASHBOARDS = ["service", "client", "platform", "capacity-planning"]
 WIDTH = 1600
 
 # How an appended script tells how high a page is.
@@ -111,7 +111,7 @@ def main():
         answers = json.loads((run / f"{name}.json").read_text())
         page.write_text(board_page(answers, label))
         photograph(page, pictures / f"dashboard-{name}.png", WIDTH)
-        if name == "overview":
+        if name == "service":
             page.write_text(board_page(upper_part(answers, "Delays and rejections"), label))
             photograph(page, pictures / "campaign.png", WIDTH)
     page.write_text(report_page((run / "report.html").read_text(), f"The page that `watermaster load --report` wrote, of {source}."))

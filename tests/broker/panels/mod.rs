@@ -121,6 +121,8 @@ fn unanswered_variables(boards: &[Board], prometheus: &Prometheus, run: Run, add
     let mut complaints = Vec::new();
     for (board, variable) in boards.iter().flat_map(|board| board.variables().map(move |one| (board, one))) {
         let expected: Vec<&str> = match variable.name {
+            "cluster" => vec!["the-cluster"],
+            "namespace" => vec!["the-namespace"],
             "job" => vec!["watermaster"],
             "instance" => addresses.iter().map(String::as_str).collect(),
             "service" => SERVICES.to_vec(),

@@ -90,5 +90,6 @@ fn lay_out(dir: &TempDir, own: &str, addresses: &[String]) {
     std::os::unix::fs::symlink(root("prometheus/rules"), path("rules")).expect("the rules can be linked");
     fs::create_dir(path("targets")).expect("the folder can be created");
     let targets: String = addresses.iter().map(|address| format!("    - {address}\n")).collect();
-    fs::write(path("targets/local.yml"), format!("- targets:\n{targets}")).expect("the file can be written");
+    let labels = "  labels: { cluster: the-cluster, namespace: the-namespace }\n";
+    fs::write(path("targets/local.yml"), format!("- targets:\n{targets}{labels}")).expect("the file can be written");
 }

@@ -40,13 +40,15 @@ impl Run {
         [("start", seconds(self.since_1970)), ("end", seconds(end)), ("step", SCRAPE.as_secs().to_string())]
     }
 
-    /// Substitutes the variables as Grafana does: *All* jobs and instances, one service, one client.
+    /// Substitutes the variables as Grafana does: *All* clusters, namespaces, jobs and instances, one service, one client.
     pub fn substitute(&self, expression: &str, service: &str) -> String {
         let rate_interval = format!("{}s", 4 * SCRAPE.as_secs());
         let range = format!("{}s", self.start.elapsed().as_secs().max(1));
         let values = [
             ("$__rate_interval", rate_interval.as_str()),
             ("$__range", &range),
+            ("$cluster", ".*"),
+            ("$namespace", ".*"),
             ("$job", ".*"),
             ("$instance", ".*"),
             ("$service", service),

@@ -16,14 +16,14 @@ pub struct Sum {
 /// instance.
 pub fn questions(boards: &[Board]) -> Vec<Sum> {
     let capacities = [
-        ("watermaster-overview", 10, "C"),
-        ("watermaster-overview", 12, "B"),
-        ("watermaster-overview", 13, "B"),
+        ("watermaster-service", 10, "C"),
+        ("watermaster-service", 12, "B"),
+        ("watermaster-service", 13, "B"),
         ("watermaster-capacity-planning", 3, "A"),
         ("watermaster-capacity-planning", 8, "C"),
-        ("watermaster-kafka", 29, "A"),
+        ("watermaster-platform", 29, "A"),
     ];
-    let grants = [("watermaster-overview", 13, "A"), ("watermaster-capacity-planning", 17, "A")];
+    let grants = [("watermaster-service", 13, "A"), ("watermaster-capacity-planning", 17, "A")];
     let all = capacities.iter().flat_map(|query| SHARED.map(|service| (query, service)));
     all.chain(grants.iter().map(|query| (query, REJECTS)))
         .map(|(query, service)| Sum::of(boards, query, service))

@@ -39,6 +39,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
+{{- /* The page that alerts link to. `scripts/chart package` writes the repository's address into Chart.yaml. */ -}}
+{{- define "watermaster.runbooks" -}}
+{{- if .Values.prometheusRule.runbooks }}{{ .Values.prometheusRule.runbooks }}
+{{- else if .Chart.Home }}{{ .Chart.Home }}/blob/v{{ .Chart.AppVersion }}/docs/runbooks.md
+{{- else }}{{ fail "prometheusRule.runbooks is empty: give the address at which you publish docs/runbooks.md, so that alerts can link to it" }}
+{{- end }}
+{{- end }}
+
 {{- define "watermaster.container.security" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
