@@ -6,9 +6,13 @@
 
 use std::{borrow::Cow, fmt};
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 
 use crate::model::{ClientFrom, Source};
+pub use pattern::{MAX_SEARCHED_BYTES, Pattern, PatternError};
+
+mod pattern;
 
 /// The longest client id, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 128;
@@ -50,8 +54,10 @@ pub enum AnonymousReason {
     TooLong,
     #[error("the header occurs more than once")]
     RepeatedHeader,
-    #[error("the value at the JSON pointer is not a string")]
-    NotAString,
+    #[error("it is longer than the {MAX_SEARCHED_BYTES} bytes that a pattern searches")]
+    TooLongToSearch,
+    #[error("the value at the JSON pointer is neither a string nor an integer")]
+    NotAnId,
     #[error("a key on the JSON pointer's path occurs more than once")]
     DuplicateKey,
     #[error("the value is not JSON")]
@@ -65,6 +71,11 @@ pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r So
             ClientFrom::Header(name) => from_header(record.header(name)),
             ClientFrom::Json(path) => from_json(path, record.value()),
             ClientFrom::Key => from_bytes(record.key()),
+            ClientFrom::HeaderPart(name, pattern) => match record.header(name) {
+                HeaderLookup::Once(value) => from_part(pattern, value),
+                other => from_header(other),
+            },
+            ClientFrom::KeyPart(pattern) => from_part(pattern, record.key()),
             ClientFrom::Topic => Ok(source.client.as_deref().map(Cow::Borrowed)),
         };
         match found.and_then(usable) {
@@ -103,30 +114,46 @@ fn from_bytes(bytes: Option<&[u8]>) -> Found<'_> {
     std::str::from_utf8(bytes).map(|name| Some(Cow::Borrowed(name))).map_err(|_| AnonymousReason::NotUtf8)
 }
 
-/// Walks the path through the JSON text without building a tree. Values beside the path are checked and skipped.
+fn from_part<'r>(pattern: &Pattern, bytes: Option<&'r [u8]>) -> Found<'r> {
+    match bytes {
+        Some(bytes) if bytes.len() > MAX_SEARCHED_BYTES => Err(AnonymousReason::TooLongToSearch),
+        bytes => from_bytes(bytes.and_then(|bytes| pattern.find(bytes))),
+    }
+}
+
 fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
     // The whole text, since serde_json does not look inside the strings that it skips.
     let text = std::str::from_utf8(value).map_err(|_| AnonymousReason::BrokenJson)?;
+    match walk::<false>(path, text) {
+        // It may be an integer beyond 64 bits, which serde_json hands over as a float. A second walk finds its digits.
+        Err(AnonymousReason::NotAnId) => walk::<true>(path, text),
+        found => found,
+    }
+}
+
+/// Walks the path through the JSON text without building a tree. Values beside the path are checked and skipped.
+fn walk<'r, const INTEGER: bool>(path: &[String], text: &'r str) -> Found<'r> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut fault = None;
-    let found = Walk { path, fault: &mut fault }.deserialize(&mut deserializer);
+    let found = Walk::<INTEGER> { path, fault: &mut fault }.deserialize(&mut deserializer);
     let found = found.and_then(|found| deserializer.end().map(|()| found));
     found.map_err(|_| fault.unwrap_or(AnonymousReason::BrokenJson))
 }
 
-/// Deserializes to the string at `path`; to `None` if the path leads nowhere.
+/// Deserializes to the string or the integer at `path`, or with `INTEGER` only to an integer, of any length; to `None`
+/// if the path leads nowhere.
 ///
 /// Recursion is at most as deep as the path, of which serde_json takes 128 levels. Skipped values need no stack.
-struct Walk<'p> {
+struct Walk<'p, const INTEGER: bool> {
     path: &'p [String],
     /// Set before failing on a text that is well-formed.
     fault: &'p mut Option<AnonymousReason>,
 }
 
-impl Walk<'_> {
+impl<const INTEGER: bool> Walk<'_, INTEGER> {
     fn fail<E: serde::de::Error>(self, reason: AnonymousReason) -> E {
         *self.fault = Some(reason);
         E::custom("refused")
@@ -134,19 +161,25 @@ impl Walk<'_> {
 
     /// Takes a value that has nothing below it.
     fn leaf<'de, E: serde::de::Error>(self) -> Result<Option<Cow<'de, str>>, E> {
-        if self.path.is_empty() { Err(self.fail(AnonymousReason::NotAString)) } else { Ok(None) }
+        if self.path.is_empty() { Err(self.fail(AnonymousReason::NotAnId)) } else { Ok(None) }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
+impl<'de, const INTEGER: bool> DeserializeSeed<'de> for Walk<'_, INTEGER> {
     type Value = Option<Cow<'de, str>>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        if INTEGER && self.path.is_empty() {
+            let text = <&RawValue>::deserialize(deserializer)?.get();
+            let digits = text.strip_prefix('-').unwrap_or(text);
+            let is_integer = digits.bytes().all(|byte| byte.is_ascii_digit());
+            return if is_integer { Ok(Some(Cow::Borrowed(text))) } else { self.leaf() };
+        }
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Walk<'_> {
+impl<'de, const INTEGER: bool> Visitor<'de> for Walk<'_, INTEGER> {
     type Value = Option<Cow<'de, str>>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,12 +205,12 @@ impl<'de> Visitor<'de> for Walk<'_> {
         self.leaf()
     }
 
-    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<Self::Value, E> {
-        self.leaf()
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        Ok(self.path.is_empty().then(|| Cow::Owned(number.to_string())))
     }
 
-    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<Self::Value, E> {
-        self.leaf()
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Self::Value, E> {
+        Ok(self.path.is_empty().then(|| Cow::Owned(number.to_string())))
     }
 
     fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<Self::Value, E> {
@@ -190,7 +223,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let Some((wanted, path)) = self.path.split_first() else {
-            return Err(self.fail(AnonymousReason::NotAString));
+            return Err(self.fail(AnonymousReason::NotAnId));
         };
         let (mut seen, mut found) = (false, None);
         while let Some(on_path) = map.next_key_seed(Key(wanted))? {
@@ -200,7 +233,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 return Err(self.fail(AnonymousReason::DuplicateKey));
             } else {
                 seen = true;
-                found = map.next_value_seed(Walk { path, fault: &mut *self.fault })?;
+                found = map.next_value_seed(Walk::<INTEGER> { path, fault: &mut *self.fault })?;
             }
         }
         Ok(found)
@@ -208,13 +241,13 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut array: A) -> Result<Self::Value, A::Error> {
         let Some((wanted, path)) = self.path.split_first() else {
-            return Err(self.fail(AnonymousReason::NotAString));
+            return Err(self.fail(AnonymousReason::NotAnId));
         };
         let wanted = array_index(wanted);
         let mut found = None;
         for index in 0_usize.. {
             let more = if wanted == Some(index) {
-                let element = array.next_element_seed(Walk { path, fault: &mut *self.fault })?;
+                let element = array.next_element_seed(Walk::<INTEGER> { path, fault: &mut *self.fault })?;
                 element.map(|element| found = element).is_some()
             } else {
                 array.next_element::<IgnoredAny>()?.is_some()

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use strum::{Display, EnumString, VariantNames};
 use watermaster_core::policy::Policy;
 
-use crate::reader::Choice;
+use crate::{client_id::Pattern, reader::Choice};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,10 +134,14 @@ pub struct Service {
 pub enum ClientFrom {
     /// The value of the header with this name.
     Header(String),
-    /// The string at this JSON pointer (RFC 6901) in the record's value; unescaped reference tokens.
+    /// The part of that header's value that the pattern finds.
+    HeaderPart(String, Pattern),
+    /// The string or the integer at this JSON pointer (RFC 6901) in the record's value; unescaped reference tokens.
     Json(Vec<String>),
     /// The record's key.
     Key,
+    /// The part of the record's key that the pattern finds.
+    KeyPart(Pattern),
     /// The `client` of the source.
     Topic,
 }

@@ -47,10 +47,13 @@ fn at(pointer: &str, text: &[u8]) -> Result<String, AnonymousReason> {
     }
 }
 
+const LARGE: &str = "184467440737095516161844674407370955161618446744073709551616";
+
 #[test]
 fn json_pointers_are_followed() {
     let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(129));
     let escaped = format!(r#"{{"a":"\u0041{}"}}"#, "x".repeat(128));
+    let digits = format!(r#"{{"a":{}}}"#, "9".repeat(129));
     let deep = format!(r#"{{"b":{}{},"a":"x"}}"#, "[".repeat(100_000), "]".repeat(100_000));
     let on_path = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
     let unclosed = "[".repeat(100_000);
@@ -71,11 +74,24 @@ fn json_pointers_are_followed() {
         ("/a/9", r#"{"a":["x"]}"#, Err(AnonymousReason::Missing)),
         ("/a/99999999999999999999", r#"{"a":["x"]}"#, Err(AnonymousReason::Missing)),
         ("/a", "", Err(AnonymousReason::Missing)),
-        ("/a", r#"{"a":null}"#, Err(AnonymousReason::NotAString)),
-        ("/a", r#"{"a":17}"#, Err(AnonymousReason::NotAString)),
-        ("/a", r#"{"a":true}"#, Err(AnonymousReason::NotAString)),
-        ("/a", r#"{"a":{"b":"x"}}"#, Err(AnonymousReason::NotAString)),
-        ("/a", r#"{"a":["x"]}"#, Err(AnonymousReason::NotAString)),
+        ("/a", r#"{"a":null}"#, Err(AnonymousReason::NotAnId)),
+        ("/a", r#"{"a":42}"#, Ok("42")),
+        ("/a", r#"{"a":0}"#, Ok("0")),
+        ("/a", r#"{"a":-7,"b":[]}"#, Ok("-7")),
+        ("/a", r#"{"a":-0}"#, Ok("-0")),
+        ("/a", r#"{"a":9007199254740993}"#, Ok("9007199254740993")),
+        ("/a/1", r#"{"a":[0, 184467440737095516161844674407370955161618446744073709551616 ]}"#, Ok(LARGE)),
+        ("", " 42 ", Ok("42")),
+        ("/a", &digits, Err(AnonymousReason::TooLong)),
+        ("/a", r#"{"a":42.0}"#, Err(AnonymousReason::NotAnId)),
+        ("/a", r#"{"a":42e0}"#, Err(AnonymousReason::NotAnId)),
+        ("/a", r#"{"a":1844674407370955161618446744073709551616.5}"#, Err(AnonymousReason::NotAnId)),
+        ("/a", r#"{"a":042}"#, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":42"#, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":42,"a":42}"#, Err(AnonymousReason::DuplicateKey)),
+        ("/a", r#"{"a":true}"#, Err(AnonymousReason::NotAnId)),
+        ("/a", r#"{"a":{"b":"x"}}"#, Err(AnonymousReason::NotAnId)),
+        ("/a", r#"{"a":["x"]}"#, Err(AnonymousReason::NotAnId)),
         ("/a", r#"{"a":"x","a":"x"}"#, Err(AnonymousReason::DuplicateKey)),
         ("/a", r#"{"a":"x","\u0061":"y"}"#, Err(AnonymousReason::DuplicateKey)),
         ("/a/b", r#"{"a":{"b":"x","b":"y"}}"#, Err(AnonymousReason::DuplicateKey)),
@@ -89,7 +105,7 @@ fn json_pointers_are_followed() {
         ("/a", " ", Err(AnonymousReason::BrokenJson)),
         ("/a", &unclosed, Err(AnonymousReason::BrokenJson)),
         ("/a", &deep, Ok("x")),
-        ("/a/a/a", &on_path, Err(AnonymousReason::NotAString)),
+        ("/a/a/a", &on_path, Err(AnonymousReason::NotAnId)),
         ("/a", &long, Err(AnonymousReason::TooLong)),
         ("/a", &escaped, Err(AnonymousReason::TooLong)),
     ];
@@ -151,6 +167,32 @@ fn sources_of_the_id_are_tried_in_order() {
     assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(AnonymousReason::Missing));
 }
 
+#[test]
+fn a_pattern_that_finds_nothing_passes_on_to_the_next_place() {
+    let places = [
+        ClientFrom::HeaderPart("tenant".to_owned(), "^([a-z]+)-".parse().unwrap()),
+        ClientFrom::KeyPart("^([^:]*):".parse().unwrap()),
+        ClientFrom::Topic,
+    ];
+    let (named, long) = (source(Some("t")), [b'x'; MAX_SEARCHED_BYTES + 1]);
+    let id = |headers: &[&'static [u8]], key: &[u8]| {
+        let headers = headers.iter().map(|value| ("tenant", Some(*value))).collect();
+        match identify(&places, &Sample { headers, key: Some(key), value: None }, &named) {
+            Identity::Client(client) => Ok(client.into_owned()),
+            Identity::Anonymous(reason) => Err(reason),
+        }
+    };
+    assert_eq!(id(&[b"acme-eu"], b"other:1"), Ok("acme".to_owned()));
+    assert_eq!(id(&[b"acme"], b"other:1"), Ok("other".to_owned()));
+    assert_eq!(id(&[b"\xff-"], b"other:\xff"), Ok("other".to_owned()));
+    assert_eq!(id(&[], b":1"), Ok("t".to_owned()));
+    assert_eq!(id(&[], b"\xff:"), Ok("t".to_owned()));
+    assert_eq!(id(&[b"acme-", b"acme-"], b"other:1"), Err(AnonymousReason::RepeatedHeader));
+    assert_eq!(id(&[], &[&long[..129], b":1"].concat()), Err(AnonymousReason::TooLong));
+    assert_eq!(id(&[], &[b"other:", &long[7..]].concat()), Ok("other".to_owned()));
+    assert_eq!(id(&[], &long), Err(AnonymousReason::TooLongToSearch));
+}
+
 /// Generates documents with few different keys, so that pointers often match.
 fn document() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -174,6 +216,14 @@ fn pointer() -> impl Strategy<Value = String> {
         .prop_map(|tokens| tokens.iter().map(|token| format!("/{token}")).collect())
 }
 
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        any::<Vec<u8>>(),
+        "\\PC{0,150}".prop_map(String::into_bytes),
+        "[a-c:]{0,6}".prop_map(String::into_bytes)
+    ]
+}
+
 proptest! {
     #[test]
     fn pointers_agree_with_a_parsed_tree(document in document(), pointer in pointer(), pretty: bool) {
@@ -182,9 +232,35 @@ proptest! {
             None => Err(AnonymousReason::Missing),
             Some(Value::String(name)) if name.is_empty() => Err(AnonymousReason::Missing),
             Some(Value::String(name)) => Ok(name.clone()),
-            Some(_) => Err(AnonymousReason::NotAString),
+            Some(Value::Number(number)) if number.is_i64() => Ok(number.to_string()),
+            Some(_) => Err(AnonymousReason::NotAnId),
         };
         prop_assert_eq!(at(&pointer, &text), expected);
+    }
+
+    #[test]
+    fn an_integer_keeps_its_digits(integer in "-?(0|[1-9][0-9]{0,126})", rest in "[,.e}\\]]?[0-9]?") {
+        let text = format!("{{\"b\":[{{\"c\":{integer}}}]}}");
+        prop_assert_eq!(at("/b/0/c", text.as_bytes()), Ok(integer.clone()));
+        let other = at("/b/0/c", format!("{{\"b\":[{{\"c\":{integer}{rest}}}]}}").as_bytes());
+        prop_assert!(other.is_err() || rest.bytes().all(|byte| byte.is_ascii_digit()), "{:?}", other);
+    }
+
+    #[test]
+    fn any_record_yields_a_valid_id_or_an_error(
+        pattern in prop::sample::select(vec!["^([^:]+):", "^(?s-u:.(.*))", "^(..?)|x", "^(.*)$"]),
+        key in prop::option::of(bytes()),
+        header in prop::option::of(bytes()),
+        value: Vec<u8>,
+    ) {
+        let record = Sample { headers: vec![("h", header.as_deref())], key: key.as_deref(), value: Some(&value) };
+        let pattern: Pattern = pattern.parse().unwrap();
+        let header = ClientFrom::HeaderPart("h".to_owned(), pattern.clone());
+        for place in [ClientFrom::Key, ClientFrom::KeyPart(pattern), header, ClientFrom::Json(path("/a"))] {
+            if let Identity::Client(client) = identify(&[place], &record, &source(None)) {
+                prop_assert!((1..=MAX_CLIENT_BYTES).contains(&client.len()));
+            }
+        }
     }
 
     #[test]
@@ -200,12 +276,12 @@ proptest! {
         pointer in pointer(),
         cut in any::<prop::sample::Index>(),
     ) {
-        use AnonymousReason::{BrokenJson, DuplicateKey, Missing, NotAString};
+        use AnonymousReason::{BrokenJson, DuplicateKey, Missing, NotAnId};
         // A cut document is broken, unless only a number lost digits.
         let text = json!({ "a": document }).to_string();
         let cut = cut.index(text.len());
         let found = at(&format!("/a{pointer}"), &text.as_bytes()[..cut]);
-        prop_assert!(matches!(found, Err(BrokenJson | NotAString | DuplicateKey | Missing)));
+        prop_assert!(matches!(found, Err(BrokenJson | NotAnId | DuplicateKey | Missing)));
         prop_assert!(found != Err(Missing) || cut == 0);
     }
 }

@@ -145,7 +145,10 @@ const SERVICE: &[Key] = &[
     key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),
     key(
         "client_from",
-        Texts("a list of one or more of \"header:NAME\", \"json:/pointer\", \"key\" and \"topic\""),
+        Texts(
+            "a list of one or more of \"header:NAME\", \"header:NAME:^PATTERN\", \"json:/pointer\", \"key\", \
+             \"key:^PATTERN\" and \"topic\"",
+        ),
         Text("header:client-id, topic"),
     ),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),

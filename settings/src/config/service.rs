@@ -19,6 +19,7 @@ const MAX_COMPARED_CLIENTS: usize = 1_000;
 /// Reads one service. Some keys of `kafka` hold for every service.
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let client_from = section.list("client_from", values::client_from).flatten();
+    warn_of_names_like_patterns(section, client_from.as_deref().unwrap_or_default());
     let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
     let tables = section.tables("source");
     let sources: Vec<_> = tables.iter().map(|section| source(section, by_topic)).collect();
@@ -36,6 +37,17 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         control_topic: control_topic(section, kafka),
         policy: policy(section, kafka),
     })
+}
+
+/// Reports names of headers that were probably meant to end where a pattern begins.
+fn warn_of_names_like_patterns(section: &Section<'_>, places: &[ClientFrom]) {
+    for place in places {
+        let ClientFrom::Header(name) = place else { continue };
+        if let Some((before, after)) = name.split_once(':').filter(|(_, after)| after.contains('(')) {
+            let problem = format!("names the header {name:?}: a pattern begins with ^");
+            section.warn("client_from", problem, format!("\"header:{before}:^{after}\""));
+        }
+    }
 }
 
 /// Reads the topic through which instances share one capacity. Its default names the group and the service.

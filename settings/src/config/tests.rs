@@ -249,6 +249,11 @@ fn what_is_legal_and_doubtful_is_reported() {
     assert_eq!(reservation("0.999999"), Vec::<String>::new());
     assert!(reservation("1.0")[0].starts_with("service[0].reservation (service kyc) is 1: no client lends"));
 
+    let from = |place: &str| warnings(&RIGHT.replace("capacity", &format!("client_from = ['{place}']\ncapacity")));
+    assert_eq!(from("header:a:b"), Vec::<String>::new());
+    assert_eq!(from("header:a:^(b)$"), Vec::<String>::new());
+    assert!(from("header:a:(b)")[0].contains("names the header \"a:(b)\": a pattern begins with ^"));
+
     let likeness = |allowed: &str, configured: &str| {
         let clients: String = configured.split(' ').map(|name| format!("[service.client.\"{name}\"]\n")).collect();
         warnings(&format!("{RIGHT}allowed_clients = [\"{allowed}\"]\n{clients}"))

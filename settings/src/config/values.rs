@@ -4,8 +4,9 @@ use watermaster_core::offset_map::MapBudget;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::{Ratio, Weight};
 
+use crate::client_id::{MAX_CLIENT_BYTES, PatternError};
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
-use crate::{client_id::MAX_CLIENT_BYTES, model::ClientFrom, token::TokenError};
+use crate::{model::ClientFrom, token::TokenError};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
@@ -35,6 +36,8 @@ pub enum TextError {
     MapUnit(String),
     #[error("the header's name is missing")]
     NoHeaderName,
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
     #[error("a JSON pointer begins with /")]
     PointerStart,
     #[error("in a JSON pointer ~ is written ~0 and / is written ~1")]
@@ -100,13 +103,23 @@ pub fn client_from(text: &str) -> Result<ClientFrom, TextError> {
     match text.split_once(':') {
         None if text == "key" => Ok(ClientFrom::Key),
         None if text == "topic" => Ok(ClientFrom::Topic),
-        Some(("header", "")) => Err(TextError::NoHeaderName),
-        Some(("header", name)) => Ok(ClientFrom::Header(name.to_owned())),
+        Some(("key", pattern)) => Ok(ClientFrom::KeyPart(pattern.parse()?)),
+        Some(("header", text)) => header(text),
         Some(("json", pointer)) => {
             let tokens = pointer.strip_prefix('/').ok_or(TextError::PointerStart)?;
             Ok(ClientFrom::Json(tokens.split('/').map(pointer_token).collect::<Result<_, _>>()?))
         }
         _ => Err(NOT_ALLOWED),
+    }
+}
+
+/// Parses `NAME` or `NAME:PATTERN`. A name may have colons: a pattern begins at the first colon with a `^` behind it.
+fn header(text: &str) -> Result<ClientFrom, TextError> {
+    let (name, pattern) = text.find(":^").map_or((text, None), |at| (&text[..at], Some(&text[at + 1..])));
+    match pattern {
+        _ if name.is_empty() => Err(TextError::NoHeaderName),
+        Some(pattern) => Ok(ClientFrom::HeaderPart(name.to_owned(), pattern.parse()?)),
+        None => Ok(ClientFrom::Header(name.to_owned())),
     }
 }
 
@@ -190,6 +203,8 @@ fn check_address(server: &str) -> Result<(), TextError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -220,8 +235,44 @@ mod tests {
         assert_eq!(tokens("json:/~01"), "~1");
         assert_eq!(tokens("json:/"), "");
         assert_eq!(tokens("header:x:y"), "Header(\"x:y\")");
-        for wrong in ["json:", "json:a", "json:/~2", "json:/a~", "header:", "body", "Key", "key:", ""] {
+        let wrong = ["json:", "json:a", "json:/~2", "json:/a~", "header:", "header::^(a)", "body", "Key", "key:", ""];
+        for wrong in wrong.iter().chain(&["key:(a)", "key:^a", "header:x:^(a", "topic:^(a)"]) {
             assert!(client_from(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn place() -> impl Strategy<Value = ClientFrom> {
+        let name = || "\\PC{1,12}|[a:^(]{1,6}".prop_filter("ends the name", |name| !name.contains(":^"));
+        let pattern =
+            || "\\^([a-z:^]|\\[\\^:\\]\\+){0,3}\\([a-z:/]{0,4}\\)[:$]{0,2}".prop_map(|text| text.parse().unwrap());
+        prop_oneof![
+            name().prop_map(ClientFrom::Header),
+            (name(), pattern()).prop_map(|(name, pattern)| ClientFrom::HeaderPart(name, pattern)),
+            prop::collection::vec("\\PC{0,8}|[~/:^01]{0,6}", 1..4).prop_map(ClientFrom::Json),
+            Just(ClientFrom::Key),
+            pattern().prop_map(ClientFrom::KeyPart),
+            Just(ClientFrom::Topic),
+        ]
+    }
+
+    fn printed(place: &ClientFrom) -> String {
+        match place {
+            ClientFrom::Header(name) => format!("header:{name}"),
+            ClientFrom::HeaderPart(name, pattern) => format!("header:{name}:{}", pattern.as_str()),
+            ClientFrom::Json(tokens) => {
+                let tokens = tokens.iter().map(|token| token.replace('~', "~0").replace('/', "~1"));
+                tokens.fold("json:".to_owned(), |text, token| text + "/" + &token)
+            }
+            ClientFrom::Key => "key".to_owned(),
+            ClientFrom::KeyPart(pattern) => format!("key:{}", pattern.as_str()),
+            ClientFrom::Topic => "topic".to_owned(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_printed_place_is_the_place(place in place()) {
+            prop_assert_eq!(client_from(&printed(&place)).unwrap(), place);
         }
     }
 

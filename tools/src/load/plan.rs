@@ -28,6 +28,8 @@ pub struct Client {
     pub topic: usize,
     /// The part of its records that carries its id.
     pub named_by: ClientFrom,
+    /// The text of that part: the id, or a text in which a pattern finds the id.
+    pub text: String,
     pub profile: Profile,
 }
 
@@ -38,9 +40,9 @@ impl Plan {
         let (mut clients, mut errors) = (Vec::new(), Vec::new());
         for (index, load) in scenario.clients.iter().enumerate() {
             match source_of(load, service) {
-                Ok((topic, named_by)) => {
+                Ok((topic, (named_by, text))) => {
                     let profile = Profile::new(&load.phases, per_second);
-                    clients.push(Client { load: load.clone(), topic, named_by, profile });
+                    clients.push(Client { load: load.clone(), topic, named_by, text, profile });
                 }
                 Err((key, problem, allowed)) => {
                     let service = Some(service.name.clone());
@@ -66,7 +68,7 @@ impl Plan {
 impl Client {
     pub fn key(&self, shape: Shape) -> Option<Vec<u8>> {
         match self.named_by {
-            ClientFrom::Key => Some(self.load.id.clone().into_bytes()),
+            ClientFrom::Key | ClientFrom::KeyPart(_) => Some(self.text.clone().into_bytes()),
             _ => (self.load.keys > 0).then(|| format!("{}-{}", self.load.id, shape.key).into_bytes()),
         }
     }
@@ -87,7 +89,7 @@ impl Client {
     /// Returns the header that names the client, if a header does.
     pub fn header(&self) -> Option<(&str, &str)> {
         match &self.named_by {
-            ClientFrom::Header(name) => Some((name, &self.load.id)),
+            ClientFrom::Header(name) | ClientFrom::HeaderPart(name, _) => Some((name, &self.text)),
             _ => None,
         }
     }
@@ -107,7 +109,7 @@ fn json(path: &[String], client: &str) -> String {
 type NotAdmitted = (&'static str, String, String);
 
 /// Finds the source that a client sends to, and where its records carry its id there.
-fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, ClientFrom), NotAdmitted> {
+fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, (ClientFrom, String)), NotAdmitted> {
     let sources = || service.sources.iter().enumerate();
     let ways = || service.sources.iter().map(|source| source.topic.as_str()).collect::<Vec<_>>().join(" or ");
     let cannot = |source: &Source| {
@@ -137,12 +139,23 @@ fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, ClientFrom)
     })
 }
 
-/// Returns the first rule of `client_from` that applies to this source, if it can yield `client`.
-fn named_by(ways: &[ClientFrom], source: &Source, client: &str) -> Option<ClientFrom> {
+/// Returns the first rule of `client_from` that applies to this source, with the text for it, if it can yield `client`.
+fn named_by(ways: &[ClientFrom], source: &Source, client: &str) -> Option<(ClientFrom, String)> {
     let applies = |way: &&ClientFrom| **way != ClientFrom::Topic || source.client.is_some();
     let way = ways.iter().find(applies)?;
-    (*way != ClientFrom::Topic || source.client.as_deref() == Some(client)).then(|| way.clone())
+    let text = match way {
+        ClientFrom::Topic if source.client.as_deref() != Some(client) => None,
+        ClientFrom::KeyPart(pattern) | ClientFrom::HeaderPart(_, pattern) => {
+            let mut texts = ENDS.iter().map(|end| format!("{client}{end}"));
+            texts.find(|text| pattern.find(text.as_bytes()) == Some(client.as_bytes()))
+        }
+        _ => Some(client.to_owned()),
+    };
+    Some((way.clone(), text?))
 }
+
+/// The text behind a client id that is tried where a pattern finds the id.
+const ENDS: [&str; 8] = ["", ":0", "-0", "/0", ".0", "_0", "|0", "#0"];
 
 #[cfg(test)]
 pub mod tests {
@@ -212,6 +225,7 @@ pub mod tests {
         assert!(error.contains("s.toml:1"), "{error}");
         assert!(told("[\"topic\"]", "c", Some("second")).contains("can't tell there"));
         assert!(told("[\"topic\"]", "a", Some("third")).contains("allowed: first or second"));
+        assert!(told("[\"key:^x-(.)\"]", "a", Some("first")).contains("can't tell there"));
     }
 
     #[test]
@@ -241,7 +255,9 @@ pub mod tests {
         #[test]
         fn the_throttler_finds_the_client(
             id in "[a-zA-Z0-9 \"\\\\é]{1,20}",
-            way in prop::sample::select(vec!["header:x", "json:/a~1b/c", "json:/client", "key", "topic"]),
+            way in prop::sample::select(vec![
+                "header:x", "header:x:^(.*)/", "json:/a~1b/c", "json:/client", "key", "key:^([^:]+):", "topic",
+            ]),
             value_bytes in 0..400_u32,
         ) {
             let client = serde_json::Value::from(id.as_str());
