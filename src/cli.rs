@@ -2,11 +2,12 @@
 
 mod check;
 mod instance;
+mod shell;
 mod show;
 
 use std::io::ErrorKind;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use watermaster_settings::{LogFormat, config::Config};
 use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
@@ -71,10 +72,21 @@ enum Command {
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
+    /// Print a script by which a shell completes commands and options
+    Completions(shell::CompletionsArgs),
+    /// Write the manual pages into a folder
+    #[command(hide = true)]
+    Man(shell::ManArgs),
 }
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  watermaster run --config watermaster.toml
+  watermaster run --config /etc/watermaster --config site.toml --watch
+  WATERMASTER_KAFKA__INSTANCE_ID=wm-1 watermaster run --config watermaster.toml";
+
 #[derive(Debug, Args)]
-#[command(after_help = Exit::help())]
+#[command(after_help = format!("{RUN_EXAMPLES}\n\n{}", Exit::help()))]
 struct RunArgs {
     #[command(flatten)]
     file: ConfigFile,
@@ -106,6 +118,8 @@ pub fn main() -> Exit {
         Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
     }
 }
 
@@ -144,8 +158,6 @@ fn start_logging(format: LogFormat, default: tracing::Level) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -1,7 +1,8 @@
-//! The `watermaster` command: the library's command line, with jemalloc as the process's allocator.
+//! The `watermaster` command: the library's command line, by default with jemalloc as the process's allocator.
 
 use std::process::ExitCode;
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -36,6 +36,28 @@ fn the_schema_is_printed_without_a_configuration() {
     assert_eq!(schema["properties"]["service"]["items"]["required"][0], "name");
 }
 
+#[test]
+fn completions_and_manual_pages_name_the_commands() {
+    let help = text(&watermaster(&["--help"], &[], "").stdout);
+    let commands = help.split_once("Commands:").and_then(|(_, rest)| rest.split_once("\n\n")).unwrap().0;
+    // Further lines of a description are indented further.
+    let lines = commands.lines().filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+    let commands: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"run") && !commands.contains(&"man"), "{help}");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = text(&watermaster(&["completions", shell], &[], "").stdout);
+        let words = [&commands[..], &["accept-foreign-offsets"]].concat();
+        words.iter().for_each(|word| assert!(script.contains(word), "{shell}: {word}"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("man1");
+    assert_eq!(watermaster(&["man", folder.to_str().unwrap()], &[], "").status.code(), Some(0));
+    for command in commands.into_iter().filter(|command| *command != "help") {
+        let page = std::fs::read_to_string(folder.join(format!("watermaster-{command}.1"))).unwrap();
+        assert!(page.contains(".SH EXAMPLES\n.nf\nExamples:"), "the manual page of {command} has no examples");
+    }
+}
+
 /// A folder and a file beside it are one configuration.
 #[test]
 fn the_configuration_may_be_several_files() {

@@ -50,6 +50,6 @@ pub struct Assignment {
     pub high: i64,
     /// The number of records that were deleted before they were read.
     pub lost: u64,
-    /// True if `base` is not the committed offset: commit it before the first record is read.
+    /// True if `base` is not an offset that Watermaster committed: commit it before the first record is read.
     pub commit_first: bool,
 }

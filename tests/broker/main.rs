@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod adopting;
 mod bad_input;
 mod control;
 mod damaged;
@@ -27,3 +28,4 @@ mod reload;
 mod restart;
 mod rig;
 mod strangers;
+mod upgrade;

@@ -1,6 +1,7 @@
 //! The program under test, run as a process.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,13 +15,19 @@ use super::wait::{wait_for, wait_until};
 /// The name of the configuration file, in the folder of its process.
 const FILE: &str = "watermaster.toml";
 
+/// The program that this tree builds.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_watermaster");
+
 /// The time limit for the program to become ready.
 pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs `watermaster check --connect`; returns the exit code and all output.
 pub fn check(config: &Config) -> (Option<i32>, String) {
     let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
-    let output = command("check", config, &dir).arg("--connect").output().expect("watermaster runs");
+    let output = command(Path::new(PROGRAM), "check", &config.to_toml(), &dir)
+        .arg("--connect")
+        .output()
+        .expect("watermaster runs");
     let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     (output.status.code(), said.concat())
 }
@@ -37,10 +44,10 @@ fn answer(response: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Op
 }
 
 /// Returns the command for a subcommand with this configuration, without the variables that would change it.
-fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
+fn command(program: &Path, subcommand: &str, toml: &str, dir: &TempDir) -> Command {
     let file = dir.path().join(FILE);
-    std::fs::write(&file, config.to_toml()).expect("the configuration can be written");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_watermaster"));
+    std::fs::write(&file, toml).expect("the configuration can be written");
+    let mut command = Command::new(program);
     command.arg(subcommand).arg("--config").arg(&file);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
         command.env_remove(name);
@@ -63,8 +70,13 @@ impl Watermaster {
 
     /// Starts the program with more options; returns at once.
     pub fn spawn_with(config: &Config, options: &[&str]) -> Watermaster {
+        Watermaster::spawn_program(Path::new(PROGRAM), &config.to_toml(), options)
+    }
+
+    /// Starts a program of any version with the text of its configuration; returns at once.
+    pub fn spawn_program(program: &Path, toml: &str, options: &[&str]) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
-        let mut command = command("run", config, &dir);
+        let mut command = command(program, "run", toml, &dir);
         command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let stderr = process.child().stderr.take().expect("stderr is piped");
