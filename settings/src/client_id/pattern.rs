@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_pattern_finds_its_group() {
-        let cases: &[(&str, &[u8], Option<&[u8]>)] = &[
+        type Case = (&'static str, &'static [u8], Option<&'static [u8]>);
+        let cases: &[Case] = &[
             ("^([^:]+):", b"acme:17", Some(b"acme")),
             ("^([^:]+):", b"acme", None),
             ("^([^:]*):", b":17", Some(b"")),

@@ -244,7 +244,7 @@ mod tests {
     fn place() -> impl Strategy<Value = ClientFrom> {
         let name = || "\\PC{1,12}|[a:^(]{1,6}".prop_filter("ends the name", |name| !name.contains(":^"));
         let pattern =
-            || "\\^([a-z:^]|\\[\\^:\\]\\+){0,3}\\([a-z:/]{0,4}\\)[:$]{0,2}".prop_map(|text| text.parse().unwrap());
+            || "\\^(a|:\\^|\\[\\^:\\]\\+){0,3}\\([a-z:/]{0,4}\\)[:$]{0,2}".prop_map(|text| text.parse().unwrap());
         prop_oneof![
             name().prop_map(ClientFrom::Header),
             (name(), pattern()).prop_map(|(name, pattern)| ClientFrom::HeaderPart(name, pattern)),
