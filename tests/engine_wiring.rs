@@ -133,7 +133,7 @@ impl Bench {
             facts: preflight::Report::default(),
             cell: cell.clone(),
             heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
-            policies: Arc::default(),
+            inbox: Arc::default(),
             shutdown: Arc::clone(&shutdown),
         };
         Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }

@@ -123,7 +123,7 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         facts: preflight::Report::default(),
         cell: cell.clone(),
         heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
-        policies: Arc::default(),
+        inbox: Arc::default(),
         shutdown: Arc::clone(&shutdown),
     };
     let watcher = thread::spawn(move || {

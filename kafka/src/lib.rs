@@ -35,6 +35,6 @@ mod membership;
 pub mod preflight;
 pub mod producer;
 pub mod record;
-mod topics;
+pub mod topics;
 
 pub use client::{KafkaError, PROPERTY_RULES, client_version};

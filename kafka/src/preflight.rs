@@ -45,12 +45,6 @@ impl Report {
         let limits = outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes);
         limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
     }
-
-    /// Returns the retention of each source of a service, where it is known and not unlimited.
-    pub fn source_retention(&self, service: &Service) -> Vec<(String, Duration)> {
-        let retention = |topic: &str| self.topics.get(topic)?.retention;
-        service.sources.iter().filter_map(|source| Some((source.topic.clone(), retention(&source.topic)?))).collect()
-    }
 }
 
 /// Runs the checks that need no transaction, for `timeout` at most until the first answer and again for the others.

@@ -26,4 +26,5 @@ mod recall;
 mod reload;
 mod restart;
 mod rig;
+mod sources;
 mod strangers;
