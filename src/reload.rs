@@ -16,11 +16,11 @@ use watermaster_settings::{Service, Settings};
 
 /// The engines behind the services.
 pub trait Engines: Debug + Send + Sync {
-    /// Asks the brokers about the topics of these services; `None` if no broker answers.
+    /// Asks the brokers about the topics of all services; `None` if no broker answers.
     fn check(&self, settings: &Settings) -> Option<Report>;
 
-    /// Starts the engine of a service. Without a report it waits for the brokers first.
-    fn start(&self, settings: &Settings, service: &Service, handle: &ServiceHandle, report: Option<Report>);
+    /// Starts the engine of one of the services. Without a report it waits for the brokers first.
+    fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>);
 }
 
 /// The result of a reload.
@@ -49,6 +49,8 @@ pub struct Configuration {
 struct State {
     config: Config,
     last: LastReload,
+    /// The names of all topics of the cluster, as the brokers told them last.
+    names: Option<Vec<String>>,
 }
 
 /// The result of the last attempt to take over a configuration, of which the start is the first.
@@ -71,7 +73,7 @@ impl Configuration {
     /// handle for each service.
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
-        let state = Mutex::new(State { config, last: LastReload::at_start() });
+        let state = Mutex::new(State { config, last: LastReload::at_start(), names: None });
         Configuration { paths, services, engines: None, reloading: Mutex::default(), state }
     }
 
@@ -101,6 +103,28 @@ impl Configuration {
         self.paths.as_deref().map(|paths| self.reload_from(paths))
     }
 
+    /// Reports whether the sources of any service depend on the topics of the cluster.
+    pub fn has_patterns(&self) -> bool {
+        lock(&self.state).config.settings.has_patterns()
+    }
+
+    /// Takes over the names of all topics of the cluster: engines with patterns get the sources that match.
+    pub fn discovered(&self, names: Vec<String>) {
+        let _one_at_a_time = lock(&self.reloading);
+        let mut state = lock(&self.state);
+        if state.names.as_ref() == Some(&names) {
+            return;
+        }
+        let services = state.config.settings.with_matches(&names).services;
+        state.names = Some(names);
+        for handle in self.services.all() {
+            let service = services.iter().find(|service| service.name == handle.name && !service.patterns.is_empty());
+            if let Some(service) = service {
+                handle.inbox.leave(Change { sources: Some(service.sources.clone()), ..Change::default() });
+            }
+        }
+    }
+
     fn reload_from(&self, paths: &[PathBuf]) -> Result<Reloaded, ConfigErrors> {
         let _one_at_a_time = lock(&self.reloading);
         let before = lock(&self.state).config.clone();
@@ -116,12 +140,14 @@ impl Configuration {
         for warning in &config.warnings {
             warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
-        self.apply(&config.settings, &report);
+        let told = report.as_ref().and_then(|report| report.names.clone());
+        let names = told.or_else(|| lock(&self.state).names.clone());
+        self.apply(&config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
         let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
-        *lock(&self.state) = State { config, last };
+        *lock(&self.state) = State { config, last, names };
         Ok(Reloaded { hash, changed })
     }
 
@@ -130,33 +156,41 @@ impl Configuration {
         let is_known = |service: &Service| {
             let mut former = before.services.iter().filter(|former| former.name == service.name);
             let reads = |former: &Service, topic: &str| former.sources.iter().any(|source| source.topic == topic);
-            former.any(|former| service.sources.iter().all(|source| reads(former, &source.topic)))
+            former.any(|former| {
+                former.patterns == service.patterns && service.sources.iter().all(|source| reads(former, &source.topic))
+            })
         };
-        let mut settings = config.settings.clone();
-        settings.services.retain(|service| !is_known(service));
-        let engines = self.engines.as_ref().filter(|_| !settings.services.is_empty());
-        let Some(report) = engines.map_or_else(|| Some(Report::default()), |engines| engines.check(&settings)) else {
+        let settings = &config.settings;
+        let asked = settings.services.iter().filter(|service| !is_known(service)).map(|service| service.name.as_str());
+        let asked: Vec<&str> = asked.collect();
+        let engines = self.engines.as_ref().filter(|_| !asked.is_empty());
+        let Some(mut report) = engines.map_or_else(|| Some(Report::default()), |engines| engines.check(settings))
+        else {
             return Ok(None);
         };
+        let is_asked = |finding: &Finding| finding.service.as_deref().is_none_or(|name| asked.contains(&name));
+        report.findings.retain(is_asked);
         if report.has_errors() { Err(refused(config, &report)) } else { Ok(Some(report)) }
     }
 
-    fn apply(&self, settings: &Settings, report: &Option<Report>) {
+    fn apply(&self, settings: &Settings, report: &Option<Report>, names: Option<&[String]>) {
+        let matched = settings.with_matches(names.unwrap_or_default());
         let former = self.services.all();
         let facts = report.as_ref().map(|report| report.topics.clone()).unwrap_or_default();
         let handle = |service: &Service| {
             if let Some(handle) = former.iter().find(|former| former.name == service.name) {
-                let (policy, sources) = (Some(service.policy.clone()), Some(service.sources.clone()));
+                let is_known = names.is_some() || service.patterns.is_empty();
+                let (policy, sources) = (Some(service.policy.clone()), is_known.then(|| service.sources.clone()));
                 handle.inbox.leave(Change { policy, sources, facts: facts.clone() });
                 return handle.clone();
             }
             info!(service = service.name, "a new service starts");
             let handle = ServiceHandle::new(service);
             let engines = self.engines.iter();
-            engines.for_each(|engines| engines.start(settings, service, &handle, report.clone()));
+            engines.for_each(|engines| engines.start(settings, &handle, report.clone()));
             handle
         };
-        self.services.replace(settings.services.iter().map(handle).collect());
+        self.services.replace(matched.services.iter().map(handle).collect());
         for gone in former.iter().filter(|former| settings.services.iter().all(|service| service.name != former.name)) {
             info!(service = gone.name, "a service is no longer configured: finishing its round");
             gone.stop();

@@ -4,6 +4,7 @@
 //! without asking the brokers about the topics first.
 
 mod brokers;
+mod discovery;
 mod fleet;
 mod http;
 mod signals;
@@ -104,11 +105,10 @@ fn log_start(config: &Config) {
     let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
     info!(version, librdkafka = watermaster_kafka::client_version(), configuration, "watermaster starts");
     for service in &config.settings.services {
-        let sources: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
         let policy = &service.policy;
         info!(
             service = service.name,
-            sources = sources.join(", "),
+            sources = service.sources_text(),
             target = service.target,
             dead_letter = service.dead_letter,
             capacity = policy.capacity,
@@ -146,6 +146,8 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
             return Exit::Stopped;
         }
     };
+    report.names.iter().for_each(|names| parts.configuration.discovered(names.clone()));
+    discovery::follow_topics(&settings.kafka, &parts.configuration);
     parts.fleet.start_all(settings, &parts.handles, &report, options.accept_foreign_offsets);
     let failed = parts.fleet.wait().await;
     if !parts.stop.load(Ordering::Relaxed) {

@@ -257,3 +257,25 @@ fn services_come_and_go() {
     assert_eq!((names(), kyc.is_stopped(), scoring.is_stopped()), (vec!["kyc".to_owned()], false, true));
     assert!(file.policy_arrived());
 }
+
+#[test]
+fn sources_by_pattern_follow_the_topics_of_the_cluster() {
+    let file = File::new();
+    let named = "topic = \"home-loan.kyc\"\nclient = \"home-loan\"\n";
+    let by_pattern = "topic_pattern = '(?<client>.*)[.]kyc'\n";
+    assert_eq!(file.reload(named, by_pattern), Ok(vec!["service[0].source[0]".to_owned()]));
+    let take = || file.configuration.services.all()[0].inbox.take().and_then(|change| change.sources);
+    assert_eq!(take(), None, "the engine keeps its sources until the topics are known");
+    let discovered = |names: &[&str]| {
+        file.configuration.discovered(names.iter().map(|name| (*name).to_owned()).collect());
+        let sources = take().into_iter().flatten();
+        sources.map(|source| (source.topic, source.client.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let pair = |topic: &str, client: &str| (topic.to_owned(), client.to_owned());
+    assert_eq!(discovered(&["a.kyc", "kyc.requests"]), [pair("a.kyc", "a")]);
+    assert_eq!(discovered(&["a.kyc", "kyc.requests"]), [], "nothing is new");
+    assert_eq!(discovered(&["a.kyc", "b.kyc"]), [pair("a.kyc", "a"), pair("b.kyc", "b")]);
+    let changes = [(named, by_pattern), ("capacity = 2000", "capacity = 4000")];
+    assert_eq!(file.reload_all(&changes), Ok(vec!["service[0].capacity".to_owned()]));
+    assert_eq!(take().map(|sources| sources.len()), Some(2), "a reload keeps the topics that match");
+}

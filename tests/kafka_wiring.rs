@@ -66,7 +66,8 @@ impl Bench {
                 .map(|(property, value)| (property.to_owned(), value.to_owned()))
                 .into(),
         };
-        let source = |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None };
+        let source =
+            |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None, by_pattern: false };
         let service = Service {
             name: "kyc".to_owned(),
             target: "target".to_owned(),
@@ -74,6 +75,7 @@ impl Bench {
             on_undeliverable: OnUndeliverable::Stop,
             client_from: vec![ClientFrom::Header("client-id".to_owned())],
             sources: vec![source("loans"), source("cards")],
+            patterns: Vec::new(),
             control_topic: "control".to_owned(),
             group_lease: Duration::from_secs(10),
             policy: policy(),

@@ -13,7 +13,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_core::policy::Scope;
 use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
-use crate::client::LoggingContext;
+use crate::client::{KafkaError, LoggingContext};
 use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub(crate) use client::block_on;
@@ -28,8 +28,10 @@ const TRANSACTION_LOG: &str = "__transaction_state";
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub findings: Vec<Finding>,
-    /// The topics that exist and may be seen, by name.
+    /// The topics of the services that exist and may be seen, by name.
     pub topics: BTreeMap<String, TopicFacts>,
+    /// The names of all topics of the cluster, if a source has a pattern and the brokers tell them.
+    pub names: Option<Vec<String>>,
 }
 
 impl Report {
@@ -47,6 +49,22 @@ impl Report {
     }
 }
 
+/// A connection that lists the topics of the cluster.
+pub struct TopicList(PreflightClient);
+
+impl TopicList {
+    /// # Errors
+    /// No broker answers within a second.
+    pub fn connect(kafka: &Kafka) -> Result<TopicList, ConnectError> {
+        PreflightClient::connect(kafka, |_| false).map(TopicList)
+    }
+
+    /// Returns the names of all topics that may be seen.
+    pub fn names(&self, timeout: Duration) -> Result<Vec<String>, KafkaError> {
+        Ok(self.0.topic_names(timeout)?)
+    }
+}
+
 /// Runs the checks that need no transaction, for `timeout` at most until the first answer and again for the others.
 pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, ConnectError> {
     check_patiently(settings, timeout, |unreachable| unreachable.waited < timeout)
@@ -59,6 +77,15 @@ pub fn check_patiently(
 ) -> Result<Report, ConnectError> {
     let client = PreflightClient::connect(&settings.kafka, keep_waiting)?;
     let mut report = Report::default();
+    let settings = &if settings.has_patterns() {
+        report.names = client
+            .topic_names(timeout)
+            .map_err(|error| report.findings.push(Problem::NamesUnanswered(error).of_brokers()))
+            .ok();
+        settings.with_matches(report.names.as_deref().unwrap_or_default())
+    } else {
+        settings.clone()
+    };
     let facts = client.broker_facts(&settings.kafka, timeout);
     report.findings.extend(brokers::compare(&settings.kafka, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();

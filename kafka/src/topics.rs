@@ -17,8 +17,8 @@ pub type SourcePartition = (SourceIndex, i32);
 #[derive(Debug)]
 pub struct Topics {
     names: Names,
-    /// The topics that are read now.
-    subscribed: Mutex<Vec<SourceIndex>>,
+    /// The topics that are read now, each with whether it has to exist.
+    subscribed: Mutex<Vec<(SourceIndex, bool)>>,
 }
 
 /// A list of names that grows by further lists.
@@ -53,24 +53,26 @@ impl Topics {
     /// Takes the names of topics that are read from the start on; the first one gets the index 0.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Topics {
         let here: Vec<String> = names.into_iter().map(str::to_owned).collect();
-        let all = (0..=u16::MAX).take(here.len()).map(SourceIndex).collect();
+        let all = (0..=u16::MAX).take(here.len()).map(|index| (SourceIndex(index), true)).collect();
         Topics { names: Names { here, more: OnceLock::new() }, subscribed: Mutex::new(all) }
     }
 
     /// Returns the topics of these sources.
     pub fn of(sources: &[Source]) -> Arc<Topics> {
-        Arc::new(Topics::new(sources.iter().map(|source| source.topic.as_str())))
+        let topics = Topics::new([]);
+        topics.subscribe(sources);
+        Arc::new(topics)
     }
 
-    /// Takes the names of the topics that are to be read from now on. New ones get the next indexes, in order.
-    pub fn subscribe<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
-        let names: Vec<&str> = names.into_iter().collect();
-        let new = names.iter().filter(|name| self.names.position(name).is_none());
-        let new: Vec<String> = new.map(|name| (*name).to_owned()).collect();
+    /// Takes the sources that are to be read from now on. New topics get the next indexes, in order.
+    pub fn subscribe(&self, sources: &[Source]) {
+        let new = sources.iter().map(|source| &source.topic).filter(|topic| self.names.position(topic).is_none());
+        let new: Vec<String> = new.cloned().collect();
         if !new.is_empty() {
             self.names.extend(new);
         }
-        *lock(&self.subscribed) = names.iter().filter_map(|name| self.find(name)).collect();
+        let subscribed = sources.iter().filter_map(|source| Some((self.find(&source.topic)?, !source.by_pattern)));
+        *lock(&self.subscribed) = subscribed.collect();
     }
 
     pub fn name(&self, source: SourceIndex) -> &str {
@@ -79,7 +81,12 @@ impl Topics {
 
     /// Returns the names of the topics that are read now.
     pub fn names(&self) -> Vec<&str> {
-        lock(&self.subscribed).iter().map(|source| self.name(*source)).collect()
+        lock(&self.subscribed).iter().map(|(source, _)| self.name(*source)).collect()
+    }
+
+    /// Returns the names of the topics that are read now and have to exist.
+    pub(crate) fn required_names(&self) -> Vec<&str> {
+        lock(&self.subscribed).iter().filter(|(_, required)| *required).map(|(source, _)| self.name(*source)).collect()
     }
 
     pub fn find(&self, topic: &str) -> Option<SourceIndex> {
@@ -118,8 +125,16 @@ mod tests {
         let topics = Topics::new(["loans", "cards"]);
         let first = topics.name(SourceIndex(0));
         for names in [["cards", "leases"], ["rents", "loans"]] {
-            topics.subscribe(names);
+            let source = |topic: &str| Source {
+                topic: topic.to_owned(),
+                client: None,
+                allowed_clients: None,
+                by_pattern: topic == "leases",
+            };
+            topics.subscribe(&names.map(source));
             assert_eq!(topics.names(), names);
+            let required: Vec<&str> = names.into_iter().filter(|name| *name != "leases").collect();
+            assert_eq!(topics.required_names(), required);
         }
         let all = ["loans", "cards", "leases", "rents"];
         assert_eq!(all.map(|name| topics.find(name)), [0, 1, 2, 3].map(|index| Some(SourceIndex(index))));

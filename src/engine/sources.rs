@@ -42,7 +42,7 @@ impl Sources {
         self.facts.extend(facts);
         let before = self.topics.names().len();
         let same = before == sources.len() && sources.iter().all(|source| self.reads(&source.topic));
-        self.topics.subscribe(sources.iter().map(|source| source.topic.as_str()));
+        self.topics.subscribe(&sources);
         for source in &sources {
             match self.topics.find(&source.topic).map(SourceIndex::index) {
                 Some(index) if index < self.list.len() => self.list[index].clone_from(source),

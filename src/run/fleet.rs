@@ -12,7 +12,7 @@ use super::{CHECK_INTERVAL, brokers};
 use crate::engine::{self, Job};
 use crate::{reload::Engines, services::ServiceHandle};
 use watermaster_kafka::preflight::{self, Report, Severity};
-use watermaster_settings::{Service, Settings};
+use watermaster_settings::Settings;
 
 /// The longest wait for a broker during a reload; a new service then waits by itself.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,9 +57,9 @@ impl Fleet {
     pub(super) fn start_all(
         &self, settings: &Settings, handles: &[ServiceHandle], report: &Report, accept_foreign_offsets: bool,
     ) {
-        for (service, handle) in settings.services.iter().zip(handles).filter(|(_, handle)| !handle.is_stopped()) {
+        for handle in handles.iter().filter(|handle| !handle.is_stopped()) {
             self.launch(Launch {
-                settings: Settings { services: vec![service.clone()], ..settings.clone() },
+                settings: settings.clone(),
                 handle: handle.clone(),
                 report: Some(report.clone()),
                 accept_foreign_offsets,
@@ -118,15 +118,15 @@ impl Engines for Fleet {
         report.inspect_err(|why| warn!("the topics of the new configuration were not checked: {why}")).ok()
     }
 
-    fn start(&self, settings: &Settings, service: &Service, handle: &ServiceHandle, report: Option<Report>) {
-        let settings = Settings { services: vec![service.clone()], ..settings.clone() };
-        self.launch(Launch { settings, handle: handle.clone(), report, accept_foreign_offsets: false });
+    fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>) {
+        let (settings, handle) = (settings.clone(), handle.clone());
+        self.launch(Launch { settings, handle, report, accept_foreign_offsets: false });
     }
 }
 
 /// The start of one engine.
 struct Launch {
-    /// The settings of this service alone.
+    /// The settings of all services.
     settings: Settings,
     handle: ServiceHandle,
     /// `None` if the brokers were not asked yet.
@@ -137,7 +137,7 @@ struct Launch {
 impl Launch {
     /// Runs the engine until it ends. Returns whether it ended without an error.
     fn run(self) -> bool {
-        let Launch { mut settings, handle, report, accept_foreign_offsets } = self;
+        let Launch { settings, handle, report, accept_foreign_offsets } = self;
         let wait = || brokers::check(&settings, std::slice::from_ref(&handle), |_| !handle.is_stopped());
         let facts = match report.map_or_else(wait, Ok) {
             _ if handle.is_stopped() => return true,
@@ -152,8 +152,10 @@ impl Launch {
             mark_not_started(&handle, why);
             return false;
         }
+        let services = settings.with_matches(facts.names.as_deref().unwrap_or_default()).services;
+        let service = services.into_iter().find(|service| service.name == handle.name);
         let job = Job {
-            service: settings.services.remove(0),
+            service: service.expect("the service is configured"),
             kafka: settings.kafka,
             accept_foreign_offsets,
             facts,

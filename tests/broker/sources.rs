@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
-use crate::support::producer::{Load, Outgoing};
+use crate::support::producer::{Load, Outgoing, Producer};
 use crate::support::record::{Identity, Record};
 use crate::{
-    support::broker::Broker, support::config::Config, support::config::Service, support::judge::Judge,
-    support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
+    support::broker::Broker, support::broker::Topic, support::config::Config, support::config::Service,
+    support::judge::Judge, support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
 };
 
 const TOKEN: &str = "the-token-of-the-sources";
@@ -148,6 +148,49 @@ fn a_service_without_topics_is_refused() {
     assert_eq!(watermaster.get("/v1/services/late").map(|(status, _)| status), Some(404));
     assert_eq!(watermaster.metric("watermaster_config_last_reload_successful", &[]), Some(0.0));
     assert!(watermaster.is_ready());
+}
+
+/// Topics that match a pattern are read as they come, and no longer when they are gone.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn topics_that_match_a_pattern_come_and_go() {
+    let broker = Broker::of_this_run();
+    // The target and the dead-letter topic match, too.
+    let rig = Rig::new(&broker, "pattern", 0, 2, TargetTime::Create);
+    let pattern = format!("[[service.source]]\ntopic_pattern = '^{}\\.(?<client>.*)$'", rig.name);
+    let keys = format!("{KEYS}\nclient_from = [\"topic\"]");
+    let mut config = rig.config(rig.service(100_000, "500ms", &keys, &format!("{TABLES}\n{pattern}")));
+    config.kafka = "[kafka.properties]\n\"topic.metadata.refresh.interval.ms\" = \"300\"".to_owned();
+    let mut watermaster = Watermaster::start(&config);
+    assert!(watermaster.log().contains("no topic matches"), "{}", watermaster.log());
+
+    let [loans, cards] = ["loans", "cards"].map(|name| format!("{}.{name}", rig.name));
+    let mut follower = Follower::of(&broker, &[&rig.target], Identity::Value);
+    let send = |topic: &str, numbers: std::ops::Range<u64>| {
+        Producer::to(&broker).send_all(numbers.map(|n| Outgoing::numbered(topic, n, "")))
+    };
+    let lag = |topic: &str| watermaster.metric("watermaster_consumer_lag_records", &[&format!("topic=\"{topic}\"")]);
+    let _loans = broker.create(&[Topic::new(&loans, 2)]);
+    send(&loans, 0..100);
+    follower.wait_for(100, DRAIN_TIMEOUT);
+    let created = broker.create(&[Topic::new(&cards, 2)]);
+    send(&cards, 100..200);
+    follower.wait_for(200, DRAIN_TIMEOUT);
+    wait_until("both topics to be done", DRAIN_TIMEOUT, || lag(&loans) == Some(0.0) && lag(&cards) == Some(0.0));
+    drop(created);
+    wait_until("the deleted topic to leave", DRAIN_TIMEOUT, || lag(&cards).is_none());
+    send(&loans, 200..300);
+    follower.wait_for(300, DRAIN_TIMEOUT);
+    for client in ["loans", "cards"] {
+        let labels = ["decision=\"admitted\"", &format!("client=\"{client}\"")];
+        let expected = if client == "loans" { 200.0 } else { 100.0 };
+        assert_eq!(watermaster.metric("watermaster_records_total", &labels), Some(expected), "{client}");
+    }
+    assert!(watermaster.is_ready());
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0));
+    let mut numbers: Vec<u64> = rig.read_target().iter().filter_map(|record| Identity::Value.of(record)).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..300).collect::<Vec<u64>>());
 }
 
 mod long {

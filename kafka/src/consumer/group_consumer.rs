@@ -63,7 +63,16 @@ impl Consumer {
     /// Asks the group for partitions of the topics that are to be read now. Partitions of other topics are revoked, in
     /// an event; those of the topics that stay are read on meanwhile.
     pub fn subscribe(&self) -> Result<(), KafkaError> {
-        Ok(self.base.subscribe(&self.topics.names())?)
+        match self.topics.names().as_slice() {
+            [] => self.base.unsubscribe(),
+            names => self.base.subscribe(names)?,
+        }
+        Ok(())
+    }
+
+    /// Returns true if there is no topic to read: the consumer is in no group then.
+    pub fn reads_nothing(&self) -> bool {
+        self.topics.names().is_empty()
     }
 
     /// Returns the next event, in order: an assignment or revocation comes before any record polled after it.

@@ -11,8 +11,8 @@ use crate::model::{Service, Settings};
 use crate::reader::{Entry, KeyPath, Segment};
 
 const RESTART: &str = "as it was while the program runs; a restart takes it over";
-/// The keys that tell the elements of a list apart.
-const NAMES: [&str; 2] = ["name", "topic"];
+/// The keys that tell the elements of a list apart. A source has one of the last two.
+const NAMES: [&str; 3] = ["name", "topic", "topic_pattern"];
 
 impl Config {
     /// Returns the keys in which another configuration differs, in order. A service or a source that came or went is
