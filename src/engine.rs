@@ -4,6 +4,7 @@
 //! While a round is under way nothing is decided. No other thread touches the core; the reporter publishes snapshots of
 //! it.
 
+mod changes;
 mod contact;
 mod decisions;
 mod delayed;
@@ -20,6 +21,7 @@ mod log;
 mod partitions;
 mod report;
 mod rounds;
+mod sources;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -31,7 +33,7 @@ use watermaster_core::delivery::{DeliveryRules, Machine, Strategy};
 use watermaster_core::{throttle::Throttle, units::Time};
 
 use crate::clock::{self, Clock};
-use crate::{heartbeat::Heartbeat, reload::Inbox, snapshot::SnapshotCell};
+use crate::{heartbeat::Heartbeat, services::Inbox, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
 use watermaster_kafka::preflight;
 use watermaster_kafka::producer::{self, Producer};
@@ -46,6 +48,7 @@ use link::Link;
 use partitions::Partitions;
 use report::Reporter;
 use rounds::Rounds;
+use sources::Sources;
 
 /// The most decisions between two readings of the clock.
 const MAX_UNTIMED_RECORDS: usize = 64;
@@ -67,8 +70,8 @@ pub struct Job {
     pub facts: preflight::Report,
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
-    /// The inbox for the next policy.
-    pub policies: Arc<Inbox>,
+    /// The inbox for the next policy and sources.
+    pub inbox: Arc<Inbox>,
     /// Set from outside: finish the round and leave.
     pub shutdown: Arc<AtomicBool>,
 }
@@ -83,8 +86,7 @@ pub fn run(job: Job) -> Result<(), EngineError> {
 fn operate(job: &Job) -> Result<(), EngineError> {
     let mut state = EngineState::new(job).map_err(|cause| error::stop(job, cause))?;
     loop {
-        let consumer = Consumer::new(&job.kafka, &job.service, job.accept_foreign_offsets)
-            .map_err(|error| error::stop(job, error.into()))?;
+        let consumer = state.partitions.sources.consumer(job).map_err(|error| error::stop(job, error.into()))?;
         let work = || Engine::new(job, &consumer, &mut state).run();
         let exit = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(StopCause::Panicked));
         if matches!(exit, Err(StopCause::Panicked)) {
@@ -124,7 +126,7 @@ struct EngineState {
 
 impl EngineState {
     fn new(job: &Job) -> Result<EngineState, StopCause> {
-        let producer = Producer::new(&job.kafka, &job.service, job.facts.batch_bytes(&job.service))?;
+        let sources = Sources::new(job);
         let clock = Clock::start();
         let now = clock.now();
         let rules = DeliveryRules {
@@ -140,8 +142,8 @@ impl EngineState {
             group: GroupMember::join(job, &clock)?,
             machine: Machine::new(rules),
             clock,
-            producer,
-            partitions: Partitions::default(),
+            producer: sources.producer(job)?,
+            partitions: Partitions::new(sources),
             last_contact: now,
             reporter: Reporter::default(),
         })
@@ -214,7 +216,7 @@ impl<'c> Engine<'c> {
                 self.contact.end_gap(now, self.throttle, &mut self.link);
             }
             self.intake.probe_ends(now, self.throttle, &self.link);
-            self.take_policy(now);
+            self.take_change(now)?;
             self.serve_group_member()?;
             self.throttle.handle_timeout(now);
             self.reporter.log_allocations(&self.job.service.name, self.throttle);
@@ -255,19 +257,6 @@ impl<'c> Engine<'c> {
             group.leave(self.job, self.clock, self.throttle);
         }
         Ok(())
-    }
-
-    fn take_policy(&mut self, now: Time) {
-        let Some(policy) = self.job.policies.take() else { return };
-        let service = &self.job.service.name;
-        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.into_str());
-        let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
-        info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
-        if let Some(group) = self.group {
-            group.change(self.job, &policy);
-        }
-        self.throttle.handle_policy(now, policy);
-        self.publish(now);
     }
 
     /// Lets the instance take part in its group, if the capacity is shared.

@@ -8,6 +8,7 @@ pub mod heartbeat;
 pub mod metrics;
 pub mod reload;
 pub mod run;
+pub mod services;
 pub mod snapshot;
 pub mod telemetry;
 #[cfg(test)]

@@ -1,30 +1,26 @@
 //! Takes over another configuration while the program runs: all of it, or nothing.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
 use tracing::{error, info, warn};
-use watermaster_core::policy::Policy;
 
 use crate::clock;
-use watermaster_settings::config::{Config, ConfigErrors};
+use crate::services::{Change, ServiceHandle, Services};
+use watermaster_kafka::preflight::{Finding, Report, Severity};
+use watermaster_settings::config::{Config, ConfigError, ConfigErrors, Entry, SCHEMA, Segment};
+use watermaster_settings::{Service, Settings};
 
-/// The place where an engine finds its next policy.
-#[derive(Debug, Default)]
-pub struct Inbox(Mutex<Option<Policy>>);
+/// The engines behind the services.
+pub trait Engines: Debug + Send + Sync {
+    /// Asks the brokers about the topics of all services; `None` if no broker answers.
+    fn check(&self, settings: &Settings) -> Option<Report>;
 
-impl Inbox {
-    /// Leaves a policy, in place of a former policy that was not taken yet.
-    pub fn leave(&self, policy: Policy) {
-        *lock(&self.0) = Some(policy);
-    }
-
-    /// Takes the policy that was left, if any.
-    pub fn take(&self) -> Option<Policy> {
-        lock(&self.0).take()
-    }
+    /// Starts the engine of one of the services. Without a report it waits for the brokers first.
+    fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>);
 }
 
 /// The result of a reload.
@@ -36,13 +32,16 @@ pub struct Reloaded {
     pub changed: Vec<String>,
 }
 
-/// The configuration in force.
+/// The configuration in force, and the services that run by it.
 #[derive(Debug)]
 pub struct Configuration {
     /// The files and folders that it came from; `None` if it can't be reloaded.
     paths: Option<Vec<PathBuf>>,
-    /// The inboxes of the services' engines, in the order of the configuration.
-    pub inboxes: Vec<Arc<Inbox>>,
+    pub services: Services,
+    /// `None` where nothing runs.
+    engines: Option<Arc<dyn Engines>>,
+    /// Held during a reload, which may ask the brokers.
+    reloading: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -50,6 +49,8 @@ pub struct Configuration {
 struct State {
     config: Config,
     last: LastReload,
+    /// The names of all topics of the cluster, as the brokers told them last.
+    names: Option<Vec<String>>,
 }
 
 /// The result of the last attempt to take over a configuration, of which the start is the first.
@@ -68,10 +69,17 @@ impl LastReload {
 }
 
 impl Configuration {
-    /// Takes the configuration that was read at the start, from the files at `paths` if there are any.
+    /// Takes the configuration that was read at the start, from the files at `paths` if there are any, and makes a
+    /// handle for each service.
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
-        let inboxes = config.settings.services.iter().map(|_| Arc::default()).collect();
-        Configuration { paths, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
+        let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
+        let state = Mutex::new(State { config, last: LastReload::at_start(), names: None });
+        Configuration { paths, services, engines: None, reloading: Mutex::default(), state }
+    }
+
+    /// Returns the configuration with engines, which a reload starts and stops.
+    pub fn with_engines(self, engines: Arc<dyn Engines>) -> Configuration {
+        Configuration { engines: Some(engines), ..self }
     }
 
     /// Returns the effective configuration without secrets, and its hash.
@@ -85,40 +93,151 @@ impl Configuration {
         lock(&self.state).last
     }
 
-    /// Reads the files and the environment again and leaves each engine its policy; `None` if there are no files.
+    /// Reads the files and the environment again, leaves each engine its change, and starts and stops engines; `None`
+    /// if there are no files.
     ///
     /// # Errors
-    /// The errors that `check` would report, or the changed keys that only a restart can take over. Nothing changes
-    /// then.
+    /// The errors that `check --connect` would report, or the changed keys that only a restart can take over. Nothing
+    /// changes then.
     pub fn reload(&self) -> Option<Result<Reloaded, ConfigErrors>> {
         self.paths.as_deref().map(|paths| self.reload_from(paths))
     }
 
-    fn reload_from(&self, paths: &[PathBuf]) -> Result<Reloaded, ConfigErrors> {
+    /// Reports whether the sources of any service depend on the topics of the cluster.
+    pub fn has_patterns(&self) -> bool {
+        lock(&self.state).config.settings.has_patterns()
+    }
+
+    /// Takes over the names of all topics of the cluster: engines with patterns get the sources that match.
+    pub fn discovered(&self, names: Vec<String>) {
+        let _one_at_a_time = lock(&self.reloading);
         let mut state = lock(&self.state);
+        if state.names.as_ref() == Some(&names) {
+            return;
+        }
+        let services = state.config.settings.with_matches(&names).services;
+        state.names = Some(names);
+        for handle in self.services.all() {
+            let service = services.iter().find(|service| service.name == handle.name && !service.patterns.is_empty());
+            if let Some(service) = service {
+                handle.inbox.leave(Change { sources: Some(service.sources.clone()), ..Change::default() });
+            }
+        }
+    }
+
+    fn reload_from(&self, paths: &[PathBuf]) -> Result<Reloaded, ConfigErrors> {
+        let _one_at_a_time = lock(&self.reloading);
+        let before = lock(&self.state).config.clone();
         let read = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
-        let changed = read.and_then(|config| Ok((state.config.changes(&config)?, config)));
-        state.last.successful = changed.is_ok();
-        let (changed, mut config) = changed.inspect_err(|errors| {
+        let accepted = read.and_then(|config| {
+            let changed = before.changes(&config)?;
+            Ok((changed, self.check(&before.settings, &config)?, config))
+        });
+        lock(&self.state).last.successful = accepted.is_ok();
+        let (changed, report, mut config) = accepted.inspect_err(|errors| {
             error!("the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
             warn!(key = %warning.key, origin = %warning.origin, "{} {}", warning.title(), warning.problem);
         }
-        for (service, inbox) in config.settings.services.iter().zip(&self.inboxes) {
-            inbox.leave(service.policy.clone());
-        }
+        // The engines hold the secrets of the first configuration.
+        let secrets = before.settings.kafka.secrets.clone();
+        let renewed = secrets.renew(config.settings.kafka.secrets.values());
+        config.settings.kafka.secrets = secrets;
+        let told = report.as_ref().and_then(|report| report.names.clone());
+        let names = told.or_else(|| lock(&self.state).names.clone());
+        self.apply(&config.settings, &report, names.as_deref());
         let hash = config.effective.hash();
         let mut changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
-        // The engines hold the secrets of the first configuration.
-        let secrets = state.config.settings.kafka.secrets.clone();
-        let renewed = secrets.renew(config.settings.kafka.secrets.values());
         changed.extend(renewed.into_iter().map(|name| format!("kafka.properties_file.{name:?}")));
-        config.settings.kafka.secrets = secrets;
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
-        *state = State { config, last: LastReload { successful: true, success_at: clock::since_epoch() } };
+        let last = LastReload { successful: true, success_at: clock::since_epoch() };
+        *lock(&self.state) = State { config, last, names };
         Ok(Reloaded { hash, changed })
     }
+
+    /// Asks the brokers about services that are new or have new sources; `None` if no broker answers.
+    fn check(&self, before: &Settings, config: &Config) -> Result<Option<Report>, ConfigErrors> {
+        let is_known = |service: &Service| {
+            let mut former = before.services.iter().filter(|former| former.name == service.name);
+            let reads = |former: &Service, topic: &str| former.sources.iter().any(|source| source.topic == topic);
+            former.any(|former| {
+                former.patterns == service.patterns && service.sources.iter().all(|source| reads(former, &source.topic))
+            })
+        };
+        let settings = &config.settings;
+        let asked = settings.services.iter().filter(|service| !is_known(service)).map(|service| service.name.as_str());
+        let asked: Vec<&str> = asked.collect();
+        let engines = self.engines.as_ref().filter(|_| !asked.is_empty());
+        let Some(mut report) = engines.map_or_else(|| Some(Report::default()), |engines| engines.check(settings))
+        else {
+            return Ok(None);
+        };
+        let is_asked = |finding: &Finding| finding.service.as_deref().is_none_or(|name| asked.contains(&name));
+        report.findings.retain(is_asked);
+        if report.has_errors() { Err(refused(config, &report)) } else { Ok(Some(report)) }
+    }
+
+    fn apply(&self, settings: &Settings, report: &Option<Report>, names: Option<&[String]>) {
+        let matched = settings.with_matches(names.unwrap_or_default());
+        let former = self.services.all();
+        let facts = report.as_ref().map(|report| report.topics.clone()).unwrap_or_default();
+        let handle = |service: &Service| {
+            if let Some(handle) = former.iter().find(|former| former.name == service.name) {
+                let is_known = names.is_some() || service.patterns.is_empty();
+                let (policy, sources) = (Some(service.policy.clone()), is_known.then(|| service.sources.clone()));
+                handle.inbox.leave(Change { policy, sources, facts: facts.clone() });
+                return handle.clone();
+            }
+            info!(service = service.name, "a new service starts");
+            let handle = ServiceHandle::new(service);
+            let engines = self.engines.iter();
+            engines.for_each(|engines| engines.start(settings, &handle, report.clone()));
+            handle
+        };
+        self.services.replace(matched.services.iter().map(handle).collect());
+        for gone in former.iter().filter(|former| settings.services.iter().all(|service| service.name != former.name)) {
+            info!(service = gone.name, "a service is no longer configured: finishing its round");
+            gone.stop();
+        }
+    }
+}
+
+/// Returns the brokers' objections as errors of the configuration.
+fn refused(config: &Config, report: &Report) -> ConfigErrors {
+    let errors = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
+    let error = |finding: &Finding| {
+        let entry = concerned(config, finding)?;
+        let problem = match &finding.topic {
+            Some(topic) => format!("names the topic {topic:?}: {}", finding.problem),
+            None => format!("can't be used: {}", finding.problem),
+        };
+        Some(ConfigError {
+            key: entry.key.clone(),
+            service: finding.service.clone(),
+            problem,
+            allowed: "services for which `watermaster check --connect` finds no error".to_owned(),
+            origin: entry.origin.clone(),
+        })
+    };
+    ConfigErrors::new(SCHEMA.subject, errors.filter_map(error).collect())
+}
+
+/// Returns the key that a finding is about: that of its topic, else its service's name, else the brokers' addresses.
+fn concerned<'a>(config: &'a Config, finding: &Finding) -> Option<&'a Entry> {
+    let name = finding.service.as_deref();
+    let at = config.settings.services.iter().position(|service| Some(service.name.as_str()) == name);
+    let is_in_service = |entry: &&Entry| entry.key.segments().get(1) == at.map(Segment::Index).as_ref();
+    let names_topic = |entry: &&Entry| {
+        let value = entry.value.as_ref().and_then(Value::as_str);
+        let key = entry.key.segments().last().map(ToString::to_string).unwrap_or_default();
+        value == finding.topic.as_deref() && ["topic", "target", "dead_letter", "control_topic"].contains(&key.as_str())
+    };
+    let mut entries = config.effective.iter().filter(is_in_service);
+    let of_topic = at.and_then(|_| config.effective.iter().filter(is_in_service).find(names_topic));
+    let of_service = || at.and_then(|_| entries.find(|entry| entry.key.to_string().ends_with(".name")));
+    let servers = || config.effective.iter().find(|entry| entry.key.to_string() == "kafka.bootstrap_servers");
+    of_topic.or_else(of_service).or_else(servers)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,6 +4,7 @@
 //! without asking the brokers about the topics first.
 
 mod brokers;
+mod discovery;
 mod fleet;
 mod http;
 mod signals;
@@ -14,7 +15,8 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use tracing::{error, info, warn};
 
-use crate::{admin::ServiceHandle, reload::Configuration};
+use crate::{reload::Configuration, services::ServiceHandle};
+use brokers::ANSWER_TIMEOUT;
 use fleet::Fleet;
 pub use http::HttpError;
 use http::HttpServer;
@@ -30,17 +32,19 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 struct Parts {
     /// Set when the program begins to stop.
     stop: Arc<AtomicBool>,
+    fleet: Arc<Fleet>,
     configuration: Arc<Configuration>,
+    /// The services at the start.
     handles: Vec<ServiceHandle>,
 }
 
 impl Parts {
     fn new(paths: Option<Vec<PathBuf>>, config: &Config) -> Parts {
-        Parts {
-            stop: Arc::default(),
-            configuration: Arc::new(Configuration::new(paths, config.clone())),
-            handles: fleet::handles(&config.settings),
-        }
+        let stop = Arc::default();
+        let fleet = Arc::new(Fleet::new(&stop));
+        let configuration = Configuration::new(paths, config.clone()).with_engines(Arc::clone(&fleet) as _);
+        let handles = configuration.services.all();
+        Parts { stop, fleet, configuration: Arc::new(configuration), handles }
     }
 }
 
@@ -101,11 +105,10 @@ fn log_start(config: &Config) {
     let (version, configuration) = (env!("CARGO_PKG_VERSION"), config.effective.hash());
     info!(version, librdkafka = watermaster_kafka::client_version(), configuration, "watermaster starts");
     for service in &config.settings.services {
-        let sources: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
         let policy = &service.policy;
         info!(
             service = service.name,
-            sources = sources.join(", "),
+            sources = service.sources_text(),
             target = service.target,
             dead_letter = service.dead_letter,
             capacity = policy.capacity,
@@ -119,8 +122,14 @@ fn log_start(config: &Config) {
 
 /// Checks the topics, then runs every service until the last one ends.
 async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
+    let fail_fast = options.fail_fast;
+    let check = {
+        let (settings, handles) = (settings.clone(), parts.handles.clone());
+        move || brokers::check(&settings, &handles, |unreachable| !fail_fast || unreachable.waited < ANSWER_TIMEOUT)
+    };
+    // A program that stops meanwhile does not wait for the check.
     let report = tokio::select! {
-        report = brokers::check(settings, parts, options.fail_fast) => report,
+        report = tokio::task::spawn_blocking(check) => report,
         () = stopped(&parts.stop) => {
             info!("stopped before any service was started");
             return Exit::Done;
@@ -137,8 +146,10 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
             return Exit::Stopped;
         }
     };
-    let mut fleet = Fleet::start(settings, parts, &report, options.accept_foreign_offsets);
-    let failed = fleet.wait().await;
+    report.names.iter().for_each(|names| parts.configuration.discovered(names.clone()));
+    discovery::follow_topics(&settings.kafka, &parts.configuration);
+    parts.fleet.start_all(settings, &parts.handles, &report, options.accept_foreign_offsets);
+    let failed = parts.fleet.wait().await;
     if !parts.stop.load(Ordering::Relaxed) {
         error!("no service is left running");
         return Exit::Stopped;
@@ -173,7 +184,7 @@ pub struct ServicesFailed(pub usize);
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<AtomicBool>,
-    fleet: Fleet,
+    fleet: Arc<Fleet>,
     http: HttpServer,
     runtime: tokio::runtime::Runtime,
 }
@@ -187,8 +198,8 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let settings = &config.settings;
     let parts = Parts::new(None, config);
     let http = runtime.block_on(HttpServer::start(settings, &parts))?;
-    let fleet = Fleet::start(settings, &parts, &preflight::Report::default(), false);
-    Ok(Running { stop: parts.stop, fleet, http, runtime })
+    parts.fleet.start_all(settings, &parts.handles, &preflight::Report::default(), false);
+    Ok(Running { stop: parts.stop, fleet: parts.fleet, http, runtime })
 }
 
 impl demo::Running for Running {
@@ -202,7 +213,7 @@ impl demo::Running for Running {
     }
 
     /// Drains every service, leaves the groups, and ends the HTTP side. `/readyz` answers 503 meanwhile.
-    fn stop(mut self) -> Result<(), demo::AnyError> {
+    fn stop(self) -> Result<(), demo::AnyError> {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.runtime.block_on(async {
             let failed = self.fleet.wait().await;

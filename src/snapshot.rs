@@ -80,7 +80,7 @@ pub struct ServiceSnapshot {
     pub target_refusing: bool,
     /// The reason why the service stopped or is not ready, for people.
     pub trouble: Option<String>,
-    /// The retention of each source topic that has a limit the broker told.
+    /// The retention of each source topic; zero where it has no limit or the broker did not tell it.
     pub source_retention: Vec<(String, Duration)>,
     pub delay: Histogram,
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use watermaster::reload::Configuration;
+use watermaster_core::policy::Policy;
 use watermaster_settings::config::{Config, SCHEMA};
 
 const SECRET: &str = "sasl-password";
@@ -83,7 +84,11 @@ impl File {
     }
 
     fn policy_arrived(&self) -> bool {
-        self.configuration.inboxes[0].take().is_some()
+        self.policy().is_some()
+    }
+
+    fn policy(&self) -> Option<Policy> {
+        self.configuration.services.all()[0].inbox.take()?.policy
     }
 }
 
@@ -106,14 +111,20 @@ fn every_key_of_a_policy_takes_effect() {
         ("overflow = \"dead_letter\"", "overflow = \"pause\"", "shape.overflow"),
         ("[service.shape]\n", "[service.shape]\nqueue_bytes = \"1MiB\"\n", "shape.queue_bytes"),
         ("[service.shape]\n", "[service.shape]\nburst = 0.5\n", "shape.burst"),
+        ("client = \"home-loan\"\n", "client = \"car-loan\"\n", "source[0].client"),
+        (
+            "client = \"home-loan\"\n", "client = \"home-loan\"\nallowed_clients = [\"a\"]\n",
+            "source[0].allowed_clients",
+        ),
         ("weight = 2.0\n", "weight = 3.0\n", "client.home-loan.weight"),
         ("rate = 50 ", "rate = 60, burst = 50 ", "client.home-loan.limit.rate"),
         ("rate = 50 ", "rate = 50, per = \"2s\" ", "client.home-loan.limit.per"),
         ("rate = 50 ", "rate = 50, burst = 60 ", "client.home-loan.limit.burst"),
     ];
-    for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads) {
+    for (section, key) in SCHEMA.keys().iter().filter(|(_, key)| key.reloads && !key.name.starts_with("topic")) {
         let key = section.child(key.name).to_string();
-        let is_tried = |changed: &str| key == format!("service.{}", changed.replace(".home-loan", ""));
+        let is_tried =
+            |changed: &str| key == format!("service.{}", changed.replace(".home-loan", "").replace("[0]", ""));
         assert!(changes.iter().any(|(.., changed)| is_tried(changed)), "no change of {key} is tested");
     }
     for (from, to, key) in changes {
@@ -147,7 +158,7 @@ fn a_reload_adds_and_removes_clients() {
     let changed = file.reload("weight = 2.0\nlimit = { rate = 50 }\n", "[service.client.car-loan]\nweight = 0.5\n");
     let changed = changed.unwrap();
     assert!(changed.contains(&"service[0].client.car-loan.weight".to_owned()), "{changed:?}");
-    let policy = file.configuration.inboxes[0].take().unwrap();
+    let policy = file.policy().unwrap();
     assert!(policy.clients.iter().any(|client| client.name == "car-loan"));
     assert!(file.reload("weight = 2.0\n", with_another).is_err(), "an unknown key");
 }
@@ -159,7 +170,7 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
         (SECRET, "another", "kafka.properties"),
         ("name = \"kyc\"", "name = \"scoring\"", "service[0].name"),
         ("kyc.requests", "kyc.other", "service[0].target"),
-        ("home-loan.kyc\"", "car-loan.kyc\"", "service[0].source[0].topic"),
+        ("dead_letter = \"kyc.dead-letter\"", "dead_letter = \"kyc.other\"", "service[0].dead_letter"),
         ("[kafka]\n", "[kafka]\nmap_budget = \"1024 chars\"\n", "kafka.map_budget"),
         ("[kafka]\n", "[admin]\nlisten = \"127.0.0.1:9465\"\n[kafka]\n", "admin.listen"),
     ];
@@ -228,4 +239,67 @@ fn an_unchanged_file_is_accepted() {
     let (before, after) = (Path::new("a"), Path::new("b"));
     let parse = |path| Config::parse(&text(|text| text), path, [], watermaster_kafka::PROPERTY_RULES).unwrap();
     assert_eq!(parse(before).changes(&parse(after)), Ok(vec![]), "the path of a file is not a change");
+}
+
+const CARDS: &str = "[[service.source]]\ntopic = \"credit-card.kyc\"\n";
+const SCORING: &str = "[[service]]\nname = \"scoring\"\ntarget = \"scoring.requests\"\n\
+                       dead_letter = \"scoring.dead-letter\"\ncapacity = 2000\n[[service.source]]\ntopic = \"a.score\"\n";
+
+#[test]
+fn sources_come_and_go() {
+    let file = File::new();
+    let topics = || {
+        let sources = file.configuration.services.all()[0].inbox.take().expect("a change").sources;
+        sources.expect("sources").into_iter().map(|source| source.topic).collect::<Vec<_>>()
+    };
+    let with_cards = format!("{CARDS}[[service.source]]\n");
+    // The position of the old source shifts, but that is no change.
+    assert_eq!(file.reload("[[service.source]]\n", &with_cards), Ok(vec!["service[0].source[0]".to_owned()]));
+    assert_eq!(topics(), ["credit-card.kyc", "home-loan.kyc"]);
+    let other_client = [("[[service.source]]\n", &*with_cards), ("client = \"home-loan\"", "client = \"a\"")];
+    assert_eq!(file.reload_all(&other_client), Ok(vec!["service[0].source[1].client".to_owned()]));
+    let replaced = file.reload("home-loan.kyc", "car-loan.kyc").unwrap();
+    assert_eq!(replaced, ["service[0].source[0]", "service[0].source[1]"], "two are gone, one is new");
+    assert_eq!(topics(), ["car-loan.kyc"]);
+}
+
+#[test]
+fn services_come_and_go() {
+    let file = File::new();
+    let names = || file.configuration.services.all().into_iter().map(|service| service.name).collect::<Vec<_>>();
+    let kyc = file.configuration.services.all().remove(0);
+    let before = format!("{SCORING}[[service]]\n");
+    assert_eq!(file.reload("[[service]]\n", &before), Ok(vec!["service[0]".to_owned()]));
+    assert_eq!(names(), ["scoring", "kyc"]);
+    let scoring = file.configuration.services.all().remove(0);
+    // A change of a service whose position has shifted.
+    let changed = file.reload_all(&[("capacity = 2000", "capacity = 4000"), ("[[service]]\n", &before)]);
+    assert_eq!(changed, Ok(vec!["service[1].capacity".to_owned()]));
+    let found = kyc.inbox.take().and_then(|change| change.policy).map(|policy| policy.capacity);
+    assert_eq!(found, Some(4000), "the handle of the service stays");
+    assert_eq!(file.reload("capacity", "capacity").map(|changed| changed.len()), Ok(2));
+    assert_eq!((names(), kyc.is_stopped(), scoring.is_stopped()), (vec!["kyc".to_owned()], false, true));
+    assert!(file.policy_arrived());
+}
+
+#[test]
+fn sources_by_pattern_follow_the_topics_of_the_cluster() {
+    let file = File::new();
+    let named = "topic = \"home-loan.kyc\"\nclient = \"home-loan\"\n";
+    let by_pattern = "topic_pattern = '(?<client>.*)[.]kyc'\n";
+    assert_eq!(file.reload(named, by_pattern), Ok(vec!["service[0].source[0]".to_owned()]));
+    let take = || file.configuration.services.all()[0].inbox.take().and_then(|change| change.sources);
+    assert_eq!(take(), None, "the engine keeps its sources until the topics are known");
+    let discovered = |names: &[&str]| {
+        file.configuration.discovered(names.iter().map(|name| (*name).to_owned()).collect());
+        let sources = take().into_iter().flatten();
+        sources.map(|source| (source.topic, source.client.unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let pair = |topic: &str, client: &str| (topic.to_owned(), client.to_owned());
+    assert_eq!(discovered(&["a.kyc", "kyc.requests"]), [pair("a.kyc", "a")]);
+    assert_eq!(discovered(&["a.kyc", "kyc.requests"]), [], "nothing is new");
+    assert_eq!(discovered(&["a.kyc", "b.kyc"]), [pair("a.kyc", "a"), pair("b.kyc", "b")]);
+    let changes = [(named, by_pattern), ("capacity = 2000", "capacity = 4000")];
+    assert_eq!(file.reload_all(&changes), Ok(vec!["service[0].capacity".to_owned()]));
+    assert_eq!(take().map(|sources| sources.len()), Some(2), "a reload keeps the topics that match");
 }

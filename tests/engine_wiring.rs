@@ -68,7 +68,9 @@ impl Bench {
                 topic: "loans".to_owned(),
                 client: Some("loans".to_owned()),
                 allowed_clients: None,
+                by_pattern: false,
             }],
+            patterns: Vec::new(),
             control_topic: "control".to_owned(),
             group_lease: Duration::from_secs(10),
             policy: policy(capacity, cycle),
@@ -134,7 +136,7 @@ impl Bench {
             facts: preflight::Report::default(),
             cell: cell.clone(),
             heartbeat: Arc::new(Heartbeat::new(Instant::now(), TIMEOUT)),
-            policies: Arc::default(),
+            inbox: Arc::default(),
             shutdown: Arc::clone(&shutdown),
         };
         Engine { cell, shutdown, thread: thread::spawn(move || engine::run(job)) }

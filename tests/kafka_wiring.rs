@@ -22,6 +22,7 @@ use watermaster_kafka::embedded::Embedded;
 use watermaster_kafka::preflight::{self, Severity};
 use watermaster_kafka::producer::{DEFAULT_BATCH_BYTES, Failure, Form, Producer, Rejected};
 use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceIndex};
+use watermaster_kafka::topics::Topics;
 use watermaster_settings::client_id::{HeaderLookup, Identity, identify};
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
@@ -66,7 +67,8 @@ impl Bench {
                 .map(|(property, value)| (property.to_owned(), value.to_owned()))
                 .into(),
         };
-        let source = |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None };
+        let source =
+            |topic: &str| Source { topic: topic.to_owned(), client: None, allowed_clients: None, by_pattern: false };
         let service = Service {
             name: "kyc".to_owned(),
             target: "target".to_owned(),
@@ -74,6 +76,7 @@ impl Bench {
             on_undeliverable: OnUndeliverable::Stop,
             client_from: vec![ClientFrom::Header("client-id".to_owned())],
             sources: vec![source("loans"), source("cards")],
+            patterns: Vec::new(),
             control_topic: "control".to_owned(),
             group_lease: Duration::from_secs(10),
             policy: policy(),
@@ -92,11 +95,16 @@ impl Bench {
     }
 
     fn consumer(&self) -> Consumer {
-        Consumer::new(&self.kafka, &self.service, false).unwrap()
+        self.consumer_that(false)
+    }
+
+    fn consumer_that(&self, accepts_foreign_offsets: bool) -> Consumer {
+        let topics = Topics::of(&self.service.sources);
+        Consumer::new(&self.kafka, &self.service, &topics, accepts_foreign_offsets).unwrap()
     }
 
     fn producer(&self) -> Producer {
-        Producer::new(&self.kafka, &self.service, DEFAULT_BATCH_BYTES).unwrap()
+        Producer::new(&self.kafka, &self.service, &Topics::of(&self.service.sources), DEFAULT_BATCH_BYTES).unwrap()
     }
 
     fn client(&self) -> ClientConfig {
@@ -466,7 +474,7 @@ fn a_foreign_commit_is_refused() {
     }
     assert!(consumer.close(TIMEOUT));
 
-    let consumer = Consumer::new(&bench.kafka, &bench.service, true).unwrap();
+    let consumer = bench.consumer_that(true);
     let assignments = assigned(&consumer);
     assert_eq!(assignments.iter().map(|one| one.base).max(), Some(2));
 }

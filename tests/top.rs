@@ -6,16 +6,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use program::{file, text, watermaster};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, runtime::Runtime};
-use watermaster::admin::{self, AdminState, ServiceHandle};
+use watermaster::admin::{self, AdminState};
 use watermaster::snapshot::{
     ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnapshot, ServiceSnapshot, SnapshotCell,
 };
-use watermaster::{heartbeat::Heartbeat, metrics::Publisher, reload::Configuration};
+use watermaster::{metrics::Publisher, reload::Configuration, services::ServiceHandle};
 use watermaster_settings::{config::Config, token::Token};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
@@ -33,6 +32,7 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
         counts: Counts { admitted: 1_000, ..Default::default() },
         ..Default::default()
     };
+    let config = Config::load(&["config/demo.toml"], [], watermaster_kafka::PROPERTY_RULES).unwrap();
     let service = |name: &str| {
         let cell = SnapshotCell::default();
         cell.set(ServiceSnapshot {
@@ -47,14 +47,14 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
             group: if name == "bureau" { group() } else { GroupSnapshot::default() },
             ..Default::default()
         });
-        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), Duration::from_secs(60)));
-        ServiceHandle { name: name.to_owned(), cell, heartbeat }
+        ServiceHandle { name: name.to_owned(), cell, ..ServiceHandle::new(&config.settings.services[0]) }
     };
-    let config = Config::load(&["config/demo.toml"], [], watermaster_kafka::PROPERTY_RULES).unwrap();
+    let services = vec![service("kyc"), service("bureau")];
+    let configuration = Configuration::new(path.map(|path| vec![path.to_owned()]), config);
+    configuration.services.replace(services);
     let state = Arc::new(AdminState {
-        services: vec![service("kyc"), service("bureau")],
         publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-        configuration: Arc::new(Configuration::new(path.map(|path| vec![path.to_owned()]), config)),
+        configuration: Arc::new(configuration),
         token: Token::new(TOKEN).ok(),
         draining: Arc::new(AtomicBool::new(false)),
     });

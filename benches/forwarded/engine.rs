@@ -87,7 +87,8 @@ impl Case {
             dead_letter: DEAD_LETTER.to_owned(),
             on_undeliverable: OnUndeliverable::Stop,
             client_from: vec![client_from],
-            sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None }],
+            sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None, by_pattern: false }],
+            patterns: Vec::new(),
             control_topic: "control".to_owned(),
             group_lease: NEVER,
             policy: self.policy(),
@@ -124,7 +125,7 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         facts: preflight::Report::default(),
         cell: cell.clone(),
         heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
-        policies: Arc::default(),
+        inbox: Arc::default(),
         shutdown: Arc::clone(&shutdown),
     };
     let watcher = thread::spawn(move || {

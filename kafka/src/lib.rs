@@ -41,6 +41,6 @@ pub mod preflight;
 pub mod producer;
 pub mod record;
 mod refusal;
-mod topics;
+pub mod topics;
 
 pub use client::{KafkaError, PROPERTY_RULES, client_features, client_version};

@@ -198,9 +198,9 @@ impl Membership {
     }
 }
 
-/// Returns the first source topic that does not exist, as far as one broker knows.
+/// Returns the first source topic that has to exist and does not, as far as one broker knows.
 fn missing_topic(consumer: &BaseConsumer<Membership>, topics: &Topics) -> Result<Option<String>, ClientError> {
-    for name in topics.names() {
+    for name in topics.required_names() {
         let metadata = consumer.fetch_metadata(Some(name), BROKER_PROBE_TIMEOUT)?;
         let error = metadata.topics().first().and_then(|topic| topic.error()).map(Code::from);
         if matches!(error, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) {

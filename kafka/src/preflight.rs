@@ -13,7 +13,8 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_core::policy::Scope;
 use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
-use crate::{client::LoggingContext, oauth::FIRST_POLL};
+use crate::client::{KafkaError, LoggingContext};
+use crate::oauth::FIRST_POLL;
 use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub(crate) use client::block_on;
@@ -28,8 +29,10 @@ const TRANSACTION_LOG: &str = "__transaction_state";
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     pub findings: Vec<Finding>,
-    /// The topics that exist and may be seen, by name.
+    /// The topics of the services that exist and may be seen, by name.
     pub topics: BTreeMap<String, TopicFacts>,
+    /// The names of all topics of the cluster, if a source has a pattern and the brokers tell them.
+    pub names: Option<Vec<String>>,
 }
 
 impl Report {
@@ -45,11 +48,21 @@ impl Report {
         let limits = outputs.iter().filter_map(|topic| self.topics.get(*topic)?.max_message_bytes);
         limits.fold(DEFAULT_BATCH_BYTES, u64::min).max(1)
     }
+}
 
-    /// Returns the retention of each source of a service, where it is known and not unlimited.
-    pub fn source_retention(&self, service: &Service) -> Vec<(String, Duration)> {
-        let retention = |topic: &str| self.topics.get(topic)?.retention;
-        service.sources.iter().filter_map(|source| Some((source.topic.clone(), retention(&source.topic)?))).collect()
+/// A connection that lists the topics of the cluster.
+pub struct TopicList(PreflightClient);
+
+impl TopicList {
+    /// # Errors
+    /// No broker answers within a second.
+    pub fn connect(kafka: &Kafka) -> Result<TopicList, ConnectError> {
+        PreflightClient::connect(kafka, |_| false).map(TopicList)
+    }
+
+    /// Returns the names of all topics that may be seen.
+    pub fn names(&self, timeout: Duration) -> Result<Vec<String>, KafkaError> {
+        Ok(self.0.topic_names(timeout)?)
     }
 }
 
@@ -70,6 +83,15 @@ pub fn check_patiently(
 ) -> Result<Report, ConnectError> {
     let client = PreflightClient::connect(&settings.kafka, keep_waiting)?;
     let mut report = Report::default();
+    let settings = &if settings.has_patterns() {
+        report.names = client
+            .topic_names(timeout)
+            .map_err(|error| report.findings.push(Problem::NamesUnanswered(error).of_brokers()))
+            .ok();
+        settings.with_matches(report.names.as_deref().unwrap_or_default())
+    } else {
+        settings.clone()
+    };
     let facts = client.broker_facts(&settings.kafka, timeout);
     report.findings.extend(brokers::compare(&settings.kafka, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();

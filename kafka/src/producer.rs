@@ -14,7 +14,7 @@ pub use watermaster_core::delivery::{Failure, Form, Rejected, SendError};
 use watermaster_settings as settings;
 
 use crate::ffi::{self, TopicHandle, TransactionStep};
-use crate::{client::KafkaError, consumer::Offsets, login::Login, record::Record};
+use crate::{client::KafkaError, consumer::Offsets, login::Login, record::Record, topics::Topics};
 pub(crate) use config::config;
 pub use config::{DEFAULT_BATCH_BYTES, transaction_timeout, transactional_id};
 use context::{DeliveryContext, send_error};
@@ -29,15 +29,18 @@ pub struct Producer {
     kafka: settings::Kafka,
     login: Login,
     service: settings::Service,
+    topics: Arc<Topics>,
     initialised: Cell<bool>,
     in_transaction: Cell<bool>,
     offsets_call: OffsetsCall,
 }
 
 impl Producer {
-    /// Makes a producer for the target and the dead-letter topic of `service`, with batches of up to `batch_bytes`. No
-    /// broker is contacted yet.
-    pub fn new(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> Result<Producer, KafkaError> {
+    /// Makes a producer for the target and the dead-letter topic of `service`, with batches of up to `batch_bytes`.
+    /// Dead letters name the source `topics`. No broker is contacted yet.
+    pub fn new(
+        kafka: &settings::Kafka, service: &settings::Service, topics: &Arc<Topics>, batch_bytes: u64,
+    ) -> Result<Producer, KafkaError> {
         let login = Login::new(kafka);
         let base = config(kafka, service, batch_bytes).create_with_context(DeliveryContext::default())?;
         let inner = PolledProducer::new(base)?;
@@ -48,6 +51,7 @@ impl Producer {
             kafka: kafka.clone(),
             login,
             service: service.clone(),
+            topics: Arc::clone(topics),
             initialised: Cell::new(false),
             in_transaction: Cell::new(false),
             offsets_call: OffsetsCall::default(),
@@ -170,7 +174,7 @@ impl Producer {
         let (topic, name, headers, form) = match rejected {
             None => (&self.target, &self.service.target, record.take_headers(), Form::Whole),
             Some((rejected, form)) => {
-                let headers = dead_letter::headers(record, rejected, form, &self.service);
+                let headers = dead_letter::headers(record, rejected, form, &self.service.name, &self.topics);
                 (&self.dead_letter, &self.service.dead_letter, Some(headers), form)
             }
         };

@@ -11,7 +11,7 @@ use crate::ffi::{self, HeaderList, RawHeader};
 use crate::topics::SourcePartition;
 use packed::{Packed, Pairs};
 
-/// The source of a record or partition: an index into `Service.sources`.
+/// The source of a record or partition: an index into [`Topics`](crate::topics::Topics).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceIndex(pub u16);
 

@@ -22,7 +22,7 @@ pub use self::effective::Effective;
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
 pub use self::values::{ratio, weight};
 pub use crate::reader::{
-    ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, ValueError, count, duration,
+    ConfigError, ConfigErrors, Entry, Fallback, Key, KeyPath, Origin, Segment, ValueError, count, duration,
 };
 
 use crate::model::Settings;

@@ -6,6 +6,7 @@
 //! - [`client_id`]: finds the client id of a record as the settings say
 //! - [`properties`]: the librdkafka properties with values that may be shown
 //! - [`secrets`]: the values of properties that come from files
+//! - [`sources`]: sources by pattern
 //! - [`token`]: the bearer token and its file
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).
@@ -16,6 +17,7 @@ pub mod model;
 pub mod properties;
 pub mod reader;
 pub mod secrets;
+pub mod sources;
 pub mod token;
 
 pub use model::*;

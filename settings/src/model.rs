@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use strum::{Display, EnumString, VariantNames};
 use watermaster_core::policy::Policy;
 
-use crate::{client_id::Pattern, reader::Choice, secrets::Secrets};
+use crate::{client_id::Pattern, reader::Choice, secrets::Secrets, sources::SourcePattern};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -131,7 +131,9 @@ pub struct Service {
     pub on_undeliverable: OnUndeliverable,
     /// Tried in order.
     pub client_from: Vec<ClientFrom>,
+    /// The sources that are named, and those that match a pattern once the topics of the cluster are known.
     pub sources: Vec<Source>,
+    pub patterns: Vec<SourcePattern>,
     /// The topic through which the instances share one capacity, with `scope = "group"`.
     pub control_topic: String,
     /// The time for which an instance may admit without an answer from the control topic.
@@ -165,4 +167,6 @@ pub struct Source {
     pub client: Option<String>,
     /// The clients that may send to this topic; `None` for all.
     pub allowed_clients: Option<Vec<String>>,
+    /// The topic is read because it matches a pattern: it may be deleted at any time.
+    pub by_pattern: bool,
 }

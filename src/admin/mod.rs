@@ -1,7 +1,7 @@
 //! The HTTP side: probes, metrics, and the present figures of the services.
 //!
 //! Probes and `/metrics` are open. `/v1` needs the token beyond loopback, and always for anything but reading.
-//! Handlers read the snapshots in the engines' [`SnapshotCell`]s and ask neither Kafka nor an engine. Slow answers are
+//! Handlers read the snapshots of the engines and ask neither Kafka nor an engine. Slow answers are
 //! made in an [`AnswerPool`], so that the probes never wait for one.
 
 mod host;
@@ -24,8 +24,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::metrics::{self, Publisher};
-use crate::snapshot::{ServiceSnapshot, SnapshotCell};
-use crate::{heartbeat::Heartbeat, reload::Configuration};
+use crate::{reload::Configuration, services::ServiceHandle};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
 use view::{GroupView, ServiceView};
@@ -34,8 +33,6 @@ use watermaster_settings::token::Token;
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
 #[derive(Debug)]
 pub struct AdminState {
-    /// A handle for each service, in the order of the configuration.
-    pub services: Vec<ServiceHandle>,
     pub publisher: Mutex<Publisher>,
     pub configuration: Arc<Configuration>,
     /// The token for `/v1` beyond loopback, and for all changes.
@@ -44,18 +41,9 @@ pub struct AdminState {
     pub draining: Arc<AtomicBool>,
 }
 
-/// The parts of one service's engine that the HTTP side reads.
-#[derive(Debug, Clone)]
-pub struct ServiceHandle {
-    pub name: String,
-    pub cell: SnapshotCell,
-    pub heartbeat: Arc<Heartbeat>,
-}
-
-impl ServiceHandle {
-    /// Shows why the service is not ready, with its other figures as they are.
-    pub fn show_trouble(&self, trouble: String) {
-        self.cell.set(ServiceSnapshot { trouble: Some(trouble), ..(*self.cell.get()).clone() });
+impl AdminState {
+    fn services(&self) -> Vec<ServiceHandle> {
+        self.configuration.services.all()
     }
 }
 
@@ -181,8 +169,8 @@ async fn readyz(State(served): State<Arc<Served>>) -> Response {
 
 /// Returns the services for which a probe fails, each with its reason.
 fn services_with(state: &AdminState, reason: impl Fn(&ServiceHandle) -> Option<String>) -> Vec<Value> {
-    let services = state.services.iter();
-    services.filter_map(|service| Some(json!({ "name": service.name, "reason": reason(service)? }))).collect()
+    let services = state.services();
+    services.iter().filter_map(|service| Some(json!({ "name": service.name, "reason": reason(service)? }))).collect()
 }
 
 /// Answers `{"<word>": bool, "services": [the services for which it is false, with the reason]}`.
@@ -198,9 +186,9 @@ async fn metrics_text(State(served): State<Arc<Served>>) -> Response {
 
 fn render_metrics(state: &AdminState) -> String {
     let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
-    for service in &state.services {
-        publisher.publish(&service.name, &service.cell.get());
-    }
+    let services = state.services();
+    publisher.keep_only(|name| services.iter().any(|service| service.name == name));
+    services.iter().for_each(|service| publisher.publish(&service.name, &service.cell.get()));
     publisher.publish_reload(state.configuration.last());
     publisher.render()
 }
@@ -233,7 +221,7 @@ async fn reload(State(served): State<Arc<Served>>) -> Response {
 
 async fn services(State(served): State<Arc<Served>>) -> Response {
     let make = |state: &AdminState| {
-        let mut views: Vec<_> = state.services.iter().map(view_of).collect();
+        let mut views: Vec<_> = state.services().iter().map(view_of).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
         HashMap::from([("services", views)])
     };
@@ -256,9 +244,10 @@ async fn group(State(served): State<Arc<Served>>, Path(name): Path<String>) -> R
 
 /// Returns the service with this name, or the answer that there is none.
 fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> {
-    let found = state.services.iter().find(|service| service.name == name);
+    let services = state.services();
+    let found = services.iter().find(|service| service.name == name);
     found.cloned().ok_or_else(|| {
-        let known: Vec<_> = state.services.iter().map(|service| &service.name).collect();
+        let known: Vec<_> = services.iter().map(|service| &service.name).collect();
         let error = json!({ "error": format!("no service {name:?}"), "services": known });
         Box::new((StatusCode::NOT_FOUND, Json(error)).into_response())
     })

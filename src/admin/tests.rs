@@ -6,7 +6,8 @@ use watermaster_core::policy::Mode;
 use watermaster_core::reason::{Reason, ReasonCounts};
 
 use super::*;
-use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot};
+use crate::heartbeat::Heartbeat;
+use crate::snapshot::{ClientSnapshot, Counts, Levels, ServiceSnapshot, SnapshotCell};
 
 const TOKEN: &str = "s3cret-s3cret-s3cret";
 const HEARTBEAT_LIMIT: Duration = Duration::from_secs(60);
@@ -30,14 +31,13 @@ impl Server {
     }
 
     fn within(limits: ConnectionLimits, listen: Ipv4Addr, heartbeat: Heartbeat) -> Server {
+        let configuration = Configuration::new(None, crate::tests::config(Mode::Shape, true));
+        let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
+        let heartbeat = Arc::new(heartbeat);
+        configuration.services.replace(vec![ServiceHandle { cell: SnapshotCell::default(), heartbeat, ..handle }]);
         let state = Arc::new(AdminState {
-            services: vec![ServiceHandle {
-                name: "kyc".to_owned(),
-                cell: SnapshotCell::default(),
-                heartbeat: Arc::new(heartbeat),
-            }],
             publisher: Mutex::new(Publisher::new("2.12.1", 10)),
-            configuration: Arc::new(Configuration::new(None, crate::tests::config(Mode::Shape, true))),
+            configuration: Arc::new(configuration),
             token: Token::new(TOKEN).ok(),
             draining: Arc::new(AtomicBool::new(false)),
         });
@@ -67,7 +67,7 @@ impl Server {
     }
 
     fn show(&self, snapshot: ServiceSnapshot) {
-        self.state.services[0].cell.set(snapshot);
+        self.state.services()[0].cell.set(snapshot);
     }
 
     fn get(&self, path: &str) -> (u16, String) {
@@ -183,7 +183,7 @@ fn livez_follows_the_heartbeat_alone() {
     let server = Server::with(Ipv4Addr::LOCALHOST, Heartbeat::new(long_ago, Duration::ZERO));
     let (status, body) = server.json("/livez");
     assert_eq!((status, &body["alive"], &body["services"][0]["name"]), (503, &json!(false), &json!("kyc")));
-    server.state.services[0].heartbeat.stop();
+    server.state.services()[0].heartbeat.stop();
     assert_eq!(server.get("/livez").0, 200);
 }
 

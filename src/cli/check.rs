@@ -1,11 +1,12 @@
 //! `watermaster check`.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
 use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
+use watermaster_settings::{Service, Settings};
 use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
 
 /// The longest wait for the brokers.
@@ -47,14 +48,20 @@ pub fn check(args: &CheckArgs) -> Exit {
         print(format_args!("{:#}", report(&config, &asked)));
         return exit;
     }
-    match config {
+    let settings = match config {
         Err(errors) => return fail(Exit::Config, errors),
-        Ok(config) => print_text(&config),
-    }
+        Ok(config) => {
+            print_text(&config);
+            config.settings
+        }
+    };
     match asked {
         None => {}
         Some(Err(error)) => eprintln!("error: {error}"),
-        Some(Ok(report)) => print_findings(&report),
+        Some(Ok(report)) => {
+            print_matches(&settings, &report);
+            print_findings(&report);
+        }
     }
     exit
 }
@@ -87,11 +94,32 @@ fn report(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Value 
     report["ok"] = json!(exit_of(config, asked) == Exit::Done);
     if let Some(asked) = asked {
         report["brokers"] = match asked {
-            Ok(report) => json!({"findings": report.findings.iter().map(finding).collect::<Vec<_>>()}),
+            Ok(report) => json!({
+                "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
+                "matches": config.as_ref().map(|config| matches(&config.settings, report)).unwrap_or_default(),
+            }),
             Err(error) => json!({"unreachable": error.to_string()}),
         };
     }
     report
+}
+
+/// Returns the topics that match the patterns of each service that has some.
+fn matches(settings: &Settings, report: &preflight::Report) -> BTreeMap<String, Vec<String>> {
+    let services = settings.with_matches(report.names.as_deref().unwrap_or_default()).services;
+    let topics = |service: &Service| {
+        let matched = service.sources.iter().filter(|source| source.by_pattern);
+        matched.map(|source| source.topic.clone()).collect()
+    };
+    let with_patterns = services.iter().filter(|service| !service.patterns.is_empty());
+    with_patterns.map(|service| (service.name.clone(), topics(service))).collect()
+}
+
+fn print_matches(settings: &Settings, report: &preflight::Report) {
+    for (service, topics) in matches(settings, report) {
+        let topics = if topics.is_empty() { "none".to_owned() } else { topics.join(", ") };
+        print(format_args!("topics that match the patterns of service {service}: {topics}"));
+    }
 }
 
 fn finding(finding: &Finding) -> Value {
@@ -131,11 +159,10 @@ fn print_text(config: &Config) {
     }
     print(format_args!("the configuration is valid (hash {})", config.effective.hash()));
     for service in &config.settings.services {
-        let sources: Vec<_> = service.sources.iter().map(|source| source.topic.as_str()).collect();
         print(format_args!(
             "  service {}: {} -> {} (rejected: {}), {} records per {}",
             service.name,
-            sources.join(", "),
+            service.sources_text(),
             service.target,
             service.dead_letter,
             service.policy.capacity,

@@ -113,7 +113,10 @@ impl MembershipWatch {
             // This protocol reports partitions only, and a member may get none.
             status.joined = true;
         }
-        if member && status.joined || status.brokers_down || stood_still {
+        if consumer.reads_nothing() && !std::mem::replace(&mut status.joined, true) {
+            info!(service = job.service.name, "no topic matches the patterns of the sources yet");
+        }
+        if (member || consumer.reads_nothing()) && status.joined || status.brokers_down || stood_still {
             self.excused = now;
             return false;
         }

@@ -16,7 +16,7 @@ impl<'c> Engine<'c> {
         let Origin { source, partition, offset, .. } = record.origin;
         let Some(number) = self.link.partitions.find((source, partition)) else { return 0 };
         self.contact.end_silence(now, number, self.throttle, &mut self.link);
-        let source = &self.job.service.sources[source.index()];
+        let source = self.link.partitions.sources.get(source);
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
         };

@@ -47,7 +47,7 @@ impl<'c> Engine<'c> {
 
     /// Counts records that were deleted before they were read.
     fn skipped(&mut self, at: SourcePartition, from: i64, to: i64) {
-        let (topic, partition) = (&self.job.service.sources[at.0.index()].topic, at.1);
+        let (topic, partition) = (&self.link.partitions.sources.get(at.0).topic, at.1);
         let (service, lost) = (&self.job.service.name, u64::try_from(to - from).unwrap_or(0));
         error!(service, topic, partition, from, to, lost, "records were deleted before they were read");
         self.reporter.counts.lost_records += lost;

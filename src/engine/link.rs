@@ -37,9 +37,9 @@ impl<'c> Link<'c> {
     }
 
     /// Returns the topic of a partition and its number there.
-    pub(super) fn name(&self, number: u32) -> (&'c str, i32) {
+    pub(super) fn name(&self, number: u32) -> (&str, i32) {
         let (source, partition) = self.partitions.address(number);
-        (&self.job.service.sources[source.index()].topic, partition)
+        (&self.partitions.sources.get(source).topic, partition)
     }
 }
 
@@ -66,8 +66,7 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn replace(&mut self) -> Result<(), ClientError> {
-        let batch_bytes = self.job.facts.batch_bytes(&self.job.service);
-        *self.producer = Producer::new(&self.job.kafka, &self.job.service, batch_bytes).map_err(ClientError::new)?;
+        *self.producer = self.partitions.sources.producer(self.job).map_err(ClientError::new)?;
         Ok(())
     }
 

@@ -4,11 +4,12 @@ use std::{cell::Cell, collections::HashMap};
 
 use watermaster_core::units::Time;
 
+use super::sources::Sources;
 use watermaster_kafka::{consumer::SourcePartition, record::SourceIndex};
 
 /// Every partition that was ever assigned. Numbers are given once, in order, and stay.
-#[derive(Default)]
 pub(super) struct Partitions {
+    pub(super) sources: Sources,
     list: Vec<PartitionEntry>,
     numbers: HashMap<SourcePartition, u32>,
     /// The last partition that was found: records come in runs of one partition.
@@ -26,6 +27,10 @@ pub(super) struct PartitionEntry {
 }
 
 impl Partitions {
+    pub(super) fn new(sources: Sources) -> Partitions {
+        Partitions { sources, list: Vec::new(), numbers: HashMap::new(), last: Cell::default() }
+    }
+
     /// Returns the number of a partition, a new one if it was never assigned before.
     pub(super) fn number(&mut self, at: SourcePartition) -> u32 {
         let next = self.list.len() as u32;

@@ -115,6 +115,7 @@ impl Reporter {
         }
         let mut snapshot = self.snapshot(now, job, throttle);
         add_partitions(&mut snapshot, throttle, link);
+        snapshot.source_retention = link.partitions.sources.retention();
         self.set_flags(&mut snapshot);
         job.cell.set(snapshot);
     }
@@ -133,7 +134,6 @@ impl Reporter {
             oldest_held_seconds: throttle.oldest_held(now).as_secs_f64(),
             allocations: throttle.allocations(),
             up: true,
-            source_retention: job.facts.source_retention(&job.service),
             delay: throttle.delays().clone(),
             group: self.group.clone(),
             ..ServiceSnapshot::new(&job.service.name, throttle.policy())

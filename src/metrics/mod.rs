@@ -26,13 +26,12 @@ use text::Samples;
 
 use crate::reload::LastReload;
 use crate::snapshot::{Levels, ServiceSnapshot};
-use watermaster_settings::Service;
 
 /// The content type of the text that [`Publisher::render`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Holds the figures of all services and writes them. A process has one; call `declare` for each service, then
-/// `publish` and `render` at each scrape.
+/// Holds the figures of all services and writes them. A process has one; call `keep_only`, `publish` for
+/// each service and `render` at each scrape.
 #[derive(Debug)]
 pub struct Publisher {
     instance: Instance,
@@ -52,8 +51,6 @@ struct Instance {
 /// The figures of one service.
 #[derive(Debug)]
 struct ServiceMetrics {
-    /// The source topics.
-    topics: Vec<String>,
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
 }
@@ -77,26 +74,16 @@ impl Publisher {
         }
     }
 
-    /// Makes every series of a service exist, at 0, before its engine has published a snapshot.
-    pub fn declare(&mut self, service: &Service) {
-        let configured = service.policy.clients.iter().map(|client| Arc::from(client.name.as_str()));
-        let metrics = ServiceMetrics {
-            topics: service.sources.iter().map(|source| source.topic.clone()).collect(),
-            clients: ClientLabels::new(self.metrics_clients, configured),
-            newest: Arc::default(),
-        };
-        self.services.insert(service.name.clone(), metrics);
+    /// Forgets the services for which `is_kept` returns false: their series vanish.
+    pub fn keep_only(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.services.retain(|name, _| is_kept(name));
     }
 
     /// Takes over a service's newest snapshot; taking over a snapshot twice changes nothing. The name is passed apart,
     /// since the first snapshot has none.
     pub fn publish(&mut self, service: &str, snapshot: &Arc<ServiceSnapshot>) {
-        let undeclared = || ServiceMetrics {
-            topics: Vec::new(),
-            clients: ClientLabels::new(self.metrics_clients, []),
-            newest: Arc::default(),
-        };
-        let metrics = self.services.entry(service.to_owned()).or_insert_with(undeclared);
+        let new = || ServiceMetrics { clients: ClientLabels::new(self.metrics_clients, []), newest: Arc::default() };
+        let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         if !Arc::ptr_eq(&metrics.newest, snapshot) {
             metrics.newest = Arc::clone(snapshot);
             metrics.clients.update(snapshot);

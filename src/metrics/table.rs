@@ -319,12 +319,8 @@ fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
 }
 
 fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    let known = &service.newest.source_retention;
-    for (topic, time) in known {
+    for (topic, time) in &service.newest.source_retention {
         out.put_with(&[topic], time.as_secs_f64());
-    }
-    for topic in service.topics.iter().filter(|topic| known.iter().all(|(told, _)| told != *topic)) {
-        out.put_with(&[topic], 0);
     }
 }
 

@@ -8,6 +8,7 @@ use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
 
 use super::table::Kind;
 use super::*;
+use crate::services::ServiceHandle;
 use crate::snapshot::{ClientSnapshot, Counts, PartitionSnapshot};
 
 /// The samples of a scrape: metric name and labels as Prometheus reads them, and the value.
@@ -78,6 +79,12 @@ fn snapshot(clients: Vec<ClientSnapshot>) -> ServiceSnapshot {
     ServiceSnapshot { name: "kyc".into(), clients: clients.into_iter().collect(), ..Default::default() }
 }
 
+/// Publishes a service as it is before its engine has started.
+fn publish_start(publisher: &mut Publisher) {
+    let handle = ServiceHandle::new(&crate::tests::service(Mode::Shape, true));
+    publisher.publish(&handle.name, &handle.cell.get());
+}
+
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
     publisher.publish("kyc", &Arc::new(snapshot));
     parse(&publisher.render()).0
@@ -116,7 +123,7 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
 #[test]
 fn every_series_exists_at_0_before_the_first_snapshot() {
     let mut publisher = Publisher::new("2.12.1", 10);
-    publisher.declare(&crate::tests::service(Mode::Shape, true));
+    publish_start(&mut publisher);
     let (samples, _) = parse(&publisher.render());
     for client in ["home-loan", "_other"] {
         let with = |more: (&'static str, &'static str)| [("service", "kyc"), ("client", client), more];
@@ -139,6 +146,18 @@ fn every_series_exists_at_0_before_the_first_snapshot() {
         sample(&samples, "watermaster_build_info", &[("version", env!("CARGO_PKG_VERSION")), ("librdkafka", "2.12.1")]),
         Some(1.0)
     );
+}
+
+#[test]
+fn the_series_of_a_removed_service_vanish() {
+    let mut publisher = Publisher::new("", 10);
+    publish_start(&mut publisher);
+    publisher.publish("bureau", &Arc::new(snapshot(vec![client("a", 3)])));
+    publisher.keep_only(|name| name == "bureau");
+    let (samples, _) = parse(&publisher.render());
+    let services: BTreeSet<&str> =
+        samples.keys().filter_map(|(_, labels)| labels.get("service").map(String::as_str)).collect();
+    assert_eq!(services, BTreeSet::from(["bureau"]));
 }
 
 #[test]
@@ -186,7 +205,7 @@ fn histograms_are_cumulative_and_keep_their_sum() {
 #[test]
 fn buckets_match_the_table_before_and_after_the_first_snapshot() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&crate::tests::service(Mode::Shape, true));
+    publish_start(&mut publisher);
     let before = parse(&publisher.render()).0;
     let mut counted = Histogram::default();
     (counted.counts, counted.sums) = (counted.counts.map(|_| 1), counted.sums.map(|_| 1.0));
@@ -220,7 +239,7 @@ fn the_shadow_backlog_has_metrics_of_its_own() {
 #[test]
 fn a_client_without_a_limit_shows_infinity() {
     let mut publisher = Publisher::new("", 10);
-    publisher.declare(&crate::tests::service(Mode::Shape, true));
+    publish_start(&mut publisher);
     let limit = |samples: &Samples, client| {
         sample(samples, "watermaster_client_limit_units", &[("service", "kyc"), ("client", client)])
     };

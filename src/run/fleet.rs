@@ -1,96 +1,176 @@
 //! The engines of a process: one thread for each service.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::{CHECK_INTERVAL, Parts};
-use crate::engine::{self, EngineError, Job};
-use crate::snapshot::{ServiceSnapshot, SnapshotCell};
-use crate::{admin::ServiceHandle, heartbeat::Heartbeat};
-use watermaster_kafka::preflight::{Report, Severity};
-use watermaster_settings::{Service, Settings};
+use super::{CHECK_INTERVAL, brokers};
+use crate::engine::{self, Job};
+use crate::{reload::Engines, services::ServiceHandle};
+use watermaster_kafka::preflight::{self, Report, Severity};
+use watermaster_settings::Settings;
 
-/// The longest silence of an engine that works. The longest of its calls take far less together: offsets of a
-/// transaction (6 s), resolved positions (3 s), high watermarks (2 s), a replaced producer (1 s), leaving a group (2
-/// s).
-const MAX_SILENCE: Duration = Duration::from_secs(60);
+/// The longest wait for a broker during a reload; a new service then waits by itself.
+const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The reason why a service is not ready before its engine says more.
-pub(super) const STARTING: &str = "starting";
-
-/// Returns the handle of each service's engine, which is about to start.
-pub(super) fn handles(settings: &Settings) -> Vec<ServiceHandle> {
-    let handle = |service: &Service| {
-        let trouble = Some(STARTING.to_owned());
-        let cell = SnapshotCell::default();
-        cell.set(ServiceSnapshot { trouble, ..ServiceSnapshot::new(&service.name, &service.policy) });
-        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
-        ServiceHandle { name: service.name.clone(), cell, heartbeat }
-    };
-    settings.services.iter().map(handle).collect()
-}
-
-/// The running engines.
+/// The engines, running or ended.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    not_started: usize,
-    threads: Vec<JoinHandle<Result<(), EngineError>>>,
+    /// Set when the program begins to stop.
+    stop: Arc<AtomicBool>,
+    threads: Mutex<Vec<EngineThread>>,
+}
+
+/// The thread of an engine. It returns whether the engine ended without an error.
+#[derive(Debug)]
+struct EngineThread {
+    handle: ServiceHandle,
+    /// `None` if the system had no thread left.
+    thread: Option<JoinHandle<bool>>,
+}
+
+impl EngineThread {
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the end, and returns whether it was without an error.
+    fn join(self) -> bool {
+        self.thread.is_some_and(|thread| thread.join().unwrap_or(false))
+    }
 }
 
 impl Fleet {
-    /// Starts an engine for each service, except for services with an error in the report.
-    pub(super) fn start(settings: &Settings, parts: &Parts, report: &Report, accept_foreign_offsets: bool) -> Fleet {
-        let mut fleet = Fleet { not_started: 0, threads: Vec::new() };
-        let engines = parts.handles.iter().zip(&parts.configuration.inboxes);
-        for (service, (handle, policies)) in settings.services.iter().zip(engines) {
-            if let Some(why) = log_findings(report, &service.name) {
-                fleet.mark_not_started(handle, why);
-                continue;
-            }
-            let job = Job {
-                kafka: settings.kafka.clone(),
-                service: service.clone(),
-                accept_foreign_offsets,
-                facts: report.clone(),
-                cell: handle.cell.clone(),
-                heartbeat: Arc::clone(&handle.heartbeat),
-                policies: Arc::clone(policies),
-                shutdown: Arc::clone(&parts.stop),
-            };
-            match thread::Builder::new().name(format!("engine-{}", service.name)).spawn(move || engine::run(job)) {
-                Ok(thread) => fleet.threads.push(thread),
-                Err(why) => {
-                    error!("service {}: no thread: {why}", service.name);
-                    fleet.mark_not_started(handle, format!("no thread: {why}"));
-                }
-            }
-        }
-        fleet
+    pub(super) fn new(stop: &Arc<AtomicBool>) -> Fleet {
+        Fleet { stop: Arc::clone(stop), threads: Mutex::default() }
     }
 
-    fn mark_not_started(&mut self, handle: &ServiceHandle, why: String) {
-        handle.show_trouble(why);
-        handle.heartbeat.stop();
-        self.not_started += 1;
+    fn threads(&self) -> MutexGuard<'_, Vec<EngineThread>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the engine of each service that a reload has not removed meanwhile.
+    pub(super) fn start_all(
+        &self, settings: &Settings, handles: &[ServiceHandle], report: &Report, accept_foreign_offsets: bool,
+    ) {
+        for handle in handles.iter().filter(|handle| !handle.is_stopped()) {
+            self.launch(Launch {
+                settings: settings.clone(),
+                handle: handle.clone(),
+                report: Some(report.clone()),
+                accept_foreign_offsets,
+            });
+        }
+    }
+
+    fn launch(&self, launch: Launch) {
+        let mut threads = self.threads();
+        let (name, handle) = (launch.handle.name.clone(), launch.handle.clone());
+        // A service may come back while its former engine still leaves.
+        let former = threads.iter().position(|thread| thread.handle.name == name).map(|at| threads.swap_remove(at));
+        let work = move || {
+            former.map(EngineThread::join);
+            launch.run()
+        };
+        let thread = thread::Builder::new().name(format!("engine-{name}")).spawn(work);
+        if let Err(why) = &thread {
+            error!("service {name}: no thread: {why}");
+            mark_not_started(&handle, format!("no thread: {why}"));
+        }
+        threads.push(EngineThread { handle, thread: thread.ok() });
     }
 
     /// Reports whether every engine has ended.
     pub(super) fn has_ended(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
+        self.threads().iter().all(EngineThread::has_ended)
     }
 
     /// Waits until all engines have ended and returns the number of those that failed.
-    pub(super) async fn wait(&mut self) -> usize {
-        while !self.has_ended() {
+    pub(super) async fn wait(&self) -> usize {
+        loop {
+            if let Some(ended) = self.take_ended() {
+                return ended.into_iter().map(EngineThread::join).filter(|ended| !ended).count();
+            }
             sleep(CHECK_INTERVAL).await;
         }
-        let ended = self.threads.drain(..).map(JoinHandle::join);
-        self.not_started + ended.filter(|end| !matches!(end, Ok(Ok(())))).count()
     }
+
+    /// Returns all engines once all have ended. Before, tells them if the program has begun to stop.
+    fn take_ended(&self) -> Option<Vec<EngineThread>> {
+        let mut threads = self.threads();
+        if threads.iter().all(EngineThread::has_ended) {
+            return Some(std::mem::take(&mut *threads));
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            threads.iter().for_each(|thread| thread.handle.stop());
+        }
+        None
+    }
+}
+
+impl Engines for Fleet {
+    fn check(&self, settings: &Settings) -> Option<Report> {
+        let report = preflight::check(settings, RELOAD_TIMEOUT);
+        report.inspect_err(|why| warn!("the topics of the new configuration were not checked: {why}")).ok()
+    }
+
+    fn start(&self, settings: &Settings, handle: &ServiceHandle, report: Option<Report>) {
+        let (settings, handle) = (settings.clone(), handle.clone());
+        self.launch(Launch { settings, handle, report, accept_foreign_offsets: false });
+    }
+}
+
+/// The start of one engine.
+struct Launch {
+    /// The settings of all services.
+    settings: Settings,
+    handle: ServiceHandle,
+    /// `None` if the brokers were not asked yet.
+    report: Option<Report>,
+    accept_foreign_offsets: bool,
+}
+
+impl Launch {
+    /// Runs the engine until it ends. Returns whether it ended without an error.
+    fn run(self) -> bool {
+        let Launch { settings, handle, report, accept_foreign_offsets } = self;
+        let wait = || brokers::check(&settings, std::slice::from_ref(&handle), |_| !handle.is_stopped());
+        let facts = match report.map_or_else(wait, Ok) {
+            _ if handle.is_stopped() => return true,
+            Ok(report) => report,
+            Err(why) => {
+                error!(service = handle.name, "{why}");
+                mark_not_started(&handle, why.to_string());
+                return false;
+            }
+        };
+        if let Some(why) = log_findings(&facts, &handle.name) {
+            mark_not_started(&handle, why);
+            return false;
+        }
+        let services = settings.with_matches(facts.names.as_deref().unwrap_or_default()).services;
+        let service = services.into_iter().find(|service| service.name == handle.name);
+        let job = Job {
+            service: service.expect("the service is configured"),
+            kafka: settings.kafka,
+            accept_foreign_offsets,
+            facts,
+            cell: handle.cell,
+            heartbeat: handle.heartbeat,
+            inbox: handle.inbox,
+            shutdown: handle.stop,
+        };
+        engine::run(job).is_ok()
+    }
+}
+
+fn mark_not_started(handle: &ServiceHandle, why: String) {
+    handle.show_trouble(why);
+    handle.heartbeat.stop();
 }
 
 /// Logs the findings about a service's topics and returns the first error, with which the service can't run.

@@ -34,8 +34,7 @@ impl HttpServer {
     pub(super) async fn start(settings: &Settings, parts: &Parts) -> Result<HttpServer, HttpError> {
         let (listener, address) = bind(settings.admin.listen).await?;
         let state = AdminState {
-            services: parts.handles.clone(),
-            publisher: Mutex::new(publisher(settings)),
+            publisher: Mutex::new(Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients)),
             configuration: Arc::clone(&parts.configuration),
             token: read_token(settings)?,
             draining: Arc::clone(&parts.stop),
@@ -60,12 +59,6 @@ async fn bind(listen: SocketAddr) -> Result<(TcpListener, SocketAddr), HttpError
     let address = listener.local_addr().map_err(refused)?;
     info!("admin listening on http://{address}");
     Ok((listener, address))
-}
-
-fn publisher(settings: &Settings) -> Publisher {
-    let mut publisher = Publisher::new(&watermaster_kafka::client_version(), settings.admin.metrics_clients);
-    settings.services.iter().for_each(|service| publisher.declare(service));
-    publisher
 }
 
 /// Reads the token again: the configuration was valid, but the file may have changed since.

@@ -27,5 +27,6 @@ mod recall;
 mod reload;
 mod restart;
 mod rig;
+mod sources;
 mod strangers;
 mod upgrade;

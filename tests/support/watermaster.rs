@@ -141,6 +141,8 @@ impl Watermaster {
         self.rewrite(toml);
         let url = format!("{}/v1/reload", self.url().expect("the log has the admin address"));
         let request = agent().post(url).header("authorization", format!("Bearer {token}"));
+        // A reload may ask the brokers first.
+        let request = request.config().timeout_global(Some(START_TIMEOUT)).build();
         answer(request.send_empty()).expect("the admin API answers")
     }
 

@@ -10,6 +10,8 @@ use ureq::{Body, RequestBuilder};
 
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+/// The longest wait for a change: a reload may ask the brokers first.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest answer that is read: that of some hundred thousand clients.
 const MAX_ANSWER_BYTES: u64 = 128 << 20;
 /// The default of `admin.listen`.
@@ -120,7 +122,8 @@ impl Endpoint {
 
     /// Sends a request without a body.
     pub fn post(&self, path: &str) -> Result<Reply, EndpointError> {
-        self.reply(self.authorized(self.agent.post(format!("{}{path}", self.url))).send_empty())
+        let request = self.authorized(self.agent.post(format!("{}{path}", self.url)));
+        self.reply(request.config().timeout_global(Some(CHANGE_TIMEOUT)).build().send_empty())
     }
 
     fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {

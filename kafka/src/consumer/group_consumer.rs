@@ -32,40 +32,56 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Makes a member of the service's group that reads all its sources. No broker is contacted before
+    /// Makes a member of the service's group that reads these topics. No broker is contacted before
     /// [`poll`](Consumer::poll).
     ///
     /// With `accept_foreign_offsets`, reading starts at any committed offset, and nothing beyond it counts as
     /// completed.
     pub fn new(
-        kafka: &settings::Kafka, service: &settings::Service, accept_foreign_offsets: bool,
+        kafka: &settings::Kafka, service: &settings::Service, topics: &Arc<Topics>, accept_foreign_offsets: bool,
     ) -> Result<Consumer, KafkaError> {
-        Consumer::with_config(config(kafka, service), kafka, service, accept_foreign_offsets)
+        Consumer::with_config(config(kafka, service), kafka, service, topics, accept_foreign_offsets)
     }
 
     pub(super) fn with_config(
-        config: ClientConfig, kafka: &settings::Kafka, service: &settings::Service, accept_foreign_offsets: bool,
+        config: ClientConfig, kafka: &settings::Kafka, service: &settings::Service, topics: &Arc<Topics>,
+        accept_foreign_offsets: bool,
     ) -> Result<Consumer, KafkaError> {
         let rules = StartRules {
             start_from: kafka.start_from,
             on_foreign_offset: if accept_foreign_offsets { OnForeignOffset::Replay } else { kafka.on_foreign_offset },
             on_data_loss: kafka.on_data_loss,
         };
-        let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str())));
-        let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
+        let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(topics), rules);
         let (login, secrets) = (Login::new(kafka), kafka.secrets.clone());
         let known_changes = secrets.other_changes();
         let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
-        base.subscribe(&topics.names())?;
-        Ok(Consumer {
+        let consumer = Consumer {
             commits: CommitRequests::new(base.client()),
-            end_probe: RefCell::new(EndProbe::new(config, secrets.clone(), Arc::clone(&topics))),
+            end_probe: RefCell::new(EndProbe::new(config, secrets.clone(), Arc::clone(topics))),
             login,
             secrets,
             known_changes,
-            topics,
+            topics: Arc::clone(topics),
             base,
-        })
+        };
+        consumer.subscribe()?;
+        Ok(consumer)
+    }
+
+    /// Asks the group for partitions of the topics that are to be read now. Partitions of other topics are revoked, in
+    /// an event; those of the topics that stay are read on meanwhile.
+    pub fn subscribe(&self) -> Result<(), KafkaError> {
+        match self.topics.names().as_slice() {
+            [] => self.base.unsubscribe(),
+            names => self.base.subscribe(names)?,
+        }
+        Ok(())
+    }
+
+    /// Returns true if there is no topic to read: the consumer is in no group then.
+    pub fn reads_nothing(&self) -> bool {
+        self.topics.names().is_empty()
     }
 
     /// Takes a user and a password that were read again.

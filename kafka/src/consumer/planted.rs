@@ -1,6 +1,6 @@
 //! Plants the consumer's mistakes for `scripts/chaos --teeth`: the oracle has to find each of them.
 
-use std::{ops::Deref, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use rdkafka::consumer::Consumer as _;
 use watermaster_core::delivery::{Commit, OffsetsError};
@@ -9,7 +9,7 @@ use watermaster_settings as settings;
 use super::commit::Offsets;
 use super::{config::config, group_consumer::Consumer};
 use crate::failpoint::{Fault, planted};
-use crate::topics::SourcePartition;
+use crate::topics::{SourcePartition, Topics};
 use crate::{client::KafkaError, event::Event, ffi::GroupMetadata};
 
 /// A [`Consumer`] that makes the planted mistake, if it is one of the consumer's.
@@ -25,13 +25,13 @@ impl Deref for PlantedConsumer {
 
 impl PlantedConsumer {
     pub fn new(
-        kafka: &settings::Kafka, service: &settings::Service, accept_foreign_offsets: bool,
+        kafka: &settings::Kafka, service: &settings::Service, topics: &Arc<Topics>, accept_foreign_offsets: bool,
     ) -> Result<PlantedConsumer, KafkaError> {
         let mut config = config(kafka, service);
         if planted(Fault::ReadUncommitted) {
             config.set("isolation.level", "read_uncommitted");
         }
-        Consumer::with_config(config, kafka, service, accept_foreign_offsets).map(PlantedConsumer)
+        Consumer::with_config(config, kafka, service, topics, accept_foreign_offsets).map(PlantedConsumer)
     }
 
     pub fn poll(&self, timeout: Duration) -> Event<'_> {

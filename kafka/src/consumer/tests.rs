@@ -58,7 +58,8 @@ impl Bench {
     }
 
     fn consumer(&self) -> Consumer {
-        Consumer::new(&self.settings.kafka, &self.settings.services[0], false).unwrap()
+        let service = &self.settings.services[0];
+        Consumer::new(&self.settings.kafka, service, &Topics::of(&service.sources), false).unwrap()
     }
 
     /// Sends records of this size to the first partition.

@@ -101,6 +101,17 @@ impl PreflightClient {
         }
     }
 
+    /// Returns the names of all topics that may be seen.
+    pub fn topic_names(&self, timeout: Duration) -> Result<Vec<String>, ClientError> {
+        // Serves errors that wait to be logged.
+        self.consumer.poll(Duration::ZERO);
+        let metadata = self.consumer.fetch_metadata(None, timeout)?;
+        let exists = metadata.topics().iter().filter(|topic| topic.error().is_none() && !topic.partitions().is_empty());
+        let mut names: Vec<String> = exists.map(|topic| topic.name().to_owned()).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
     fn look_up(&self, topic: &str, timeout: Duration) -> Result<TopicFacts, Problem> {
         let metadata = self.consumer.fetch_metadata(Some(topic), timeout).map_err(Problem::TopicUnanswered)?;
         let found = metadata.topics().first().ok_or(Problem::MissingTopic)?;

@@ -53,6 +53,9 @@ pub enum Problem {
     #[error("limits and retention of topics were not checked: {0}")]
     ConfigsUnanswered(#[source] ClientError),
 
+    #[error("the topics that match a pattern are not known: {0}")]
+    NamesUnanswered(#[source] ClientError),
+
     // ## A control topic
     #[error("does not exist: it is made at the start, if this program may make topics")]
     ControlMissing,
@@ -141,6 +144,7 @@ impl Problem {
             | Problem::SessionTimeout { .. } => Severity::Info,
             Problem::TooFewReplicas { .. }
             | Problem::SmallRecords { .. }
+            | Problem::NamesUnanswered(_)
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted

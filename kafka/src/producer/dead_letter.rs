@@ -1,10 +1,10 @@
 //! The headers that a rejected record gains.
 
 use watermaster_core::delivery::{Form, Rejected};
-use watermaster_settings::Service;
 
 use crate::ffi::HeaderList;
 use crate::record::{Origin, Record};
+use crate::topics::Topics;
 
 const PREFIX: &[u8] = b"throttle-";
 const REASON: &[u8] = b"throttle-reason";
@@ -22,7 +22,9 @@ const ALL: [&[u8]; 10] =
     [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB];
 
 /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
-pub(super) fn headers(record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service) -> HeaderList {
+pub(super) fn headers(
+    record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &str, topics: &Topics,
+) -> HeaderList {
     // Headers of earlier rejections are replaced, and the last attempt among them is counted on.
     let (mut rejected_before, mut attempt) = (false, 1_u64);
     for (name, value) in record.headers().filter(|(name, _)| name.starts_with(PREFIX)) {
@@ -45,9 +47,9 @@ pub(super) fn headers(record: &mut Record<'_>, rejected: &Rejected, form: Form, 
     let mut number = itoa::Buffer::new();
     let mut add = |name, value: &str| headers.add(name, Some(value.as_bytes()));
     add(REASON, rejected.reason.into_str());
-    add(SERVICE, &service.name);
+    add(SERVICE, service);
     add(CLIENT, &rejected.client);
-    add(TOPIC, &service.sources[source.index()].topic);
+    add(TOPIC, topics.name(source));
     add(PARTITION, number.format(partition));
     add(OFFSET, number.format(offset));
     add(TIMESTAMP_MS, number.format(timestamp_ms));

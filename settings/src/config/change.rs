@@ -7,61 +7,59 @@ use serde_json::Value;
 use watermaster_core::policy::Scope;
 
 use super::{Config, ConfigError, ConfigErrors, SCHEMA};
-use crate::model::Service;
+use crate::model::{Service, Settings};
 use crate::reader::{Entry, KeyPath, Segment};
 
 const RESTART: &str = "as it was while the program runs; a restart takes it over";
+/// The keys that tell the elements of a list apart. A source has one of the last two.
+const NAMES: [&str; 3] = ["name", "topic", "topic_pattern"];
 
 impl Config {
-    /// Returns the keys in which another configuration differs, in order.
+    /// Returns the keys in which another configuration differs, in order. A service or a source that came or went is
+    /// one change.
     ///
     /// # Errors
     /// One for each key that takes a restart to change.
     pub fn changes(&self, to: &Config) -> Result<Vec<KeyPath>, ConfigErrors> {
         let (before, after) = (entries(self), entries(to));
         let keys: BTreeSet<_> = before.keys().chain(after.keys()).collect();
-        let (mut changed, mut errors) = (Vec::new(), Vec::new());
-        for &&key in &keys {
-            let (old, new) = (before.get(key), after.get(key));
-            let [before, after] = [old, new].map(|entry| entry.and_then(|entry| entry.value.as_ref()));
-            if before == after {
+        let (mut changed, mut errors) = (BTreeSet::new(), self.renamed(to));
+        for key in keys {
+            let (old, new) = (before.get(key).copied(), after.get(key).copied());
+            let [was, is] = [old, new].map(|entry| entry.and_then(|entry| entry.value.as_ref()));
+            let Some(entry) = new.or(old).filter(|_| was != is) else { continue };
+            if let Some(depth) = changed_element(key, &before, &after) {
+                changed.insert(entry.key.segments()[..depth].iter().cloned().collect());
                 continue;
             }
-            changed.push(key.clone());
-            if let Some(entry) = new.or(old).filter(|entry| !entry.reloads || self.is_fixed_in_group(entry)) {
-                errors.push(self.needs_restart(entry, before, after));
+            changed.insert(entry.key.clone());
+            let service = service_of(key, &self.settings);
+            if !entry.reloads || service.is_some_and(|service| is_fixed_in_group(entry, service)) {
+                errors.push(needs_restart(entry, service, was, is));
             }
         }
-        if errors.is_empty() && !self.is_alike(to) {
+        if errors.is_empty() && self.settings.kafka != to.settings.kafka {
             errors.extend(self.hidden_change());
         }
-        if errors.is_empty() { Ok(changed) } else { Err(ConfigErrors::new(SCHEMA.subject, errors)) }
-    }
-
-    /// Returns whether all instances of a group must have the same value of this key at any time.
-    fn is_fixed_in_group(&self, entry: &Entry) -> bool {
-        let in_group = self.service_of(entry).is_some_and(|service| service.policy.scope == Scope::Group);
-        let name = entry.key.segments().last();
-        in_group && matches!(name, Some(Segment::Name(name)) if name == "cycle" || name == "mode")
-    }
-
-    fn service_of(&self, entry: &Entry) -> Option<&Service> {
-        match entry.key.segments() {
-            [Segment::Name(list), Segment::Index(index), ..] if list == "service" => self.settings.services.get(*index),
-            _ => None,
+        if errors.is_empty() {
+            Ok(changed.into_iter().collect())
+        } else {
+            Err(ConfigErrors::new(SCHEMA.subject, errors))
         }
     }
 
-    fn needs_restart(&self, entry: &Entry, before: Option<&Value>, after: Option<&Value>) -> ConfigError {
-        let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), |value| value.to_string());
-        let service = self.service_of(entry);
-        ConfigError {
-            key: entry.key.clone(),
-            service: service.map(|service| service.name.clone()),
-            problem: format!("has changed from {} to {}", show(before), show(after)),
-            allowed: RESTART.to_owned(),
-            origin: entry.origin.clone(),
-        }
+    /// Returns an error for each service that has another name now: under it, all its sources would be read again.
+    fn renamed(&self, to: &Config) -> Vec<ConfigError> {
+        let has = |config: &Config, name: &str| config.settings.services.iter().any(|service| service.name == name);
+        let gone = self.settings.services.iter().filter(|service| !has(to, &service.name));
+        let renamed = gone.filter_map(|gone| {
+            let mut services = to.settings.services.iter();
+            let at = services.position(|new| new.target == gone.target && !has(self, &new.name))?;
+            let key = KeyPath::default().child("service").element(at).child("name");
+            let entry = to.effective.iter().find(|entry| entry.key == key)?;
+            Some(needs_restart(entry, Some(gone), Some(&gone.name.as_str().into()), entry.value.as_ref()))
+        });
+        renamed.collect()
     }
 
     /// Returns the error for a difference that no entry shows: the value of a hidden property.
@@ -76,17 +74,64 @@ impl Config {
             origin: self.effective.iter().find(|entry| entry.key == servers)?.origin.clone(),
         })
     }
+}
 
-    /// Returns whether the settings differ in nothing but policies.
-    fn is_alike(&self, to: &Config) -> bool {
-        let mut to = to.settings.clone();
-        for (service, own) in to.services.iter_mut().zip(&self.settings.services) {
-            service.policy.clone_from(&own.policy);
+/// Returns whether all instances of a group must have the same value of this key at any time.
+fn is_fixed_in_group(entry: &Entry, service: &Service) -> bool {
+    let name = entry.key.segments().last();
+    let fixed = matches!(name, Some(Segment::Name(name)) if name == "cycle" || name == "mode");
+    fixed && service.policy.scope == Scope::Group
+}
+
+/// Returns the service that a stable key belongs to.
+fn service_of<'a>(key: &KeyPath, settings: &'a Settings) -> Option<&'a Service> {
+    match key.segments() {
+        [Segment::Name(list), Segment::Name(name), ..] if list == "service" => {
+            settings.services.iter().find(|service| service.name == *name)
         }
-        to == self.settings
+        _ => None,
     }
 }
 
-fn entries(config: &Config) -> BTreeMap<&KeyPath, &Entry> {
-    config.effective.iter().map(|entry| (&entry.key, entry)).collect()
+fn needs_restart(
+    entry: &Entry, service: Option<&Service>, before: Option<&Value>, after: Option<&Value>,
+) -> ConfigError {
+    let show = |value: Option<&Value>| value.map_or("nothing".to_owned(), |value| value.to_string());
+    ConfigError {
+        key: entry.key.clone(),
+        service: service.map(|service| service.name.clone()),
+        problem: format!("has changed from {} to {}", show(before), show(after)),
+        allowed: RESTART.to_owned(),
+        origin: entry.origin.clone(),
+    }
+}
+
+/// Returns the number of steps to the service or source of a stable key that only one of the configurations has.
+fn changed_element(
+    key: &KeyPath, before: &BTreeMap<KeyPath, &Entry>, after: &BTreeMap<KeyPath, &Entry>,
+) -> Option<usize> {
+    let segments = key.segments();
+    [("service", NAMES[0], 2), ("source", NAMES[1], 4)].into_iter().find_map(|(list, name, depth)| {
+        let is_list = matches!(segments.get(depth - 2), Some(Segment::Name(found)) if found == list);
+        let element = segments.get(..depth).filter(|_| is_list)?.iter().cloned().collect::<KeyPath>().child(name);
+        (before.contains_key(&element) != after.contains_key(&element)).then_some(depth)
+    })
+}
+
+/// Returns the entries by stable keys, in which services and sources have names for positions: positions shift when one
+/// comes or goes.
+fn entries(config: &Config) -> BTreeMap<KeyPath, &Entry> {
+    let names = config.effective.iter().filter_map(|entry| {
+        let (key, section) = entry.key.segments().split_last()?;
+        let is_name = matches!(key, Segment::Name(key) if NAMES.contains(&key.as_str()));
+        let is_element = matches!(section.last(), Some(Segment::Index(_)));
+        Some((section, entry.value.as_ref()?.as_str()?)).filter(|_| is_name && is_element)
+    });
+    let names: BTreeMap<&[Segment], &str> = names.collect();
+    let stable = |entry: &Entry| -> KeyPath {
+        let segments = entry.key.segments();
+        let named = |at: usize| names.get(&segments[..=at]).map(|name| Segment::Name((*name).to_owned()));
+        (0..segments.len()).map(|at| named(at).unwrap_or_else(|| segments[at].clone())).collect()
+    };
+    config.effective.iter().map(|entry| (stable(entry), entry)).collect()
 }

@@ -35,9 +35,12 @@ fn claim(seen: &mut BTreeMap<String, KeyPath>, section: &Section<'_>, key: &str,
 }
 
 fn check_topics(kafka: &Section<'_>, services: &[Section<'_>]) {
-    let mut sources = BTreeMap::new();
+    let (mut sources, mut patterns) = (BTreeMap::new(), BTreeMap::new());
     for source in services.iter().flat_map(|service| service.tables("source")) {
-        claim(&mut sources, &source, "topic", source.text("topic", values::topic), "each topic as a source only once");
+        let topic = source.optional("topic", values::topic).flatten();
+        claim(&mut sources, &source, "topic", topic, "each topic as a source only once");
+        let pattern = source.optional("topic_pattern", |text| values::topic_pattern(text).map(|_| text.to_owned()));
+        claim(&mut patterns, &source, "topic_pattern", pattern.flatten(), "each pattern only once");
     }
     for service in services {
         let topics = ["target", "dead_letter"].map(|key| (key, service.text(key, values::topic)));

@@ -177,7 +177,12 @@ const LIMIT: &[Key] = &[
 ];
 
 const SOURCE: &[Key] = &[
-    key("topic", TOPIC, Required),
-    key("client", Kind::Text("a client id of 1 to 128 bytes"), Derived("the topic's name")),
-    key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
+    reloaded_key("topic", TOPIC, Unset),
+    reloaded_key("topic_pattern", Kind::Text("a regular expression for whole names of topics"), Unset),
+    reloaded_key(
+        "client",
+        Kind::Text("a client id of 1 to 128 bytes"),
+        Derived("the capture (?<client>…) of topic_pattern, or the topic's name"),
+    ),
+    reloaded_key("allowed_clients", Texts("a list of one or more client ids of 1 to 128 bytes each"), Unset),
 ];

@@ -10,6 +10,7 @@ use super::values;
 use crate::model::{ClientFrom, Service, Source};
 use crate::read_struct;
 use crate::reader::{Origin, Section};
+use crate::sources::SourcePattern;
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
@@ -22,10 +23,14 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     warn_of_names_like_patterns(section, client_from.as_deref().unwrap_or_default());
     let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
     let tables = section.tables("source");
-    let sources: Vec<_> = tables.iter().map(|section| source(section, by_topic)).collect();
     let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();
-    for (table, source) in tables.iter().zip(&sources) {
-        source.iter().for_each(|source| warn_of_likeness(table, source, &configured));
+    let (mut sources, mut patterns) = (Vec::new(), Vec::new());
+    for table in &tables {
+        if table.is_set("topic_pattern") {
+            patterns.push(source_pattern(table, &configured));
+        } else {
+            sources.push(source(table, by_topic, &configured));
+        }
     }
     read_struct!(Service {
         [section => on_undeliverable, group_lease]
@@ -34,6 +39,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         dead_letter: section.text("dead_letter", values::topic),
         client_from: client_from,
         sources: sources.into_iter().collect(),
+        patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
         policy: policy(section, kafka),
     })
@@ -135,15 +141,41 @@ fn one_limit(section: &Section<'_>) -> Option<Limit> {
     })
 }
 
-fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
-    let topic = section.text("topic", values::topic);
+fn source(section: &Section<'_>, by_topic: bool, configured: &[&str]) -> Option<Source> {
+    let topic = section.optional("topic", values::topic);
+    if topic == Some(None) {
+        section.refuse("topic", "is missing", "a topic's name, or topic_pattern in its place");
+    }
+    let topic = topic.flatten();
+    section.show("topic_pattern", None, Origin::Default);
     let client = if by_topic {
         section.derived_text("client", topic.as_ref(), values::client).map(Some)
     } else {
         section.optional("client", values::client)
     };
+    let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
+    read_struct!(Source { topic: topic, client: client, allowed_clients: allowed_clients, by_pattern: Some(false) })
+}
+
+fn source_pattern(section: &Section<'_>, configured: &[&str]) -> Option<SourcePattern> {
+    if section.is_set("topic") {
+        section.refuse("topic_pattern", "stands beside topic", "one of the two");
+    }
+    section.show("topic", None, Origin::Default);
+    let pattern = section.optional("topic_pattern", values::topic_pattern).flatten();
+    let client = section.optional("client", values::client);
+    if matches!((&pattern, &client), (Some(pattern), Some(Some(_))) if pattern.captures_client()) {
+        section.refuse("client", "stands beside a capture of the client in topic_pattern", "one of the two");
+    }
+    let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
+    read_struct!(SourcePattern { pattern: pattern, client: client, allowed_clients: allowed_clients })
+}
+
+/// Reads the clients that may send to a source with this client by its topic.
+fn allowed_clients(section: &Section<'_>, client: Option<&String>, configured: &[&str]) -> Option<Option<Vec<String>>> {
     let allowed_clients = section.list("allowed_clients", values::client);
-    if let (Some(Some(client)), Some(Some(allowed))) = (&client, &allowed_clients)
+    warn_of_likeness(section, client, allowed_clients.as_ref()?.as_deref(), configured);
+    if let (Some(client), Some(Some(allowed))) = (client, &allowed_clients)
         && section.origin("client") != Origin::Default
         && !allowed.contains(client)
     {
@@ -153,17 +185,17 @@ fn source(section: &Section<'_>, by_topic: bool) -> Option<Source> {
             "one of allowed_clients",
         );
     }
-    read_struct!(Source { topic: topic, client: client, allowed_clients: allowed_clients })
+    allowed_clients
 }
 
 /// Reports a client of a source that is not configured, while a client with almost this name is. Among very many
 /// clients the search would take seconds.
-fn warn_of_likeness(section: &Section<'_>, source: &Source, configured: &[&str]) {
+fn warn_of_likeness(section: &Section<'_>, client: Option<&String>, allowed: Option<&[String]>, configured: &[&str]) {
     if configured.len() > MAX_COMPARED_CLIENTS {
         return;
     }
-    let allowed = source.allowed_clients.iter().flatten().map(|name| ("allowed_clients", name));
-    for (key, name) in source.client.iter().map(|name| ("client", name)).chain(allowed) {
+    let allowed = allowed.into_iter().flatten().map(|name| ("allowed_clients", name));
+    for (key, name) in client.into_iter().map(|name| ("client", name)).chain(allowed) {
         let like = configured.iter().find(|other| is_like(name, other));
         if let Some(like) = like.filter(|_| !configured.contains(&name.as_str())) {
             let problem = format!("has {name:?}, which is not configured, but {like:?} is");

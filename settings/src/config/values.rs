@@ -6,7 +6,7 @@ use watermaster_core::units::{Ratio, Weight};
 
 use crate::client_id::{MAX_CLIENT_BYTES, PatternError};
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
-use crate::{model::ClientFrom, token::TokenError};
+use crate::{model::ClientFrom, sources::TopicPattern, token::TokenError};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
@@ -49,6 +49,8 @@ pub enum TextError {
     NoHost(String),
     #[error("{0:?} has no valid port")]
     NoPort(String),
+    #[error("{0}")]
+    Pattern(String),
     #[error(transparent)]
     Token(#[from] TokenError),
 }
@@ -141,6 +143,16 @@ fn pointer_token(token: &str) -> Result<String, TextError> {
 
 pub fn topic(text: &str) -> Result<String, TextError> {
     if text == "." || text == ".." { Err(TextError::ReservedTopic) } else { name(text, MAX_TOPIC_CHARS, "._-") }
+}
+
+/// Parses a regular expression for names of topics.
+pub fn topic_pattern(text: &str) -> Result<TopicPattern, TextError> {
+    if text.is_empty() {
+        return Err(TextError::Empty);
+    }
+    // The other lines of the error show the place in the pattern.
+    let reason = |error: regex::Error| error.to_string().lines().last().unwrap_or_default().to_owned();
+    TopicPattern::new(text).map_err(|error| TextError::Pattern(reason(error)))
 }
 
 pub fn service_name(text: &str) -> Result<String, TextError> {

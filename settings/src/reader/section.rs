@@ -58,6 +58,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Returns whether the key `name` is written.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.written(name).is_some()
+    }
+
     /// Returns whether the key `name` is written as a list.
     pub fn is_list(&self, name: &str) -> bool {
         self.written(name).is_some_and(|node| matches!(node.content, Content::List(_)))

@@ -130,10 +130,16 @@ impl Instance {
     }
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {
-        let mut services = self.choose(self.get::<Body>("/v1/services")?.services)?;
-        for service in &mut services {
-            let group: GroupStatus = self.get(&format!("/v1/services/{}/group", service.name))?;
-            service.group = group.state.is_some().then_some(group);
+        let mut services = Vec::new();
+        for service in self.choose(self.get::<Body>("/v1/services")?.services)? {
+            match self.get::<GroupStatus>(&format!("/v1/services/{}/group", service.name)) {
+                Ok(group) => {
+                    services.push(ServiceStatus { group: Some(group).filter(|g| g.state.is_some()), ..service })
+                }
+                // A reload removed the service meanwhile.
+                Err(FetchError::Status(404)) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(services)
     }

@@ -1,0 +1,103 @@
+//! Sources by pattern: the topics of the cluster that a service reads besides those that it names.
+
+use std::collections::BTreeSet;
+
+use regex::Regex;
+
+use crate::model::{Service, Settings, Source};
+
+/// The named group of a pattern that captures the client.
+const CLIENT: &str = "client";
+/// Topics that begin so are Kafka's own.
+const INTERNAL: &str = "__";
+
+/// A regular expression that has to match the whole name of a topic.
+#[derive(Debug, Clone)]
+pub struct TopicPattern {
+    text: String,
+    whole: Regex,
+}
+
+impl PartialEq for TopicPattern {
+    fn eq(&self, other: &TopicPattern) -> bool {
+        self.text == other.text
+    }
+}
+
+impl TopicPattern {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    /// The text is no regular expression of the crate `regex`.
+    pub fn new(text: &str) -> Result<TopicPattern, regex::Error> {
+        // By itself first: the group around it must not balance its parentheses.
+        Regex::new(text)?;
+        Ok(TopicPattern { text: text.to_owned(), whole: Regex::new(&format!("^(?:{text})$"))? })
+    }
+
+    /// Returns whether a named group captures the client.
+    pub fn captures_client(&self) -> bool {
+        self.whole.capture_names().flatten().any(|name| name == CLIENT)
+    }
+}
+
+/// The sources that match one pattern.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourcePattern {
+    pub pattern: TopicPattern,
+    /// The client of every topic that matches. Without one, it is the capture `client`, or else the topic's name.
+    pub client: Option<String>,
+    pub allowed_clients: Option<Vec<String>>,
+}
+
+impl SourcePattern {
+    fn source(&self, topic: &str) -> Option<Source> {
+        let captures = self.pattern.whole.captures(topic)?;
+        let captured = captures.name(CLIENT).map(|client| client.as_str()).filter(|client| !client.is_empty());
+        let client = self.client.as_deref().or(captured).unwrap_or(topic).to_owned();
+        let (topic, allowed_clients) = (topic.to_owned(), self.allowed_clients.clone());
+        Some(Source { topic, client: Some(client), allowed_clients, by_pattern: true })
+    }
+}
+
+impl Service {
+    /// Returns the topics and patterns of the sources, for people.
+    pub fn sources_text(&self) -> String {
+        let patterns = self.patterns.iter().map(|source| source.pattern.text.as_str());
+        self.sources.iter().map(|source| source.topic.as_str()).chain(patterns).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Settings {
+    /// Returns whether the sources of any service depend on the topics of the cluster.
+    pub fn has_patterns(&self) -> bool {
+        self.services.iter().any(|service| !service.patterns.is_empty())
+    }
+
+    /// Returns the settings with a source for each of these topics that matches a pattern.
+    ///
+    /// A topic belongs to the first pattern in the file that matches. No pattern gets a topic that any service names: a
+    /// source stays what it is, and from a target, a dead-letter topic or a control topic records would go round in a
+    /// loop.
+    pub fn with_matches(&self, topics: &[String]) -> Settings {
+        let named = |service: &'_ Service| {
+            let outputs = [&service.target, &service.dead_letter, &service.control_topic].map(String::clone);
+            service.sources.iter().map(|source| source.topic.clone()).chain(outputs).collect::<Vec<_>>()
+        };
+        let named: BTreeSet<String> = self.services.iter().flat_map(named).collect();
+        let free = |topic: &&String| !topic.starts_with(INTERNAL) && !named.contains(*topic);
+        let mut left: BTreeSet<&String> = topics.iter().filter(free).collect();
+        let mut settings = self.clone();
+        for service in &mut settings.services {
+            for pattern in &service.patterns {
+                let sources: Vec<Source> = left.iter().filter_map(|topic| pattern.source(topic)).collect();
+                left.retain(|topic| sources.iter().all(|source| source.topic != **topic));
+                service.sources.extend(sources);
+            }
+        }
+        settings
+    }
+}
+
+#[cfg(test)]
+mod tests;

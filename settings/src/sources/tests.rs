@@ -1,0 +1,101 @@
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{Config, ConfigErrors, PropertyRules};
+
+const RULES: PropertyRules = PropertyRules { version: String::new, check: |_, _| Ok(()) };
+
+fn parse(sources: &str) -> Result<Settings, ConfigErrors> {
+    let service = |name: &str, sources: &str| {
+        format!(
+            "[[service]]\nname = {name:?}\ntarget = \"{name}.t\"\ndead_letter = \"{name}.d\"\ncontrol_topic = \"{name}.c\"\n\
+             capacity = 2000\nclient_from = [\"topic\"]\n{sources}\n"
+        )
+    };
+    let text = service("a", sources) + &service("b", "[[service.source]]\ntopic = \"a.a.kyc\"\n");
+    Config::parse(&text, Path::new("test.toml"), [], RULES).map(|config| config.settings)
+}
+
+fn pattern(text: &str, more: &str) -> String {
+    format!("[[service.source]]\ntopic_pattern = '{text}'\n{more}\n")
+}
+
+/// Returns topic and client of each source of the service `a`.
+fn matches(sources: &str, topics: &[&str]) -> Vec<(String, String)> {
+    let settings = parse(sources).unwrap_or_else(|errors| panic!("{errors}"));
+    let topics: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
+    let mut service = settings.with_matches(&topics).services.remove(0);
+    service.sources.drain(..).map(|source| (source.topic, source.client.unwrap_or_default())).collect()
+}
+
+fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(topic, client)| ((*topic).to_owned(), (*client).to_owned())).collect()
+}
+
+#[test]
+fn the_client_is_captured_or_given_or_the_topics_name() {
+    let topics = ["car-loan.kyc", "home-loan.kyc", "home-loan.kyc.old", "x.home-loan.kyc"];
+    let captured = pairs(&[("car-loan.kyc", "car-loan"), ("home-loan.kyc", "home-loan")]);
+    assert_eq!(matches(&pattern(r"^(?<client>[a-z-]+)\.kyc$", ""), &topics), captured);
+    // The whole name has to match, with anchors or without.
+    assert_eq!(matches(&pattern(r"(?<client>[a-z-]+)\.kyc", ""), &topics), captured);
+    let given = pairs(&[("car-loan.kyc", "loans"), ("home-loan.kyc", "loans")]);
+    assert_eq!(matches(&pattern(r"[a-z-]+\.kyc", "client = \"loans\""), &topics), given);
+    let named = pairs(&[("car-loan.kyc", "car-loan.kyc"), ("home-loan.kyc", "home-loan.kyc")]);
+    assert_eq!(matches(&pattern(r"(?<client>x)?(car|home)-loan\.kyc", ""), &topics), named);
+    assert_eq!(matches(&pattern("nothing", ""), &topics), []);
+}
+
+#[test]
+fn the_first_pattern_wins_and_topics_come_before_patterns() {
+    let sources = pattern("a.*", "client = \"first\"") + &pattern(".*", "client = \"second\"");
+    let named = "[[service.source]]\ntopic = \"ab\"\nclient = \"named\"\n";
+    let all = ["b", "ab", "ac", "a.t", "a.d", "a.c", "b.t", "b.d", "b.c", "a.a.kyc", "__consumer_offsets"];
+    let expected = pairs(&[("ab", "named"), ("ac", "first"), ("b", "second")]);
+    assert_eq!(matches(&(sources + named), &all), expected);
+}
+
+#[test]
+fn a_source_has_a_topic_or_a_pattern() {
+    let cases = [
+        ("[[service.source]]\nclient = \"x\"\n".to_owned(), "source[0].topic"),
+        (pattern("a", "topic = \"a\""), "source[0].topic_pattern"),
+        (pattern("(a", ""), "unclosed group"),
+        (pattern("a)(b", ""), "unopened group"),
+        (pattern("", ""), "source[0].topic_pattern"),
+        (pattern("(?<client>a)", "client = \"x\""), "source[0].client"),
+        (pattern("a", "") + &pattern("a", ""), "source[1].topic_pattern"),
+    ];
+    for (sources, expected) in cases {
+        let errors = parse(&sources).expect_err(expected).to_string();
+        assert!(errors.contains(expected) && errors.contains(": 1 error"), "{expected}: {errors}");
+    }
+}
+
+proptest! {
+    /// Each topic has one source at most, no output is read, and the order in
+    /// which the brokers list topics changes nothing.
+    #[test]
+    fn each_topic_has_one_source_and_outputs_have_none(
+        patterns in vec("[ab.]{1,2}[*+?]?|(?:\\(\\?<client>\\[ab\\]\\+\\))[.]?[a-c]{0,3}", 1..4),
+        topics in vec("[ab]{0,2}[.]?[a-d]{1,2}|__[ab]|a.a.kyc", 0..12),
+    ) {
+        let distinct: BTreeSet<&String> = patterns.iter().collect();
+        let sources: String = distinct.iter().map(|text| pattern(text, "")).collect();
+        let Ok(settings) = parse(&sources) else { return Ok(()) };
+        let resolved = settings.with_matches(&topics);
+        let read: Vec<&str> =
+            resolved.services.iter().flat_map(|service| &service.sources).map(|source| source.topic.as_str()).collect();
+        let distinct: BTreeSet<&str> = read.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), read.len());
+        for topic in &distinct {
+            prop_assert!(!["a.t", "a.d", "a.c", "b.t", "b.d", "b.c"].contains(topic) && !topic.starts_with("__"));
+        }
+        let reversed: Vec<String> = topics.iter().rev().cloned().collect();
+        prop_assert_eq!(&settings.with_matches(&reversed), &resolved);
+        prop_assert_eq!(settings.with_matches(&[]), settings);
+    }
+}

@@ -1,0 +1,36 @@
+//! The parts of the configuration that an engine takes over while it runs: its policy and its sources.
+
+use tracing::info;
+use watermaster_core::{policy::Policy, units::Time};
+
+use super::{Engine, StopCause};
+
+impl Engine<'_> {
+    /// Takes over the change that a reload left, if there is one.
+    pub(super) fn take_change(&mut self, now: Time) -> Result<(), StopCause> {
+        let Some(change) = self.job.inbox.take() else { return Ok(()) };
+        if let Some(policy) = change.policy {
+            self.take_policy(now, policy);
+        }
+        if let Some(sources) = change.sources
+            && self.link.partitions.sources.change(sources, change.facts)
+        {
+            let topics = self.link.partitions.sources.topics.names().join(", ");
+            info!(service = self.job.service.name, topics, "other sources: the group assigns partitions anew");
+            self.link.consumer.subscribe()?;
+        }
+        self.publish(now);
+        Ok(())
+    }
+
+    fn take_policy(&mut self, now: Time, policy: Policy) {
+        let service = &self.job.service.name;
+        let (capacity, cycle, mode) = (policy.capacity, policy.cycle, policy.mode.into_str());
+        let (cycle_seconds, enforce) = (cycle.as_secs_f64(), policy.enforce);
+        info!(service, capacity, cycle_seconds, mode, enforce, "another policy");
+        if let Some(group) = self.group {
+            group.change(self.job, &policy);
+        }
+        self.throttle.handle_policy(now, policy);
+    }
+}

@@ -1,0 +1,51 @@
+//! Follows the topics of the cluster, for sources by pattern.
+
+use std::{sync::Arc, time::Duration};
+
+use tracing::warn;
+
+use crate::reload::Configuration;
+use watermaster_kafka::preflight::TopicList;
+use watermaster_settings::Kafka;
+
+/// The property of librdkafka that is the interval at which the brokers are asked.
+const INTERVAL_PROPERTY: &str = "topic.metadata.refresh.interval.ms";
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest wait for an answer, for which a thread of its own waits.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Asks for the names of all topics at intervals, while a source has a pattern.
+pub(super) fn follow_topics(kafka: &Kafka, configuration: &Arc<Configuration>) {
+    let (kafka, configuration) = (kafka.clone(), Arc::clone(configuration));
+    let interval = interval(&kafka);
+    tokio::spawn(async move {
+        let mut list = None;
+        loop {
+            tokio::time::sleep(interval).await;
+            let (kafka, configuration) = (kafka.clone(), Arc::clone(&configuration));
+            match tokio::task::spawn_blocking(move || look(&kafka, &configuration, list)).await {
+                Ok(asked) => list = asked,
+                Err(_) => return,
+            }
+        }
+    });
+}
+
+fn interval(kafka: &Kafka) -> Duration {
+    let millis = kafka.properties.get(INTERVAL_PROPERTY).and_then(|value| value.parse().ok());
+    millis.map_or(DEFAULT_INTERVAL, |millis| Duration::from_millis(millis).max(MIN_INTERVAL))
+}
+
+/// Asks once. Returns the connection if it can be used again.
+fn look(kafka: &Kafka, configuration: &Configuration, list: Option<TopicList>) -> Option<TopicList> {
+    if !configuration.has_patterns() {
+        return None;
+    }
+    let warn =
+        |why: &dyn std::fmt::Display| warn!("the topics that match the patterns of sources are not known: {why}");
+    let list = list.map_or_else(|| TopicList::connect(kafka), Ok).inspect_err(|why| warn(why)).ok()?;
+    let names = list.names(ANSWER_TIMEOUT).inspect_err(|why| warn(why)).ok()?;
+    configuration.discovered(names);
+    Some(list)
+}

@@ -1,0 +1,111 @@
+//! The services of the process, which come and go by reload, and the way to the engine of each.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use watermaster_core::policy::Policy;
+use watermaster_kafka::preflight::TopicFacts;
+use watermaster_settings::{Service, Source};
+
+use crate::heartbeat::Heartbeat;
+use crate::snapshot::{ClientSnapshot, ServiceSnapshot, SnapshotCell};
+
+/// The longest silence of an engine that works. The longest of its calls take far less together: offsets of a
+/// transaction (6 s), resolved positions (3 s), high watermarks (2 s), a replaced producer (1 s), leaving a group (2
+/// s).
+const MAX_SILENCE: Duration = Duration::from_secs(60);
+
+/// The reason why a service is not ready before its engine says more.
+pub const STARTING: &str = "starting";
+
+/// The parts of a service's configuration that its engine takes over while it runs.
+#[derive(Debug, Default)]
+pub struct Change {
+    pub policy: Option<Policy>,
+    pub sources: Option<Vec<Source>>,
+    /// The brokers' answers about new source topics.
+    pub facts: BTreeMap<String, TopicFacts>,
+}
+
+/// The place where an engine finds its next change.
+#[derive(Debug, Default)]
+pub struct Inbox(Mutex<Option<Change>>);
+
+impl Inbox {
+    /// Leaves a change, over a former change that was not taken yet.
+    pub fn leave(&self, change: Change) {
+        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = place.get_or_insert_default();
+        waiting.policy = change.policy.or(waiting.policy.take());
+        waiting.sources = change.sources.or(waiting.sources.take());
+        waiting.facts.extend(change.facts);
+    }
+
+    /// Takes the change that was left, if any.
+    pub fn take(&self) -> Option<Change> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// The parts of one service's engine that others use.
+#[derive(Debug, Clone)]
+pub struct ServiceHandle {
+    pub name: String,
+    pub cell: SnapshotCell,
+    pub heartbeat: Arc<Heartbeat>,
+    pub inbox: Arc<Inbox>,
+    /// Set when the engine is to finish its round and leave.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl ServiceHandle {
+    /// Makes the handle of an engine that is about to start. Its snapshot has every client and every source, at 0, so
+    /// that their metrics exist from the start on.
+    pub fn new(service: &Service) -> ServiceHandle {
+        let client =
+            |name: &String| ClientSnapshot { name: name.as_str().into(), configured: true, ..Default::default() };
+        let cell = SnapshotCell::default();
+        cell.set(ServiceSnapshot {
+            trouble: Some(STARTING.to_owned()),
+            clients: service.policy.clients.iter().map(|configured| client(&configured.name)).collect(),
+            source_retention: service.sources.iter().map(|source| (source.topic.clone(), Duration::ZERO)).collect(),
+            ..ServiceSnapshot::new(&service.name, &service.policy)
+        });
+        let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
+        ServiceHandle { name: service.name.clone(), cell, heartbeat, inbox: Arc::default(), stop: Arc::default() }
+    }
+
+    /// Shows why the service is not ready, with its other figures as they are.
+    pub fn show_trouble(&self, trouble: String) {
+        self.cell.set(ServiceSnapshot { trouble: Some(trouble), ..(*self.cell.get()).clone() });
+    }
+
+    /// Tells the engine to finish its round and leave.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// The handles of all services of the configuration in force.
+#[derive(Debug, Default)]
+pub struct Services(RwLock<Vec<ServiceHandle>>);
+
+impl Services {
+    pub fn new(services: Vec<ServiceHandle>) -> Services {
+        Services(RwLock::new(services))
+    }
+
+    pub fn all(&self) -> Vec<ServiceHandle> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn replace(&self, services: Vec<ServiceHandle>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = services;
+    }
+}

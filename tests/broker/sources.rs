@@ -1,0 +1,208 @@
+//! Sources and services that come and go by reload while records flow.
+
+use std::time::Duration;
+
+use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
+use crate::support::producer::{Load, Outgoing, Producer};
+use crate::support::record::{Identity, Record};
+use crate::{
+    support::broker::Broker, support::broker::Topic, support::config::Config, support::config::Service,
+    support::judge::Judge, support::reader::Follower, support::wait::wait_until, support::watermaster::Watermaster,
+};
+
+const TOKEN: &str = "the-token-of-the-sources";
+const KEYS: &str = "scope = \"instance\"";
+const TABLES: &str = "[service.shape]\nqueue_capacity = 1000000\nmax_delay = \"10m\"";
+
+/// The topics of three services, and the file of the token.
+struct Stage {
+    broker: Broker,
+    kyc: Rig,
+    steady: Rig,
+    late: Rig,
+    token: tempfile::NamedTempFile,
+    /// More lines of `[kafka]`.
+    kafka: &'static str,
+}
+
+impl Stage {
+    fn new(kafka: &'static str) -> Stage {
+        let broker = Broker::of_this_run();
+        let [kyc, steady, late] =
+            [("kyc", 2), ("steady", 1), ("late", 1)].map(|(name, n)| Rig::new(&broker, name, n, 2, TargetTime::Create));
+        let token = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(token.path(), TOKEN).expect("the token is written");
+        Stage { broker, kyc, steady, late, token, kafka }
+    }
+
+    /// Returns a configuration with these sources of the service `kyc`, and with `late` or without.
+    fn config(&self, capacity: u64, sources: &[usize], late: bool) -> Config {
+        let named = |name: &str, rig: &Rig, capacity| Service {
+            name: name.to_owned(),
+            ..rig.service(capacity, "500ms", KEYS, TABLES)
+        };
+        let mut kyc = named("kyc", &self.kyc, capacity);
+        kyc.sources = sources.iter().map(|&source| kyc.sources[source].clone()).collect();
+        let mut services = vec![kyc, named("steady", &self.steady, 100_000)];
+        // The positions of the other services shift.
+        services.splice(0..0, late.then(|| named("late", &self.late, 100_000)));
+        let mut config = Config::new(&self.broker.bootstrap, &self.kyc.name, services);
+        config.kafka = self.kafka.to_owned();
+        config.admin = format!("token_file = {:?}", self.token.path().display().to_string());
+        config
+    }
+
+    fn reload(&self, watermaster: &Watermaster, config: &Config) -> String {
+        let (status, body) = watermaster.reload(&config.to_toml(), TOKEN);
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    /// Returns the test's clients by source: the first source of `kyc` has the client `one`.
+    fn load(&self) -> Load {
+        let topics = [&self.kyc.sources[0], &self.kyc.sources[1], &self.steady.sources[0], &self.late.sources[0]];
+        let topics = topics.map(String::clone);
+        let client = ["one", "two", "three", "four"];
+        Load::start(&self.broker, 400, move |n| Outgoing::numbered(&topics[n as usize % 4], n, client[n as usize % 4]))
+    }
+
+    /// Asserts that each record of a service arrived once, and in the order of its client.
+    fn assert_once(&self, service: &str, rig: &Rig) -> u64 {
+        let judge = Judge {
+            identity: Identity::Value,
+            service,
+            client_of: &|record: &Record| record.header("client-id").map(str::to_owned),
+            reasons: &[],
+            admits_all: false,
+            target_partitions: TARGET_PARTITIONS,
+            dead_letter_partitions: DEAD_LETTER_PARTITIONS,
+            keeps_timestamps: true,
+            repeats_allowed: 0,
+        };
+        judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter()).assert_right().admitted
+    }
+}
+
+fn come_and_go(kafka: &'static str) {
+    let stage = Stage::new(kafka);
+    let mut watermaster = Watermaster::start(&stage.config(30, &[0], false));
+    let load = stage.load();
+    let mut follower =
+        Follower::of(&stage.broker, &[&stage.kyc.target, &stage.steady.target, &stage.late.target], Identity::Value);
+    follower.wait_for(50, DRAIN_TIMEOUT);
+    let metric = |name: &str, labels: &[&str]| watermaster.metric(name, labels);
+    let admitted = |client: &str| {
+        metric("watermaster_records_total", &["decision=\"admitted\"", &format!("client=\"{client}\"")]).unwrap_or(0.0)
+    };
+    let backlog = || metric("watermaster_backlog_records", &["client=\"one\""]).unwrap_or(0.0);
+
+    let answer = stage.reload(&watermaster, &stage.config(30, &[0, 1], true));
+    assert!(answer.contains("[\"service[0]\",\"service[1].source[1]\"]"), "{answer}");
+    wait_until("the new source and the new service to flow", DRAIN_TIMEOUT, || {
+        admitted("two") > 0.0 && admitted("four") > 0.0 && backlog() > 50.0
+    });
+
+    stage.reload(&watermaster, &stage.config(30, &[1], false));
+    // Delayed records of the topic that left are dropped, not committed: they are read again below.
+    wait_until("the source and the service to leave", DRAIN_TIMEOUT, || backlog() == 0.0);
+    assert_eq!(watermaster.get("/v1/services/late").map(|(status, _)| status), Some(404));
+    assert_eq!(metric("watermaster_service_up", &["service=\"late\""]), None);
+    assert!(stage.kyc.lag_of_committed(&stage.kyc.sources[0], 2).is_some_and(|lag| lag > 50));
+
+    // The former engine of the service may still be leaving.
+    stage.reload(&watermaster, &stage.config(100_000, &[1, 0], true));
+    wait_until("all services to be ready", DRAIN_TIMEOUT, || watermaster.is_ready());
+    let sent = load.stop();
+    follower.wait_for(sent, DRAIN_TIMEOUT);
+    let steady = &["service=\"steady\""];
+    assert_eq!(
+        metric("watermaster_rebalances_total", steady),
+        Some(1.0),
+        "no reload costs another service a rebalance"
+    );
+    let expected = (sent / 4) as f64 + f64::from(u8::from(sent % 4 > 2));
+    wait_until("the figures of a service that was not touched", DRAIN_TIMEOUT, || admitted("three") == expected);
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0));
+
+    let services = [("kyc", &stage.kyc), ("steady", &stage.steady), ("late", &stage.late)];
+    let counts = services.map(|(service, rig)| stage.assert_once(service, rig));
+    assert_eq!(counts.iter().sum::<u64>(), sent, "{counts:?}");
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn sources_and_services_come_and_go_by_reload() {
+    come_and_go("");
+}
+
+/// A reload that the brokers object to changes nothing; without brokers, a new service waits for them.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_service_without_topics_is_refused() {
+    let stage = Stage::new("");
+    let watermaster = Watermaster::start(&stage.config(30, &[0], false));
+    let mut config = stage.config(30, &[0], true);
+    config.services[0].dead_letter = format!("{}.missing", stage.late.name);
+    let (status, body) = watermaster.reload(&config.to_toml(), TOKEN);
+    assert!(status == 422 && body.contains("service[0].dead_letter") && body.contains("does not exist"), "{body}");
+    assert_eq!(watermaster.get("/v1/services/late").map(|(status, _)| status), Some(404));
+    assert_eq!(watermaster.metric("watermaster_config_last_reload_successful", &[]), Some(0.0));
+    assert!(watermaster.is_ready());
+}
+
+/// Topics that match a pattern are read as they come, and no longer when they are gone.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn topics_that_match_a_pattern_come_and_go() {
+    let broker = Broker::of_this_run();
+    // The target and the dead-letter topic match, too.
+    let rig = Rig::new(&broker, "pattern", 0, 2, TargetTime::Create);
+    let pattern = format!("[[service.source]]\ntopic_pattern = '^{}\\.(?<client>.*)$'", rig.name);
+    let keys = format!("{KEYS}\nclient_from = [\"topic\"]");
+    let mut config = rig.config(rig.service(100_000, "500ms", &keys, &format!("{TABLES}\n{pattern}")));
+    config.kafka = "[kafka.properties]\n\"topic.metadata.refresh.interval.ms\" = \"300\"".to_owned();
+    let mut watermaster = Watermaster::start(&config);
+    assert!(watermaster.log().contains("no topic matches"), "{}", watermaster.log());
+
+    let [loans, cards] = ["loans", "cards"].map(|name| format!("{}.{name}", rig.name));
+    let mut follower = Follower::of(&broker, &[&rig.target], Identity::Value);
+    let send = |topic: &str, numbers: std::ops::Range<u64>| {
+        Producer::to(&broker).send_all(numbers.map(|n| Outgoing::numbered(topic, n, "")))
+    };
+    let lag = |topic: &str| watermaster.metric("watermaster_consumer_lag_records", &[&format!("topic=\"{topic}\"")]);
+    let _loans = broker.create(&[Topic::new(&loans, 2)]);
+    send(&loans, 0..100);
+    follower.wait_for(100, DRAIN_TIMEOUT);
+    let created = broker.create(&[Topic::new(&cards, 2)]);
+    send(&cards, 100..200);
+    follower.wait_for(200, DRAIN_TIMEOUT);
+    wait_until("both topics to be done", DRAIN_TIMEOUT, || lag(&loans) == Some(0.0) && lag(&cards) == Some(0.0));
+    drop(created);
+    wait_until("the deleted topic to leave", DRAIN_TIMEOUT, || lag(&cards).is_none());
+    send(&loans, 200..300);
+    follower.wait_for(300, DRAIN_TIMEOUT);
+    for client in ["loans", "cards"] {
+        let labels = ["decision=\"admitted\"", &format!("client=\"{client}\"")];
+        let expected = if client == "loans" { 200.0 } else { 100.0 };
+        assert_eq!(watermaster.metric("watermaster_records_total", &labels), Some(expected), "{client}");
+    }
+    assert!(watermaster.is_ready());
+    assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0));
+    let mut numbers: Vec<u64> = rig.read_target().iter().filter_map(|record| Identity::Value.of(record)).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..300).collect::<Vec<u64>>());
+}
+
+mod long {
+    #[test]
+    #[ignore = "takes longer than a CI run should: scripts/test --long"]
+    fn sources_and_services_come_and_go_in_a_group_of_the_brokers() {
+        super::come_and_go("group_protocol = \"consumer\"");
+    }
+
+    #[test]
+    #[ignore = "takes longer than a CI run should: scripts/test --long"]
+    fn sources_and_services_come_and_go_at_least_once() {
+        super::come_and_go("delivery = \"at_least_once\"");
+    }
+}
