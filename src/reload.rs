@@ -49,6 +49,7 @@ pub struct Configuration {
 #[derive(Debug)]
 struct State {
     config: Config,
+    hash: String,
     last: LastReload,
 }
 
@@ -71,18 +72,24 @@ impl Configuration {
     /// Takes the configuration that was read at the start, from the files at `paths` if there are any.
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let inboxes = config.settings.services.iter().map(|_| Arc::default()).collect();
-        Configuration { paths, inboxes, state: Mutex::new(State { config, last: LastReload::at_start() }) }
+        let hash = config.effective.hash();
+        Configuration { paths, inboxes, state: Mutex::new(State { config, hash, last: LastReload::at_start() }) }
     }
 
     /// Returns the effective configuration without secrets, and its hash.
     pub fn shown(&self) -> (Value, String) {
         let state = lock(&self.state);
-        (state.config.effective.to_json(), state.config.effective.hash())
+        (state.config.effective.to_json(), state.hash.clone())
     }
 
     /// Returns the result of the last attempt.
     pub fn last(&self) -> LastReload {
         lock(&self.state).last
+    }
+
+    /// Returns the hash of the configuration in force.
+    pub fn hash(&self) -> String {
+        lock(&self.state).hash.clone()
     }
 
     /// Reads the files and the environment again and leaves each engine its policy; `None` if there are no files.
@@ -111,7 +118,8 @@ impl Configuration {
         let hash = config.effective.hash();
         let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
-        *state = State { config, last: LastReload { successful: true, success_at: clock::since_epoch() } };
+        let last = LastReload { successful: true, success_at: clock::since_epoch() };
+        *state = State { config, hash: hash.clone(), last };
         Ok(Reloaded { hash, changed })
     }
 }

@@ -6,6 +6,7 @@
 mod brokers;
 mod fleet;
 mod http;
+mod observer;
 mod signals;
 mod watch;
 

@@ -69,6 +69,7 @@ impl Bench {
                 allowed_clients: None,
             }],
             control_topic: "control".to_owned(),
+            consumer_group: None,
             group_lease: Duration::from_secs(10),
             policy: policy(capacity, cycle),
         };

@@ -74,6 +74,7 @@ impl Bench {
             client_from: vec![ClientFrom::Header("client-id".to_owned())],
             sources: vec![source("loans"), source("cards")],
             control_topic: "control".to_owned(),
+            consumer_group: None,
             group_lease: Duration::from_secs(10),
             policy: policy(),
         };

@@ -88,6 +88,7 @@ impl Case {
             client_from: vec![client_from],
             sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None }],
             control_topic: "control".to_owned(),
+            consumer_group: None,
             group_lease: NEVER,
             policy: self.policy(),
         }

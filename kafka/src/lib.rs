@@ -32,6 +32,7 @@ mod ffi;
 pub mod load;
 pub mod log_limiter;
 mod membership;
+pub mod observer;
 pub mod preflight;
 pub mod producer;
 pub mod record;

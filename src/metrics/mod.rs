@@ -25,7 +25,7 @@ use table::{Source, TABLE};
 use text::Samples;
 
 use crate::reload::LastReload;
-use crate::snapshot::{Levels, ServiceSnapshot};
+use crate::snapshot::{Levels, Observed, ServiceSnapshot};
 use watermaster_settings::Service;
 
 /// The content type of the text that [`Publisher::render`] returns.
@@ -46,6 +46,8 @@ pub struct Publisher {
 #[derive(Debug)]
 struct Instance {
     librdkafka: String,
+    /// The hash of the configuration in force.
+    configuration: String,
     last_reload: LastReload,
 }
 
@@ -56,12 +58,15 @@ struct ServiceMetrics {
     topics: Vec<String>,
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
+    observed: Arc<Observed>,
 }
 
 /// The figures of one client label.
 struct LabelFigures<'a> {
     service: &'a str,
     client: &'a str,
+    /// The capacity of the service.
+    capacity: u64,
     counters: CounterSet,
     levels: Levels,
 }
@@ -70,7 +75,11 @@ impl Publisher {
     /// Makes a publisher for an instance that runs with this version of librdkafka.
     pub fn new(librdkafka: &str, metrics_clients: usize) -> Publisher {
         Publisher {
-            instance: Instance { librdkafka: librdkafka.to_owned(), last_reload: LastReload::at_start() },
+            instance: Instance {
+                librdkafka: librdkafka.to_owned(),
+                configuration: String::new(),
+                last_reload: LastReload::at_start(),
+            },
             process: ProcessMetrics::new(),
             metrics_clients,
             services: BTreeMap::new(),
@@ -84,6 +93,7 @@ impl Publisher {
             topics: service.sources.iter().map(|source| source.topic.clone()).collect(),
             clients: ClientLabels::new(self.metrics_clients, configured),
             newest: Arc::default(),
+            observed: Arc::default(),
         };
         self.services.insert(service.name.clone(), metrics);
     }
@@ -95,6 +105,7 @@ impl Publisher {
             topics: Vec::new(),
             clients: ClientLabels::new(self.metrics_clients, []),
             newest: Arc::default(),
+            observed: Arc::default(),
         };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(undeclared);
         if !Arc::ptr_eq(&metrics.newest, snapshot) {
@@ -103,9 +114,17 @@ impl Publisher {
         }
     }
 
-    /// Takes over the result of the last attempt to read the configuration, of which the start is one.
-    pub fn publish_reload(&mut self, last: LastReload) {
-        self.instance.last_reload = last;
+    /// Takes over the newest answers of the brokers about the topics of a declared service.
+    pub fn publish_observed(&mut self, service: &str, observed: Arc<Observed>) {
+        if let Some(metrics) = self.services.get_mut(service) {
+            metrics.observed = observed;
+        }
+    }
+
+    /// Takes over the result of the last attempt to read the configuration, of which the start is one, and the hash of
+    /// the configuration in force.
+    pub fn publish_reload(&mut self, last: LastReload, configuration: String) {
+        (self.instance.last_reload, self.instance.configuration) = (last, configuration);
     }
 
     /// Returns everything in Prometheus' text format.
@@ -138,7 +157,9 @@ impl Publisher {
     /// Returns the figures of all client labels, summed up once for all families.
     fn label_figures(&self) -> Vec<LabelFigures<'_>> {
         let labels = self.services.iter().flat_map(|(service, metrics)| {
-            let figures = |(client, counters, levels)| LabelFigures { service, client, counters, levels };
+            let capacity = metrics.newest.capacity;
+            let figures =
+                move |(client, counters, levels)| LabelFigures { service, client, capacity, counters, levels };
             metrics.clients.iter().map(figures)
         });
         labels.collect()

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::{CHECK_INTERVAL, Parts};
+use super::{CHECK_INTERVAL, Parts, observer};
 use crate::engine::{self, EngineError, Job};
 use crate::snapshot::{ServiceSnapshot, SnapshotCell};
 use crate::{admin::ServiceHandle, heartbeat::Heartbeat};
@@ -42,8 +42,10 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts an engine for each service, except for services with an error in the report.
+    /// Starts an engine for each service, except for services with an error in the report. The observer follows them
+    /// all.
     pub(super) fn start(settings: &Settings, parts: &Parts, report: &Report, accept_foreign_offsets: bool) -> Fleet {
+        observer::start(settings, parts);
         let mut fleet = Fleet { not_started: 0, threads: Vec::new() };
         let engines = parts.handles.iter().zip(&parts.configuration.inboxes);
         for (service, (handle, policies)) in settings.services.iter().zip(engines) {

@@ -34,6 +34,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         client_from: client_from,
         sources: sources.into_iter().collect(),
         control_topic: control_topic(section, kafka),
+        consumer_group: section.optional("consumer_group", values::consumer_group),
         policy: policy(section, kafka),
     })
 }

@@ -9,6 +9,8 @@ use crate::{client_id::MAX_CLIENT_BYTES, model::ClientFrom, token::TokenError};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
+/// The longest id of a consumer group that is of use: it is a label of a metric.
+const MAX_GROUP_BYTES: usize = 255;
 /// The longest metadata of a commit that a broker takes by default.
 const MAX_MAP_UNITS: usize = 4096;
 
@@ -156,11 +158,20 @@ fn name(text: &str, longest: usize, also: &str) -> Result<String, TextError> {
     }
 }
 
+pub fn consumer_group(text: &str) -> Result<String, TextError> {
+    within(text, MAX_GROUP_BYTES)
+}
+
 pub fn client(text: &str) -> Result<String, TextError> {
+    within(text, MAX_CLIENT_BYTES)
+}
+
+/// Parses any text of at most `longest` bytes.
+fn within(text: &str, longest: usize) -> Result<String, TextError> {
     match text.len() {
         0 => Err(TextError::Empty),
-        1..=MAX_CLIENT_BYTES => Ok(text.to_owned()),
-        bytes => Err(TextError::TooManyBytes(bytes)),
+        bytes if bytes > longest => Err(TextError::TooManyBytes(bytes)),
+        _ => Ok(text.to_owned()),
     }
 }
 
