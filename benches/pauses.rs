@@ -137,7 +137,7 @@ fn snapshots(clients: usize) {
     let policy = Policy { burst: Ratio::ONE, ..policy(Mode::Shape, UNLIMITED, clients) };
     let mut service = Service::new(policy, clients);
     let (cell, mut builder) = (SnapshotCell::default(), SnapshotBuilder::default());
-    cell.set(ServiceSnapshot { clients: builder.build(&service.throttle), ..ServiceSnapshot::default() });
+    cell.set(ServiceSnapshot { clients: builder.build(&service.throttle, service.now), ..ServiceSnapshot::default() });
     let (mut all, mut flags) = (Vec::new(), Vec::new());
     for _ in 0..500 {
         // Records between two snapshots push the previous one out of the processor's caches, as a round does.
@@ -147,7 +147,10 @@ fn snapshots(clients: usize) {
         }
         service.advance(Duration::from_millis(100));
         all.push(timed(|| {
-            cell.set(ServiceSnapshot { clients: builder.build(&service.throttle), ..ServiceSnapshot::default() });
+            cell.set(ServiceSnapshot {
+                clients: builder.build(&service.throttle, service.now),
+                ..ServiceSnapshot::default()
+            });
         }));
         flags.push(timed(|| cell.set((*cell.get()).clone())));
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use rustix::time::{ClockId, clock_gettime};
 use watermaster_core::{group::Clocks, units::Time};
 
 /// Returns the wall clock's time since the Unix epoch; zero if the clock is set before the epoch.
@@ -12,6 +13,21 @@ pub fn since_epoch() -> Duration {
 /// Returns the wall clock's milliseconds since the Unix epoch.
 pub fn wall_ms() -> i64 {
     i64::try_from(since_epoch().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Returns the processor time that this process has used.
+pub fn process_time() -> Duration {
+    reading(ClockId::ProcessCPUTime)
+}
+
+/// Returns the processor time that this thread has used.
+pub fn thread_time() -> Duration {
+    reading(ClockId::ThreadCPUTime)
+}
+
+fn reading(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Monotonic clocks that start at the wall clock's time, which may be wrong then.
@@ -46,11 +62,7 @@ impl Clock {
 /// Reads the slewed clock and the one that is not.
 #[cfg(target_os = "linux")]
 fn readings() -> [Duration; 2] {
-    use rustix::time::{ClockId, clock_gettime};
-    [ClockId::Boottime, ClockId::MonotonicRaw].map(|clock| {
-        let time = clock_gettime(clock);
-        Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
-    })
+    [ClockId::Boottime, ClockId::MonotonicRaw].map(reading)
 }
 
 /// Other systems have one clock.

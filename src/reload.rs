@@ -48,6 +48,7 @@ pub struct Configuration {
 #[derive(Debug)]
 struct State {
     config: Config,
+    hash: String,
     last: LastReload,
     /// The names of all topics of the cluster, as the brokers told them last.
     names: Option<Vec<String>>,
@@ -73,7 +74,8 @@ impl Configuration {
     /// handle for each service.
     pub fn new(paths: Option<Vec<PathBuf>>, config: Config) -> Configuration {
         let services = Services::new(config.settings.services.iter().map(ServiceHandle::new).collect());
-        let state = Mutex::new(State { config, last: LastReload::at_start(), names: None });
+        let hash = config.effective.hash();
+        let state = Mutex::new(State { config, hash, last: LastReload::at_start(), names: None });
         Configuration { paths, services, engines: None, reloading: Mutex::default(), state }
     }
 
@@ -85,12 +87,31 @@ impl Configuration {
     /// Returns the effective configuration without secrets, and its hash.
     pub fn shown(&self) -> (Value, String) {
         let state = lock(&self.state);
-        (state.config.effective.to_json(), state.config.effective.hash())
+        (state.config.effective.to_json(), state.hash.clone())
     }
 
     /// Returns the result of the last attempt.
     pub fn last(&self) -> LastReload {
         lock(&self.state).last
+    }
+
+    /// Returns the hash of the configuration in force.
+    pub fn hash(&self) -> String {
+        lock(&self.state).hash.clone()
+    }
+
+    /// Returns the services with the sources that their patterns match now, and the handle of each.
+    pub fn running(&self) -> Vec<(Service, ServiceHandle)> {
+        let services = {
+            let state = lock(&self.state);
+            state.config.settings.with_matches(state.names.as_deref().unwrap_or_default()).services
+        };
+        let handles = self.services.all();
+        let with_handle = |service: Service| {
+            let handle = handles.iter().find(|handle| handle.name == service.name)?.clone();
+            Some((service, handle))
+        };
+        services.into_iter().filter_map(with_handle).collect()
     }
 
     /// Reads the files and the environment again, leaves each engine its change, and starts and stops engines; `None`
@@ -152,7 +173,7 @@ impl Configuration {
         changed.extend(renewed.into_iter().map(|name| format!("kafka.properties_file.{name:?}")));
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
         let last = LastReload { successful: true, success_at: clock::since_epoch() };
-        *lock(&self.state) = State { config, last, names };
+        *lock(&self.state) = State { config, hash: hash.clone(), last, names };
         Ok(Reloaded { hash, changed })
     }
 

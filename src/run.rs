@@ -7,6 +7,7 @@ mod brokers;
 mod discovery;
 mod fleet;
 mod http;
+mod observer;
 mod signals;
 mod watch;
 
@@ -148,6 +149,7 @@ async fn work(settings: &Settings, parts: &Parts, options: &Options) -> Exit {
     };
     report.names.iter().for_each(|names| parts.configuration.discovered(names.clone()));
     discovery::follow_topics(&settings.kafka, &parts.configuration);
+    observer::start(&settings.kafka, parts);
     parts.fleet.start_all(settings, &parts.handles, &report, options.accept_foreign_offsets);
     let failed = parts.fleet.wait().await;
     if !parts.stop.load(Ordering::Relaxed) {
@@ -198,6 +200,7 @@ pub fn start(config: &Config) -> Result<Running, StartError> {
     let settings = &config.settings;
     let parts = Parts::new(None, config);
     let http = runtime.block_on(HttpServer::start(settings, &parts))?;
+    observer::start(&settings.kafka, &parts);
     parts.fleet.start_all(settings, &parts.handles, &preflight::Report::default(), false);
     Ok(Running { stop: parts.stop, fleet: parts.fleet, http, runtime })
 }

@@ -4,17 +4,18 @@
 
 mod pages;
 
-use std::sync::Arc;
-use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::{collections::BTreeMap, time::Duration};
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use strum::VariantNames;
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
-use watermaster_core::throttle::{self, PauseReason};
+use watermaster_core::throttle::{self, PauseReason, Throttle};
+use watermaster_core::units::Time;
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
@@ -50,6 +51,9 @@ pub struct ServiceSnapshot {
     pub cycle: u64,
     /// The registered clients; records of all others count in `unregistered`.
     pub clients: Clients,
+    /// The most clients that are known at a time, and the number of clients that were new.
+    pub max_clients: usize,
+    pub new_clients: u64,
     /// Rejections of records that belonged to no registered client (anonymous, unknown_client, too_many_clients).
     pub unregistered: Counts,
     /// Shadow mode: the decisions on records that belonged to no registered client.
@@ -110,7 +114,7 @@ pub struct GroupSnapshot {
 }
 
 /// One member of a group.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct MemberSnapshot {
     pub instance: Arc<str>,
     /// Tells the lives of an instance apart; 16 hexadecimal digits.
@@ -148,6 +152,8 @@ pub struct EngineCounts {
     /// Stubs that were committed to the dead-letter topic.
     pub stubs: u64,
     pub rebalances: u64,
+    /// The processor time of the engine's thread.
+    pub busy: Duration,
     pub end_to_end: Histogram,
     pub round: Histogram,
     /// The time in each phase of a round, in the order of the core's phases.
@@ -163,6 +169,7 @@ impl ServiceSnapshot {
             enforce: policy.enforce,
             capacity: policy.capacity,
             cycle_seconds: policy.cycle.as_secs_f64(),
+            max_clients: policy.max_clients,
             backlog_limit_records: policy.queue_capacity,
             backlog_limit_bytes: policy.queue_bytes,
             ..ServiceSnapshot::default()
@@ -196,16 +203,32 @@ pub struct Levels {
     pub granted: u64,
     /// The most records that the client's own limit allows in one cycle; `None` without one, and for several clients.
     pub limit: Option<u64>,
-    /// Delayed records in the backlog.
+    /// The records that the own limit lets through in a cycle in the long run.
+    pub pace: Option<f64>,
+    /// Admissions in the last full cycle, and in this one so far.
+    pub admitted_last: u64,
+    pub admitted_now: u64,
+    /// Delayed records in the backlog, and the memory that they cost.
     pub backlog: u64,
+    pub backlog_bytes: u64,
+    /// The time in seconds that the oldest delayed record has waited for.
+    pub oldest_seconds: f64,
     /// Shadow mode: records that would be in the backlog.
     pub shadow_backlog: u64,
 }
 
+impl Levels {
+    /// Returns the part of a capacity that the admissions in the last full cycle took, at most 1.
+    pub fn used_ratio(&self, capacity: u64) -> f64 {
+        (self.admitted_last as f64 / capacity.max(1) as f64).min(1.0)
+    }
+}
+
 impl ClientSnapshot {
-    fn of(client: &Client, policy: &Policy) -> ClientSnapshot {
-        let waiting = client.backlog().0;
-        let (backlog, shadow_backlog) = if policy.enforce { (waiting, 0) } else { (0, waiting) };
+    fn of(client: &Client, throttle: &Throttle, now: Time) -> ClientSnapshot {
+        let (policy, (waiting, bytes)) = (throttle.policy(), client.backlog());
+        let (backlog, backlog_bytes, shadow_backlog) =
+            if policy.enforce { (waiting, bytes, 0) } else { (0, 0, waiting) };
         ClientSnapshot {
             name: client.name.clone(),
             configured: client.configured,
@@ -214,11 +237,34 @@ impl ClientSnapshot {
                 default_share: client.grant.default_share.as_f64(),
                 granted: client.grant.records,
                 limit: client.limit.as_ref().map(|limit| limit.most_in(policy.cycle)),
+                pace: client.limit.as_ref().map(|limit| limit.pace_in(policy.cycle)),
+                admitted_last: client.last_admitted,
+                admitted_now: client.admitted_in_cycle(),
                 backlog,
+                backlog_bytes,
+                oldest_seconds: throttle.oldest_of(client, now).as_secs_f64(),
                 shadow_backlog,
             },
             counts: client.counts,
             shadow: client.shadow,
+        }
+    }
+
+    /// Estimates the seconds after which a record that is sent now would be admitted: the backlog ahead of it, divided
+    /// by the client's rate. The rate is the larger of its admissions in the last cycle and of its grant, but at most
+    /// the pace of its own limit. `None` if that says nothing: in mode reject, while the service is not ready, or
+    /// without any rate.
+    pub fn next_admission_seconds(&self, service: &ServiceSnapshot) -> Option<f64> {
+        let Levels { backlog, granted, admitted_last, pace, .. } = self.levels;
+        let waits = service.enforce && backlog > 0;
+        if !service.ready || service.enforce && service.mode == Mode::Reject {
+            return None;
+        }
+        let rate = (admitted_last.max(granted) as f64).min(pace.unwrap_or(f64::INFINITY));
+        match rate {
+            _ if !waits => Some(0.0),
+            0.0 => None,
+            _ => Some(backlog as f64 / rate * service.cycle_seconds),
         }
     }
 }
@@ -236,15 +282,30 @@ pub struct PartitionSnapshot {
     pub held: u64,
 }
 
-/// The place where an engine leaves its newest snapshot for others.
+/// The brokers' newest answers about the topics of a service, which no engine asks for.
 #[derive(Debug, Clone, Default)]
-pub struct SnapshotCell(Arc<RwLock<Arc<ServiceSnapshot>>>);
+pub struct Observed {
+    /// The number of partitions of each source topic that a broker told it of.
+    pub partitions: BTreeMap<String, usize>,
+    /// The target's own consumer group and its lag; `None` while it is unknown.
+    pub target_lag: Option<(String, u64)>,
+}
+
+/// The place where an engine leaves its newest snapshot for others, and the observer its newest answers.
+#[derive(Debug, Clone, Default)]
+pub struct SnapshotCell(Arc<Published>);
+
+#[derive(Debug, Default)]
+struct Published {
+    snapshot: RwLock<Arc<ServiceSnapshot>>,
+    observed: RwLock<Arc<Observed>>,
+}
 
 impl SnapshotCell {
     /// Replaces the snapshot.
     pub fn set(&self, snapshot: ServiceSnapshot) {
         let snapshot = Arc::new(snapshot);
-        let mut place = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.0.snapshot.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *place, snapshot);
         // Readers need not wait while the former snapshot is taken apart.
         drop(place);
@@ -253,6 +314,16 @@ impl SnapshotCell {
 
     /// Returns the newest snapshot.
     pub fn get(&self) -> Arc<ServiceSnapshot> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the brokers' answers.
+    pub fn set_observed(&self, observed: Observed) {
+        *self.0.observed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(observed);
+    }
+
+    /// Returns the brokers' newest answers.
+    pub fn observed(&self) -> Arc<Observed> {
+        Arc::clone(&self.0.observed.read().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -137,6 +137,7 @@ fn cases() -> Vec<Case> {
         wrong("delivery").under(kafka, "delivery = \"at_most_once\"").key("kafka.delivery").says(&["at_most_once", "\"at_least_once\" or \"exactly_once\""]),
         wrong("unknown scope").under(service, "scope = \"cluster\"").key("service[0].scope").says(&["\"cluster\"", "\"instance\" or \"group\""]),
         wrong("short lease").under(service, "group_lease = \"1s\"").key("service[0].group_lease").says(&["1s", "3s"]),
+        wrong("empty consumer group").under(service, "consumer_group = \"\"").key("service[0].consumer_group").says(&["empty", "1 to 255 bytes"]),
         wrong("size without a known unit").under(shape, "queue_bytes = \"256mib\"").key("service[0].shape.queue_bytes").says(&["no unit of size", "256MiB"]),
         wrong("map budget").under(kafka, "map_budget = \"9999 chars\"").key("kafka.map_budget").says(&["9999 chars", "64 to 4096"]),
         wrong("client from an unknown part").under(service, "client_from = [\"key\", \"body\"]").key("service[0].client_from[1]").says(&["\"body\"", "header:NAME", "json:/pointer"]),

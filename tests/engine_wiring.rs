@@ -72,6 +72,7 @@ impl Bench {
             }],
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
+            consumer_group: None,
             group_lease: Duration::from_secs(10),
             policy: policy(capacity, cycle),
         };

@@ -78,6 +78,7 @@ impl Bench {
             sources: vec![source("loans"), source("cards")],
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
+            consumer_group: None,
             group_lease: Duration::from_secs(10),
             policy: policy(),
         };

@@ -205,3 +205,18 @@ fn reload_prints_the_changed_keys_or_the_errors() {
     let (code, _, why) = run(&["reload", "--url", &address.to_string(), arguments[3], arguments[4]], &[]);
     assert_eq!((code, why.contains("no configuration file")), (Some(78), true), "{why}");
 }
+
+#[test]
+fn one_client_is_shown_in_detail() {
+    let (_runtime, address) = instance(Ipv4Addr::LOCALHOST);
+    let url = address.to_string();
+    let (code, out, why) = top(&["--client", "home-loan", "--service", "kyc", "--url", &url]);
+    let parts = ["home-loan of kyc\n", "backlog    7 records", "a record that is sent now goes in about 1 s\n"];
+    assert_eq!((code, parts.iter().all(|part| out.contains(part))), (Some(0), true), "{out}{why}");
+    let (_, out, _) = top(&["--client", "home-loan", "--output", "json", "--url", &url]);
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    let services: Vec<_> = shown["clients"].as_array().unwrap().iter().map(|client| &client["service"]).collect();
+    assert_eq!(services, ["bureau", "kyc"]);
+    let (code, _, why) = top(&["--client", "a/b", "--url", &url]);
+    assert_eq!((code, why.contains("it knows no client \"a/b\" now")), (Some(69), true), "{why}");
+}

@@ -90,6 +90,7 @@ impl Case {
             sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None, by_pattern: false }],
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
+            consumer_group: None,
             group_lease: NEVER,
             policy: self.policy(),
         }

@@ -6,6 +6,9 @@ use std::time::Duration;
 pub const BOUNDS: [f64; 18] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
+/// Upper bounds of the buckets of one client's delays, in seconds. They are few, since every client has its own.
+pub const CLIENT_BOUNDS: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0];
+
 /// A histogram over [`BOUNDS`] that keeps each bucket's sum too, so that the exported sum is exact.
 #[derive(Debug, Clone)]
 pub struct Histogram {
@@ -32,6 +35,52 @@ impl Histogram {
         let bucket = BOUNDS.partition_point(|&bound| bound < seconds);
         self.counts[bucket] += 1;
         self.sums[bucket] += seconds;
+    }
+}
+
+/// A histogram over [`CLIENT_BOUNDS`] of the delays of one client, or of several clients together. Whole numbers add
+/// up exactly, in any order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct ClientDelays {
+    pub counts: [u64; CLIENT_BOUNDS.len() + 1],
+    /// The sum of the delays, in microseconds.
+    pub sum: u64,
+    /// The longest delay, in microseconds.
+    pub longest: u64,
+}
+
+impl ClientDelays {
+    /// Counts one delay.
+    pub fn record(&mut self, delay: Duration) {
+        let seconds = delay.as_secs_f64();
+        let micros = (seconds * 1e6) as u64;
+        self.counts[CLIENT_BOUNDS.partition_point(|&bound| bound < seconds)] += 1;
+        self.sum = self.sum.saturating_add(micros);
+        self.longest = self.longest.max(micros);
+    }
+
+    /// Adds the delays of another client.
+    pub fn merge(&mut self, other: &ClientDelays) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum = self.sum.saturating_add(other.sum);
+        self.longest = self.longest.max(other.longest);
+    }
+
+    /// Estimates the delay in seconds that a part `q` of the delays does not exceed; `None` without delays. Within a
+    /// bucket the delays are taken to be spread evenly, as Prometheus does.
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let rank = q * self.counts.iter().sum::<u64>() as f64;
+        let longest = self.longest as f64 / 1e6;
+        let (mut below, mut lower) = (0.0, 0.0);
+        for (&count, upper) in self.counts.iter().zip(CLIENT_BOUNDS.into_iter().chain([longest])) {
+            let count = count as f64;
+            if count > 0.0 && below + count >= rank {
+                return Some((lower + (upper - lower) * (rank - below) / count).min(longest));
+            }
+            (below, lower) = (below + count, upper);
+        }
+        None
     }
 }
 

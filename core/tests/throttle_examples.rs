@@ -56,6 +56,29 @@ fn the_worked_table_of_the_document_holds_for_any_cycle() {
     }
 }
 
+/// A record each 50 ms goes, after four at once; a commit interval has 100 ms.
+#[test]
+fn waits_of_one_commit_interval_or_more_are_delays_of_the_client() {
+    let mut sim = Sim::new(policy(200, 10 * SECOND), 1);
+    for _ in 0..8 {
+        sim.read("A", 0);
+    }
+    sim.run_for(Duration::from_millis(30));
+    let client = sim.throttle.client("A").unwrap();
+    assert_eq!(sim.throttle.oldest_of(client, sim.now), Duration::from_millis(30));
+    assert_eq!((client.admitted_in_cycle(), client.last_admitted, client.backlog().0), (4, 0, 4));
+    sim.run_for(SECOND);
+    let client = sim.throttle.client("A").unwrap();
+    assert_eq!(sim.throttle.oldest_of(client, sim.now), Duration::ZERO);
+    let delays = client.counts.delays;
+    assert_eq!((client.counts.delayed, delays.counts[0], delays.counts[1]), (4, 1, 2), "50 ms is no delay");
+    assert_eq!((delays.sum, delays.longest), (450_000, 200_000));
+    sim.run_for(10 * SECOND);
+    let client = sim.throttle.client("A").unwrap();
+    assert_eq!((client.admitted_in_cycle(), client.last_admitted), (0, 8));
+    assert_eq!(sim.throttle.clients().newcomers(), 1);
+}
+
 #[test]
 fn a_burst_is_delayed_not_dropped_and_paced_at_capacity() {
     let mut sim = Sim::new(policy(100, SECOND), 1);

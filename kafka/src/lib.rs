@@ -36,6 +36,7 @@ mod membership;
 #[cfg(feature = "aws-msk-iam")]
 mod msk;
 mod oauth;
+pub mod observer;
 mod offline;
 pub mod preflight;
 pub mod producer;

@@ -138,6 +138,8 @@ pub struct Service {
     pub control_topic: String,
     /// The time for which an instance may admit without an answer from the control topic.
     pub group_lease: Duration,
+    /// The consumer group that reads the target, if its lag is to be shown.
+    pub consumer_group: Option<String>,
     /// The settings that the core needs.
     pub policy: Policy,
 }

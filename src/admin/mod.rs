@@ -4,14 +4,16 @@
 //! Handlers read the snapshots of the engines and ask neither Kafka nor an engine. Slow answers are
 //! made in an [`AnswerPool`], so that the probes never wait for one.
 
+mod clients;
 mod host;
+mod openapi;
 mod pool;
 mod server;
 mod view;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{collections::HashMap, future::Future, net::SocketAddr, time::Instant};
+use std::{future::Future, net::SocketAddr, time::Instant};
 
 use axum::extract::{Path, Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -23,11 +25,18 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
-use crate::{reload::Configuration, services::ServiceHandle};
+use crate::{
+    reload::{Configuration, Reloaded},
+    services::ServiceHandle,
+    snapshot::ServiceSnapshot,
+};
+use clients::{ClientDetail, ClientsView};
+use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};
 use server::ConnectionLimits;
-use view::{GroupView, ServiceView};
+use view::{ConfigView, GroupView, ReloadView, ServiceView, ServicesView};
 use watermaster_settings::token::Token;
 
 /// The parts of the program that the HTTP side shows. It reads no file and no environment itself.
@@ -72,6 +81,8 @@ struct Served {
     metrics: AnswerPool,
     /// Answers of `/v1`.
     views: AnswerPool,
+    /// The description of `/v1`.
+    description: Value,
 }
 
 impl Served {
@@ -87,13 +98,14 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let guard = (Arc::clone(&state), on_loopback);
     let unread = UnreadBudget::new();
-    let served = Arc::new(Served { state, metrics: AnswerPool::new(1, &unread), views: AnswerPool::new(2, &unread) });
-    let v1 = Router::new()
-        .route("/config", get(config))
-        .route("/reload", post(reload))
-        .route("/services", get(services))
-        .route("/services/{name}", get(service))
-        .route("/services/{name}/group", get(group))
+    let served = Arc::new(Served {
+        state,
+        metrics: AnswerPool::new(1, &unread),
+        views: AnswerPool::new(2, &unread),
+        description: openapi::describe(&routes()),
+    });
+    let v1 = routes().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    let v1 = v1
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(guard, require_token));
@@ -106,6 +118,62 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
         .with_state(served);
     // Beyond loopback a host name may lead here in many ways, and the token protects the answers.
     if on_loopback { app.layer(middleware::from_fn(host::check)) } else { app }
+}
+
+const NO_SERVICE: &[(u16, &str)] = &[(404, "There is no such service.")];
+const NO_CLIENT: &[(u16, &str)] = &[(400, "The path is not UTF-8."), (404, "There is no such service or client.")];
+const BAD_TOP: &[(u16, &str)] = &[(400, "The question is not as described."), (404, "There is no such service.")];
+const NO_RELOAD: &[(u16, &str)] =
+    &[(409, "There is no file to reload."), (422, "The new configuration is refused; `errors` lists why.")];
+
+/// Returns every route of `/v1`, from which the router and its description are made.
+fn routes() -> Vec<Route> {
+    let read = |path, summary, answer, handler| Route {
+        path,
+        method: "get",
+        summary,
+        query: &[],
+        refusals: &[],
+        answer,
+        handler,
+    };
+    let one = "Shows one service with all its clients.";
+    let group_of = "Shows the group that shares the capacity of a service.";
+    vec![
+        read("/openapi.json", "Describes these paths.", openapi::any_object, get(description)),
+        read("/config", "Shows the configuration in force, without secrets.", schema::<ConfigView>, get(config)),
+        Route {
+            method: "post",
+            refusals: NO_RELOAD,
+            ..read("/reload", "Reads the configuration again.", schema::<ReloadView>, post(reload))
+        },
+        read("/services", "Shows all services with all their clients.", schema::<ServicesView>, get(services)),
+        Route { refusals: NO_SERVICE, ..read("/services/{name}", one, schema::<ServiceView>, get(service)) },
+        Route { refusals: NO_SERVICE, ..read("/services/{name}/group", group_of, schema::<GroupView>, get(group)) },
+        Route {
+            query: &[("top", "The number of clients to show, 1 to 1000; 10 if it is missing.")],
+            refusals: BAD_TOP,
+            ..read(
+                "/services/{name}/clients",
+                "Shows the clients of a service that want most.",
+                schema::<ClientsView>,
+                get(clients::top),
+            )
+        },
+        Route {
+            refusals: NO_CLIENT,
+            ..read(
+                "/services/{name}/clients/{client}",
+                "Shows one client of a service; its id is percent-encoded.",
+                schema::<ClientDetail>,
+                get(clients::client),
+            )
+        },
+    ]
+}
+
+async fn description(State(served): State<Arc<Served>>) -> Response {
+    Json(&served.description).into_response()
 }
 
 async fn require_token(
@@ -188,8 +256,11 @@ fn render_metrics(state: &AdminState) -> String {
     let mut publisher = state.publisher.lock().unwrap_or_else(PoisonError::into_inner);
     let services = state.services();
     publisher.keep_only(|name| services.iter().any(|service| service.name == name));
-    services.iter().for_each(|service| publisher.publish(&service.name, &service.cell.get()));
-    publisher.publish_reload(state.configuration.last());
+    for service in &services {
+        publisher.publish(&service.name, &service.cell.get());
+        publisher.publish_observed(&service.name, service.cell.observed());
+    }
+    publisher.publish_reload(state.configuration.last(), state.configuration.hash());
     publisher.render()
 }
 
@@ -197,7 +268,7 @@ async fn config(State(served): State<Arc<Served>>) -> Response {
     // The configuration is locked while a reload reads its file.
     let make = |state: &AdminState| {
         let (config, hash) = state.configuration.shown();
-        json!({ "hash": hash, "config": config })
+        ConfigView { hash, config }
     };
     served.view(make).await
 }
@@ -205,7 +276,7 @@ async fn config(State(served): State<Arc<Served>>) -> Response {
 async fn reload(State(served): State<Arc<Served>>) -> Response {
     let configuration = Arc::clone(&served.state.configuration);
     match served.views.run(move || configuration.reload()).await {
-        Ok(Some(Ok(reloaded))) => Json(json!({ "hash": reloaded.hash, "changed": reloaded.changed })).into_response(),
+        Ok(Some(Ok(Reloaded { hash, changed }))) => Json(ReloadView { hash, changed }).into_response(),
         Ok(None) => {
             let error = json!({ "error": "there is no configuration file to reload" });
             (StatusCode::CONFLICT, Json(error)).into_response()
@@ -223,7 +294,7 @@ async fn services(State(served): State<Arc<Served>>) -> Response {
     let make = |state: &AdminState| {
         let mut views: Vec<_> = state.services().iter().map(view_of).collect();
         views.sort_by(|a, b| a.name.cmp(&b.name));
-        HashMap::from([("services", views)])
+        ServicesView { services: views }
     };
     served.view(make).await
 }

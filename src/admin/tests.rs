@@ -1,3 +1,6 @@
+mod clients;
+mod openapi;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
@@ -99,8 +102,8 @@ fn snapshot() -> ServiceSnapshot {
     rejected.add(Reason::OverAllocation);
     let client = |name: &str, granted| ClientSnapshot {
         name: name.into(),
-        levels: Levels { wants: 7, default_share: 50.0, granted, backlog: 3, shadow_backlog: 1, limit: None },
-        counts: Counts { admitted: 11, delayed: 4, rejected },
+        levels: Levels { wants: 7, default_share: 50.0, granted, backlog: 3, shadow_backlog: 1, ..Levels::default() },
+        counts: Counts { admitted: 11, delayed: 4, rejected, ..Counts::default() },
         shadow: Counts { admitted: 5, delayed: 2, ..Default::default() },
         ..Default::default()
     };
@@ -130,7 +133,7 @@ fn a_service_is_shown_as_documented() {
     let client = |name: &str, granted: u64, lent: f64, borrowed: f64| {
         json!({
             "name": name, "wants": 7, "default_share": 50.0, "granted": granted, "admitted": 11, "delayed": 4,
-            "rejected": reasons, "backlog": 3, "lent": lent, "borrowed": borrowed,
+            "rejected": reasons, "backlog": 3, "lent": lent, "borrowed": borrowed, "oldest_seconds": 0.0,
             "shadow": { "admitted": 5, "delayed": 2, "rejected": none, "backlog": 1 },
         })
     };
@@ -267,11 +270,11 @@ fn a_client_that_sends_no_request_or_half_of_one_is_cut_off() {
     assert!(read_to_end(kept_open) > 0, "the request is answered before the idle connection is closed");
 }
 
-/// An answer with 20 000 clients is larger than the kernel's buffers.
+/// An answer with 19 000 clients is larger than the kernel's buffers.
 #[test]
 fn a_client_that_does_not_read_its_answer_is_cut_off() {
     let named = |id: usize| ClientSnapshot { name: format!("client-{id}").into(), ..Default::default() };
-    let large = ServiceSnapshot { clients: (0..20_000).map(named).collect(), ..snapshot() };
+    let large = ServiceSnapshot { clients: (0..19_000).map(named).collect(), ..snapshot() };
     let (server, patient) = (impatient(SHORT, SHORT), Server::start(Ipv4Addr::LOCALHOST));
     server.show(large.clone());
     patient.show(large);

@@ -1,13 +1,38 @@
-//! The JSON of `GET /v1/services/{name}`. Names and order are fixed, because scripts rely on them.
+//! The JSON of the answers of `/v1`. Names and order are fixed, because scripts rely on them.
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::snapshot::{ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnapshot, ServiceSnapshot};
 
+/// The configuration in force.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ConfigView {
+    /// Sixteen hexadecimal digits that are equal for equal configurations; `instance_id` and hidden values don't count.
+    pub(super) hash: String,
+    /// Every key with its value, nested as in the file.
+    pub(super) config: Value,
+}
+
+/// The result of a reload.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ReloadView {
+    pub(super) hash: String,
+    /// The keys that changed.
+    pub(super) changed: Vec<String>,
+}
+
+/// All services, by name.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ServicesView {
+    pub(super) services: Vec<ServiceView>,
+}
+
 /// One service. Counts are since start.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ServiceView {
     pub(super) name: String,
     mode: &'static str,
@@ -25,7 +50,7 @@ pub(super) struct ServiceView {
 }
 
 /// The group that shares the capacity of a service, as this instance sees it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct GroupView {
     name: String,
     scope: &'static str,
@@ -59,8 +84,8 @@ impl GroupView {
 }
 
 /// One client of a service.
-#[derive(Serialize)]
-struct ClientView {
+#[derive(Serialize, JsonSchema)]
+pub(super) struct ClientView {
     name: String,
     wants: u64,
     default_share: f64,
@@ -69,12 +94,14 @@ struct ClientView {
     done: DecisionsView,
     lent: f64,
     borrowed: f64,
+    /// The time that the oldest delayed record has waited for; 0 without one and in shadow mode.
+    oldest_seconds: f64,
     /// The decisions of shadow mode; all 0 while decisions are enforced.
     shadow: DecisionsView,
 }
 
 /// The decisions on a client's records. Every reason has a count, 0 included, so that scripts find each reason.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct DecisionsView {
     admitted: u64,
     delayed: u64,
@@ -102,8 +129,8 @@ impl ServiceView {
 }
 
 impl ClientView {
-    fn new(client: &ClientSnapshot) -> ClientView {
-        let Levels { wants, default_share, granted, backlog, shadow_backlog, .. } = client.levels;
+    pub(super) fn new(client: &ClientSnapshot) -> ClientView {
+        let Levels { wants, default_share, granted, backlog, shadow_backlog, oldest_seconds, .. } = client.levels;
         ClientView {
             name: client.name.to_string(),
             wants,
@@ -112,6 +139,7 @@ impl ClientView {
             done: DecisionsView::new(&client.counts, backlog),
             lent: (default_share - granted as f64).max(0.0),
             borrowed: (granted as f64 - default_share).max(0.0),
+            oldest_seconds,
             shadow: DecisionsView::new(&client.shadow, shadow_backlog),
         }
     }

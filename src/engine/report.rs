@@ -9,6 +9,7 @@ use watermaster_core::throttle::{Cause, Throttle};
 use watermaster_core::units::Time;
 
 use super::{Job, link::Link};
+use crate::clock;
 use crate::snapshot::{
     EngineCounts, GroupSnapshot, PAUSE_REASONS, PartitionSnapshot, RoundOutcome, ServiceSnapshot, SnapshotBuilder,
 };
@@ -104,7 +105,7 @@ impl Reporter {
         let trouble = self.status.trouble();
         (snapshot.ready, snapshot.trouble) = (trouble.is_none(), trouble);
         snapshot.target_refusing = self.status.target_refusing;
-        snapshot.engine = self.counts.clone();
+        snapshot.engine = EngineCounts { busy: clock::thread_time(), ..self.counts.clone() };
     }
 
     /// Publishes everything. In the middle of a round, only flags: the decisions are not committed yet.
@@ -125,7 +126,8 @@ impl Reporter {
         let (unregistered, unregistered_shadow) = throttle.of_no_client();
         ServiceSnapshot {
             cycle: throttle.cycle(),
-            clients: self.clients.build(throttle),
+            clients: self.clients.build(throttle, now),
+            new_clients: throttle.clients().newcomers(),
             unregistered,
             unregistered_shadow,
             window_admitted,

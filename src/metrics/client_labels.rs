@@ -22,12 +22,14 @@ pub(super) const OTHER: &str = "_other";
 const IDLE_CYCLES: u64 = 2;
 
 impl Levels {
-    /// Adds everything but the limit, which belongs to one client.
+    /// Adds the figures that metrics show, but for the limit, which belongs to one client.
     fn add(&mut self, other: &Levels) {
         self.wants = self.wants.saturating_add(other.wants);
         self.granted = self.granted.saturating_add(other.granted);
         self.default_share += other.default_share;
+        self.admitted_last = self.admitted_last.saturating_add(other.admitted_last);
         self.backlog = self.backlog.saturating_add(other.backlog);
+        self.oldest_seconds = self.oldest_seconds.max(other.oldest_seconds);
         self.shadow_backlog = self.shadow_backlog.saturating_add(other.shadow_backlog);
     }
 }

@@ -1,16 +1,25 @@
 //! All counters of one client as one array, so that they are added, subtracted and compared together.
 
+use watermaster_core::delays::CLIENT_BOUNDS;
 use watermaster_core::reason::{Reason, ReasonCounts};
 
 use crate::snapshot::{Counts, ServiceSnapshot};
 
 const REASONS: usize = Reason::NAMES.len();
-/// Admitted, delayed, and one counter for each reason of a rejection.
-const HALF: usize = 2 + REASONS;
+/// The buckets of the delays.
+const BUCKETS: usize = CLIENT_BOUNDS.len() + 1;
+/// Admitted, delayed, one counter for each reason of a rejection and for each bucket of the delays, and their sum.
+const HALF: usize = 2 + REASONS + BUCKETS + 1;
 
 /// The counters of one client, or of several: first those of what was done, then those of shadow mode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterSet([u64; 2 * HALF]);
+
+impl Default for CounterSet {
+    fn default() -> CounterSet {
+        CounterSet([0; 2 * HALF])
+    }
+}
 
 impl CounterSet {
     pub(super) fn new(done: &Counts, shadow: &Counts) -> CounterSet {
@@ -18,9 +27,9 @@ impl CounterSet {
         for (half, counts) in counters.0.chunks_exact_mut(HALF).zip([done, shadow]) {
             half[0] = counts.admitted;
             half[1] = counts.delayed;
-            for (slot, (_, count)) in half[2..].iter_mut().zip(ReasonCounts::iter(&counts.rejected)) {
-                *slot = count;
-            }
+            let rejected = ReasonCounts::iter(&counts.rejected).map(|(_, count)| count);
+            let more = rejected.chain(counts.delays.counts).chain([counts.delays.sum]);
+            half[2..].iter_mut().zip(more).for_each(|(slot, count)| *slot = count);
         }
         counters
     }
@@ -72,6 +81,12 @@ impl<'a> Decisions<'a> {
 
     /// Returns one count for each of [`Reason::NAMES`].
     pub(super) fn rejected_by_reason(self) -> &'a [u64] {
-        &self.0[2..]
+        &self.0[2..2 + REASONS]
+    }
+
+    /// Returns the number of delays in each bucket of [`CLIENT_BOUNDS`], and their sum in seconds.
+    pub(super) fn delays(self) -> (&'a [u64], f64) {
+        let delays = &self.0[2 + REASONS..];
+        (&delays[..BUCKETS], delays[BUCKETS] as f64 / 1e6)
     }
 }

@@ -25,7 +25,7 @@ use table::{Source, TABLE};
 use text::Samples;
 
 use crate::reload::LastReload;
-use crate::snapshot::{Levels, ServiceSnapshot};
+use crate::snapshot::{Levels, Observed, ServiceSnapshot};
 
 /// The content type of the text that [`Publisher::render`] returns.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -45,6 +45,8 @@ pub struct Publisher {
 #[derive(Debug)]
 struct Instance {
     librdkafka: String,
+    /// The hash of the configuration in force.
+    configuration: String,
     last_reload: LastReload,
 }
 
@@ -53,12 +55,15 @@ struct Instance {
 struct ServiceMetrics {
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
+    observed: Arc<Observed>,
 }
 
 /// The figures of one client label.
 struct LabelFigures<'a> {
     service: &'a str,
     client: &'a str,
+    /// The capacity of the service.
+    capacity: u64,
     counters: CounterSet,
     levels: Levels,
 }
@@ -67,7 +72,11 @@ impl Publisher {
     /// Makes a publisher for an instance that runs with this version of librdkafka.
     pub fn new(librdkafka: &str, metrics_clients: usize) -> Publisher {
         Publisher {
-            instance: Instance { librdkafka: librdkafka.to_owned(), last_reload: LastReload::at_start() },
+            instance: Instance {
+                librdkafka: librdkafka.to_owned(),
+                configuration: String::new(),
+                last_reload: LastReload::at_start(),
+            },
             process: ProcessMetrics::new(),
             metrics_clients,
             services: BTreeMap::new(),
@@ -82,7 +91,11 @@ impl Publisher {
     /// Takes over a service's newest snapshot; taking over a snapshot twice changes nothing. The name is passed apart,
     /// since the first snapshot has none.
     pub fn publish(&mut self, service: &str, snapshot: &Arc<ServiceSnapshot>) {
-        let new = || ServiceMetrics { clients: ClientLabels::new(self.metrics_clients, []), newest: Arc::default() };
+        let new = || ServiceMetrics {
+            clients: ClientLabels::new(self.metrics_clients, []),
+            newest: Arc::default(),
+            observed: Arc::default(),
+        };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         if !Arc::ptr_eq(&metrics.newest, snapshot) {
             metrics.newest = Arc::clone(snapshot);
@@ -90,9 +103,17 @@ impl Publisher {
         }
     }
 
-    /// Takes over the result of the last attempt to read the configuration, of which the start is one.
-    pub fn publish_reload(&mut self, last: LastReload) {
-        self.instance.last_reload = last;
+    /// Takes over the newest answers of the brokers about the topics of a published service.
+    pub fn publish_observed(&mut self, service: &str, observed: Arc<Observed>) {
+        if let Some(metrics) = self.services.get_mut(service) {
+            metrics.observed = observed;
+        }
+    }
+
+    /// Takes over the result of the last attempt to read the configuration, of which the start is one, and the hash of
+    /// the configuration in force.
+    pub fn publish_reload(&mut self, last: LastReload, configuration: String) {
+        (self.instance.last_reload, self.instance.configuration) = (last, configuration);
     }
 
     /// Returns everything in Prometheus' text format.
@@ -125,7 +146,9 @@ impl Publisher {
     /// Returns the figures of all client labels, summed up once for all families.
     fn label_figures(&self) -> Vec<LabelFigures<'_>> {
         let labels = self.services.iter().flat_map(|(service, metrics)| {
-            let figures = |(client, counters, levels)| LabelFigures { service, client, counters, levels };
+            let capacity = metrics.newest.capacity;
+            let figures =
+                move |(client, counters, levels)| LabelFigures { service, client, capacity, counters, levels };
             metrics.clients.iter().map(figures)
         });
         labels.collect()

@@ -25,9 +25,11 @@ impl ProcessMetrics {
         ProcessMetrics { handle: recorder.handle(), recorder, collector: metrics_process::Collector::default() }
     }
 
-    /// Returns the metrics in Prometheus' text format.
+    /// Returns the metrics in Prometheus' text format, but for the processor time, which the collector knows in whole
+    /// seconds only.
     pub(super) fn render(&self) -> String {
         with_local_recorder(&self.recorder, || self.collector.collect());
-        self.handle.render()
+        let page = self.handle.render();
+        page.split_inclusive('\n').filter(|line| !line.contains("process_cpu_seconds_total")).collect()
     }
 }

@@ -2,10 +2,12 @@
 //! against it.
 
 use strum::{IntoStaticStr, VariantNames};
+use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::{delays::BOUNDS, policy::Mode, reason::Reason};
+use watermaster_core::{policy::Mode, reason::Reason};
 
 use super::{Instance, LabelFigures, ServiceMetrics, counters::Decisions, text::Samples};
+use crate::clock;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
 
 /// The kind of a metric, named as in a `# TYPE` line.
@@ -64,9 +66,18 @@ pub struct Metric {
     pub(super) source: Source,
 }
 
+const fn buckets(kind: Kind, bounds: &'static [f64]) -> &'static [f64] {
+    if matches!(kind, Kind::Histogram) { bounds } else { &[] }
+}
+
 /// All histograms are of times, over the buckets in which the core counts them.
-const fn buckets(kind: Kind) -> &'static [f64] {
-    if matches!(kind, Kind::Histogram) { &BOUNDS } else { &[] }
+macro_rules! bounds {
+    (Client) => {
+        &CLIENT_BOUNDS
+    };
+    ($other:ident) => {
+        &BOUNDS
+    };
 }
 
 const DECISIONS: [&str; 2] = ["admitted", "rejected"];
@@ -82,7 +93,7 @@ macro_rules! metrics {
                 unit: Unit::$unit,
                 labels: &[$($label),*],
                 help: $help,
-                buckets: buckets(Kind::$kind),
+                buckets: buckets(Kind::$kind, bounds!($source)),
                 source: Source::$source$(($write))?,
             }
         ),*];
@@ -109,6 +120,9 @@ metrics! {
     "watermaster_shadow_delayed_total" Counter Records ["service" "client"]
         "Shadow mode: records that enforcement would have delayed."
         Client |c, out| out.put(c.counters.shadow().delayed());
+    "watermaster_shadow_client_delay_seconds" Histogram Seconds ["service" "client"]
+        "Shadow mode: delays of one commit interval or more that enforcement would have given to admitted records."
+        Client |c, out| put_delays(c.counters.shadow(), out);
 
     // ## Shares
     "watermaster_capacity_units" Gauge Records ["service"]
@@ -126,6 +140,9 @@ metrics! {
     "watermaster_default_share_units" Gauge Records ["service" "client"]
         "The client's share of the capacity by weight alone."
         Client |c, out| out.put(c.levels.default_share);
+    "watermaster_client_used_ratio" Gauge Ratio ["service" "client"]
+        "The part of the capacity that the client's admissions in the last full cycle took; at most 1."
+        Client |c, out| out.put(c.levels.used_ratio(c.capacity));
     "watermaster_client_limit_units" Gauge Records ["service" "client"]
         "The most records that the client's own limit allows in one cycle (burst + rate); +Inf without a limit."
         Client |c, out| out.put(c.levels.limit.map_or("+Inf".to_owned(), |limit| limit.to_string()));
@@ -138,6 +155,12 @@ metrics! {
     "watermaster_clients" Gauge Count ["service"]
         "Clients known now."
         Service |s, out| out.put(s.newest.clients.known());
+    "watermaster_max_clients" Gauge Count ["service"]
+        "The most clients that are known at a time (max_clients)."
+        Service |s, out| out.put(s.newest.max_clients);
+    "watermaster_new_clients_total" Counter Count ["service"]
+        "Client ids that were not known when their first record came, those that had been forgotten included."
+        Service |s, out| out.put(s.newest.new_clients);
     "watermaster_allocations_total" Counter Count ["service" "cause"]
         "Runs of the allocator, by cause."
         Service |s, out| out.put_each(ALLOCATION_CAUSES, s.newest.allocations);
@@ -170,6 +193,12 @@ metrics! {
     "watermaster_delay_seconds" Histogram Seconds ["service"]
         "Time that admitted records spent in a backlog."
         Service |s, out| out.put_histogram(&[], &s.newest.delay);
+    "watermaster_client_delay_seconds" Histogram Seconds ["service" "client"]
+        "Time that admitted records spent in a backlog, if it was one commit interval or more."
+        Client |c, out| put_delays(c.counters.done(), out);
+    "watermaster_client_oldest_seconds" Gauge Seconds ["service" "client"]
+        "The time that the client's oldest delayed record has waited for; 0 without one and in shadow mode."
+        Client |c, out| out.put(c.levels.oldest_seconds);
     "watermaster_end_to_end_seconds" Histogram Seconds ["service"]
         "Time from a record's timestamp to the commit that completed it."
         Service |s, out| out.put_histogram(&[], &s.newest.engine.end_to_end);
@@ -232,6 +261,12 @@ metrics! {
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
         Service retention;
+    "watermaster_source_partitions" Gauge Count ["service" "topic"]
+        "Partitions that a source topic has, assigned here or not; 0 until a broker told it."
+        Service partitions;
+    "watermaster_target_lag_records" Gauge Records ["service" "consumer_group"]
+        "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
+        Service target_lag;
 
     // ## Group: all 0 with `scope = "instance"`
     "watermaster_group_members" Gauge Count ["service"]
@@ -275,9 +310,15 @@ metrics! {
     "watermaster_target_refusing" Gauge Bool ["service"]
         "1 while the target or the dead-letter topic refuses writes."
         Service |s, out| out.put(u8::from(s.newest.target_refusing));
+    "watermaster_engine_busy_seconds_total" Counter Seconds ["service"]
+        "Processor time of the engine's thread, which works on one processor: it does not count waiting."
+        Service |s, out| out.put(s.newest.engine.busy.as_secs_f64());
     "watermaster_build_info" Gauge Bool ["version" "librdkafka"]
         "Always 1; the labels name the versions of the program and of librdkafka."
         Instance |i, out| out.put_with(&[env!("CARGO_PKG_VERSION"), &i.librdkafka], 1);
+    "watermaster_config_info" Gauge Bool ["hash"]
+        "Always 1; the label is the hash of the configuration in force, which all instances of a group should share."
+        Instance |i, out| out.put_with(&[&i.configuration], 1);
     "watermaster_config_last_reload_successful" Gauge Bool []
         "1 if the last configuration read (at start, SIGHUP or POST /v1/reload) was accepted."
         Instance |i, out| out.put(u8::from(i.last_reload.successful));
@@ -286,7 +327,8 @@ metrics! {
         Instance |i, out| out.put(i.last_reload.success_at.as_secs_f64());
 
     // ## Process
-    "process_cpu_seconds_total" Counter Seconds [] "User and system CPU time spent, in whole seconds." Process;
+    "process_cpu_seconds_total" Counter Seconds [] "User and system CPU time spent."
+        Instance |_, out| out.put(clock::process_time().as_secs_f64());
     "process_open_fds" Gauge Count [] "Open file descriptors." Process;
     "process_max_fds" Gauge Count [] "The most file descriptors that may be open." Process;
     "process_virtual_memory_bytes" Gauge Bytes [] "Virtual memory size." Process;
@@ -298,6 +340,23 @@ metrics! {
 
 fn live_members(service: &ServiceMetrics) -> usize {
     service.newest.group.members.iter().filter(|member| member.state == "live").count()
+}
+
+fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
+    let (counts, sum) = decisions.delays();
+    out.put_buckets(&[], counts, sum);
+}
+
+fn partitions(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    for (topic, _) in &service.newest.source_retention {
+        out.put_with(&[topic], service.observed.partitions.get(topic).copied().unwrap_or(0));
+    }
+}
+
+fn target_lag(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    if let Some((group, lag)) = &service.observed.target_lag {
+        out.put_with(&[group], *lag);
+    }
 }
 
 fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
@@ -325,66 +384,4 @@ fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_also_without_total() {
-        let bare: BTreeSet<_> = TABLE.iter().map(|m| m.name.trim_end_matches("_total")).collect();
-        assert_eq!(bare.len(), TABLE.len());
-    }
-
-    #[test]
-    fn names_follow_the_conventions() {
-        for metric in TABLE {
-            let name = metric.name;
-            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
-            assert!(name.starts_with("watermaster_") || name.starts_with("process_"), "{name}");
-            assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
-            for taken in ["_sum", "_count", "_bucket"] {
-                assert!(!name.ends_with(taken), "{name}");
-            }
-            let bare = name.trim_end_matches("_total");
-            let suffixed = |suffix: &str| bare.ends_with(suffix);
-            match metric.unit {
-                Unit::Seconds => assert!(suffixed("_seconds"), "{name}"),
-                Unit::Bytes => assert!(suffixed("_bytes"), "{name}"),
-                Unit::Ratio => assert!(suffixed("_ratio"), "{name}"),
-                Unit::Records if metric.kind == Kind::Gauge => {
-                    assert!(suffixed("_units") || suffixed("_records"), "{name}");
-                }
-                _ => assert!(!["_seconds", "_bytes", "_ratio"].iter().any(|s| suffixed(s)), "{name}"),
-            }
-        }
-    }
-
-    #[test]
-    fn service_is_the_first_label_of_all_but_the_process_wide_ones() {
-        for metric in TABLE {
-            let process_wide = ["process_", "watermaster_build_info", "watermaster_config_"]
-                .iter()
-                .any(|start| metric.name.starts_with(start));
-            assert_eq!(metric.labels.first() == Some(&"service"), !process_wide, "{}", metric.name);
-            let unique: BTreeSet<_> = metric.labels.iter().collect();
-            assert_eq!(unique.len(), metric.labels.len(), "{}", metric.name);
-        }
-    }
-
-    #[test]
-    fn only_histograms_have_buckets_and_they_rise() {
-        for metric in TABLE {
-            assert_eq!(metric.kind == Kind::Histogram, !metric.buckets.is_empty(), "{}", metric.name);
-            assert!(metric.buckets.is_sorted_by(|a, b| a < b), "{}", metric.name);
-        }
-    }
-
-    #[test]
-    fn help_is_one_plain_sentence() {
-        for metric in TABLE {
-            assert!(metric.help.ends_with('.'), "{}", metric.name);
-            assert!(!metric.help.contains(['\\', '\n']), "{}", metric.name);
-        }
-    }
-}
+mod tests;

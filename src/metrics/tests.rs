@@ -85,6 +85,12 @@ fn publish_start(publisher: &mut Publisher) {
     publisher.publish(&handle.name, &handle.cell.get());
 }
 
+/// Returns answers of the brokers with this lag of the target's consumer group.
+fn lag(lag: u64) -> Arc<Observed> {
+    let partitions = [("home-loan.kyc".to_owned(), 12)].into();
+    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)) })
+}
+
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
     publisher.publish("kyc", &Arc::new(snapshot));
     parse(&publisher.render()).0
@@ -98,10 +104,12 @@ fn sample(samples: &Samples, name: &str, labels: &[(&str, &str)]) -> Option<f64>
 #[test]
 fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     let mut publisher = Publisher::new("2.12.1", 10);
+    publish_start(&mut publisher);
     let mut shown = snapshot(vec![client("a", 1)]);
     shown.partitions = vec![PartitionSnapshot { topic: "a.kyc".into(), ..Default::default() }];
     shown.source_retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
     publisher.publish("kyc", &Arc::new(shown));
+    publisher.publish_observed("kyc", lag(7));
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
@@ -222,6 +230,81 @@ fn buckets_match_the_table_before_and_after_the_first_snapshot() {
             assert_eq!(buckets.map(|(_, labels)| labels["le"].clone()).collect::<BTreeSet<_>>(), expected, "{name}");
         }
     }
+}
+
+#[test]
+fn delays_of_clients_have_buckets_of_their_own() {
+    let mut publisher = Publisher::new("", 1);
+    let delayed = |name: &str, millis: &[u64]| {
+        let mut delayed = client(name, 2);
+        for &millis in millis {
+            delayed.counts.delays.record(std::time::Duration::from_millis(millis));
+            delayed.shadow.delays.record(std::time::Duration::from_millis(2 * millis));
+        }
+        delayed
+    };
+    let clients = vec![delayed("a", &[100, 4_200]), delayed("b", &[1_000_000]), delayed("c", &[300])];
+    let samples = scrape(&mut publisher, snapshot(clients));
+    let bucket = |name: &str, client, le| {
+        sample(&samples, &format!("{name}_bucket"), &[("service", "kyc"), ("client", client), ("le", le)])
+    };
+    let of = |name, client| ["0.1", "0.5", "5", "10", "900", "+Inf"].map(|le| bucket(name, client, le).unwrap());
+    assert_eq!(of("watermaster_client_delay_seconds", "a"), [1.0, 1.0, 2.0, 2.0, 2.0, 2.0]);
+    assert_eq!(of("watermaster_client_delay_seconds", "_other"), [0.0, 1.0, 1.0, 1.0, 1.0, 2.0]);
+    assert_eq!(of("watermaster_shadow_client_delay_seconds", "a"), [0.0, 1.0, 1.0, 2.0, 2.0, 2.0]);
+    let sum = |name, client| sample(&samples, name, &[("service", "kyc"), ("client", client)]);
+    assert_eq!(sum("watermaster_client_delay_seconds_sum", "a"), Some(4.3));
+    assert_eq!(sum("watermaster_client_delay_seconds_sum", "_other"), Some(1_000.3));
+}
+
+/// The ages of several clients are not added up, their parts of the capacity are.
+#[test]
+fn other_clients_show_their_oldest_record_and_the_sum_of_their_use() {
+    let mut publisher = Publisher::new("", 0);
+    let at = |oldest_seconds, admitted_last| {
+        let levels = Levels { oldest_seconds, admitted_last, ..Levels::default() };
+        ClientSnapshot { levels, ..client(&format!("client-{oldest_seconds}"), 0) }
+    };
+    let of = |samples: &Samples, name| sample(samples, name, &[("service", "kyc"), ("client", "_other")]);
+    let clients = || snapshot(vec![at(2.5, 30), at(4.5, 50)]);
+    let samples = scrape(&mut publisher, ServiceSnapshot { capacity: 100, ..clients() });
+    assert_eq!(of(&samples, "watermaster_client_oldest_seconds"), Some(4.5));
+    assert_eq!(of(&samples, "watermaster_client_used_ratio"), Some(0.8));
+    let lowered = scrape(&mut publisher, ServiceSnapshot { capacity: 50, ..clients() });
+    assert_eq!(of(&lowered, "watermaster_client_used_ratio"), Some(1.0));
+}
+
+#[test]
+fn a_lag_that_is_not_known_has_no_series() {
+    let mut publisher = Publisher::new("", 10);
+    publish_start(&mut publisher);
+    let group = [("service", "kyc"), ("consumer_group", "bureau")];
+    let topic = [("service", "kyc"), ("topic", "home-loan.kyc")];
+    let shown = |publisher: &Publisher| {
+        let samples = parse(&publisher.render()).0;
+        let lag = sample(&samples, "watermaster_target_lag_records", &group);
+        (lag, sample(&samples, "watermaster_source_partitions", &topic))
+    };
+    assert_eq!(shown(&publisher), (None, Some(0.0)));
+    publisher.publish_observed("kyc", lag(7));
+    assert_eq!(shown(&publisher), (Some(7.0), Some(12.0)));
+    publisher.publish_observed("kyc", Arc::new(Observed { target_lag: None, ..(*lag(0)).clone() }));
+    assert_eq!(shown(&publisher), (None, Some(12.0)));
+}
+
+#[test]
+fn processor_time_has_fractions() {
+    let cpu = || {
+        let samples = parse(&Publisher::new("", 0).render()).0;
+        sample(&samples, "process_cpu_seconds_total", &[]).unwrap()
+    };
+    let (before, began) = (cpu(), std::time::Instant::now());
+    let mut after = before;
+    while after == before {
+        assert!(began.elapsed().as_secs() < 60, "the time does not grow: {before}");
+        after = cpu();
+    }
+    assert!(after > before && after.fract() > 0.0 && after - before < 1.0, "{before}, {after}");
 }
 
 #[test]

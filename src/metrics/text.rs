@@ -43,15 +43,20 @@ impl<'a> Samples<'a> {
         self.put_with(&[&partition.topic, &partition.partition.to_string()], value);
     }
 
-    /// Writes a histogram's buckets, sum and count.
+    /// Writes a histogram of the core.
     pub(super) fn put_histogram(&mut self, more: &[&str], histogram: &Histogram) {
+        self.put_buckets(more, &histogram.counts, histogram.sums.iter().sum());
+    }
+
+    /// Writes a histogram's buckets, sum and count.
+    pub(super) fn put_buckets(&mut self, more: &[&str], counts: &[u64], sum: f64) {
         let bounds = self.metric.buckets.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
         let mut count = 0;
-        for (bound, counted) in bounds.zip(histogram.counts) {
+        for (bound, counted) in bounds.zip(counts) {
             count += counted;
             self.write("_bucket", more, Some(&bound), count);
         }
-        self.write("_sum", more, None, histogram.sums.iter().sum::<f64>());
+        self.write("_sum", more, None, sum);
         self.write("_count", more, None, count);
     }
 

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use watermaster_core::scheduler::{Forgotten, PAGE};
 use watermaster_core::throttle::Throttle;
+use watermaster_core::units::Time;
 
 use super::ClientSnapshot;
 
@@ -42,10 +43,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    fn of(throttle: &Throttle, number: usize) -> Page {
+    fn of(throttle: &Throttle, now: Time, number: usize) -> Page {
         let (known, forgotten) = throttle.clients().page(number);
         let mut clients = Vec::with_capacity(PAGE);
-        clients.extend(known.map(|client| ClientSnapshot::of(client, throttle.policy())));
+        clients.extend(known.map(|client| ClientSnapshot::of(client, throttle, now)));
         Page::new(clients, forgotten)
     }
 
@@ -73,6 +74,13 @@ impl Clients {
     pub(crate) fn iter_made(&self) -> impl Iterator<Item = (u64, &ClientSnapshot)> {
         let made = |(page, _): (u32, u32)| self.0.pages[page as usize].made;
         self.sorted().places.iter().map(move |&place| (made(place), self.at(place)))
+    }
+
+    /// Returns the client with this name.
+    pub fn find(&self, name: &str) -> Option<&ClientSnapshot> {
+        let places = &self.sorted().places;
+        let found = places.binary_search_by(|&place| (*self.at(place).name).cmp(name));
+        found.ok().map(|at| self.at(places[at]))
     }
 
     /// Returns the number of clients when the snapshot was made. With more clients than one snapshot copies, the
@@ -137,8 +145,8 @@ pub struct SnapshotBuilder {
 impl SnapshotBuilder {
     /// Returns the clients of a throttle, some of them perhaps as they were in an earlier snapshot. The first snapshot
     /// shows all clients as they are.
-    pub fn build(&mut self, throttle: &Throttle) -> Clients {
-        let page = |number| Page::of(throttle, number);
+    pub fn build(&mut self, throttle: &Throttle, now: Time) -> Clients {
+        let page = |number| Page::of(throttle, now, number);
         self.build_some(throttle.clients().len(), throttle.clients().pages(), [CURRENT, COPIED], page)
     }
 

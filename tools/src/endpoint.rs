@@ -78,6 +78,15 @@ fn url(text: &str) -> Result<String, &'static str> {
     is_url.then_some(url).ok_or("allowed: http://HOST:PORT or https://HOST, with a path")
 }
 
+/// Encodes a text as one segment of a path.
+pub fn percent_encoded(text: &str) -> String {
+    let encoded = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encoded).collect()
+}
+
 /// An instance gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
@@ -155,6 +164,12 @@ mod tests {
         for wrong in ["", "ftp://x", "http://", "http://x?y", "a b"] {
             assert!(url(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_segment_of_a_path_may_have_any_characters() {
+        assert_eq!(percent_encoded("credit-card"), "credit-card");
+        assert_eq!(percent_encoded("../a b%é"), "%2E%2E%2Fa%20b%25%C3%A9");
     }
 
     #[test]

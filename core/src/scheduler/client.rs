@@ -1,10 +1,11 @@
 //! One client: its counts, its grant, and what it used of it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::fair::{ClientQueue, FairQueue};
 use super::gates::LeakyBucket;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
+use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
 use crate::reason::ReasonCounts;
 use crate::units::{Time, Weight};
@@ -18,14 +19,33 @@ pub struct Counts {
     /// Records that waited in a backlog, however they left it.
     pub delayed: u64,
     pub rejected: ReasonCounts,
+    /// The delays of records that were admitted after one commit interval or later.
+    pub delays: ClientDelays,
 }
 
 impl Counts {
+    /// Counts the admission of a record that left a backlog.
+    #[inline]
+    pub(crate) fn admit_late(&mut self, waited: Duration, commit_interval: Duration) {
+        self.admitted += 1;
+        self.note_delay(waited, commit_interval);
+    }
+
+    /// Counts the wait of an admitted record, unless it is shorter than one commit interval: such a record goes with
+    /// the round of those that were admitted at once.
+    #[inline]
+    pub(crate) fn note_delay(&mut self, waited: Duration, commit_interval: Duration) {
+        if waited >= commit_interval {
+            self.delays.record(waited);
+        }
+    }
+
     /// Adds another set of counts.
     pub fn merge(&mut self, other: &Counts) {
         self.admitted += other.admitted;
         self.delayed += other.delayed;
         self.rejected.merge(&other.rejected);
+        self.delays.merge(&other.delays);
     }
 }
 
@@ -46,7 +66,7 @@ pub struct Client {
     pub last_seen: Time,
     /// The own limit, if one is configured.
     pub limit: Option<Box<LeakyBucket>>,
-    pub(super) queue: ClientQueue,
+    pub(crate) queue: ClientQueue,
     /// Decisions that were carried out.
     pub counts: Counts,
     /// Recent admissions (reject mode).
@@ -56,6 +76,9 @@ pub struct Client {
     pub credit: Credit,
     /// Wants of the last full cycle.
     pub last_wants: u64,
+    /// Admissions in the last full cycle, and those before this cycle.
+    pub last_admitted: u64,
+    admitted_before: u64,
     /// The cycle in which the client came; `None` if it was known from the start.
     pub since_cycle: Option<u64>,
     pub(super) weight: Weight,
@@ -83,6 +106,8 @@ impl Client {
             grant: Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::default() },
             credit: Credit::default(),
             last_wants: 0,
+            last_admitted: 0,
+            admitted_before: 0,
             since_cycle,
             weight: Weight::ONE,
             configured: false,
@@ -93,6 +118,11 @@ impl Client {
     /// The records that the client wants to send in this cycle, so far.
     pub fn wants(&self) -> u64 {
         self.waiting.saturating_add(self.arrivals)
+    }
+
+    /// Admissions in this cycle, so far.
+    pub fn admitted_in_cycle(&self) -> u64 {
+        self.counts.admitted.saturating_sub(self.admitted_before)
     }
 
     /// The number of delayed records and their bytes.
@@ -137,6 +167,8 @@ impl Client {
 
     pub(super) fn end_cycle(&mut self) {
         self.last_wants = self.wants();
+        self.last_admitted = self.admitted_in_cycle();
+        self.admitted_before = self.counts.admitted;
         self.arrivals = 0;
         self.waiting = self.queue.records.len();
     }

@@ -56,9 +56,9 @@ fn cost_of(weight: Fixed) -> VirtualTime {
 /// The delayed records of a client. The fields that every decision touches come first.
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct ClientQueue {
+pub(crate) struct ClientQueue {
     /// Delayed records, oldest first.
-    pub(super) records: LinkedList,
+    pub(crate) records: LinkedList,
     flow: Flow,
     /// The sum of the records' bytes.
     pub(super) bytes: u64,

@@ -165,6 +165,11 @@ impl LeakyBucket {
         u64::try_from((self.depth + leaked) / self.record).unwrap_or(u64::MAX)
     }
 
+    /// The records that go in this time in the long run.
+    pub fn pace_in(&self, time: Duration) -> f64 {
+        nanos(time) as f64 * self.rate as f64 / self.record as f64
+    }
+
     fn leak(&mut self, now: Time) {
         if now > self.at {
             let leaked = u128::from(now.nanos_since(self.at)) * u128::from(self.rate);

@@ -18,6 +18,8 @@ pub struct Registry {
     names: Names,
     weights: Weights,
     max_clients: usize,
+    /// Clients that were registered when their first record came.
+    newcomers: u64,
     idle: IdleClients,
     forgotten: Pages,
 }
@@ -51,6 +53,7 @@ impl Registry {
             names: Names::default(),
             weights: Weights::new(policy, Fixed::ZERO),
             max_clients: policy.max_clients,
+            newcomers: 0,
             idle: IdleClients { candidates: Vec::new(), next_search: now },
             forgotten: Pages::default(),
         };
@@ -100,6 +103,12 @@ impl Registry {
     /// The number of known clients.
     pub fn len(&self) -> usize {
         self.names.len()
+    }
+
+    /// The number of clients so far that were registered when their first record came. A client that was forgotten
+    /// and comes back counts again.
+    pub fn newcomers(&self) -> u64 {
+        self.newcomers
     }
 
     /// The index of the client with this name.
@@ -164,6 +173,7 @@ impl Registry {
         if self.len() >= self.most() && !self.forget_for_newcomer(now, policy.cycle) {
             return None;
         }
+        self.newcomers += 1;
         let index = self.insert(name, self.group(false), Some(cycle), policy, now);
         let grant = self.default_grant(policy.capacity, UNLISTED);
         let (client, share) = (self.get_mut(index), grant.exact);

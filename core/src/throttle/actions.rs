@@ -102,13 +102,13 @@ impl Throttle {
 
     #[inline]
     fn send(&mut self, now: Time, slot: Slot, Served { record, in_window }: Served) -> Step {
-        let waited = now.since(record.since);
+        let (waited, commit_interval) = (now.since(record.since), self.scheduler.policy.commit_interval);
         self.slots.release(slot);
         let Some(location) = self.ledger.release(slot) else {
-            self.scheduler.clients.get_mut(record.client).shadow.admitted += 1;
+            self.scheduler.clients.get_mut(record.client).shadow.admit_late(waited, commit_interval);
             return Step::Silent;
         };
-        self.scheduler.clients.get_mut(record.client).counts.admitted += 1;
+        self.scheduler.clients.get_mut(record.client).counts.admit_late(waited, commit_interval);
         self.count_sent(now, location.partition, waited, in_window);
         self.complete_admitted(slot, location, record, waited)
     }
@@ -122,6 +122,8 @@ impl Throttle {
         let record = self.scheduler.serve_unchecked(slot);
         let waited = now.since(record.since);
         self.slots.release(slot);
+        let commit_interval = self.scheduler.policy.commit_interval;
+        self.scheduler.clients.get_mut(record.client).counts.note_delay(waited, commit_interval);
         self.count_sent_in_shadow(now, Some(record.client), location.partition, waited);
         Some(self.complete_admitted(slot, location, record, waited))
     }

@@ -71,6 +71,12 @@ impl Throttle {
         oldest.map_or(Duration::ZERO, |slot| now.since(self.scheduler.backlog.get(slot).since))
     }
 
+    /// The time for which a client's oldest delayed record has waited; zero in shadow mode.
+    pub fn oldest_of(&self, client: &Client, now: Time) -> Duration {
+        let oldest = if self.shadow.is_some() { None } else { client.queue.records.head() };
+        oldest.map_or(Duration::ZERO, |slot| now.since(self.scheduler.backlog.get(slot).since))
+    }
+
     /// The delays of admitted records.
     pub fn delays(&self) -> &Histogram {
         &self.totals.delays

@@ -1,6 +1,7 @@
 //! Shadow mode admits every record at once, and counts the decisions of an enforcing twin.
 
 use proptest::prelude::Strategy;
+use watermaster_core::delays::ClientDelays;
 use watermaster_core::offset_map::{MapBudget, OffsetMap};
 use watermaster_core::policy::{Mode, Overflow, Policy};
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
@@ -37,6 +38,8 @@ struct Twins {
     ends: [i64; 2],
     sent: u64,
     fresh: u32,
+    /// The waits of the enforcing twin's actions, one commit interval or longer.
+    waits: ClientDelays,
 }
 
 impl Twins {
@@ -49,6 +52,7 @@ impl Twins {
             ends: [0; 2],
             sent: 0,
             fresh: 0,
+            waits: ClientDelays::default(),
         };
         for partition in 0..2 {
             // The first 20 records of each partition are catching up.
@@ -73,6 +77,11 @@ impl Twins {
         self.shadow.handle_timeout(self.now);
         while let Some(action) = self.enforcing.poll_action(self.now) {
             assert!(!matches!(action, Action::Pause { .. }), "no partition pauses in this test");
+            if let Action::Admit { waited, .. } = action
+                && waited >= self.enforcing.policy().commit_interval
+            {
+                self.waits.record(waited);
+            }
         }
         assert_eq!(self.shadow.poll_action(self.now), None, "shadow mode has no action");
     }
@@ -134,6 +143,9 @@ fn shadow_counts_match_enforcement((policy, script): (Policy, Vec<Step>)) {
         admitted += shadow.counts.admitted;
     }
     let (real, counted) = unregistered(&twins.shadow);
+    let mut delays = counted.delays;
+    twins.shadow.clients().iter().for_each(|(_, client)| delays.merge(&client.shadow.delays));
+    assert_eq!(delays, twins.waits, "shadow mode knows the delays that enforcing gives");
     assert_eq!(counted, unregistered(&twins.enforcing).0);
     assert_eq!(admitted + real.admitted, twins.sent, "shadow mode admits every record");
     assert_eq!(twins.shadow.backlog(), (0, 0));

@@ -151,6 +151,7 @@ const SERVICE: &[Key] = &[
         ),
         Text("header:client-id, topic"),
     ),
+    key("consumer_group", Kind::Text("the id of a consumer group, 1 to 255 bytes"), Unset),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
     reloaded_key(

@@ -41,6 +41,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
+        consumer_group: section.optional("consumer_group", values::consumer_group),
         policy: policy(section, kafka),
     })
 }

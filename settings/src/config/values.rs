@@ -10,6 +10,8 @@ use crate::{model::ClientFrom, sources::TopicPattern, token::TokenError};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
+/// The longest id of a consumer group that is of use: it is a label of a metric.
+const MAX_GROUP_BYTES: usize = 255;
 /// The longest metadata of a commit that a broker takes by default.
 const MAX_MAP_UNITS: usize = 4096;
 
@@ -50,7 +52,7 @@ pub enum TextError {
     #[error("{0:?} has no valid port")]
     NoPort(String),
     #[error("{0}")]
-    Pattern(String),
+    TopicPattern(String),
     #[error(transparent)]
     Token(#[from] TokenError),
 }
@@ -152,7 +154,7 @@ pub fn topic_pattern(text: &str) -> Result<TopicPattern, TextError> {
     }
     // The other lines of the error show the place in the pattern.
     let reason = |error: regex::Error| error.to_string().lines().last().unwrap_or_default().to_owned();
-    TopicPattern::new(text).map_err(|error| TextError::Pattern(reason(error)))
+    TopicPattern::new(text).map_err(|error| TextError::TopicPattern(reason(error)))
 }
 
 pub fn service_name(text: &str) -> Result<String, TextError> {
@@ -181,11 +183,20 @@ fn name(text: &str, longest: usize, also: &str) -> Result<String, TextError> {
     }
 }
 
+pub fn consumer_group(text: &str) -> Result<String, TextError> {
+    within(text, MAX_GROUP_BYTES)
+}
+
 pub fn client(text: &str) -> Result<String, TextError> {
+    within(text, MAX_CLIENT_BYTES)
+}
+
+/// Parses any text of at most `longest` bytes.
+fn within(text: &str, longest: usize) -> Result<String, TextError> {
     match text.len() {
         0 => Err(TextError::Empty),
-        1..=MAX_CLIENT_BYTES => Ok(text.to_owned()),
-        bytes => Err(TextError::TooManyBytes(bytes)),
+        bytes if bytes > longest => Err(TextError::TooManyBytes(bytes)),
+        _ => Ok(text.to_owned()),
     }
 }
 

@@ -6,8 +6,9 @@ use strum::VariantNames;
 
 use crate::metrics::table::{Metric, TABLE, Unit};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::{delays::BOUNDS, reason::Reason};
+use watermaster_core::reason::Reason;
 
 const HEAD: &str = "\
 # Metrics
@@ -22,6 +23,15 @@ Beyond 8 192 clients of a service, the figures of different clients, here and at
 moments. The first 1 024 clients, configured clients before all others, are always current. The others take turns: 7 168
 of them are updated with each round and each half second, so that of 100 000 clients none is more than 14 rounds old.
 Sums over all clients and `_other` never decrease and never exceed the number of decided records.
+
+A wait below one commit interval is no delay in the histograms with the label `client`: such a record goes with the same
+round as those that were admitted at once. `watermaster_delayed_total` counts every record that entered a backlog, however
+short its wait was. For the client `_other`, `watermaster_client_oldest_seconds` is the largest age of its clients.
+
+No engine asks for `watermaster_source_partitions` and `watermaster_target_lag_records`: another thread asks the brokers
+every 10 s. If the brokers do not answer, the number of partitions stays as it is, the lag vanishes, and a line of the log
+says why. The lag exists only with `consumer_group`, and only while that group has a committed offset.
+`watermaster_engine_busy_seconds_total` grows by at most one second a second: near that, the engine is at its limit.
 
 ";
 
@@ -65,6 +75,8 @@ idle longest, for at least two cycles. `_other` counts all other clients, \
 records of no client, and clients that lost their label. |
 | `topic`, `partition` | of a source; the series of a partition vanish when the partition is revoked |
 | `decision` | `admitted`, `rejected` |
+| `consumer_group` | the service's `consumer_group`, which reads its target |
+| `hash` | sixteen hexadecimal digits, as `GET /v1/config` shows them; `instance_id` and hidden values do not count |
 | `mode` | `shape`, `reject` |
 ",
     );
@@ -83,11 +95,12 @@ fn push_values(page: &mut String, label: &str, values: &[&str]) {
 }
 
 fn push_buckets(page: &mut String) {
-    let bounds: Vec<_> = BOUNDS.iter().map(f64::to_string).collect();
+    let listed = |bounds: &[f64]| bounds.iter().map(f64::to_string).collect::<Vec<_>>().join(", ");
+    let (all, of_clients) = (listed(&BOUNDS), listed(&CLIENT_BOUNDS));
     let _ = writeln!(
         page,
-        "\n## Buckets\n\nThe upper bounds of every histogram's buckets, in seconds: {}.",
-        bounds.join(", ")
+        "\n## Buckets\n\nThe upper bounds of the buckets of histograms with the label `client`, in seconds: \
+         {of_clients}.\nThose of all other histograms: {all}."
     );
 }
 

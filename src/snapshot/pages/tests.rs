@@ -184,7 +184,7 @@ fn flooding(enforce: bool) -> ClientSnapshot {
         let sender = Sender::Client("home-loan");
         throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });
     }
-    SnapshotBuilder::default().build(&throttle).iter().find(|client| &*client.name == "home-loan").unwrap().clone()
+    SnapshotBuilder::default().build(&throttle, now).iter().find(|client| &*client.name == "home-loan").unwrap().clone()
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::endpoint::{Endpoint, EndpointError};
+use super::client::ClientDetail;
+use crate::endpoint::{Endpoint, EndpointError, percent_encoded};
 
 /// A service, as `GET /v1/services` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,9 @@ pub struct ClientStatus {
     pub default_share: f64,
     pub granted: u64,
     pub admitted: u64,
+    /// The time that the oldest delayed record has waited for.
+    #[serde(default)]
+    pub oldest_seconds: f64,
     #[serde(flatten)]
     pub enforced: Decisions,
     /// The decisions that shadow mode would have taken.
@@ -103,6 +107,8 @@ pub enum FetchError {
     Unreadable(#[from] serde_json::Error),
     #[error("it has no service {name:?}; there is: {known}")]
     NoService { name: String, known: String },
+    #[error("it knows no client {0:?} now")]
+    NoClient(String),
 }
 
 /// An answer of an instance, or the reason why there is none.
@@ -127,6 +133,23 @@ impl Instance {
     /// Asks for the services.
     pub fn ask(&self) -> Answer {
         Answer { outcome: self.services(), at: Instant::now() }
+    }
+
+    /// Asks for one client of each service that knows it.
+    pub fn client(&self, name: &str) -> Result<Vec<ClientDetail>, FetchError> {
+        let mut found = Vec::new();
+        for service in self.services()? {
+            let path = format!("/v1/services/{}/clients/{}", service.name, percent_encoded(name));
+            match self.get::<ClientDetail>(&path) {
+                Ok(mut client) => {
+                    client.service = service.name;
+                    found.push(client);
+                }
+                Err(FetchError::Status(404)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        if found.is_empty() { Err(FetchError::NoClient(name.to_owned())) } else { Ok(found) }
     }
 
     fn services(&self) -> Result<Vec<ServiceStatus>, FetchError> {

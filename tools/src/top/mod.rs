@@ -1,6 +1,7 @@
 //! `watermaster top`: shows a running instance, live, over its HTTP API.
 //!
 //! - `fetch`: the request and its answer, and how fast counts grew between two
+//! - `client`: one client in detail
 //! - `table`: the columns, as many as fit
 //! - `app`: the choices made by key, and whether the instance answers
 //! - `view`: the screen
@@ -8,6 +9,7 @@
 //! One thread asks, another one draws and handles keys, so that a slow answer delays neither.
 
 mod app;
+mod client;
 pub(crate) mod fetch;
 mod table;
 mod view;
@@ -41,6 +43,9 @@ pub struct TopArgs {
     /// Show only this service
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
+    /// Print this client in detail and exit
+    #[arg(long, value_name = "NAME")]
+    client: Option<String>,
     #[command(flatten)]
     token: TokenArg,
     /// Print one table and exit
@@ -79,6 +84,14 @@ pub fn run(args: &TopArgs) -> Exit {
 fn show(args: &TopArgs) -> Result<(), TopError> {
     let (url, token) = (&args.instance.url, args.token.read()?);
     let instance = Instance::new(url, token.as_deref(), args.service.clone());
+    if let Some(client) = &args.client {
+        let found = instance.client(client).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
+        match args.output.format {
+            Output::Text => print(found.iter().map(client::plain).collect::<Vec<_>>().join("\n\n")),
+            Output::Json => print_json(&json!({ "clients": found })),
+        }
+        return Ok(());
+    }
     if args.once || args.output.format == Output::Json || !io::stdout().is_terminal() {
         let services = once(&instance).map_err(|source| TopError::Fetch { url: url.clone(), source })?;
         match args.output.format {

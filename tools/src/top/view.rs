@@ -104,6 +104,10 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
             pieces.push(format!("{} DIFFERENT CONFIGURATIONS", group.configurations));
         }
     }
+    let oldest = service.clients.iter().max_by(|a, b| a.oldest_seconds.total_cmp(&b.oldest_seconds));
+    if let Some(client) = oldest.filter(|client| client.oldest_seconds > 0.0) {
+        pieces.push(format!("{} waits longest: {}", printable(&client.name), seconds(client.oldest_seconds)));
+    }
     if !service.enforce {
         pieces.push("delay/s, reject/s and backlog: what enforcing would do".to_owned());
     }

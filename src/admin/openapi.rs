@@ -1,0 +1,96 @@
+//! The description of `/v1` in OpenAPI 3.1. It is made from the routes that the server has and from the types of their
+//! answers, so it can't miss a path or a field.
+
+use std::sync::Arc;
+
+use axum::routing::MethodRouter;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Map, Value, json};
+
+use super::Served;
+
+/// A path of `/v1`, for the server and for its description.
+pub(super) struct Route {
+    /// The path below `/v1`; a name in braces is a parameter.
+    pub path: &'static str,
+    pub method: &'static str,
+    pub summary: &'static str,
+    /// Parameters after the question mark, whole numbers, with their meaning.
+    pub query: &'static [(&'static str, &'static str)],
+    /// The statuses of refusals, beside those that every path has.
+    pub refusals: &'static [(u16, &'static str)],
+    /// The schema of the answer.
+    pub answer: fn(&mut SchemaGenerator) -> Schema,
+    pub handler: MethodRouter<Arc<Served>>,
+}
+
+/// The refusals that every path has.
+const REFUSALS: &[(u16, &str)] = &[
+    (401, "The request needs the token of admin.token_file."),
+    (421, "On loopback, the Host header must name this machine."),
+    (503, "Too many requests wait, or too many answers are unread."),
+];
+
+/// Returns the schema of a type of answers.
+pub(super) fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// Returns the schema of this description.
+pub(super) fn any_object(_: &mut SchemaGenerator) -> Schema {
+    schemars::json_schema!({ "type": "object" })
+}
+
+/// Describes the routes.
+pub(super) fn describe(routes: &[Route]) -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for route in routes {
+        let answer = (route.answer)(&mut generator).to_value();
+        let path = paths.entry(format!("/v1{}", route.path)).or_insert_with(|| json!({}));
+        path[route.method] = operation(route, answer);
+    }
+    let mut schemas = generator.take_definitions(true);
+    let text = json!({ "type": "string", "description": "The reason, for people." });
+    let refusal = json!({ "type": "object", "required": ["error"], "properties": { "error": text } });
+    schemas.insert("Refusal".to_owned(), refusal);
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Watermaster",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "The present figures of one instance. Fields may be added; none changes its meaning.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        // On loopback, reading needs no token.
+        "security": [{ "token": [] }, {}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(route: &Route, answer: Value) -> Value {
+    let json_of = |schema: Value| json!({ "application/json": { "schema": schema } });
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), json!({ "description": "The answer.", "content": json_of(answer) }));
+    for (status, why) in REFUSALS.iter().chain(route.refusals) {
+        let schema = json!({ "$ref": "#/components/schemas/Refusal" });
+        responses.insert(status.to_string(), json!({ "description": why, "content": json_of(schema) }));
+    }
+    let in_path = |name: &str| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } });
+    let in_query = |(name, meaning): &(&str, &str)| {
+        let schema = json!({ "type": "integer" });
+        json!({ "name": name, "in": "query", "required": false, "description": meaning, "schema": schema })
+    };
+    let names = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameters: Vec<Value> = names.map(in_path).chain(route.query.iter().map(in_query)).collect();
+    json!({ "summary": route.summary, "parameters": parameters, "responses": responses })
+}

@@ -1,0 +1,144 @@
+use super::*;
+
+/// Compares a value with a schema, as far as the schemas of this description go. Fields that a schema does not name are
+/// problems too: a description that misses a field is of little use.
+fn problems(document: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
+    if let Some(path) = schema["$ref"].as_str() {
+        let target = document.pointer(path.trim_start_matches('#'));
+        return problems(document, target.unwrap_or_else(|| panic!("{path} leads nowhere")), value, at, found);
+    }
+    if let Some(choices) = schema["anyOf"].as_array() {
+        let fits = |choice: &Value| {
+            let mut found = Vec::new();
+            problems(document, choice, value, at, &mut found);
+            found.is_empty()
+        };
+        if !choices.iter().any(fits) {
+            found.push(format!("{at}: {value} fits none of {choices:?}"));
+        }
+        return;
+    }
+    let types = match &schema["type"] {
+        Value::Array(types) => types.clone(),
+        Value::Null => return,
+        one => vec![one.clone()],
+    };
+    let is_a = |name: &str| match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "null" => value.is_null(),
+        other => panic!("{at}: the type {other:?}"),
+    };
+    if !types.iter().any(|name| is_a(name.as_str().unwrap())) {
+        return found.push(format!("{at}: {value} is none of {types:?}"));
+    }
+    for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+        problems(document, &schema["items"], item, &format!("{at}[{index}]"), found);
+    }
+    let Some(fields) = value.as_object() else { return };
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    found.extend(required.filter(|name| !fields.contains_key(*name)).map(|name| format!("{at}.{name} is missing")));
+    for (name, field) in fields {
+        match (schema["properties"].get(name), schema.get("additionalProperties")) {
+            (Some(schema), _) | (None, Some(schema)) => {
+                problems(document, schema, field, &format!("{at}.{name}"), found)
+            }
+            (None, None) if schema.get("properties").is_none() => {}
+            (None, None) => found.push(format!("{at}.{name} is not described")),
+        }
+    }
+}
+
+/// Returns the schema of an answer.
+fn answer<'d>(document: &'d Value, path: &str, method: &str, status: &str) -> &'d Value {
+    let answer = &document["paths"][path][method]["responses"][status]["content"]["application/json"]["schema"];
+    assert!(answer.is_object(), "{method} {path} {status} is described");
+    answer
+}
+
+/// Returns a path with a value for each parameter.
+fn filled(path: &str) -> String {
+    path.replace("{name}", "kyc").replace("{client}", "car-loan")
+}
+
+#[test]
+fn every_answer_is_as_described() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    let mut shown = snapshot();
+    let member = crate::snapshot::MemberSnapshot {
+        instance: "wm-0".into(),
+        incarnation: "00000000000000a0".to_owned(),
+        state: "live",
+        hold: 60,
+        want: 60,
+        target: 60,
+        capacity: 100,
+        configuration: "5d41402a".to_owned(),
+        lease_seconds: 9.0,
+        post_age_seconds: 0.1,
+    };
+    (shown.group.state, shown.group.members) = (Some("active"), vec![member]);
+    server.show(shown);
+    let (status, document) = server.json("/v1/openapi.json");
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    let mut found = Vec::new();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 8, "{paths:?}");
+    for (path, methods) in paths {
+        for method in methods.as_object().unwrap().keys() {
+            let (status, body) = server.request(&method.to_uppercase(), &filled(path), Some(TOKEN));
+            // The server of this test has no file to reload.
+            assert_eq!(status, if path == "/v1/reload" { 409 } else { 200 }, "{method} {path}: {body}");
+            let body = serde_json::from_str(&body).unwrap();
+            problems(&document, answer(&document, path, method, &status.to_string()), &body, path, &mut found);
+        }
+    }
+    let (status, body) = server.json("/v1/services/kyc/clients/nope");
+    let missing = answer(&document, "/v1/services/{name}/clients/{client}", "get", &status.to_string());
+    assert_eq!(missing["$ref"], "#/components/schemas/Refusal", "{body}");
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn a_difference_is_seen() {
+    let server = Server::start(Ipv4Addr::LOCALHOST);
+    server.show(snapshot());
+    let document = server.json("/v1/openapi.json").1;
+    let of = |change: &dyn Fn(&mut Value)| {
+        let mut service = server.json("/v1/services/kyc").1;
+        change(&mut service);
+        let mut found = Vec::new();
+        let schema = answer(&document, "/v1/services/{name}", "get", "200");
+        problems(&document, schema, &service, "service", &mut found);
+        found.len()
+    };
+    assert_eq!(of(&|_| {}), 0);
+    assert_eq!(of(&|service| service["capacity"] = json!("100")), 1);
+    assert_eq!(of(&|service| service["clients"][0]["rejected"]["expired"] = json!(1.5)), 1);
+    assert_eq!(of(&|service| service["clients"][1]["extra"] = json!(1)), 1);
+    assert_eq!(of(&|service| _ = service.as_object_mut().unwrap().remove("ready")), 1);
+}
+
+/// The client's parameters can be filled in: each name in a path has a parameter, and `top` is one.
+#[test]
+fn parameters_are_described() {
+    let document = Server::start(Ipv4Addr::LOCALHOST).json("/v1/openapi.json").1;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for operation in methods.as_object().unwrap().values() {
+            let parameters = operation["parameters"].as_array().unwrap();
+            let of = |place: &str| {
+                let of_place = parameters.iter().filter(|parameter| parameter["in"] == place);
+                of_place.map(|parameter| parameter["name"].as_str().unwrap()).collect::<Vec<_>>()
+            };
+            let names: Vec<_> = path.split(['{', '}']).skip(1).step_by(2).collect();
+            assert_eq!(of("path"), names, "{path}");
+            let top: &[&str] = if path.ends_with("/clients") { &["top"] } else { &[] };
+            assert_eq!(of("query"), top, "{path}");
+            assert!(operation["summary"].as_str().is_some_and(|summary| summary.ends_with('.')), "{path}");
+        }
+    }
+}
