@@ -11,7 +11,7 @@ pub const BOUNDS: [f64; 18] =
 /// Upper bounds of the buckets of one client's delays, in seconds. They are few, since every client has its own.
 pub const CLIENT_BOUNDS: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0];
 
-/// The same bounds in nanoseconds.
+/// [`CLIENT_BOUNDS`] in nanoseconds.
 const CLIENT_BOUND_NANOS: [u64; CLIENT_BOUNDS.len()] = {
     let mut nanos = [0; CLIENT_BOUNDS.len()];
     let mut at = 0;
