@@ -2,12 +2,25 @@
 
 use std::time::Duration;
 
+use crate::units::nanos;
+
 /// Upper bounds of the exported buckets, in seconds; above the last one is the overflow.
 pub const BOUNDS: [f64; 18] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
 /// Upper bounds of the buckets of one client's delays, in seconds. They are few, since every client has its own.
 pub const CLIENT_BOUNDS: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0];
+
+/// [`CLIENT_BOUNDS`] in nanoseconds.
+const CLIENT_BOUND_NANOS: [u64; CLIENT_BOUNDS.len()] = {
+    let mut nanos = [0; CLIENT_BOUNDS.len()];
+    let mut at = 0;
+    while at < nanos.len() {
+        nanos[at] = (CLIENT_BOUNDS[at] * 1e9) as u64;
+        at += 1;
+    }
+    nanos
+};
 
 /// A histogram over [`BOUNDS`] that keeps each bucket's sum too, so that the exported sum is exact.
 #[derive(Debug, Clone)]
@@ -53,9 +66,9 @@ pub struct ClientDelays {
 impl ClientDelays {
     /// Counts one delay.
     pub fn record(&mut self, delay: Duration) {
-        let seconds = delay.as_secs_f64();
-        let micros = (seconds * 1e6) as u64;
-        self.counts[CLIENT_BOUNDS.partition_point(|&bound| bound < seconds)] += 1;
+        let nanos = nanos(delay);
+        let micros = nanos / 1_000;
+        self.counts[CLIENT_BOUND_NANOS.iter().take_while(|&&bound| bound < nanos).count()] += 1;
         self.sum = self.sum.saturating_add(micros);
         self.longest = self.longest.max(micros);
     }
