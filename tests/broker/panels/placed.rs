@@ -77,7 +77,11 @@ const SERVICE: &[Placed] = &[
     panel(21, "Rejected by client", &[REJECTED]),
     panel(11, "Decisions", &[SHAPED, SHAPED, REJECTED]),
     panel(18, "Record to commit", &[SHAPED]),
-    panel(32, "Known clients", &[SHAPED]),
+    // All clients of the run are configured, so that none is new.
+    panel(32, "Known clients", &[SHAPED, SHAPED, ILL_HEALTH]),
+    panel(41, "Time in a backlog by client (p99)", &[SHAPED]),
+    panel(42, "Capacity used by client", &[SHAPED]),
+    panel(43, "Lag of the service", &[SHAPED]),
 ];
 
 const CLIENT: &[Placed] = &[
@@ -97,15 +101,17 @@ const CLIENT: &[Placed] = &[
     panel(12, "Borrowed and lent", &[SHAPED]),
     panel(15, "Expected delay", &[SHAPED]),
     panel(14, "Backlog", &[SHAPED, SHAPED, SHADOWED]),
-    panel(16, "Oldest delayed record of the service", &[SHAPED]),
+    panel(16, "Oldest delayed record", &[SHAPED]),
+    panel(24, "Time in a backlog", &[SHAPED]),
     panel(10, "Decisions", &[SHAPED, SHAPED, REJECTED]),
     panel(19, "Rejected part", &[REJECTED]),
     panel(20, "Would be delayed or rejected (shadow mode)", &[SHADOWED]),
+    panel(25, "Would wait (shadow mode)", &[SHADOWED]),
 ];
 
 const PLATFORM: &[Placed] = &[
     panel(32, "Alerts", &[SHAPED]),
-    panel(33, "Versions", &[SHAPED]),
+    panel(33, "Versions and configurations", &[SHAPED]),
     panel(27, "State", &[SHAPED]),
     panel(34, "Refused writes", &[ILL_HEALTH]),
     panel(35, "Restarts in 30 min", &[ILL_HEALTH]),
@@ -116,6 +122,7 @@ const PLATFORM: &[Placed] = &[
     panel(40, "Different configurations", &[PAUSED]),
     panel(41, "Unread records", &[PAUSED]),
     panel(42, "CPU", &[SHAPED]),
+    panel(50, "Busy engines", &[SHAPED]),
     panel(43, "Memory", &[SHAPED]),
     panel(44, "File descriptors and threads", &[SHAPED]),
     panel(2, "Lag by cause", &[SHAPED]),

@@ -4,6 +4,8 @@
 use std::process::{Command, Stdio};
 use std::{fs::File, path::PathBuf, time::Duration};
 
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::{Offset, TopicPartitionList};
 use tempfile::TempDir;
 
 use crate::support::broker::{Broker, Topic, Topics, unique};
@@ -32,6 +34,9 @@ const CLIENTS: [&str; 4] = [CLIENT, "home-loan", "personal-loan", "car-loan"];
 /// The number of clients with their own source topic. The records of the fourth client go to the first topic, so that
 /// completed and delayed records alternate there and the offset map is not empty.
 const SOURCES: usize = 3;
+
+/// The partitions of each topic.
+const PARTITIONS: i32 = 2;
 
 /// The duration of the campaign in seconds. The test may end earlier: as soon as all queries return data.
 const PLAYED: &str = "40";
@@ -76,8 +81,9 @@ impl Stage {
     pub fn start(ports: [u16; 2]) -> Stage {
         let broker = Broker::of_this_run();
         let group = unique("panels");
-        let services: Vec<Service> = SERVICES.iter().map(|name| service(&group, name)).collect();
+        let mut services: Vec<Service> = SERVICES.iter().map(|name| service(&group, name)).collect();
         let topics = broker.create(&services.iter().flat_map(topics).collect::<Vec<_>>());
+        read_slowly(&broker, &group, &mut services[0]);
         let dir = tempfile::Builder::new().prefix("watermaster-panels-").tempdir().expect("a temporary directory");
         let token = dir.path().join("token");
         std::fs::write(&token, TOKEN).expect("the token can be written");
@@ -147,10 +153,22 @@ impl Load {
     }
 }
 
+/// Commits the beginning of a target for a consumer group, as a protected service that is slow would.
+fn read_slowly(broker: &Broker, group: &str, service: &mut Service) {
+    let readers = format!("{group}.readers");
+    let consumer: BaseConsumer = broker.client().set("group.id", &readers).create().expect("a consumer");
+    let mut offsets = TopicPartitionList::new();
+    for partition in 0..PARTITIONS {
+        offsets.add_partition_offset(&service.target, partition, Offset::Offset(0)).expect("a valid offset");
+    }
+    consumer.commit(&offsets, CommitMode::Sync).expect("offsets can be committed");
+    service.keys.push_str(&format!("\nconsumer_group = {readers:?}"));
+}
+
 fn topics(service: &Service) -> Vec<Topic> {
     let names = service.sources.iter().map(|(topic, _)| topic).chain([&service.target, &service.dead_letter]);
     let topic = |name| {
-        let mut topic = Topic::new(name, 2);
+        let mut topic = Topic::new(name, PARTITIONS);
         // A panel draws the retention, which a topic without a limit does not have.
         topic.set("retention.ms", "86400000");
         topic
