@@ -25,13 +25,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::heartbeat::Heartbeat;
 use crate::metrics::{self, Publisher};
-use crate::{
-    reload::{Configuration, Reloaded},
-    services::ServiceHandle,
-    snapshot::ServiceSnapshot,
-};
+use crate::{reload::Configuration, reload::Reloaded, services::ServiceHandle};
 use clients::{ClientDetail, ClientsView};
 use openapi::{Route, schema};
 use pool::{AnswerPool, UnreadBudget, json_answer};

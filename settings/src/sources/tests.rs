@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::{Config, ConfigErrors, PropertyRules};
 
-const RULES: PropertyRules = PropertyRules { version: String::new, check: |_, _| Ok(()) };
+const RULES: PropertyRules = PropertyRules { version: String::new, check: |_, _| Ok(()), clients: |_| Ok(()) };
 
 fn parse(sources: &str) -> Result<Settings, ConfigErrors> {
     let service = |name: &str, sources: &str| {

@@ -62,7 +62,7 @@ fn a_name_is_decoded_and_its_limit_bounds_the_estimate() {
 fn nothing_is_estimated_where_nothing_is_known() {
     let server = server();
     let estimate = |change: &dyn Fn(&mut ServiceSnapshot)| {
-        let mut shown = (*server.state.services[0].cell.get()).clone();
+        let mut shown = (*server.state.services()[0].cell.get()).clone();
         change(&mut shown);
         server.show(shown);
         server.json(&format!("{CLIENTS}/credit-card")).1["next_admission_seconds"].clone()
