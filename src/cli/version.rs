@@ -20,5 +20,19 @@ fn long() -> String {
     let mechanisms: Vec<&str> = MECHANISMS.iter().filter(|(name, _)| has(name)).map(|(_, text)| *text).collect();
     let oidc = if has("oidc") { " (with OIDC)" } else { "" };
     let mechanisms = mechanisms.join(", ").replace("OAUTHBEARER", &format!("OAUTHBEARER{oidc}"));
-    format!("{version}\nlibrdkafka {librdkafka}: {}\nSASL: {mechanisms}", features.replace(',', ", "))
+    let msk = if cfg!(feature = "aws-msk-iam") { ", tokens of AWS IAM (aws-msk-iam)" } else { "" };
+    format!("{version}\nlibrdkafka {librdkafka}: {}\nSASL: {mechanisms}{msk}", features.replace(',', ", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LONG;
+
+    #[test]
+    fn the_version_lists_the_mechanisms_that_work() {
+        assert!(LONG.contains("PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"), "{}", *LONG);
+        assert_eq!(LONG.contains("GSSAPI"), cfg!(feature = "gssapi"), "{}", *LONG);
+        assert_eq!(LONG.contains("(with OIDC)"), cfg!(feature = "oidc"), "{}", *LONG);
+        assert!(LONG.contains("zstd") && LONG.contains("lz4"), "{}", *LONG);
+    }
 }
