@@ -1,6 +1,7 @@
 //! A reader and a writer of the control log.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdkafka::client::ClientContext;
@@ -56,6 +57,9 @@ pub enum ControlLogError {
     /// Reading failed for good: the log was truncated, deleted, or may not be read.
     #[error("{topic} can't be read: {source}")]
     Read { topic: String, source: ClientError },
+    /// The brokers refuse this program.
+    #[error("not allowed to use the control topic {topic}: grant READ, WRITE and DESCRIBE on it")]
+    Denied { topic: String },
     /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
     Record { topic: String, offset: i64, source: WireError },
@@ -70,7 +74,7 @@ impl ControlLogError {
     pub fn passes_by(&self) -> bool {
         match self {
             ControlLogError::Ends { .. } | ControlLogError::Read { .. } | ControlLogError::Append { .. } => true,
-            ControlLogError::Client(_) | ControlLogError::Record { .. } => false,
+            ControlLogError::Client(_) | ControlLogError::Denied { .. } | ControlLogError::Record { .. } => false,
         }
     }
 
@@ -147,7 +151,11 @@ impl ControlLog {
     }
 
     fn read_error(&self, source: ClientError) -> ControlLogError {
-        ControlLogError::Read { topic: self.topic.clone(), source }
+        let topic = self.topic.clone();
+        match source.rdkafka_error_code() {
+            Some(Code::TopicAuthorizationFailed) => ControlLogError::Denied { topic },
+            _ => ControlLogError::Read { topic, source },
+        }
     }
 
     /// Hands a record to the producer. `tag` comes back from [`take_failed`](ControlLog::take_failed) if the producer
@@ -163,7 +171,16 @@ impl ControlLog {
             Some(value) => message.payload(value),
             None => message,
         });
-        sent.map_err(|(source, _)| ControlLogError::Append { topic: self.topic.clone(), source })
+        sent.map_err(|(source, _)| self.append_error(source))
+    }
+
+    /// A denied record is a fatal error of the producer, which then says no more than that.
+    fn append_error(&self, source: ClientError) -> ControlLogError {
+        let topic = self.topic.clone();
+        match self.producer.context().denied.load(Ordering::Relaxed) {
+            true => ControlLogError::Denied { topic },
+            false => ControlLogError::Append { topic, source },
+        }
     }
 
     /// Returns the tags of the records that the producer gave up since the last call.
@@ -178,7 +195,7 @@ impl ControlLog {
     /// Some records are still on their way.
     pub fn flush(&self, timeout: Duration) -> Result<(), ControlLogError> {
         let flushed = self.producer.flush(timeout);
-        flushed.map_err(|source| ControlLogError::Append { topic: self.topic.clone(), source })
+        flushed.map_err(|source| self.append_error(source))
     }
 }
 
@@ -218,6 +235,8 @@ fn ends_reading(error: &ClientError) -> bool {
 #[derive(Default)]
 struct ReportContext {
     failed: Mutex<Vec<u64>>,
+    /// True once a broker refused a record because this program may not write to the topic.
+    denied: AtomicBool,
 }
 
 impl ClientContext for ReportContext {
@@ -234,7 +253,9 @@ impl ProducerContext for ReportContext {
     type DeliveryOpaque = Box<u64>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: Box<u64>) {
-        if result.is_err() {
+        if let Err((error, _)) = result {
+            let denied = error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed);
+            self.denied.fetch_or(denied, Ordering::Relaxed);
             client::lock(&self.failed).push(*tag);
         }
     }
