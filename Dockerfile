@@ -6,12 +6,12 @@
 ARG RUST_VERSION=1.95
 
 FROM rust:${RUST_VERSION}-slim-bookworm AS build
-# What librdkafka is built with; its configure script asks for a C++ compiler too.
+# What librdkafka is built with; CMake builds its C++ interface, too.
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends g++ libssl-dev make pkg-config \
+    && apt-get install -y --no-install-recommends cmake g++ libssl-dev make pkg-config \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-# Static zlib, because the runtime image has none. librdkafka and zstd always are; OpenSSL is the image's, so that its fixes
+# Static zlib, because the runtime image has none. librdkafka, libcurl and zstd always are; OpenSSL is the image's, so that its fixes
 # come with a newer image.
 ENV LIBZ_SYS_STATIC=1
 # Names of functions stay, for backtraces; the rest of the debug information is four fifths of the binary.

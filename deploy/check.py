@@ -128,10 +128,11 @@ def configuration(path, program):
         secret = folder / "secret"
         secret.write_text("only for this check")
         secret.chmod(0o440)
+        authority = certificate(folder)
         text = configuration_of(path)
         for mount in container["volumeMounts"]:
             if mount["mountPath"].startswith("/run/secrets/"):
-                text = replace_files(text, mount["mountPath"], secret)
+                text = replace_files(text, mount["mountPath"], secret, authority)
         if "/run/secrets/" in text:
             return "", [f"{path}: the configuration names a file under /run/secrets that is not mounted"]
         file = folder / "watermaster.toml"
@@ -147,12 +148,22 @@ def configuration(path, program):
     return said if len(said) < 100 else f"{said[:97]}...", findings
 
 
-def replace_files(text, folder, file):
+def certificate(folder):
+    """Makes the certificate of an authority: librdkafka reads it when the configuration is checked."""
+    path = folder / "ca.crt"
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=check"]
+    files = ["-keyout", folder / "ca.key", "-out", path]
+    subprocess.run(["openssl", "req", "-x509", *kind, *files], check=True, capture_output=True)
+    return path
+
+
+def replace_files(text, folder, secret, authority):
     lines = text.splitlines()
     for index, line in enumerate(lines):
         if f'"{folder}/' in line:
             before, after = line.split(f'"{folder}/', 1)
-            lines[index] = f'{before}"{file}"{after.split(chr(34), 1)[1]}'
+            name, rest = after.split(chr(34), 1)
+            lines[index] = f'{before}"{authority if name.endswith(".crt") else secret}"{rest}'
     return "\n".join(lines)
 
 

@@ -3,6 +3,7 @@
 mod check;
 mod instance;
 mod show;
+mod version;
 
 use std::io::ErrorKind;
 
@@ -44,6 +45,7 @@ RUST_LOG sets the log level (info by default); logs go to stderr.";
 
 #[derive(Debug, Parser)]
 #[command(name = "watermaster", version, about = ABOUT.split_once('\n').map(|(first, _)| first), long_about = ABOUT)]
+#[command(long_version = version::LONG.as_str())]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", Exit::help()), max_term_width = 100)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 struct Cli {

@@ -206,7 +206,7 @@ impl<'c> Engine<'c> {
         while !self.job.shutdown.load(Ordering::Relaxed) {
             let now = self.clock.now();
             self.job.heartbeat.beat(Instant::now());
-            if self.contact.membership.is_evicted(now, self.job, self.link.consumer, self.reporter) {
+            if self.needs_consumer(now)? {
                 self.forget_consumer();
                 return Ok(Exit::RecreateConsumer);
             }

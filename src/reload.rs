@@ -99,7 +99,7 @@ impl Configuration {
         let read = Config::load(paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES);
         let changed = read.and_then(|config| Ok((state.config.changes(&config)?, config)));
         state.last.successful = changed.is_ok();
-        let (changed, config) = changed.inspect_err(|errors| {
+        let (changed, mut config) = changed.inspect_err(|errors| {
             error!("the new configuration is refused, the one in force stays: {errors}");
         })?;
         for warning in &config.warnings {
@@ -109,7 +109,12 @@ impl Configuration {
             inbox.leave(service.policy.clone());
         }
         let hash = config.effective.hash();
-        let changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
+        let mut changed: Vec<String> = changed.iter().map(ToString::to_string).collect();
+        // The engines hold the secrets of the first configuration.
+        let secrets = state.config.settings.kafka.secrets.clone();
+        let renewed = secrets.renew(config.settings.kafka.secrets.values());
+        changed.extend(renewed.into_iter().map(|name| format!("kafka.properties_file.{name:?}")));
+        config.settings.kafka.secrets = secrets;
         info!(configuration = hash, changed = changed.join(", "), "the configuration is reloaded");
         *state = State { config, last: LastReload { successful: true, success_at: clock::since_epoch() } };
         Ok(Reloaded { hash, changed })

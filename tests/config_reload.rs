@@ -178,6 +178,30 @@ fn keys_that_need_a_restart_are_refused_and_nothing_changes() {
 }
 
 #[test]
+fn a_secret_in_a_file_is_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("password");
+    let in_file = format!("[kafka.properties_file]\n\"sasl.password\" = {secret:?}\n");
+    let written = "[kafka.properties]\n\"sasl.password\" = \"sasl-password\"\n";
+    let path = dir.path().join("watermaster.toml");
+    std::fs::write(&path, text(|text| changed(text, &[(written, &in_file)]))).unwrap();
+    std::fs::write(&secret, "hush\n").unwrap();
+    let config = Config::load(&[&path], [], watermaster_kafka::PROPERTY_RULES).unwrap();
+    let secrets = config.settings.kafka.secrets.clone();
+    let configuration = Configuration::new(Some(vec![path]), config);
+    for (value, changed) in [
+        ("murmur", vec!["kafka.properties_file.\"sasl.password\""]),
+        ("murmur", vec![]),
+        ("whisper", vec!["kafka.properties_file.\"sasl.password\""]),
+    ] {
+        std::fs::write(&secret, value).unwrap();
+        assert_eq!(configuration.reload().unwrap().unwrap().changed, changed);
+        assert_eq!(secrets.values()["sasl.password"], value);
+    }
+    assert_eq!(secrets.login_changes(), 2);
+}
+
+#[test]
 fn a_broken_file_is_refused_with_the_error_that_check_gives() {
     let broken = [
         ("capacity = 2000", "capacity = 0"),

@@ -23,7 +23,7 @@ use watermaster_core::{offset_map, policy::Policy, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom,
+    StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -56,6 +56,7 @@ impl Bench {
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|(property, value)| (property.to_owned(), value.to_owned())).into(),
+            secrets: Secrets::default(),
         };
         let service = Service {
             name: "kyc".to_owned(),
@@ -370,6 +371,24 @@ fn a_service_that_cannot_start_reports_the_cause() {
     assert!(!shown.up && !shown.ready);
     assert!(shown.trouble.as_ref().unwrap().contains("session.timeout.ms"), "{shown:?}");
     assert!(engine.stop().0.is_err());
+}
+
+/// The broker asks for no secret here; a change alone replaces the clients.
+#[test]
+fn new_secrets_replace_the_clients_and_no_record_is_lost() {
+    let bench = Bench::new(10_000, Duration::from_secs(1));
+    let key = |value: &str| BTreeMap::from([("ssl.key.password".to_owned(), value.to_owned())]);
+    bench.kafka.secrets.renew(key("old"));
+    bench.feed(0..100);
+    let engine = bench.start();
+    engine.until("the first admitted", |shown| admitted(shown) == 100);
+    bench.kafka.secrets.renew(key("new"));
+    engine.until("another consumer", |shown| shown.engine.consumer_recreations == 1);
+    bench.feed(100..200);
+    engine.until("all admitted", |shown| admitted(shown) == 200);
+    engine.stop().0.unwrap();
+    all_once(&bench.read("target"), 200);
+    assert_eq!(bench.completed(), (0..200).collect());
 }
 
 #[test]

@@ -25,7 +25,7 @@ use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceInde
 use watermaster_settings::client_id::{HeaderLookup, Identity, identify};
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
-    Source, StartFrom,
+    Source, StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -61,6 +61,7 @@ impl Bench {
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for members to rejoin for the session timeout less one second.
+            secrets: Secrets::default(),
             properties: [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
                 .map(|(property, value)| (property.to_owned(), value.to_owned()))
                 .into(),

@@ -11,7 +11,7 @@ use watermaster_core::units::Ratio;
 use watermaster_kafka::preflight;
 use watermaster_settings::{
     ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom,
+    StartFrom, secrets::Secrets,
 };
 
 use crate::records::{RECORDS, SOURCE};
@@ -73,6 +73,7 @@ impl Case {
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|property| (property.to_owned(), "60000".to_owned())).into(),
+            secrets: Secrets::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use rdkafka::{client::ClientContext, consumer::ConsumerContext, statistics::Stat
 use watermaster_settings::config::{PropertyRefused, PropertyRules};
 use watermaster_settings::{self as settings, properties};
 
-use crate::log_limiter::LogLimiter;
+use crate::{log_limiter::LogLimiter, refusal::BrokerError};
 
 /// An error of making or using a client.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +47,18 @@ pub fn client_version() -> String {
     rdkafka::util::get_rdkafka_version().1
 }
 
+/// Returns the features that librdkafka was built with, separated by commas.
+pub fn client_features() -> String {
+    let config = ClientConfig::new().create_native_config();
+    config.and_then(|config| config.get("builtin.features")).unwrap_or_default()
+}
+
 /// The text of librdkafka before the feature that this build lacks.
 const UNSUPPORTED: &str = "not supported in this build: ";
 
 /// The rules of this librdkafka for its own properties.
-pub const PROPERTY_RULES: PropertyRules = PropertyRules { version: client_version, check: check_property };
+pub const PROPERTY_RULES: PropertyRules =
+    PropertyRules { version: client_version, check: check_property, clients: crate::offline::check_clients };
 
 /// Checks that librdkafka knows a property and takes a value for it.
 ///
@@ -86,11 +93,11 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced:
     for (property, value) in COMMON_DEFAULTS.iter().chain(defaults) {
         config.set(*property, *value);
     }
-    for (property, value) in &kafka.properties {
+    for (property, value) in kafka.all_properties() {
         config.set(property, value);
     }
     config.set("bootstrap.servers", &kafka.bootstrap_servers);
-    if !kafka.properties.contains_key("client.id") {
+    if config.get("client.id").is_none() {
         config.set("client.id", format!("{}.{}", kafka.group_id, kafka.instance_id));
     }
     for (property, value) in forced {
@@ -147,13 +154,14 @@ pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
 /// statistics.
 #[derive(Default)]
 pub struct LoggingContext {
-    last_error: Mutex<Option<String>>,
+    last_error: Mutex<Option<BrokerError>>,
     statistics: Mutex<Option<Statistics>>,
 }
 
 impl LoggingContext {
-    pub(super) fn take_error(&self) -> Option<String> {
-        lock(&self.last_error).take()
+    /// Returns the last refusal of a connection or, if there is none, the last error.
+    pub(super) fn last_error(&self) -> Option<BrokerError> {
+        lock(&self.last_error).clone()
     }
 
     pub(super) fn take_statistics(&self) -> Option<Statistics> {
@@ -167,15 +175,21 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ClientContext for LoggingContext {
+    crate::oauth::makes_tokens!();
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
     }
 
     fn error(&self, error: ClientError, reason: &str) {
         tracing::debug!("client: {error}: {reason}");
+        let Some(code) = error.rdkafka_error_code() else { return };
+        let (error, mut last) = (BrokerError { code, text: reason.to_owned() }, lock(&self.last_error));
         // That all brokers are down follows an error with the reason.
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            *lock(&self.last_error) = Some(reason.to_owned());
+        if code != RDKafkaErrorCode::AllBrokersDown
+            && (error.refusal().is_some() || last.as_ref().is_none_or(|last| last.refusal().is_none()))
+        {
+            *last = Some(error);
         }
     }
 

@@ -13,6 +13,8 @@ use std::{collections::HashMap, sync::Arc, thread};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _, Offset, statistics::Statistics};
 
+use watermaster_settings::secrets::Secrets;
+
 use crate::topics::{SourcePartition, Topics};
 use crate::{client::LoggingContext, consumer_error::ConsumerErrorKind, ffi};
 
@@ -37,20 +39,22 @@ pub(super) struct Found {
 /// Probes the ends of partitions in a thread of its own, one probe at a time.
 pub(super) struct EndProbe {
     config: ClientConfig,
+    secrets: Secrets,
     topics: Arc<Topics>,
     running: Option<thread::JoinHandle<Found>>,
 }
 
 impl EndProbe {
-    pub fn new(mut config: ClientConfig, topics: Arc<Topics>) -> EndProbe {
+    pub fn new(mut config: ClientConfig, secrets: Secrets, topics: Arc<Topics>) -> EndProbe {
         config.set("statistics.interval.ms", "250").set("queued.max.messages.kbytes", "1024");
-        EndProbe { config, topics, running: None }
+        EndProbe { config, secrets, topics, running: None }
     }
 
     /// Starts a probe behind these offsets, unless one is running.
     pub fn start(&mut self, offsets: Vec<(SourcePartition, i64)>) {
         if self.running.is_none() && !offsets.is_empty() {
-            let (config, topics) = (self.config.clone(), Arc::clone(&self.topics));
+            let (mut config, topics) = (self.config.clone(), Arc::clone(&self.topics));
+            config.extend(self.secrets.values());
             let probe = move || probe_ends(&config, &topics, offsets);
             self.running = thread::Builder::new().name("kafka-tail".to_owned()).spawn(probe).ok();
         }

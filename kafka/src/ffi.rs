@@ -432,6 +432,14 @@ unsafe fn waiting(queue: *mut sys::rd_kafka_queue_t) -> usize {
     }
 }
 
+/// Sets the user and the password for connections that are made from now on; a text with a NUL is left out.
+pub(super) fn set_login<C: ClientContext>(client: &Client<C>, user: &str, password: &str) {
+    let (Ok(user), Ok(password)) = (CString::new(user), CString::new(password)) else { return };
+    // SAFETY: the client lives while it is borrowed; both texts are C strings, which are copied; the error is owned.
+    // The only error is that a text is missing.
+    let _ = unsafe { check(sys::rd_kafka_sasl_set_credentials(client.native_ptr(), user.as_ptr(), password.as_ptr())) };
+}
+
 /// Sets the time that a new group of an embedded cluster waits for more members.
 #[cfg(any(test, feature = "tools"))]
 pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, delay: Duration) {

@@ -31,10 +31,16 @@ mod ffi;
 #[cfg(any(test, feature = "tools"))]
 pub mod load;
 pub mod log_limiter;
+mod login;
 mod membership;
+#[cfg(feature = "aws-msk-iam")]
+mod msk;
+mod oauth;
+mod offline;
 pub mod preflight;
 pub mod producer;
 pub mod record;
+mod refusal;
 mod topics;
 
-pub use client::{KafkaError, PROPERTY_RULES, client_version};
+pub use client::{KafkaError, PROPERTY_RULES, client_features, client_version};

@@ -111,6 +111,8 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
 struct Deliveries<F>(F);
 
 impl<F: Fn(Delivery) + Send + Sync + 'static> ClientContext for Deliveries<F> {
+    crate::oauth::makes_tokens!();
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         client::log(level, facility, message);
     }

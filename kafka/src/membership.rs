@@ -211,6 +211,8 @@ fn missing_topic(consumer: &BaseConsumer<Membership>, topics: &Topics) -> Result
 }
 
 impl ClientContext for Membership {
+    crate::oauth::makes_tokens!();
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         client::log(level, facility, message);
     }

@@ -13,7 +13,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_core::policy::Scope;
 use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
-use crate::client::LoggingContext;
+use crate::{client::LoggingContext, oauth::FIRST_POLL};
 use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub(crate) use client::block_on;
@@ -53,9 +53,14 @@ impl Report {
     }
 }
 
+/// The time that a refused client waits for another broker, or for another answer.
+const REFUSED_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Runs the checks that need no transaction, for `timeout` at most until the first answer and again for the others.
 pub fn check(settings: &Settings, timeout: Duration) -> Result<Report, ConnectError> {
-    check_patiently(settings, timeout, |unreachable| unreachable.waited < timeout)
+    check_patiently(settings, timeout, |unreachable| {
+        unreachable.waited < if unreachable.refused { timeout.min(REFUSED_TIMEOUT) } else { timeout }
+    })
 }
 
 /// Runs the checks that need no transaction, once a broker answers. While none does, `keep_waiting` is called about
@@ -131,6 +136,7 @@ fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Prob
     let producer: BaseProducer<LoggingContext> = crate::client::config(kafka, &[], &forced)
         .create_with_context(LoggingContext::default())
         .map_err(Problem::NoProducer)?;
+    producer.poll(FIRST_POLL);
     let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
         return Ok(());
     };

@@ -14,7 +14,8 @@ pub use watermaster_core::delivery::{Failure, Form, Rejected, SendError};
 use watermaster_settings as settings;
 
 use crate::ffi::{self, TopicHandle, TransactionStep};
-use crate::{client::KafkaError, consumer::Offsets, record::Record};
+use crate::{client::KafkaError, consumer::Offsets, login::Login, record::Record};
+pub(crate) use config::config;
 pub use config::{DEFAULT_BATCH_BYTES, transaction_timeout, transactional_id};
 use context::{DeliveryContext, send_error};
 use {offsets_call::OffsetsCall, polled::PolledProducer};
@@ -26,6 +27,7 @@ pub struct Producer {
     dead_letter: TopicHandle,
     inner: Arc<PolledProducer>,
     kafka: settings::Kafka,
+    login: Login,
     service: settings::Service,
     initialised: Cell<bool>,
     in_transaction: Cell<bool>,
@@ -36,18 +38,25 @@ impl Producer {
     /// Makes a producer for the target and the dead-letter topic of `service`, with batches of up to `batch_bytes`. No
     /// broker is contacted yet.
     pub fn new(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> Result<Producer, KafkaError> {
-        let base = config::config(kafka, service, batch_bytes).create_with_context(DeliveryContext::default())?;
+        let login = Login::new(kafka);
+        let base = config(kafka, service, batch_bytes).create_with_context(DeliveryContext::default())?;
         let inner = PolledProducer::new(base)?;
         Ok(Producer {
             target: topic(inner.client(), &service.target)?,
             dead_letter: topic(inner.client(), &service.dead_letter)?,
             inner: Arc::new(inner),
             kafka: kafka.clone(),
+            login,
             service: service.clone(),
             initialised: Cell::new(false),
             in_transaction: Cell::new(false),
             offsets_call: OffsetsCall::default(),
         })
+    }
+
+    /// Takes a user and a password that were read again.
+    pub fn renew_login(&self) {
+        self.login.renew(self.client());
     }
 
     // ## Transactions: init, then (begin, send, send_offsets, commit | abort) for each

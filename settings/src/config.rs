@@ -6,6 +6,7 @@
 //! [`read_struct!`]: crate::read_struct
 
 mod change;
+mod clients;
 mod effective;
 mod kafka;
 mod rules;
@@ -16,6 +17,7 @@ mod values;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use self::clients::ClientRefused;
 pub use self::effective::Effective;
 pub use self::schema::{REFUSED_PROPERTIES, SCHEMA};
 pub use self::values::{ratio, weight};
@@ -33,6 +35,8 @@ pub struct PropertyRules {
     pub version: fn() -> String,
     /// Checks that librdkafka knows a property, given first, and takes a value for it.
     pub check: fn(&str, &str) -> Result<(), PropertyRefused>,
+    /// Checks, without a broker, that librdkafka makes clients of all properties together.
+    pub clients: fn(&Settings) -> Result<(), ClientRefused>,
 }
 
 /// The reason why librdkafka refuses a property.
@@ -98,7 +102,10 @@ impl Config {
         let reader = Reader::new(&SCHEMA, files, environment)?;
         let settings = settings(&reader.root(), rules);
         let reading = reader.finish(settings)?;
-        Ok(Config { settings: reading.value, effective: Effective(reading.entries), warnings: reading.warnings })
+        let effective = Effective(reading.entries);
+        let config = Config { settings: reading.value, effective, warnings: reading.warnings };
+        (rules.clients)(&config.settings).map_err(|refused| config.client_error(refused))?;
+        Ok(config)
     }
 }
 

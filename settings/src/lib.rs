@@ -5,6 +5,7 @@
 //! - [`reader`]: reads any TOML file by a table of keys, with all errors at once; `config` uses it, and so do scenarios
 //! - [`client_id`]: finds the client id of a record as the settings say
 //! - [`properties`]: the librdkafka properties with values that may be shown
+//! - [`secrets`]: the values of properties that come from files
 //! - [`token`]: the bearer token and its file
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).
@@ -14,6 +15,7 @@ pub mod config;
 pub mod model;
 pub mod properties;
 pub mod reader;
+pub mod secrets;
 pub mod token;
 
 pub use model::*;

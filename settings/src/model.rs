@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use strum::{Display, EnumString, VariantNames};
 use watermaster_core::policy::Policy;
 
-use crate::reader::Choice;
+use crate::{reader::Choice, secrets::Secrets};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +30,19 @@ pub struct Kafka {
     pub start_from: StartFrom,
     pub on_foreign_offset: OnForeignOffset,
     pub on_data_loss: OnDataLoss,
-    /// librdkafka's own properties, including those from files; never the ones that the protocol owns.
+    /// librdkafka's own properties; never the ones that the protocol owns.
     pub properties: BTreeMap<String, String>,
+    /// The properties that have their values in files.
+    pub secrets: Secrets,
+}
+
+impl Kafka {
+    /// Returns librdkafka's own properties with the values in force.
+    pub fn all_properties(&self) -> BTreeMap<String, String> {
+        let mut all = self.properties.clone();
+        all.extend(self.secrets.values());
+        all
+    }
 }
 
 /// The guarantee for a reader of the target.

@@ -7,6 +7,8 @@
 //! brokers anyway; and paths of public files. Everything that proves an identity is hidden, and so are parts of such a
 //! proof (a user name, a client id of an OAuth server), commands, and addresses, which may hold a password.
 
+use std::{cmp::Reverse, collections::BTreeMap};
+
 use crate::reader::HIDDEN;
 
 /// The harmless properties by category: the reason, then the properties.
@@ -71,6 +73,15 @@ pub fn is_harmless(property: &str) -> bool {
 /// Returns the value of a librdkafka property as it may be shown.
 pub fn shown<'a>(property: &str, value: &'a str) -> &'a str {
     if is_harmless(property) && !has_user_info(value) { value } else { HIDDEN }
+}
+
+/// Returns a text without the values of these properties that may be secret.
+pub fn redact(properties: &BTreeMap<String, String>, text: &str) -> String {
+    let is_hidden = |(name, value): &(&String, &String)| !value.is_empty() && shown(name, value) == HIDDEN;
+    let mut values: Vec<&str> = properties.iter().filter(is_hidden).map(|(_, value)| value.as_str()).collect();
+    // One value may be a part of another.
+    values.sort_by_key(|value| Reverse(value.len()));
+    values.into_iter().fold(text.to_owned(), |text, value| text.replace(value, HIDDEN))
 }
 
 /// Returns whether a value holds an address with a user, `https://user:password@host`. No harmless property has one.
@@ -156,6 +167,15 @@ mod tests {
     fn a_property_that_librdkafka_does_not_know_is_hidden() {
         assert_eq!(shown("sasl.pasword", "hush"), HIDDEN);
         assert_eq!(shown("socket.timeout.ms", "5000"), "5000");
+    }
+
+    #[test]
+    fn a_text_shows_no_value_that_may_be_secret() {
+        let properties =
+            [("sasl.username", "wm"), ("sasl.password", "wm-hush"), ("ssl.key.pem", ""), ("client.id", "wm-1")];
+        let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        assert_eq!(redact(&properties, "user wm, wm-hush: failed"), "user (redacted), (redacted): failed");
+        assert_eq!(redact(&properties, "nothing"), "nothing");
     }
 
     #[test]

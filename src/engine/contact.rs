@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use tracing::{info, warn};
+use watermaster_core::delivery::{FatalError, Kafka as _};
 use watermaster_core::policy::{CatchUp, Mode};
 use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::{Job, link::Link, report::Reporter};
+use super::{Engine, Job, StopCause, link::Link, report::Reporter};
 use watermaster_kafka::consumer::{self, Consumer};
 use watermaster_settings::GroupProtocol;
 
@@ -124,5 +125,32 @@ impl MembershipWatch {
             reporter.counts.consumer_recreations += 1;
         }
         evicted
+    }
+}
+
+impl Engine<'_> {
+    /// Returns whether only another consumer can go on: this one is in no group, or it connects with old secrets. The
+    /// other clients are replaced with it then.
+    pub(super) fn needs_consumer(&mut self, now: Time) -> Result<bool, StopCause> {
+        self.renew_logins();
+        if !self.link.consumer.has_old_secrets() {
+            return Ok(self.contact.membership.is_evicted(now, self.job, self.link.consumer, self.reporter));
+        }
+        info!(service = self.job.service.name, "the secrets have changed: making new clients");
+        self.reporter.counts.consumer_recreations += 1;
+        self.link.replace().map_err(|error| StopCause::Delivery(FatalError::NoProducer(error)))?;
+        if let Some(group) = self.group {
+            group.reconnect(now, self.throttle);
+        }
+        Ok(true)
+    }
+
+    /// Gives the clients the user and the password that were read last. They take no other secret while they live.
+    pub(super) fn renew_logins(&self) {
+        self.link.consumer.renew_login();
+        self.link.producer.renew_login();
+        if let Some(group) = self.group.as_ref() {
+            group.renew_login();
+        }
     }
 }

@@ -109,6 +109,16 @@ impl GroupMember {
         }
     }
 
+    /// Takes a user and a password that were read again.
+    pub(super) fn renew_login(&self) {
+        self.log.iter().for_each(|log| log.renew_login());
+    }
+
+    /// Opens the log again, with other connections.
+    pub(super) fn reconnect(&mut self, now: Time, throttle: &mut Throttle) {
+        self.lose_log(now, throttle, Duration::ZERO);
+    }
+
     fn log(&self) -> &ControlLog {
         self.log.as_ref().expect("an open log")
     }

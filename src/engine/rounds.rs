@@ -199,6 +199,7 @@ impl Engine<'_> {
     /// Does what is due between two steps. Returns false if a drain took too long.
     fn keep_going(&mut self) -> Result<bool, StopCause> {
         self.job.heartbeat.beat(Instant::now());
+        self.renew_logins();
         self.serve_group_member()?;
         if self.job.shutdown.load(Ordering::Relaxed) && self.rounds.drain_is_over() {
             return Ok(false);

@@ -218,7 +218,7 @@ metrics! {
         "Replaced producers, by cause."
         Service |s, out| out.put_each(PRODUCER_CAUSES, s.newest.engine.producer_recreations);
     "watermaster_consumer_recreations_total" Counter Count ["service"]
-        "Consumers replaced because they were in no group although brokers answered."
+        "Consumers replaced because they were in no group although brokers answered, or because secrets had changed."
         Service |s, out| out.put(s.newest.engine.consumer_recreations);
     "watermaster_lost_records_total" Counter Records ["service"]
         "Source records that were deleted before they were read (on_data_loss = continue)."

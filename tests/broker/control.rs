@@ -13,7 +13,7 @@ use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::units::Time;
 use watermaster_kafka::control::{ControlLog, ControlTopicError, ensure_topic};
-use watermaster_settings::{Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, StartFrom};
+use watermaster_settings::{Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, StartFrom, secrets::Secrets};
 
 use crate::support::broker::{Broker, Topic, unique};
 use crate::support::wait::wait_until;
@@ -34,6 +34,7 @@ fn kafka(broker: &Broker, instance: u64) -> Kafka {
         on_foreign_offset: OnForeignOffset::Stop,
         on_data_loss: OnDataLoss::Stop,
         properties: [("broker.address.family".to_owned(), "v4".to_owned())].into(),
+        secrets: Secrets::default(),
     }
 }
 

@@ -44,7 +44,7 @@ const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("enable.partition.eof", "false"),
 ];
 
-pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service) -> ClientConfig {
+pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service) -> ClientConfig {
     let (defaults, (property, value)) = match kafka.group_protocol {
         GroupProtocol::Classic => {
             ([CLASSIC_DEFAULTS, DEFAULT_PROPERTIES].concat(), ("partition.assignment.strategy", "cooperative-sticky"))

@@ -7,7 +7,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
 use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_core::offset_map;
-use watermaster_settings::{self as settings, OnForeignOffset};
+use watermaster_settings::{self as settings, OnForeignOffset, secrets::Secrets};
 
 use super::commit::{CommitFailure, CommitRequests, Offsets};
 use super::config::{config, group_id};
@@ -16,13 +16,17 @@ use crate::end_probe::{EndProbe, Holes};
 use crate::ffi::{self, GroupMetadata};
 use crate::record::{Record, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
-use crate::{client::KafkaError, event::Event, membership::Membership};
+use crate::{client::KafkaError, event::Event, login::Login, membership::Membership};
 
 /// The one consumer of a service. Its group is `<group_id>.<service>`.
 pub struct Consumer {
     /// Dropped before its client.
     commits: CommitRequests,
     end_probe: RefCell<EndProbe>,
+    login: Login,
+    secrets: Secrets,
+    /// The number of changes of other secrets before this consumer was made.
+    known_changes: u64,
     pub(super) topics: Arc<Topics>,
     pub(super) base: BaseConsumer<Membership>,
 }
@@ -49,14 +53,29 @@ impl Consumer {
         };
         let topics = Arc::new(Topics::new(service.sources.iter().map(|source| source.topic.as_str())));
         let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(&topics), rules);
+        let (login, secrets) = (Login::new(kafka), kafka.secrets.clone());
+        let known_changes = secrets.other_changes();
         let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
         base.subscribe(&topics.names())?;
         Ok(Consumer {
             commits: CommitRequests::new(base.client()),
-            end_probe: RefCell::new(EndProbe::new(config, Arc::clone(&topics))),
+            end_probe: RefCell::new(EndProbe::new(config, secrets.clone(), Arc::clone(&topics))),
+            login,
+            secrets,
+            known_changes,
             topics,
             base,
         })
+    }
+
+    /// Takes a user and a password that were read again.
+    pub fn renew_login(&self) {
+        self.login.renew(self.base.client());
+    }
+
+    /// Returns true if secrets have changed that a living client does not take.
+    pub fn has_old_secrets(&self) -> bool {
+        self.secrets.other_changes() != self.known_changes
     }
 
     /// Returns the next event, in order: an assignment or revocation comes before any record polled after it.

@@ -16,6 +16,7 @@ use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError, LoggingContext};
+use crate::{ffi, login::Login, oauth};
 
 /// The only partition of a control topic.
 const PARTITION: i32 = 0;
@@ -89,6 +90,7 @@ pub struct ControlLog {
     topic: String,
     consumer: BaseConsumer<LoggingContext>,
     producer: BaseProducer<ReportContext>,
+    login: Login,
     start: u64,
 }
 
@@ -98,11 +100,13 @@ impl ControlLog {
     /// # Errors
     /// Fails when a client can't be made or the log's ends are not known.
     pub fn open(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<ControlLog, ControlLogError> {
+        let login = Login::new(kafka);
         // The group is never joined, and nothing is committed to it.
         let consumer: BaseConsumer<LoggingContext> = config(kafka, CONSUMER_PROPERTIES)
             .set("group.id", topic)
             .create_with_context(LoggingContext::default())
             .map_err(KafkaError::from)?;
+        consumer.poll(oauth::FIRST_POLL);
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
         let (_, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
         let mut assignment = TopicPartitionList::new();
@@ -111,7 +115,15 @@ impl ControlLog {
         let producer = config(kafka, PRODUCER_PROPERTIES)
             .create_with_context(ReportContext::default())
             .map_err(KafkaError::from)?;
-        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, start: u64::try_from(end).unwrap_or(0) })
+        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, start: u64::try_from(end).unwrap_or(0) })
+    }
+
+    /// Takes a user and a password that were read again.
+    pub fn renew_login(&self) {
+        if let Some((user, password)) = self.login.take_changed() {
+            ffi::set_login(self.consumer.client(), &user, &password);
+            ffi::set_login(self.producer.client(), &user, &password);
+        }
     }
 
     /// The end of the log when it was opened.
@@ -240,6 +252,8 @@ struct ReportContext {
 }
 
 impl ClientContext for ReportContext {
+    crate::oauth::makes_tokens!();
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         client::log(level, facility, message);
     }

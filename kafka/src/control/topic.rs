@@ -8,7 +8,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::preflight::block_on;
+use crate::{oauth::FIRST_POLL, preflight::block_on};
 
 /// The replicas of a control topic on three brokers or more.
 const REPLICAS: usize = 3;
@@ -72,6 +72,7 @@ pub fn ensure_topic(
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
     let context = LoggingContext::default();
     let asker: BaseProducer<LoggingContext> = config.create_with_context(context).map_err(KafkaError::from)?;
+    asker.poll(FIRST_POLL);
     let unanswered = |source| ControlTopicError::Unanswered { topic: topic.to_owned(), source };
     let metadata = asker.client().fetch_metadata(None, timeout).map_err(unanswered)?;
     let brokers = metadata.brokers().len();

@@ -16,6 +16,7 @@ use watermaster_settings::{Delivery, GroupProtocol, Kafka};
 
 use super::{TRANSACTION_LOG, brokers::BrokerFacts, problem::Problem, topics::TopicFacts};
 use crate::client::{self, KafkaError, LoggingContext};
+use crate::{login::Login, refusal::Explanations};
 
 /// The time that brokers have to know a topic: one of them may have just started, or the topic may be new.
 const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,7 +33,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Unreachable {
     pub bootstrap_servers: String,
     pub waited: Duration,
+    /// The reason, with librdkafka's text.
     pub last_error: String,
+    /// True if waiting does not help: a client, a broker or its certificate is not accepted, or a host is not known.
+    pub refused: bool,
 }
 
 /// The reason why the brokers can't be asked.
@@ -58,6 +62,7 @@ impl PreflightClient {
     pub fn connect(
         kafka: &Kafka, mut keep_waiting: impl FnMut(&Unreachable) -> bool,
     ) -> Result<PreflightClient, ConnectError> {
+        let login = Login::new(kafka);
         let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
         // librdkafka's errors are returned, and a line of the log for each would repeat them.
         if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
@@ -67,14 +72,17 @@ impl PreflightClient {
         let consumer: BaseConsumer<LoggingContext> =
             config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
         let began = Instant::now();
-        let mut last_error = Code::OperationTimedOut.to_string();
+        let mut explanations = Explanations::default();
         while consumer.client().fetch_cluster_id(CONNECT_TIMEOUT).is_none() {
-            consumer.poll(Duration::ZERO);
-            last_error = consumer.context().take_error().unwrap_or(last_error);
+            login.renew(consumer.client());
+            while consumer.poll(Duration::ZERO).is_some() {}
+            let last_error = consumer.context().last_error();
             let unreachable = Unreachable {
                 bootstrap_servers: kafka.bootstrap_servers.clone(),
+                refused: last_error.as_ref().is_some_and(|error| error.refusal().is_some()),
+                last_error: last_error
+                    .map_or_else(|| Code::OperationTimedOut.to_string(), |error| explanations.of(kafka, &error)),
                 waited: began.elapsed(),
-                last_error: last_error.clone(),
             };
             if !keep_waiting(&unreachable) {
                 return Err(ConnectError::Unreachable(unreachable));

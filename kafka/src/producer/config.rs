@@ -42,7 +42,7 @@ const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("delivery.report.only.error", "true"),
 ];
 
-pub(super) fn config(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> ClientConfig {
+pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> ClientConfig {
     let batch = batch_bytes.to_string();
     let transactional_id = transactional_id(kafka, service);
     let mut defaults = DEFAULT_PROPERTIES.to_vec();

@@ -42,6 +42,8 @@ fn taints(facility: &str, message: &str) -> bool {
 }
 
 impl ClientContext for DeliveryContext {
+    crate::oauth::makes_tokens!();
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if taints(facility, message) {
             self.tainted.store(true, Ordering::Release);

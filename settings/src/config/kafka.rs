@@ -9,7 +9,7 @@ use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::{PropertyRefused, PropertyRules, values};
 use crate::model::{Admin, GroupProtocol, Kafka};
 use crate::reader::{Section, ValueError};
-use crate::{properties, read_struct, token::TokenFile};
+use crate::{properties, read_struct, secrets::Secrets, token::TokenFile};
 
 /// Reads `[kafka]`.
 pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
@@ -19,15 +19,16 @@ pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
         bootstrap_servers: section.text("bootstrap_servers", values::servers),
         group_id: section.text("group_id", values::group_id),
         instance_id: section.derived_text("instance_id", Some(host.to_string_lossy()), values::instance_id),
-        properties: properties(section, group_protocol, rules),
+        properties: Some(properties(section, group_protocol, rules)),
+        secrets: Some(secrets(section, group_protocol, rules)),
     })
 }
 
-/// Reads librdkafka's properties: the values in `properties` and the files in `properties_file`.
+/// Reads librdkafka's properties.
 fn properties(
     section: &Section<'_>, protocol: Option<GroupProtocol>, rules: PropertyRules,
-) -> Option<BTreeMap<String, String>> {
-    let (written, files) = (section.table("properties"), section.table("properties_file"));
+) -> BTreeMap<String, String> {
+    let written = section.table("properties");
     let mut properties = BTreeMap::new();
     for (name, text) in written.free_scalars() {
         check_owner(&written, name, protocol);
@@ -35,6 +36,13 @@ fn properties(
         written.show(name, Some(json!(properties::shown(name, text))), written.origin(name));
         properties.insert(name.to_owned(), text.to_owned());
     }
+    properties
+}
+
+/// Reads the properties that have their values in files.
+fn secrets(section: &Section<'_>, protocol: Option<GroupProtocol>, rules: PropertyRules) -> Secrets {
+    let (written, files) = (section.table("properties"), section.table("properties_file"));
+    let mut secrets = BTreeMap::new();
     for (name, path) in files.free_scalars() {
         check_owner(&files, name, protocol);
         match std::fs::read_to_string(path) {
@@ -42,18 +50,18 @@ fn properties(
                 let allowed = "the path of a file of UTF-8 text that can be read";
                 files.refuse(name, format!("is {path:?}: {error}"), allowed);
             }
-            Ok(_) if properties.contains_key(name) => {
+            Ok(_) if written.free_scalars().iter().any(|(other, _)| *other == name) => {
                 files.refuse(name, "is in kafka.properties too", "one of the two");
             }
             Ok(text) => {
                 let text = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
                 check_property(&files, name, text, rules);
-                properties.insert(name.to_owned(), text.to_owned());
+                secrets.insert(name.to_owned(), text.to_owned());
             }
         }
         files.show(name, Some(json!(path)), files.origin(name));
     }
-    Some(properties)
+    Secrets::new(secrets)
 }
 
 /// Refuses a property that the protocol or the brokers own.
@@ -79,7 +87,7 @@ fn check_property(section: &Section<'_>, name: &str, value: &str, rules: Propert
         Ok(()) => {}
         Err(error @ PropertyRefused::Unsupported { .. }) => {
             let allowed = if name.starts_with("sasl.oauthbearer.") {
-                "PLAIN, SCRAM or mTLS, or a build of librdkafka with OIDC"
+                "PLAIN, SCRAM or mTLS, or a build of Watermaster with the feature oidc"
             } else {
                 "none: leave it out, or use a build of librdkafka that supports it"
             };

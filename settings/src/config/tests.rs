@@ -15,7 +15,7 @@ capacity = 2000
 topic = "loans.kyc"
 "#;
 
-const RULES: PropertyRules = PropertyRules { version: || "0".to_owned(), check: |_, _| Ok(()) };
+const RULES: PropertyRules = PropertyRules { version: || "0".to_owned(), check: |_, _| Ok(()), clients: |_| Ok(()) };
 
 fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
     let environment = environment.iter().map(|(name, value)| (name.into(), value.into()));

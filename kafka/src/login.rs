@@ -1,0 +1,39 @@
+//! Gives living clients the user and the password that were read last: connections that are open stay so.
+
+use std::cell::Cell;
+
+use rdkafka::client::{Client, ClientContext};
+use watermaster_settings::Kafka;
+
+use crate::ffi;
+
+/// The user and the password that the clients of one owner know.
+pub(super) struct Login {
+    kafka: Kafka,
+    /// The number of changes before the last one that the clients know.
+    known: Cell<u64>,
+}
+
+impl Login {
+    /// Remembers the values in force. To be called before the clients are made.
+    pub fn new(kafka: &Kafka) -> Login {
+        Login { kafka: kafka.clone(), known: Cell::new(kafka.secrets.login_changes()) }
+    }
+
+    /// Returns the user and the password if they have changed since the last call.
+    pub fn take_changed(&self) -> Option<(String, String)> {
+        let changes = self.kafka.secrets.login_changes();
+        if self.known.replace(changes) == changes {
+            return None;
+        }
+        let mut all = self.kafka.all_properties();
+        all.remove("sasl.username").zip(all.remove("sasl.password"))
+    }
+
+    /// Gives a client the user and the password if they have changed since the last call.
+    pub fn renew<C: ClientContext>(&self, client: &Client<C>) {
+        if let Some((user, password)) = self.take_changed() {
+            ffi::set_login(client, &user, &password);
+        }
+    }
+}

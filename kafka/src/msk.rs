@@ -1,0 +1,161 @@
+//! Tokens of AWS IAM for Amazon MSK, which takes them with the mechanism OAUTHBEARER.
+//!
+//! A token is a URL that was signed with the credentials of a role, as Amazon's own signers make it:
+//! <https://docs.aws.amazon.com/msk/latest/developerguide/iam-access-control.html>. The signature is AWS's version 4:
+//! <https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html>.
+
+mod credentials;
+mod http;
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use openssl::{base64, error::ErrorStack, hash, hash::MessageDigest, pkey::PKey, sign::Signer};
+use rdkafka::client::OAuthToken;
+
+use crate::oauth::MSK;
+use credentials::Credentials;
+
+/// The life of a token, and the longest that MSK takes. librdkafka asks for the next one after 80 % of it.
+const LIFETIME: Duration = Duration::from_secs(900);
+const USER_AGENT: &str = concat!("watermaster/", env!("CARGO_PKG_VERSION"));
+
+/// The reason why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    #[error("sasl.oauthbearer.config is not \"{MSK}REGION\"")]
+    NoRegion,
+    #[error(
+        "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the pod a role \
+         (EKS Pod Identity, IRSA) or the task (ECS)"
+    )]
+    NoCredentials,
+    #[error("{path}: {source}")]
+    File { path: String, source: std::io::Error },
+    #[error("{url}: {problem}")]
+    Answer { url: String, problem: String },
+    #[error(transparent)]
+    Signature(#[from] ErrorStack),
+}
+
+/// Makes a token for the region in `sasl.oauthbearer.config`.
+pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, TokenError> {
+    let region = config.and_then(|config| config.strip_prefix(MSK)).ok_or(TokenError::NoRegion)?.trim();
+    let credentials = credentials::find(region, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let token = sign(&credentials, region, now.as_secs())?;
+    let lifetime_ms = i64::try_from((now + LIFETIME).as_millis()).unwrap_or(i64::MAX);
+    // The brokers take the principal from the signature.
+    Ok(OAuthToken { token, principal_name: "watermaster".to_owned(), lifetime_ms })
+}
+
+/// Returns the token: a signed URL in base64.
+fn sign(credentials: &Credentials, region: &str, seconds: u64) -> Result<String, ErrorStack> {
+    let (day, time) = date(seconds);
+    let scope = format!("{day}/{region}/kafka-cluster/aws4_request");
+    let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+    let host = format!("kafka.{region}.{domain}");
+    let mut query = format!(
+        "Action={}&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential={}&X-Amz-Date={day}T{time}Z&X-Amz-Expires={}",
+        encode("kafka-cluster:Connect"),
+        encode(&format!("{}/{scope}", credentials.access_key)),
+        LIFETIME.as_secs(),
+    );
+    if let Some(token) = &credentials.session_token {
+        query += &format!("&X-Amz-Security-Token={}", encode(token));
+    }
+    query += "&X-Amz-SignedHeaders=host";
+    let request = format!("GET\n/\n{query}\nhost:{host}\n\nhost\n{}", hex(&hash::hash(MessageDigest::sha256(), b"")?));
+    let digest = hex(&hash::hash(MessageDigest::sha256(), request.as_bytes())?);
+    let text = format!("AWS4-HMAC-SHA256\n{day}T{time}Z\n{scope}\n{digest}");
+    let key = signing_key(&credentials.secret_key, &day, region, "kafka-cluster")?;
+    let signature = hex(&hmac(&key, &text)?);
+    let url = format!("https://{host}/?{query}&X-Amz-Signature={signature}&User-Agent={}", encode(USER_AGENT));
+    let encoded = base64::encode_block(url.as_bytes());
+    Ok(encoded.trim_end_matches('=').replace('+', "-").replace('/', "_"))
+}
+
+fn signing_key(secret: &str, day: &str, region: &str, service: &str) -> Result<Vec<u8>, ErrorStack> {
+    let parts = [day, region, service, "aws4_request"];
+    parts.iter().try_fold(format!("AWS4{secret}").into_bytes(), |key, part| hmac(&key, part))
+}
+
+fn hmac(key: &[u8], text: &str) -> Result<Vec<u8>, ErrorStack> {
+    Signer::new(MessageDigest::sha256(), &*PKey::hmac(key)?)?.sign_oneshot_to_vec(text.as_bytes())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Encodes a text for a query, as AWS wants it.
+fn encode(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+/// Returns day (`20150830`) and time (`123600`) of a second since the Unix epoch, in UTC.
+///
+/// Howard Hinnant's algorithm: <https://howardhinnant.github.io/date_algorithms.html#civil_from_days>.
+fn date(seconds: u64) -> (String, String) {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let time = seconds % 86_400;
+    (format!("{year:04}{month:02}{day:02}"), format!("{:02}{:02}{:02}", time / 3_600, time / 60 % 60, time % 60))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+
+    /// The example of AWS's documentation.
+    #[test]
+    fn the_key_for_signatures_is_that_of_the_documentation() {
+        let key = signing_key(SECRET, "20150830", "us-east-1", "iam").unwrap();
+        assert_eq!(hex(&key), "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, day, time) in [
+            (0, "19700101", "000000"),
+            (951_782_400, "20000229", "000000"),
+            (1_440_938_160, "20150830", "123600"),
+            (4_107_542_399, "21000228", "235959"),
+            (4_107_542_400, "21000301", "000000"),
+        ] {
+            assert_eq!(date(seconds), (day.to_owned(), time.to_owned()), "{seconds}");
+        }
+    }
+
+    /// The expected signature was made by another program, from the same description.
+    #[test]
+    fn a_token_is_a_signed_url() {
+        let credentials = Credentials {
+            access_key: "AKIDEXAMPLE".to_owned(),
+            secret_key: SECRET.to_owned(),
+            session_token: Some("a/b+c=".to_owned()),
+        };
+        let token = sign(&credentials, "eu-west-1", 1_440_938_160).unwrap();
+        assert!(!token.contains(['+', '/', '=']), "{token}");
+        let padded = token.replace('-', "+").replace('_', "/") + &"=".repeat((4 - token.len() % 4) % 4);
+        let url = String::from_utf8(base64::decode_block(&padded).unwrap()).unwrap();
+        let query = "https://kafka.eu-west-1.amazonaws.com/?Action=kafka-cluster%3AConnect\
+                     &X-Amz-Algorithm=AWS4-HMAC-SHA256\
+                     &X-Amz-Credential=AKIDEXAMPLE%2F20150830%2Feu-west-1%2Fkafka-cluster%2Faws4_request\
+                     &X-Amz-Date=20150830T123600Z&X-Amz-Expires=900&X-Amz-Security-Token=a%2Fb%2Bc%3D\
+                     &X-Amz-SignedHeaders=host&X-Amz-Signature=\
+                     8e49a2501cf1513900aaf85b58450546a0155ab72555cc3cf6977d7e283fe472";
+        assert_eq!(url, format!("{query}&User-Agent={}", encode(USER_AGENT)));
+    }
+}

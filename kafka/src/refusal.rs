@@ -1,0 +1,105 @@
+//! Errors after which waiting does not help: brokers or clients that do not accept each other.
+
+mod certificate;
+
+use rdkafka::error::RDKafkaErrorCode as Code;
+use watermaster_settings::{Kafka, properties};
+
+/// An error of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct BrokerError {
+    pub code: Code,
+    /// The text of librdkafka, which may hold a secret.
+    pub text: String,
+}
+
+/// The reason for which a connection is refused until the configuration, here or at the brokers, is another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Credentials,
+    BrokerCertificate,
+    /// The brokers ask for a certificate.
+    OwnCertificate,
+    HostName,
+}
+
+impl BrokerError {
+    /// Returns why waiting does not help, unless it does.
+    pub fn refusal(&self) -> Option<Refusal> {
+        // The alert of TLS 1.3 comes after the handshake, so that librdkafka takes it for a broken connection.
+        if self.text.contains("alert certificate required")
+            || self.text.contains("SSL authentication might be required")
+        {
+            return Some(Refusal::OwnCertificate);
+        }
+        match self.code {
+            Code::Authentication => Some(Refusal::Credentials),
+            Code::SSL => Some(Refusal::BrokerCertificate),
+            Code::Resolve => Some(Refusal::HostName),
+            _ => None,
+        }
+    }
+}
+
+/// Explains errors in plain words, then in librdkafka's.
+#[derive(Default)]
+pub(super) struct Explanations {
+    /// The answer to what is wrong with a certificate: it takes connections to find out.
+    certificate: Option<String>,
+}
+
+impl Explanations {
+    /// Returns a text without secrets.
+    pub fn of(&mut self, kafka: &Kafka, error: &BrokerError) -> String {
+        let text = properties::redact(&kafka.all_properties(), &error.text);
+        let reason = match error.refusal() {
+            None => return text,
+            Some(Refusal::Credentials) => credentials(kafka),
+            Some(Refusal::OwnCertificate) => {
+                "the brokers ask for a certificate: check ssl.certificate.location and \
+                                              ssl.key.location (or .pem), and which authorities the brokers accept"
+            }
+            Some(Refusal::HostName) => "no address is known for a host",
+            Some(Refusal::BrokerCertificate) => {
+                let find = || certificate::find_refused(kafka).unwrap_or_else(|| "TLS fails".to_owned());
+                self.certificate.get_or_insert_with(find)
+            }
+        };
+        format!("{reason}. librdkafka: {text}")
+    }
+}
+
+/// Names the properties that prove who the client is.
+fn credentials(kafka: &Kafka) -> &'static str {
+    let mechanism = ["sasl.mechanism", "sasl.mechanisms"].iter().find_map(|name| kafka.properties.get(*name));
+    match mechanism.map(String::as_str) {
+        Some("PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512") => {
+            "the credentials are not accepted: check sasl.username and sasl.password"
+        }
+        Some("OAUTHBEARER") => {
+            "there is no token, or it is not accepted: check sasl.oauthbearer.client.id and \
+             sasl.oauthbearer.client.secret"
+        }
+        _ => "the credentials are not accepted: check sasl.mechanism and the properties that it needs",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_error_that_lasts_is_a_refusal() {
+        let alert = "SSL alert number 116: error:0A00045C:SSL routines::tlsv13 alert certificate required";
+        for (code, text, refusal) in [
+            (Code::Authentication, "Authentication failed", Some(Refusal::Credentials)),
+            (Code::SSL, "SSL handshake failed", Some(Refusal::BrokerCertificate)),
+            (Code::Resolve, "Failed to resolve", Some(Refusal::HostName)),
+            (Code::BrokerTransportFailure, alert, Some(Refusal::OwnCertificate)),
+            (Code::BrokerTransportFailure, "Connection refused", None),
+            (Code::AllBrokersDown, "1/1 brokers are down", None),
+        ] {
+            assert_eq!(BrokerError { code, text: text.to_owned() }.refusal(), refusal, "{text}");
+        }
+    }
+}

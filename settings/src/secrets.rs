@@ -1,0 +1,98 @@
+//! The values of properties that come from files, which a running program reads again.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The properties that a client takes while it lives.
+const LOGIN: [&str; 2] = ["sasl.username", "sasl.password"];
+
+/// Values of librdkafka's properties, by property. All clones have the same values at any time, so that each client is
+/// made with those that were read last.
+#[derive(Clone, Default)]
+pub struct Secrets(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    values: Mutex<BTreeMap<String, String>>,
+    login: AtomicU64,
+    others: AtomicU64,
+}
+
+impl Secrets {
+    pub fn new(values: BTreeMap<String, String>) -> Secrets {
+        Secrets(Arc::new(Shared { values: Mutex::new(values), ..Shared::default() }))
+    }
+
+    /// Returns the values in force.
+    pub fn values(&self) -> BTreeMap<String, String> {
+        self.lock().clone()
+    }
+
+    /// Returns how often the user or the password of SASL has changed.
+    pub fn login_changes(&self) -> u64 {
+        self.0.login.load(Ordering::Acquire)
+    }
+
+    /// Returns how often other values have changed.
+    pub fn other_changes(&self) -> u64 {
+        self.0.others.load(Ordering::Acquire)
+    }
+
+    /// Takes over other values, for all clones. Returns the properties that changed.
+    pub fn renew(&self, values: BTreeMap<String, String>) -> Vec<String> {
+        let mut old = self.lock();
+        let is_new = |(name, value): &(&String, &String)| old.get(*name) != Some(value);
+        let changed: Vec<String> = values.iter().filter(is_new).map(|(name, _)| name.clone()).collect();
+        *old = values;
+        let (login, others): (Vec<&str>, Vec<&str>) =
+            changed.iter().map(String::as_str).partition(|name| LOGIN.contains(name));
+        self.0.login.fetch_add(u64::from(!login.is_empty()), Ordering::Release);
+        self.0.others.fetch_add(u64::from(!others.is_empty()), Ordering::Release);
+        changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.0.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shows the properties without their values.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.lock().keys()).finish()
+    }
+}
+
+/// Equal configurations name the same properties: values may change while the program runs.
+impl PartialEq for Secrets {
+    fn eq(&self, other: &Secrets) -> bool {
+        self.values().keys().eq(other.values().keys())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(password: &str, key: &str) -> BTreeMap<String, String> {
+        let values = [("sasl.password", password), ("ssl.key.pem", key)];
+        values.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    }
+
+    #[test]
+    fn a_new_value_reaches_every_clone_and_is_counted_once() {
+        let secrets = Secrets::new(values("hush", "key"));
+        let clone = secrets.clone();
+        let changes = || (clone.login_changes(), clone.other_changes());
+        assert_eq!(secrets.renew(values("hush", "key")), [""; 0]);
+        assert_eq!(changes(), (0, 0));
+        assert_eq!(secrets.renew(values("murmur", "key")), ["sasl.password"]);
+        assert_eq!((changes(), clone.values()), ((1, 0), values("murmur", "key")));
+        assert_eq!(secrets.renew(values("whisper", "other")), ["sasl.password", "ssl.key.pem"]);
+        assert_eq!(changes(), (2, 1));
+        assert!(secrets == Secrets::new(values("", "")) && secrets != Secrets::default());
+        assert!(!format!("{secrets:?}").contains("whisper"));
+    }
+}
