@@ -95,15 +95,17 @@ pub struct ControlLog {
 }
 
 impl ControlLog {
-    /// Opens the log at its beginning. Waits up to `timeout` for the brokers.
+    /// Opens the log at its beginning. Waits up to `timeout` for the brokers. Nothing joins `group` or commits to it.
+    /// librdkafka looks for its coordinator all the time, so it has to be one that this program may describe.
     ///
     /// # Errors
     /// Fails when a client can't be made or the log's ends are not known.
-    pub fn open(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<ControlLog, ControlLogError> {
+    pub fn open(
+        kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
+    ) -> Result<ControlLog, ControlLogError> {
         let login = Login::new(kafka);
-        // The group is never joined, and nothing is committed to it.
         let consumer: BaseConsumer<LoggingContext> = config(kafka, CONSUMER_PROPERTIES)
-            .set("group.id", topic)
+            .set("group.id", group)
             .create_with_context(LoggingContext::default())
             .map_err(KafkaError::from)?;
         consumer.poll(oauth::FIRST_POLL);
