@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod auth;
 mod bad_input;
 mod control;
 mod damaged;

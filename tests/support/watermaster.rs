@@ -45,6 +45,7 @@ fn command(subcommand: &str, config: &Config, dir: &TempDir) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
         command.env_remove(name);
     }
+    command.envs(config.environment.clone());
     command
 }
 
