@@ -79,8 +79,9 @@ impl Case {
         // One record goes to each topic: the second one names no client.
         let anonymous = Outgoing { topic: rig.sources[0].clone(), value: Some(b"1|".into()), ..Outgoing::default() };
         Producer::to(secured).send_all([Outgoing::numbered(&rig.sources[0], 0, "one"), anonymous]);
-        let watermaster = Watermaster::spawn(&config);
+        let mut watermaster = Watermaster::spawn(&config);
         wait_until(&format!("the log to name it: {what}"), NAMED_TIMEOUT, || self.is_named_in(&watermaster.log()));
+        assert_eq!(watermaster.wait(NAMED_TIMEOUT).code(), Some(70), "{what}: {}", watermaster.log());
     }
 
     /// Returns whether a line names the resource and the permission.
