@@ -1,10 +1,12 @@
 //! The files in `config/` are valid, and the reference names every key.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use watermaster_settings::config::{Config, Fallback, Origin, REFUSED_PROPERTIES, SCHEMA};
 
-const NOTHING: [(std::ffi::OsString, std::ffi::OsString); 0] = [];
+const NOTHING: [(OsString, OsString); 0] = [];
 
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name)
@@ -92,6 +94,56 @@ fn the_readmes_sample_is_valid() {
     let config = Config::parse(sample, Path::new("README.md"), NOTHING, watermaster_kafka::PROPERTY_RULES)
         .unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.settings.services[0].sources.len(), 2);
+}
+
+/// Returns whether a cargo feature is in this build.
+fn is_built(feature: &str) -> bool {
+    match feature {
+        "oidc" => cfg!(feature = "oidc"),
+        "gssapi" => cfg!(feature = "gssapi"),
+        "aws-msk-iam" => cfg!(feature = "aws-msk-iam"),
+        _ => panic!("no feature {feature}"),
+    }
+}
+
+/// Writes a certificate, its key and a password into a folder, in place of the files that docs/connect.md names.
+fn write_secrets(folder: &Path) {
+    let key = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test"];
+    let mut openssl = Command::new("openssl");
+    openssl.args(key).args(["-keyout", "watermaster.key", "-out", "watermaster.pem"]).current_dir(folder);
+    assert!(openssl.output().unwrap().status.success());
+    for name in ["ca.pem", "ca.crt"] {
+        std::fs::copy(folder.join("watermaster.pem"), folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("password"), "hush").unwrap();
+}
+
+/// The blocks of docs/connect.md can be put in front of a service. Those that need a cargo feature are refused without it.
+#[test]
+fn each_way_to_connect_is_valid_where_its_feature_is_built() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/connect.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let minimal = std::fs::read_to_string(shipped("watermaster.minimal.toml")).unwrap();
+    let service = &minimal[minimal.find("[[service]]").unwrap()..];
+    let folder = tempfile::tempdir().unwrap();
+    write_secrets(folder.path());
+    let here = format!("{}/", folder.path().display());
+    let mut blocks = 0;
+    for (text, block) in page.split("\n### ").skip(1).filter_map(|section| section.split_once("```toml\n")) {
+        let mut block = block.split("```").next().unwrap().to_owned();
+        let variables = block.split("${").skip(1).map(|rest| rest.split_once('}').unwrap().0.into());
+        let variables: Vec<_> = variables.map(|name: OsString| (name, "hush".into())).collect();
+        for path in ["/etc/watermaster/", "/run/secrets/my-cluster-cluster-ca-cert/", "/run/secrets/watermaster/"] {
+            block = block.replace(path, &here);
+        }
+        let feature = text.split("the feature `").nth(1).and_then(|rest| rest.split('`').next());
+        let file = format!("{block}\n{service}");
+        let parsed = Config::parse(&file, Path::new("connect.md"), variables, watermaster_kafka::PROPERTY_RULES);
+        assert_eq!(parsed.is_ok(), feature.is_none_or(is_built), "{block}\n{:?}", parsed.err());
+        blocks += 1;
+    }
+    assert_eq!(blocks, page.matches("```toml").count(), "each block stands below a heading of its own");
+    assert!(blocks >= 12, "{blocks}");
 }
 
 #[test]

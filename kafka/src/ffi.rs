@@ -310,7 +310,11 @@ pub(super) struct CallError {
 }
 
 impl From<CallError> for TransactionError {
-    fn from(error: CallError) -> TransactionError {
+    fn from(mut error: CallError) -> TransactionError {
+        // librdkafka does not name the topic.
+        if error.code == Code::TopicAuthorizationFailed {
+            error.text.push_str(": grant READ on each source, WRITE on target and dead-letter topic");
+        }
         TransactionError { class: error.class, kind: error_kind(error.code), source: ClientError::new(error) }
     }
 }

@@ -125,7 +125,7 @@ impl Producer {
     pub fn begin(&self) -> Result<(), TransactionError> {
         // Drops reports of records that an abort gave up.
         self.take_failures();
-        self.context().transaction_failed.store(false, Ordering::Release);
+        self.context().begin();
         ffi::transaction(self.client(), TransactionStep::Begin, Duration::ZERO)?;
         self.in_transaction.set(true);
         Ok(())
@@ -138,10 +138,12 @@ impl Producer {
     pub fn send_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, TransactionError> {
         let (inner, offsets) = (Arc::clone(&self.inner), offsets.clone());
         let timeout = transaction_timeout(&self.kafka);
-        self.offsets_call.poll(wait, move || {
+        let sent = self.offsets_call.poll(wait, move || {
             let mut lists = offsets.lists.iter();
             lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, &offsets.group, timeout)?))
-        })
+        });
+        // librdkafka says only that the transaction has failed.
+        sent.map_err(|error| self.context().denial().unwrap_or(error))
     }
 
     /// Commits. After a retriable error, only the same call is allowed.
@@ -156,7 +158,8 @@ impl Producer {
         self.offsets_call.finish(timeout)?;
         ffi::transaction(self.client(), TransactionStep::Abort, timeout)?;
         self.in_transaction.set(false);
-        Ok(())
+        // Without its reason, each transaction would fail in the same way.
+        self.context().denial().map_or(Ok(()), Err)
     }
 
     // ## Sending

@@ -26,10 +26,11 @@ pub(super) enum Refusal {
 impl BrokerError {
     /// Returns why waiting does not help, unless it does.
     pub fn refusal(&self) -> Option<Refusal> {
-        // The alert of TLS 1.3 comes after the handshake, so that librdkafka takes it for a broken connection.
-        if self.text.contains("alert certificate required")
-            || self.text.contains("SSL authentication might be required")
-        {
+        // An alert of TLS 1.3 comes after the handshake, so that librdkafka takes it for a broken connection. Brokers
+        // in Java call a missing certificate "bad", and one that expired "unknown".
+        let alerts =
+            ["alert bad certificate", "alert certificate", "alert unknown ca", "SSL authentication might be required"];
+        if alerts.iter().any(|alert| self.text.contains(alert)) {
             return Some(Refusal::OwnCertificate);
         }
         match self.code {

@@ -74,7 +74,7 @@ fn start(broker: &Broker, topic: &str, instance: u64, began: Instant, shared: &A
     let (kafka, topic, shared) = (kafka(broker, instance), topic.to_owned(), Arc::clone(shared));
     thread::spawn(move || {
         let now = || Time::ZERO + began.elapsed();
-        let log = ControlLog::open(&kafka, &topic, TIMEOUT).expect("the log opens");
+        let log = ControlLog::open(&kafka, &topic, &topic, TIMEOUT).expect("the log opens");
         let policy = Policy { mode: Mode::Reject, ..Policy::new(CAPACITY, CYCLE) };
         let params = GroupParams::new(&policy, Duration::from_secs(10));
         let key = Key { instance: kafka.instance_id.as_str().into(), incarnation: began.elapsed().as_nanos() as u64 };

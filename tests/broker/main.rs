@@ -5,6 +5,7 @@
 mod support;
 
 mod adopting;
+mod auth;
 mod bad_input;
 mod control;
 mod damaged;

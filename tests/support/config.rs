@@ -20,6 +20,8 @@ pub struct Config {
     /// More lines of `[admin]`.
     pub admin: String,
     pub services: Vec<Service>,
+    /// Variables of the program's environment.
+    pub environment: Vec<(&'static str, String)>,
 }
 
 /// One `[[service]]`.
@@ -49,6 +51,7 @@ impl Config {
             listen: "127.0.0.1:0".to_owned(),
             admin: String::new(),
             services,
+            environment: vec![],
         }
     }
 

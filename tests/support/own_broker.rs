@@ -20,6 +20,18 @@ pub struct OwnBroker {
     dir: TempDir,
     ports: [u16; 2],
     properties: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+}
+
+/// A listener of a broker beside `PLAINTEXT`.
+#[derive(Debug, Clone, Copy)]
+pub struct Listener {
+    pub name: &'static str,
+    /// Kafka's name of its security protocol.
+    pub protocol: &'static str,
+    /// The host that the broker names to clients.
+    pub host: &'static str,
+    pub port: u16,
 }
 
 impl OwnBroker {
@@ -30,14 +42,25 @@ impl OwnBroker {
 
     /// Starts a broker with these `key=value` properties in addition.
     pub fn with(properties: &[&str]) -> OwnBroker {
+        OwnBroker::with_listeners(&[], properties.iter().map(ToString::to_string).collect(), vec![])
+    }
+
+    /// Starts a broker with more listeners, more properties and more variables of the environment.
+    pub fn with_listeners(
+        listeners: &[Listener], properties: Vec<String>, environment: Vec<(&'static str, String)>,
+    ) -> OwnBroker {
         let ports = free_ports();
         let mut own = OwnBroker {
             broker: Broker { bootstrap: format!("127.0.0.1:{}", ports[0]) },
             dir: temporary_directory(),
             ports,
-            properties: SESSION.iter().chain(properties).map(ToString::to_string).collect(),
+            properties: SESSION.map(str::to_owned).into_iter().chain(properties).collect(),
+            environment,
             process: None,
         };
+        if !listeners.is_empty() {
+            own.properties.extend(listener_properties(ports, listeners));
+        }
         own.start_again();
         own
     }
@@ -46,7 +69,7 @@ impl OwnBroker {
     pub fn start_again(&mut self) {
         let mut command = Command::new(repository().join("scripts/kafka-node"));
         command.arg(self.dir.path()).args(self.ports.map(|port| port.to_string())).args(&self.properties);
-        command.env("WATERMASTER_KAFKA_HEAP", "512m").stdin(Stdio::null());
+        command.env("WATERMASTER_KAFKA_HEAP", "512m").envs(self.environment.clone()).stdin(Stdio::null());
         self.process = Some(Process::start(&mut command));
         wait_until("the test's own Kafka to answer", Duration::from_secs(60), || {
             let ended = self.running().try_wait();
@@ -94,6 +117,11 @@ impl OwnBroker {
         self.dir.path().join(format!("data/{topic}-{partition}/00000000000000000000.log"))
     }
 
+    /// Returns the log of the broker.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("kafka.log")).expect("the broker has a log")
+    }
+
     fn running(&mut self) -> &mut Process {
         self.process.as_mut().expect("the broker was started")
     }
@@ -111,6 +139,28 @@ impl Deref for OwnBroker {
     }
 }
 
+/// Returns the properties that add these listeners to those of `scripts/kafka-node`.
+fn listener_properties(ports: [u16; 2], listeners: &[Listener]) -> [String; 3] {
+    let [port, controller] = ports;
+    let plain = Listener { name: "PLAINTEXT", protocol: "PLAINTEXT", host: "127.0.0.1", port };
+    let all: Vec<Listener> = [plain].into_iter().chain(listeners.iter().copied()).collect();
+    let join = |each: &dyn Fn(&Listener) -> String| all.iter().map(each).collect::<Vec<_>>().join(",");
+    [
+        format!(
+            "listeners=CONTROLLER://127.0.0.1:{controller},{}",
+            join(&|Listener { name, port, .. }| format!("{name}://127.0.0.1:{port}"))
+        ),
+        format!(
+            "advertised.listeners={}",
+            join(&|Listener { name, host, port, .. }| format!("{name}://{host}:{port}"))
+        ),
+        format!(
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,{}",
+            join(&|Listener { name, protocol, .. }| format!("{name}:{protocol}"))
+        ),
+    ]
+}
+
 /// Returns a port on which no process listens now.
 pub fn free_port() -> u16 {
     let [port] = free_ports();
@@ -126,7 +176,7 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 
 /// Creates a directory below that of the run, if there is one, so that `scripts/test` removes it even if this process
 /// is killed.
-fn temporary_directory() -> TempDir {
+pub fn temporary_directory() -> TempDir {
     let run = std::env::var_os("WATERMASTER_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     tempfile::Builder::new().prefix("watermaster-kafka-").tempdir_in(run).expect("a temporary directory")
 }

@@ -52,6 +52,7 @@ fn command(program: &Path, subcommand: &str, toml: &str, dir: &TempDir) -> Comma
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
         command.env_remove(name);
     }
+    command.envs(config.environment.clone());
     command
 }
 

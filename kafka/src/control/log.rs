@@ -1,6 +1,7 @@
 //! A reader and a writer of the control log.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rdkafka::client::ClientContext;
@@ -57,6 +58,9 @@ pub enum ControlLogError {
     /// Reading failed for good: the log was truncated, deleted, or may not be read.
     #[error("{topic} can't be read: {source}")]
     Read { topic: String, source: ClientError },
+    /// The brokers refuse this program.
+    #[error("not allowed to use the control topic {topic}: grant READ, WRITE and DESCRIBE on it")]
+    Denied { topic: String },
     /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
     Record { topic: String, offset: i64, source: WireError },
@@ -71,7 +75,7 @@ impl ControlLogError {
     pub fn passes_by(&self) -> bool {
         match self {
             ControlLogError::Ends { .. } | ControlLogError::Read { .. } | ControlLogError::Append { .. } => true,
-            ControlLogError::Client(_) | ControlLogError::Record { .. } => false,
+            ControlLogError::Client(_) | ControlLogError::Denied { .. } | ControlLogError::Record { .. } => false,
         }
     }
 
@@ -91,15 +95,17 @@ pub struct ControlLog {
 }
 
 impl ControlLog {
-    /// Opens the log at its beginning. Waits up to `timeout` for the brokers.
+    /// Opens the log at its beginning. Waits up to `timeout` for the brokers. Nothing joins `group` or commits to it.
+    /// librdkafka looks for its coordinator all the time, so it has to be one that this program may describe.
     ///
     /// # Errors
     /// Fails when a client can't be made or the log's ends are not known.
-    pub fn open(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<ControlLog, ControlLogError> {
+    pub fn open(
+        kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
+    ) -> Result<ControlLog, ControlLogError> {
         let login = Login::new(kafka);
-        // The group is never joined, and nothing is committed to it.
         let consumer: BaseConsumer<LoggingContext> = config(kafka, CONSUMER_PROPERTIES)
-            .set("group.id", topic)
+            .set("group.id", group)
             .create_with_context(LoggingContext::default())
             .map_err(KafkaError::from)?;
         consumer.poll(oauth::FIRST_POLL);
@@ -159,7 +165,11 @@ impl ControlLog {
     }
 
     fn read_error(&self, source: ClientError) -> ControlLogError {
-        ControlLogError::Read { topic: self.topic.clone(), source }
+        let topic = self.topic.clone();
+        match source.rdkafka_error_code() {
+            Some(Code::TopicAuthorizationFailed) => ControlLogError::Denied { topic },
+            _ => ControlLogError::Read { topic, source },
+        }
     }
 
     /// Hands a record to the producer. `tag` comes back from [`take_failed`](ControlLog::take_failed) if the producer
@@ -175,7 +185,16 @@ impl ControlLog {
             Some(value) => message.payload(value),
             None => message,
         });
-        sent.map_err(|(source, _)| ControlLogError::Append { topic: self.topic.clone(), source })
+        sent.map_err(|(source, _)| self.append_error(source))
+    }
+
+    /// A denied record is a fatal error of the producer, which then says no more than that.
+    fn append_error(&self, source: ClientError) -> ControlLogError {
+        let topic = self.topic.clone();
+        match self.producer.context().denied.load(Ordering::Relaxed) {
+            true => ControlLogError::Denied { topic },
+            false => ControlLogError::Append { topic, source },
+        }
     }
 
     /// Returns the tags of the records that the producer gave up since the last call.
@@ -190,7 +209,7 @@ impl ControlLog {
     /// Some records are still on their way.
     pub fn flush(&self, timeout: Duration) -> Result<(), ControlLogError> {
         let flushed = self.producer.flush(timeout);
-        flushed.map_err(|source| ControlLogError::Append { topic: self.topic.clone(), source })
+        flushed.map_err(|source| self.append_error(source))
     }
 }
 
@@ -230,6 +249,8 @@ fn ends_reading(error: &ClientError) -> bool {
 #[derive(Default)]
 struct ReportContext {
     failed: Mutex<Vec<u64>>,
+    /// True once a broker refused a record because this program may not write to the topic.
+    denied: AtomicBool,
 }
 
 impl ClientContext for ReportContext {
@@ -248,7 +269,9 @@ impl ProducerContext for ReportContext {
     type DeliveryOpaque = Box<u64>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: Box<u64>) {
-        if result.is_err() {
+        if let Err((error, _)) = result {
+            let denied = error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed);
+            self.denied.fetch_or(denied, Ordering::Relaxed);
             client::lock(&self.failed).push(*tag);
         }
     }

@@ -23,9 +23,11 @@ impl Deref for PlantedControlLog {
 }
 
 impl PlantedControlLog {
-    pub fn open(kafka: &settings::Kafka, topic: &str, timeout: Duration) -> Result<PlantedControlLog, ControlLogError> {
+    pub fn open(
+        kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
+    ) -> Result<PlantedControlLog, ControlLogError> {
         let instance = kafka.instance_id.clone();
-        ControlLog::open(kafka, topic, timeout).map(|log| PlantedControlLog { log, instance })
+        ControlLog::open(kafka, group, topic, timeout).map(|log| PlantedControlLog { log, instance })
     }
 
     pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Record)>, ControlLogError> {

@@ -23,6 +23,8 @@ const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
 const MISSING_TOPIC_INTERVAL: Duration = Duration::from_millis(300);
 /// The longest wait for one attempt to reach a broker; librdkafka's errors are collected between two attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The text while librdkafka reports no error: brokers that want TLS or a login close other connections without a word.
+const NO_ERROR: &str = "timed out; security.protocol may not be that of the brokers' port";
 
 /// The state in which no broker has answered yet.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -80,8 +82,7 @@ impl PreflightClient {
             let unreachable = Unreachable {
                 bootstrap_servers: kafka.bootstrap_servers.clone(),
                 refused: last_error.as_ref().is_some_and(|error| error.refusal().is_some()),
-                last_error: last_error
-                    .map_or_else(|| Code::OperationTimedOut.to_string(), |error| explanations.of(kafka, &error)),
+                last_error: last_error.map_or_else(|| NO_ERROR.to_owned(), |error| explanations.of(kafka, &error)),
                 waited: began.elapsed(),
             };
             if !keep_waiting(&unreachable) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 use rdkafka::{client::ClientContext, config::RDKafkaLogLevel};
-use watermaster_core::delivery::{ClientError, Failure, SendError};
+use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
 
 use crate::client;
 
@@ -19,6 +19,8 @@ pub(super) struct DeliveryContext {
     pub tainted: AtomicBool,
     /// True if the open transaction has to be aborted.
     pub transaction_failed: AtomicBool,
+    /// A line of librdkafka's log about a topic that the open transaction may not write to.
+    denial: Mutex<Option<String>>,
 }
 
 impl DeliveryContext {
@@ -27,6 +29,20 @@ impl DeliveryContext {
             return Vec::new();
         }
         std::mem::take(&mut *client::lock(&self.failures))
+    }
+
+    /// Forgets the former transaction.
+    pub fn begin(&self) {
+        self.transaction_failed.store(false, Ordering::Release);
+        *client::lock(&self.denial) = None;
+    }
+
+    /// Returns the error for a topic that the last transaction may not write to. librdkafka mentions the topic only in
+    /// its log.
+    pub fn denial(&self) -> Option<TransactionError> {
+        let denial = client::lock(&self.denial).take()?;
+        let source = ClientError::new(format!("{denial}: grant WRITE and DESCRIBE on the topic"));
+        Some(TransactionError { class: ErrorClass::Fatal, kind: ErrorKind::Denied, source })
     }
 }
 
@@ -47,6 +63,10 @@ impl ClientContext for DeliveryContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if taints(facility, message) {
             self.tainted.store(true, Ordering::Release);
+        }
+        // The line about another topic of the same transaction names no cause of its own.
+        if facility == "ADDPARTS" && message.contains("Topic authorization failed") {
+            *client::lock(&self.denial) = Some(message.to_owned());
         }
         if facility == "TXNERR" {
             self.transaction_failed.store(true, Ordering::Release);

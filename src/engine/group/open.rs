@@ -6,6 +6,7 @@ use std::{sync::atomic::Ordering, thread};
 use tracing::{info, warn};
 
 use crate::engine::{Job, StopCause};
+use watermaster_kafka::consumer::group_id;
 use watermaster_kafka::control::{ControlLog, ensure_topic};
 
 /// The longest wait for an answer about the control topic.
@@ -29,7 +30,7 @@ pub(super) fn open(job: &Job) -> Result<ControlLog, StopCause> {
         let missing = ensured.missing_replicas;
         warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
     }
-    Ok(ControlLog::open(&job.kafka, topic, TIMEOUT)?)
+    Ok(ControlLog::open(&job.kafka, &group_id(&job.kafka, &job.service), topic, TIMEOUT)?)
 }
 
 /// Opens the log as soon as brokers answer; `None` if the service is to stop before.

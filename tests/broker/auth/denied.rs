@@ -1,0 +1,128 @@
+//! Kafka's own authorizer: the documented permissions suffice, and each one that is missing is named.
+
+use super::permissions::{Kind, Operation, Permission, grant, required};
+use super::*;
+use crate::support::{producer::Outgoing, watermaster::Watermaster};
+
+/// The number of users that the broker knows. The first one has all permissions.
+const USERS: usize = 16;
+const NAMED_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The output that names a missing permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NamedBy {
+    Check,
+    Run,
+}
+
+/// A user without some permissions, and the words that name them.
+struct Case {
+    kind: Kind,
+    name: String,
+    lacks: &'static [Operation],
+    named_by: NamedBy,
+    words: &'static str,
+}
+
+fn cases(rig: &Rig) -> Vec<Case> {
+    use NamedBy::{Check, Run};
+    use Operation::{Create, Describe, Read, Write};
+    let group = format!("{}.kyc", rig.name);
+    let (ids, control) = (format!("{group}."), format!("{group}.control"));
+    let case = |kind, name: &str, lacks, named_by, words| Case { kind, name: name.to_owned(), lacks, named_by, words };
+    vec![
+        // The first one, for the others make the topic.
+        case(Kind::Topic, &control, &[Create], Run, "this program may not make it"),
+        case(Kind::Topic, &control, &[Read], Run, "grant READ, WRITE and DESCRIBE"),
+        case(Kind::Topic, &control, &[Write], Run, "grant READ, WRITE and DESCRIBE"),
+        case(Kind::Topic, &control, &[Read, Write, Describe], Check, "grant DESCRIBE"),
+        case(Kind::Topic, &rig.sources[0], &[Read], Run, "authorization failed"),
+        case(Kind::Topic, &rig.sources[0], &[Read, Describe], Check, "grant DESCRIBE, and READ on sources"),
+        case(Kind::Topic, &rig.target, &[Write], Run, "authorization failed"),
+        case(Kind::Topic, &rig.target, &[Write, Describe], Check, "WRITE on target and dead-letter topics"),
+        case(Kind::Topic, &rig.dead_letter, &[Write], Run, "authorization failed"),
+        case(Kind::Topic, &rig.dead_letter, &[Write, Describe], Check, "WRITE on target and dead-letter topics"),
+        case(Kind::Group, &group, &[Read], Run, "grant READ on it"),
+        case(Kind::Group, &group, &[Read, Describe], Run, "grant READ on it"),
+        case(Kind::TransactionalId, &ids, &[Write], Check, "not allowed to use the transactional id"),
+        case(Kind::TransactionalId, &ids, &[Write, Describe], Check, "not allowed to use the transactional id"),
+    ]
+}
+
+/// Returns the way in for user number `n`.
+fn login(n: usize) -> Login {
+    let user: &'static str = format!("user-{n}").leak();
+    let properties = [
+        ("security.protocol", "SASL_PLAINTEXT"),
+        ("sasl.mechanism", "PLAIN"),
+        ("sasl.username", user),
+        ("sasl.password", user),
+    ];
+    Login::new("PLAIN", user, &properties)
+}
+
+impl Case {
+    fn has(&self, permission: &Permission) -> bool {
+        let Permission { kind, name, operation } = permission;
+        (*kind, name) != (self.kind, &self.name) || !self.lacks.contains(operation)
+    }
+
+    fn assert_named(&self, secured: &Secured, rig: &Rig, login: &Login) {
+        let what = format!("without {:?} on {:?} {}", self.lacks, self.kind, self.name);
+        let config = login.config(rig, secured);
+        let (code, said) = check(&config);
+        if self.named_by == NamedBy::Check {
+            assert!(self.is_named_in(&said), "{what}: {said}");
+            return;
+        }
+        assert_eq!(code, Some(0), "{what}: {said}");
+        // One record goes to each topic: the second one names no client.
+        let anonymous = Outgoing { topic: rig.sources[0].clone(), value: Some(b"1|".into()), ..Outgoing::default() };
+        Producer::to(secured).send_all([Outgoing::numbered(&rig.sources[0], 0, "one"), anonymous]);
+        let mut watermaster = Watermaster::spawn(&config);
+        wait_until(&format!("the log to name it: {what}"), NAMED_TIMEOUT, || self.is_named_in(&watermaster.log()));
+        assert_eq!(watermaster.wait(NAMED_TIMEOUT).code(), Some(70), "{what}: {}", watermaster.log());
+    }
+
+    /// Returns whether a line names the resource and the permission.
+    fn is_named_in(&self, text: &str) -> bool {
+        text.lines().any(|line| line.contains(&self.name) && line.contains(self.words))
+    }
+}
+
+/// These tests run only with `scripts/test --long`.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test"]
+    fn the_documented_permissions_suffice_and_each_missing_one_is_named() {
+        let users: String = (0..USERS).map(|n| format!(" user_user-{n}=\"user-{n}\"")).collect();
+        let module = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+        let properties = vec![
+            "listener.name.plain.sasl.enabled.mechanisms=PLAIN".to_owned(),
+            format!("listener.name.plain.plain.sasl.jaas.config={module}{users};"),
+        ];
+        let secured = Secured::start(Arc::new(Keys::new()), &[("PLAIN", "SASL_PLAINTEXT")], properties, "");
+        for delivery in ["exactly_once", "at_least_once"] {
+            Login { delivery, ..login(0) }.forwards(&secured);
+        }
+        let rig = Rig::new(&secured, "denied", 1, 1, TargetTime::Create);
+        let (cases, required) = (cases(&rig), required(&rig));
+        let logins: Vec<Login> = (0..USERS).map(login).collect();
+        assert!(cases.len() < USERS);
+        let mut grants = Vec::new();
+        for (case, login) in cases.iter().zip(&logins[1..]) {
+            let has: Vec<_> = required.iter().filter(|permission| case.has(permission)).collect();
+            assert_eq!(has.len() + case.lacks.len(), required.len(), "{} needs no such permission", case.name);
+            grants.extend(has.into_iter().map(|permission| (login.user, permission)));
+        }
+        grants.extend(required.iter().map(|permission| (logins[0].user, permission)));
+        grant(&secured, &grants);
+        // Grants take effect in their order, so that those of the last user are the last.
+        wait_for_grants(&logins[0].config(&rig, &secured));
+        for (case, login) in cases.iter().zip(&logins[1..]) {
+            case.assert_named(&secured, &rig, login);
+        }
+    }
+}
