@@ -25,6 +25,7 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub fn check(config: &Config) -> (Option<i32>, String) {
     let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
     let output = command(Path::new(PROGRAM), "check", &config.to_toml(), &dir)
+        .envs(config.environment.clone())
         .arg("--connect")
         .output()
         .expect("watermaster runs");
@@ -52,7 +53,6 @@ fn command(program: &Path, subcommand: &str, toml: &str, dir: &TempDir) -> Comma
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
         command.env_remove(name);
     }
-    command.envs(config.environment.clone());
     command
 }
 
@@ -71,14 +71,23 @@ impl Watermaster {
 
     /// Starts the program with more options; returns at once.
     pub fn spawn_with(config: &Config, options: &[&str]) -> Watermaster {
-        Watermaster::spawn_program(Path::new(PROGRAM), &config.to_toml(), options)
+        Watermaster::spawn_in(Path::new(PROGRAM), &config.to_toml(), options, &config.environment)
     }
 
     /// Starts a program of any version with the text of its configuration; returns at once.
     pub fn spawn_program(program: &Path, toml: &str, options: &[&str]) -> Watermaster {
+        Watermaster::spawn_in(program, toml, options, &[])
+    }
+
+    fn spawn_in(program: &Path, toml: &str, options: &[&str], environment: &[(&str, String)]) -> Watermaster {
         let dir = tempfile::Builder::new().prefix("watermaster-").tempdir().expect("a temporary directory");
         let mut command = command(program, "run", toml, &dir);
-        command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+            .args(options)
+            .envs(environment.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
         let mut process = Process::start(&mut command);
         let stderr = process.child().stderr.take().expect("stderr is piped");
         let log = Arc::new(Mutex::new(String::new()));
