@@ -19,6 +19,7 @@ ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo
 # The logarithm of the largest memory page, for jemalloc: 16 for arm64. By default it is that of the machine that builds.
 ARG JEMALLOC_SYS_WITH_LG_PAGE
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo .cargo
 # `demo` has its configuration in itself.
 COPY config/demo.toml config/
 # With its benches, which its manifest names; its tests and ours are left out (.dockerignore).
