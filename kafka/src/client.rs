@@ -24,6 +24,9 @@ pub enum KafkaError {
     /// The operating system starts no thread.
     #[error("thread {name} does not start: {source}")]
     Thread { name: &'static str, source: io::Error },
+    /// librdkafka knows no group.
+    #[error("the consumer has no group")]
+    NoGroup,
     #[error("the embedded broker cannot create a topic: {0}")]
     EmbeddedTopic(#[source] ClientError),
     #[error(transparent)]
@@ -109,6 +112,12 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced:
     let debug = tracing::enabled!(target: "librdkafka", tracing::Level::DEBUG);
     config.set_log_level(if debug { RDKafkaLogLevel::Debug } else { RDKafkaLogLevel::Info });
     config
+}
+
+/// Keeps librdkafka's lines out of the log: the caller shows the errors that it gets. The property counts until the
+/// client is made, when its first attempt to connect has begun already.
+pub(super) fn silence(config: &mut ClientConfig) {
+    config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");
 }
 
 /// Returns a property that is a time in milliseconds: the user's value, or the default given with the property's name.

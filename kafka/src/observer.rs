@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -26,8 +25,7 @@ impl Observer {
         let mut forced = vec![("allow.auto.create.topics", "false"), ("enable.auto.commit", "false")];
         forced.extend(service.consumer_group.as_deref().map(|group| ("group.id", group)));
         let mut config = client::config(kafka, &[], &forced);
-        // Errors are returned, and a line of librdkafka's for each would repeat them.
-        config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");
+        client::silence(&mut config);
         Ok(Observer { consumer: config.create_with_context(LoggingContext::default())? })
     }
 

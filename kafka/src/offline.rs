@@ -1,13 +1,13 @@
 //! Makes the clients without a broker, so that librdkafka says whether the properties fit together.
 
 use rdkafka::ClientConfig;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::KafkaError as ClientError;
 use rdkafka::producer::BaseProducer;
 use watermaster_settings::{Settings, config::ClientRefused};
 
-use crate::client::LoggingContext;
+use crate::client::{LoggingContext, silence};
 use crate::oauth::missing_tokens;
 use crate::{consumer, producer, producer::DEFAULT_BATCH_BYTES};
 
@@ -37,7 +37,8 @@ fn make<T: FromClientConfigAndContext<LoggingContext>>(
         config.set(TOKEN_ENDPOINT, NO_ENDPOINT);
     }
     // A client warns that it has no brokers.
-    config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2").remove("debug");
+    silence(&mut config);
+    config.remove("debug");
     match config.create_with_context::<_, T>(LoggingContext::default()) {
         Ok(_) => Ok(()),
         Err(ClientError::ClientCreation(text)) => Err(refused(client, text)),

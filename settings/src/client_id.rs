@@ -128,7 +128,7 @@ fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
     // The whole text, since serde_json does not look inside the strings that it skips.
     let text = std::str::from_utf8(value).map_err(|_| AnonymousReason::BrokenJson)?;
     match walk::<false>(path, text) {
-        // It may be an integer beyond 64 bits, which serde_json hands over as a float. A second walk finds its digits.
+        // serde_json hands an integer beyond 64 bits over as a float. A second walk finds its digits.
         Err(AnonymousReason::NotAnId) => walk::<true>(path, text),
         found => found,
     }

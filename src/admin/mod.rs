@@ -93,13 +93,14 @@ fn router(state: Arc<AdminState>, local: SocketAddr) -> Router {
     let on_loopback = local.ip().to_canonical().is_loopback();
     let guard = (Arc::clone(&state), on_loopback);
     let unread = UnreadBudget::new();
+    let routes = routes();
     let served = Arc::new(Served {
         state,
         metrics: AnswerPool::new(1, &unread),
         views: AnswerPool::new(2, &unread),
-        description: openapi::describe(&routes()),
+        description: openapi::describe(&routes),
     });
-    let v1 = routes().into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
+    let v1 = routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, route.handler));
     let v1 = v1
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -260,7 +261,6 @@ fn render_metrics(state: &AdminState) -> String {
 }
 
 async fn config(State(served): State<Arc<Served>>) -> Response {
-    // The configuration is locked while a reload reads its file.
     let make = |state: &AdminState| {
         let (config, hash) = state.configuration.shown();
         ConfigView { hash, config }

@@ -13,16 +13,13 @@ use super::Job;
 pub(super) struct Sources {
     pub(super) topics: Arc<Topics>,
     list: Vec<Source>,
-    /// The sources that are read now.
-    current: Vec<Source>,
     facts: BTreeMap<String, TopicFacts>,
 }
 
 impl Sources {
     pub(super) fn new(job: &Job) -> Sources {
         let sources = &job.service.sources;
-        let (list, current, facts) = (sources.clone(), sources.clone(), job.facts.topics.clone());
-        Sources { topics: Topics::of(sources), list, current, facts }
+        Sources { topics: Topics::of(sources), list: sources.clone(), facts: job.facts.topics.clone() }
     }
 
     pub(super) fn consumer(&self, job: &Job) -> Result<Consumer, KafkaError> {
@@ -40,28 +37,23 @@ impl Sources {
     /// Takes over other sources. Returns whether they have other topics.
     pub(super) fn change(&mut self, sources: Vec<Source>, facts: BTreeMap<String, TopicFacts>) -> bool {
         self.facts.extend(facts);
-        let before = self.topics.names().len();
-        let same = before == sources.len() && sources.iter().all(|source| self.reads(&source.topic));
+        let before = self.topics.names();
+        let same = before.len() == sources.len() && sources.iter().all(|source| before.contains(&&*source.topic));
         self.topics.subscribe(&sources);
-        for source in &sources {
+        for source in sources {
             match self.topics.find(&source.topic).map(SourceIndex::index) {
-                Some(index) if index < self.list.len() => self.list[index].clone_from(source),
-                Some(_) => self.list.push(source.clone()),
+                Some(index) if index < self.list.len() => self.list[index] = source,
+                Some(_) => self.list.push(source),
                 None => {}
             }
         }
-        self.current = sources;
         !same
-    }
-
-    fn reads(&self, topic: &str) -> bool {
-        self.current.iter().any(|source| source.topic == topic)
     }
 
     /// Returns the retention of each source that is read now; zero where it is unlimited or not known.
     pub(super) fn retention(&self) -> Vec<(String, Duration)> {
         let known = |topic: &str| self.facts.get(topic)?.retention;
-        let retention = |source: &Source| (source.topic.clone(), known(&source.topic).unwrap_or_default());
-        self.current.iter().map(retention).collect()
+        let retention = |topic: &str| (topic.to_owned(), known(topic).unwrap_or_default());
+        self.topics.names().into_iter().map(retention).collect()
     }
 }

@@ -1,8 +1,9 @@
 //! The FindCoordinator request of Kafka's protocol, which rdkafka does not offer.
 
-use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
+
+use crate::support::wire::Request;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const FIND_COORDINATOR: i16 = 10;
@@ -27,24 +28,10 @@ pub fn answers(port: u16) -> bool {
 }
 
 fn ask(port: u16, kind: Coordinator, key: &str) -> Option<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), REQUEST_TIMEOUT).ok()?;
+    let stream = TcpStream::connect_timeout(&SocketAddr::from(([127, 0, 0, 1], port)), REQUEST_TIMEOUT).ok()?;
     stream.set_read_timeout(Some(REQUEST_TIMEOUT)).ok()?;
-    let mut request = Vec::new();
-    request.extend(FIND_COORDINATOR.to_be_bytes());
-    request.extend(VERSION.to_be_bytes());
-    request.extend(1_i32.to_be_bytes());
-    for text in ["chaos", key] {
-        request.extend(i16::try_from(text.len()).ok()?.to_be_bytes());
-        request.extend(text.as_bytes());
-    }
-    request.push(kind as u8);
-    stream.write_all(&i32::try_from(request.len()).ok()?.to_be_bytes()).ok()?;
-    stream.write_all(&request).ok()?;
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).ok()?;
-    let mut reply = vec![0; usize::try_from(i32::from_be_bytes(length)).ok()?];
-    stream.read_exact(&mut reply).ok()?;
-    Some(reply)
+    let mut request = Request::new(FIND_COORDINATOR, VERSION, "chaos");
+    request.text(key).bytes(&[kind as u8]).ask(stream).ok()
 }
 
 /// Reads the node id from a reply: correlation id, throttle time, error, error text, node id.

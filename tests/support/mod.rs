@@ -20,3 +20,4 @@ pub mod record;
 pub mod repository;
 pub mod wait;
 pub mod watermaster;
+pub mod wire;

@@ -68,8 +68,7 @@ impl PreflightClient {
         let mut config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
         // librdkafka's errors are returned, and a line of the log for each would repeat them.
         if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
-            // The property counts until the client is made, when the first attempt has begun already.
-            config.set_log_level(RDKafkaLogLevel::Critical).set("log_level", "2");
+            client::silence(&mut config);
         }
         let consumer: BaseConsumer<LoggingContext> =
             config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;

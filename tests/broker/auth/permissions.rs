@@ -1,9 +1,8 @@
 //! The permissions that docs/guarantees.md lists, granted with Kafka's own request.
 
-use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use crate::{rig::Rig, support::broker::Broker};
+use crate::{rig::Rig, support::broker::Broker, support::wire::Request};
 
 const CREATE_ACLS: i16 = 30;
 /// The last version without tagged fields.
@@ -58,39 +57,17 @@ pub fn required(rig: &Rig) -> Vec<Permission> {
 
 /// Grants permissions to users.
 pub fn grant(broker: &Broker, grants: &[(&str, &Permission)]) {
-    let mut request = Vec::new();
-    request.extend(CREATE_ACLS.to_be_bytes());
-    request.extend(VERSION.to_be_bytes());
-    request.extend(1_i32.to_be_bytes());
-    text(&mut request, "grants");
-    request.extend((grants.len() as i32).to_be_bytes());
+    let mut request = Request::new(CREATE_ACLS, VERSION, "grants");
+    request.bytes(&(grants.len() as i32).to_be_bytes());
     for (user, Permission { kind, name, operation }) in grants {
         let (literal, prefixed) = (3, 4);
-        request.push(*kind as u8);
-        text(&mut request, name);
-        request.push(if *kind == Kind::TransactionalId { prefixed } else { literal });
-        text(&mut request, &format!("User:{user}"));
-        text(&mut request, "*");
-        request.extend([*operation as u8, ALLOW]);
+        let pattern = if *kind == Kind::TransactionalId { prefixed } else { literal };
+        request.bytes(&[*kind as u8]).text(name).bytes(&[pattern]);
+        request.text(&format!("User:{user}")).text("*").bytes(&[*operation as u8, ALLOW]);
     }
-    let reply = ask(&broker.bootstrap, &request).expect("the broker answers");
+    let stream = TcpStream::connect(&broker.bootstrap).expect("the broker listens");
+    let reply = request.ask(stream).expect("the broker answers");
     // Correlation id, throttle time and number of results; then an error code and an empty text for each.
     let done = reply[12..].chunks(4).all(|result| result[..2] == [0, 0]);
     assert!(done && reply.len() == 12 + 4 * grants.len(), "{reply:?}");
-}
-
-fn text(request: &mut Vec<u8>, text: &str) {
-    request.extend((text.len() as i16).to_be_bytes());
-    request.extend(text.as_bytes());
-}
-
-fn ask(address: &str, request: &[u8]) -> std::io::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.write_all(&(request.len() as i32).to_be_bytes())?;
-    stream.write_all(request)?;
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    let mut reply = vec![0; i32::from_be_bytes(length) as usize];
-    stream.read_exact(&mut reply)?;
-    Ok(reply)
 }
