@@ -13,6 +13,7 @@ use watermaster_settings::{LogFormat, config::Config};
 use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
 use watermaster_tools::demo::{self, DemoArgs};
+use watermaster_tools::dlq::{self, DlqArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::top::{self, TopArgs};
 
@@ -38,6 +39,7 @@ Examples:
   watermaster top                                watch a running instance
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
                                                  send a campaign to it and report the results
+  watermaster dlq ls --config watermaster.toml   count the dead letters; dlq redrive sends them again
 
 Environment variables set keys of the configuration:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka],
@@ -74,6 +76,8 @@ enum Command {
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
+    /// List, show, export and send again the dead letters of a service
+    Dlq(DlqArgs),
     /// Print a script by which a shell completes commands and options
     Completions(shell::CompletionsArgs),
     /// Write the manual pages into a folder
@@ -106,7 +110,7 @@ struct RunArgs {
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
 pub fn main() -> Exit {
     let command = Cli::parse().command;
-    if matches!(command, Command::Demo(_) | Command::Load(_)) {
+    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Dlq(_)) {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }
@@ -120,6 +124,7 @@ pub fn main() -> Exit {
         Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Dlq(args) => dlq::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     }

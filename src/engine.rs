@@ -91,7 +91,7 @@ fn operate(job: &Job) -> Result<(), EngineError> {
         let exit = panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(StopCause::Panicked));
         if matches!(exit, Err(StopCause::Panicked)) {
             // Outputs in flight must not land once another instance has the partitions.
-            state.producer.purge();
+            state.producer.transactions().purge();
         }
         let exit = exit.map_err(|cause| error::stop(job, cause));
         // Leaving the group lets another instance take over at once.

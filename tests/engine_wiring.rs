@@ -22,8 +22,8 @@ use watermaster::snapshot::{ROUND_OUTCOMES, ServiceSnapshot, SnapshotCell};
 use watermaster_core::{offset_map, policy::Policy, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
-    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom, secrets::Secrets,
+    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
+    Service, Source, StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -72,6 +72,8 @@ impl Bench {
             }],
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
+            dead_letter_headers: DeadLetterHeaders::Native,
+            redrive_client: "redrive".to_owned(),
             consumer_group: None,
             group_lease: Duration::from_secs(10),
             policy: policy(capacity, cycle),

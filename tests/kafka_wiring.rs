@@ -25,8 +25,8 @@ use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceInde
 use watermaster_kafka::topics::Topics;
 use watermaster_settings::client_id::{HeaderLookup, Identity, identify};
 use watermaster_settings::{
-    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Settings,
-    Source, StartFrom, secrets::Secrets,
+    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
+    Service, Settings, Source, StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -78,6 +78,8 @@ impl Bench {
             sources: vec![source("loans"), source("cards")],
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
+            dead_letter_headers: DeadLetterHeaders::Native,
+            redrive_client: "redrive".to_owned(),
             consumer_group: None,
             group_lease: Duration::from_secs(10),
             policy: policy(),
@@ -255,8 +257,8 @@ fn admitted_records_are_forwarded_unaltered() {
         }
         producer.send(&mut record, None, tag).unwrap();
     }
-    assert!(producer.flush(TIMEOUT));
-    assert_eq!(producer.take_failures(), []);
+    assert!(producer.transactions().flush(TIMEOUT));
+    assert_eq!(producer.transactions().take_failures(), []);
     assert_eq!(bench.read("target", odd_records().len()), odd_records());
     assert_eq!(consumer.cached_high(SourceIndex(0), 0), Some(odd_records().len() as i64));
     assert!(consumer.close(TIMEOUT));
@@ -294,7 +296,7 @@ fn a_rejected_record_gains_its_headers_last() {
     for mut output in read_all(&consumer, 2) {
         producer.send(&mut output, Some((&rejected(), Form::Whole)), 0).unwrap();
     }
-    assert!(producer.flush(TIMEOUT));
+    assert!(producer.transactions().flush(TIMEOUT));
 
     let mut first = raw(Some(b"k"), None, &[("x", None), ("throttle-other", Some(b"kept"))]);
     first.headers.extend(gained("0", "8"));
@@ -336,7 +338,7 @@ fn a_stub_has_the_key_and_the_headers_of_the_rejection() {
         producer.send(&mut output, Some((&rejected(), form)), 0).unwrap();
         producer.send(&mut output, Some((&rejected(), Form::KeylessStub)), 1).unwrap();
     }
-    assert!(producer.flush(TIMEOUT));
+    assert!(producer.transactions().flush(TIMEOUT));
     let mark = || ("throttle-stub".to_owned(), Some(b"1".to_vec()));
     let stub = |key, offset| {
         let mut stub = raw(key, None, &[]);
@@ -383,7 +385,7 @@ fn a_record_with_too_many_headers_or_unreadable_ones_becomes_a_stub() {
         assert_eq!(stub.cost(), 1 + RECORD_OVERHEAD);
         producer.send(&mut stub, Some((&rejected(), Form::Stub)), n).unwrap();
     }
-    assert!(producer.flush(TIMEOUT));
+    assert!(producer.transactions().flush(TIMEOUT));
     let offsets = bench.read("dead", 2).into_iter().map(|stub| stub.headers[5].clone());
     let named = |offset: &str| ("throttle-offset".to_owned(), Some(offset.as_bytes().to_vec()));
     assert!(offsets.eq(["1", "2"].map(named)));
@@ -405,7 +407,7 @@ fn dead_lettering_a_record_with_ten_thousand_headers_takes_less_than_100_ms() {
     eprintln!("a record with {MAX_HEADERS} headers was sent in {took:?}");
     // The measured time is below 3 ms without optimisation; the margin is for a busy machine.
     assert!(took < Duration::from_millis(100), "{took:?}");
-    assert!(producer.flush(TIMEOUT));
+    assert!(producer.transactions().flush(TIMEOUT));
     assert_eq!(bench.read("dead", 1)[0].headers.len(), MAX_HEADERS / 2 + 9);
 }
 
@@ -650,15 +652,15 @@ fn a_refused_record_is_reported_by_its_tag() {
     let mut outputs = read_all(&consumer, 1);
     embedded_faults::refuse_next_batch(&bench.broker);
     producer.send(&mut outputs[0], None, 42).unwrap();
-    assert!(producer.flush(TIMEOUT));
-    match producer.take_failures().as_slice() {
+    assert!(producer.transactions().flush(TIMEOUT));
+    match producer.transactions().take_failures().as_slice() {
         [(42, Failure::Refused(error))] => assert!(error.to_string().contains("target"), "{error}"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(producer.take_failures(), []);
+    assert_eq!(producer.transactions().take_failures(), []);
     producer.send(&mut outputs[0], None, 43).unwrap();
-    assert!(producer.flush(TIMEOUT));
-    assert_eq!(producer.take_failures(), []);
+    assert!(producer.transactions().flush(TIMEOUT));
+    assert_eq!(producer.transactions().take_failures(), []);
     assert_eq!(bench.read("target", 1).len(), 1);
 }
 

@@ -10,8 +10,8 @@ use watermaster_core::policy::{CatchUp, Mode, Policy};
 use watermaster_core::units::Ratio;
 use watermaster_kafka::preflight;
 use watermaster_settings::{
-    ClientFrom, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable, Service, Source,
-    StartFrom, secrets::Secrets,
+    ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
+    Service, Source, StartFrom, secrets::Secrets,
 };
 
 use crate::records::{RECORDS, SOURCE};
@@ -90,6 +90,8 @@ impl Case {
             sources: vec![Source { topic: SOURCE.to_owned(), client: None, allowed_clients: None, by_pattern: false }],
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
+            dead_letter_headers: DeadLetterHeaders::Native,
+            redrive_client: "redrive".to_owned(),
             consumer_group: None,
             group_lease: NEVER,
             policy: self.policy(),

@@ -268,8 +268,9 @@ impl GroupMetadata {
         }
     }
 
-    /// Returns a membership without generation and member id, for `failpoint::Fault::UnfencedGroupMetadata`.
-    #[cfg(feature = "failpoints")]
+    /// Returns a membership without generation and member id: for a group that nothing joins, and for
+    /// `failpoint::Fault::UnfencedGroupMetadata`.
+    #[cfg(any(feature = "failpoints", feature = "tools", test))]
     pub fn unfenced<C: ClientContext>(client: &Client<C>) -> Option<GroupMetadata> {
         // SAFETY: the client lives while it is borrowed; the metadata, if any, is owned until drop destroys it; its
         // group id is a C string inside of it, which the new metadata copies.

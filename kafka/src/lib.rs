@@ -4,7 +4,7 @@
 //!
 //! 1. [`Consumer::poll`] until the round is due: assignments, revocations and records, in order;
 //! 2. [`Producer::send`] for each output of the round;
-//! 3. [`Producer::flush`], then [`Producer::take_failures`];
+//! 3. [`Transactions::flush`], then [`Transactions::take_failures`];
 //! 4. [`Consumer::commit_offsets`], or a transaction, for the offset and map of each partition that changed.
 //!
 //! No output is in flight while the consumer is polled, so a rebalance never falls into the middle of a round.
@@ -14,8 +14,8 @@
 //! [`Consumer::commit_offsets`]: consumer::Consumer::commit_offsets
 //! [`Producer`]: producer::Producer
 //! [`Producer::send`]: producer::Producer::send
-//! [`Producer::flush`]: producer::Producer::flush
-//! [`Producer::take_failures`]: producer::Producer::take_failures
+//! [`Transactions::flush`]: producer::Transactions::flush
+//! [`Transactions::take_failures`]: producer::Transactions::take_failures
 
 mod assign;
 mod client;
@@ -23,11 +23,14 @@ pub mod consumer;
 mod consumer_error;
 pub mod control;
 #[cfg(any(test, feature = "tools"))]
+pub mod dead_letters;
+#[cfg(any(test, feature = "tools"))]
 pub mod embedded;
 mod end_probe;
 mod event;
 pub mod failpoint;
 mod ffi;
+pub mod headers;
 #[cfg(any(test, feature = "tools"))]
 pub mod load;
 pub mod log_limiter;

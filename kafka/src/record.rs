@@ -8,6 +8,7 @@ mod packed;
 use watermaster_settings::client_id::{Fields, HeaderLookup};
 
 use crate::ffi::{self, HeaderList, RawHeader};
+use crate::headers::REDRIVE;
 use crate::topics::SourcePartition;
 use packed::{Packed, Pairs};
 
@@ -55,6 +56,12 @@ impl Contents<'_> {
         let header = |(name, value): RawHeader<'_>| name.len() + value.map_or(0, <[u8]>::len) + HEADER_OVERHEAD;
         let headers: usize = self.headers.map(header).sum();
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + headers + RECORD_OVERHEAD
+    }
+
+    /// Returns the client that the last header names, if `dlq redrive` wrote it.
+    pub fn redriven_for(&self) -> Option<&[u8]> {
+        let (name, value) = self.headers.last_one()?;
+        (name == REDRIVE).then_some(value?)
     }
 
     fn pack(&self) -> Packed {
@@ -243,6 +250,14 @@ impl<'r> Headers<'r> {
 
     fn of_list(list: Option<&'r BorrowedHeaders>) -> Headers<'r> {
         Headers(list.map_or(Stored::Packed(Pairs::default()), |list| Stored::Native { list, next: 0 }))
+    }
+
+    /// Returns the last header, without a look at the others if they are librdkafka's.
+    fn last_one(self) -> Option<RawHeader<'r>> {
+        match &self.0 {
+            Stored::Native { list, .. } => ffi::header_at(list, ffi::header_count(list).checked_sub(1)?),
+            Stored::Packed(_) => self.last(),
+        }
     }
 
     /// Makes a list for librdkafka of the headers that `keep` selects by name.

@@ -95,6 +95,18 @@ pub enum OnUndeliverable {
     Discard,
 }
 
+/// The headers that a dead letter gains beside those of Watermaster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum DeadLetterHeaders {
+    /// None.
+    Native,
+    /// The headers of Spring for Apache Kafka, `kafka_dlt-*`.
+    Spring,
+    /// The headers of Kafka Connect, `__connect.errors.*`.
+    Connect,
+}
+
 /// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, VariantNames)]
 #[strum(serialize_all = "snake_case")]
@@ -111,6 +123,7 @@ impl Choice for StartFrom {}
 impl Choice for OnForeignOffset {}
 impl Choice for OnDataLoss {}
 impl Choice for OnUndeliverable {}
+impl Choice for DeadLetterHeaders {}
 impl Choice for LogFormat {}
 
 /// The HTTP server.
@@ -138,10 +151,20 @@ pub struct Service {
     pub control_topic: String,
     /// The time for which an instance may admit without an answer from the control topic.
     pub group_lease: Duration,
+    pub dead_letter_headers: DeadLetterHeaders,
+    /// The client of dead letters that `dlq redrive` sends again.
+    pub redrive_client: String,
     /// The consumer group that reads the target, if its lag is to be shown.
     pub consumer_group: Option<String>,
     /// The settings that the core needs.
     pub policy: Policy,
+}
+
+impl Service {
+    /// Returns the topic for dead letters that are not sent again.
+    pub fn parked(&self) -> String {
+        format!("{}.parked", self.dead_letter)
+    }
 }
 
 /// A place in a record that holds the client id.

@@ -82,7 +82,8 @@ impl Settings {
     pub fn with_matches(&self, topics: &[String]) -> Settings {
         let named = |service: &'_ Service| {
             let outputs = [&service.target, &service.dead_letter, &service.control_topic].map(String::clone);
-            service.sources.iter().map(|source| source.topic.clone()).chain(outputs).collect::<Vec<_>>()
+            let sources = service.sources.iter().map(|source| source.topic.clone());
+            sources.chain(outputs).chain([service.parked()]).collect::<Vec<_>>()
         };
         let named: BTreeSet<String> = self.services.iter().flat_map(named).collect();
         let free = |topic: &&String| !topic.starts_with(INTERNAL) && !named.contains(*topic);

@@ -1,6 +1,6 @@
 //! Decisions: a record goes into the core, and its verdict, at once or later as an action, puts it into the round.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use tracing::{debug, warn};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Verdict};
@@ -20,7 +20,13 @@ impl<'c> Engine<'c> {
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
         };
-        let identity = client_id::identify(&self.job.service.client_from, &contents, source);
+        let service = &self.job.service;
+        let identity = match contents.redriven_for() {
+            Some(client) if client == service.redrive_client.as_bytes() => {
+                Identity::Client(Cow::Borrowed(&service.redrive_client))
+            }
+            _ => client_id::identify(&service.client_from, &contents, source),
+        };
         let (sender, name) = match &identity {
             Identity::Client(name) => match &source.allowed_clients {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),

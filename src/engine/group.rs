@@ -90,7 +90,7 @@ impl GroupMember {
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>,
     ) -> Result<(), StopCause> {
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
-        if !self.began && exactly_once && !link.producer.is_initialised() {
+        if !self.began && exactly_once && !link.producer.transactions().is_initialised() {
             return Ok(());
         }
         if self.log.is_none() && !self.reopen(job, clock, throttle)? {

@@ -58,11 +58,11 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn flush(&mut self) -> bool {
-        self.producer.flush(STEP_TIMEOUT)
+        self.producer.transactions().flush(STEP_TIMEOUT)
     }
 
     fn failures(&mut self) -> Vec<(usize, Failure)> {
-        self.producer.take_failures()
+        self.producer.transactions().take_failures()
     }
 
     fn replace(&mut self) -> Result<(), ClientError> {
@@ -71,7 +71,7 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn fatal(&self) -> Option<ClientError> {
-        self.producer.fatal()
+        self.producer.transactions().fatal()
     }
 
     fn commit_offsets(&mut self, offsets: &Offsets) -> Result<bool, OffsetsError> {
@@ -79,15 +79,15 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn purge(&mut self) {
-        self.producer.purge();
+        self.producer.transactions().purge();
     }
 
     fn init(&mut self) -> Result<(), TransactionError> {
-        self.producer.init(CALL_TIMEOUT)?;
+        self.producer.transactions().init(CALL_TIMEOUT)?;
         // librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks now. A new
         // client starts without that past. Where each one begins so (at an address where no Kafka answers), the third
         // has to do.
-        if self.producer.tainted() && self.tainted_starts < MAX_TAINTED_STARTS {
+        if self.producer.transactions().tainted() && self.tainted_starts < MAX_TAINTED_STARTS {
             self.tainted_starts += 1;
             self.replace().map_err(|error| TransactionError::other(ErrorClass::Fatal, error))?;
             return Err(TransactionError::other(
@@ -96,24 +96,24 @@ impl Kafka<Record<'_>> for Link<'_> {
             ));
         }
         self.tainted_starts = 0;
-        self.producer.forgive();
+        self.producer.transactions().forgive();
         Ok(())
     }
 
     fn begin(&mut self) -> Result<(), TransactionError> {
-        self.producer.begin()
+        self.producer.transactions().begin()
     }
 
     fn send_offsets(&mut self, offsets: &Offsets) -> Result<bool, TransactionError> {
-        self.producer.send_offsets(offsets, CALL_TIMEOUT)
+        self.producer.transactions().send_offsets(offsets, CALL_TIMEOUT)
     }
 
     fn commit(&mut self) -> Result<(), TransactionError> {
-        self.producer.commit(CALL_TIMEOUT)
+        self.producer.transactions().commit(CALL_TIMEOUT)
     }
 
     fn abort(&mut self) -> Result<(), TransactionError> {
-        self.producer.abort(CALL_TIMEOUT)
+        self.producer.transactions().abort(CALL_TIMEOUT)
     }
 
     fn committed(&mut self, partitions: &[u32]) -> Result<Vec<Committed>, ClientError> {
@@ -128,18 +128,18 @@ impl Kafka<Record<'_>> for Link<'_> {
     }
 
     fn is_initialised(&self) -> bool {
-        self.producer.is_initialised()
+        self.producer.transactions().is_initialised()
     }
 
     fn in_transaction(&self) -> bool {
-        self.producer.in_transaction()
+        self.producer.transactions().in_transaction()
     }
 
     fn failing(&self) -> bool {
-        self.producer.failing()
+        self.producer.transactions().failing()
     }
 
     fn tainted(&self) -> bool {
-        self.producer.tainted()
+        self.producer.transactions().tainted()
     }
 }

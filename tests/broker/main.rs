@@ -9,6 +9,7 @@ mod auth;
 mod bad_input;
 mod control;
 mod damaged;
+mod dead_letters;
 mod exactly_once;
 mod fidelity;
 mod group;

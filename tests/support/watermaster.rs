@@ -33,6 +33,13 @@ pub fn check(config: &Config) -> (Option<i32>, String) {
     (output.status.code(), said.concat())
 }
 
+/// Returns the command `watermaster dlq …` for a configuration, whose file is put into the folder.
+pub fn dlq(config: &Config, dir: &TempDir, subcommand: &str, options: &[&str]) -> Command {
+    let mut command = command(Path::new(PROGRAM), &format!("dlq {subcommand}"), &config.to_toml(), dir);
+    command.args(options).envs(config.environment.clone()).stdin(Stdio::null());
+    command
+}
+
 fn agent() -> ureq::Agent {
     let config = ureq::Agent::config_builder().http_status_as_error(false);
     config.timeout_global(Some(Duration::from_secs(5))).build().new_agent()
@@ -49,7 +56,7 @@ fn command(program: &Path, subcommand: &str, toml: &str, dir: &TempDir) -> Comma
     let file = dir.path().join(FILE);
     std::fs::write(&file, toml).expect("the configuration can be written");
     let mut command = Command::new(program);
-    command.arg(subcommand).arg("--config").arg(&file);
+    command.args(subcommand.split(' ')).arg("--config").arg(&file);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WATERMASTER_")) {
         command.env_remove(name);
     }

@@ -6,7 +6,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strum::{EnumMessage, VariantArray, VariantNames};
-use watermaster_settings::config::{Config, ConfigErrors};
+use watermaster_settings::{Service, config::Config, config::ConfigErrors};
 
 /// The way in which a command ended; the value is the process's exit code. `--help` shows the comments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray, EnumMessage)]
@@ -18,9 +18,9 @@ pub enum Exit {
     NotReady = 1,
     /// the command line is wrong
     Usage = 2,
-    /// no broker answered (run --fail-fast, check --connect, load), or no instance (health, reload, top --once)
+    /// no broker answered (run --fail-fast, check --connect, load, dlq), or no instance (health, reload, top --once)
     Unreachable = 69,
-    /// no service is left running: each met a fatal error
+    /// no service is left running: each met a fatal error; load, dlq: the command did not do all that was asked for
     Stopped = 70,
     /// the configuration is wrong, or its file is missing; reload: it is refused
     Config = 78,
@@ -52,6 +52,28 @@ impl ConfigFile {
     /// Reads the files and the environment.
     pub fn load(&self) -> Result<Config, ConfigErrors> {
         Config::load(&self.paths, std::env::vars_os(), watermaster_kafka::PROPERTY_RULES)
+    }
+}
+
+/// The service of the command line is not in the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error("--service: there is no {name:?}; the configuration has {known}")]
+    Unknown { name: String, known: String },
+    #[error("--service is needed: the configuration has {known}")]
+    Needed { known: String },
+}
+
+/// Returns the service of this name, or the only one.
+pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, ServiceError> {
+    let known = || services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ");
+    match (name, services) {
+        (Some(name), _) => {
+            let found = services.iter().find(|service| service.name == name);
+            found.ok_or_else(|| ServiceError::Unknown { name: name.to_owned(), known: known() })
+        }
+        (None, [only]) => Ok(only),
+        (None, _) => Err(ServiceError::Needed { known: known() }),
     }
 }
 

@@ -2,6 +2,11 @@
 
 use std::borrow::Cow;
 
+/// Appends the cause of an error, if there is one.
+pub(crate) fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
+}
+
 /// Writes a duration given in seconds: `0 s`, `35 ms`, `7.5 s`, `10 s`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {

@@ -3,6 +3,7 @@
 //! - [`allocate`]: explains how one cycle's capacity is shared out
 //! - [`load`]: sends a scenario to a running Watermaster and accounts for every record
 //! - [`top`]: shows a running instance, live, over its HTTP API
+//! - [`dlq`]: reads the dead letters of a service, and sends them again
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
@@ -13,6 +14,7 @@
 pub mod allocate;
 pub mod cli;
 pub mod demo;
+pub mod dlq;
 pub mod endpoint;
 mod format;
 pub mod load;

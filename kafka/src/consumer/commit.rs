@@ -81,6 +81,12 @@ impl Offsets {
         let partitions = commits.iter().map(|(partition, _)| *partition).collect();
         Offsets { lists: lists(commits, topics).into(), group: Arc::new(group), partitions }
     }
+
+    /// Makes offsets of a group that nothing joins.
+    #[cfg(any(test, feature = "tools"))]
+    pub(crate) fn of_group(list: TopicPartitionList, group: Arc<GroupMetadata>) -> Offsets {
+        Offsets { lists: [list].into(), group, partitions: Vec::new() }
+    }
 }
 
 /// Sends commits and waits for their answers. To be dropped before its client.

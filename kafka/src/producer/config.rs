@@ -58,6 +58,16 @@ pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service, batch
     client::config(kafka, &defaults, &forced)
 }
 
+/// Returns the properties of a job's producer, which always sends in transactions.
+#[cfg(any(test, feature = "tools"))]
+pub(crate) fn job_config(kafka: &settings::Kafka, transactional_id: &str) -> ClientConfig {
+    let mut defaults = DEFAULT_PROPERTIES.to_vec();
+    defaults.push(TRANSACTION_TIMEOUT);
+    let mut forced = FORCED_PROPERTIES.to_vec();
+    forced.extend([("transactional.id", transactional_id), ("log.connection.close", "true")]);
+    client::config(kafka, &defaults, &forced)
+}
+
 /// Returns the `transactional.id` of a service's producer.
 pub fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
     format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)

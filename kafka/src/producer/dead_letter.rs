@@ -1,29 +1,19 @@
 //! The headers that a rejected record gains.
 
 use watermaster_core::delivery::{Form, Rejected};
+use watermaster_settings::{DeadLetterHeaders, Service};
 
 use crate::ffi::HeaderList;
-use crate::record::{Origin, Record};
+use crate::headers::{
+    ALL, ATTEMPT, CLIENT, CONNECT, OFFSET, PARTITION, PREFIX, REASON, RETRY_AFTER_MS, SERVICE, SPRING, STUB,
+    TIMESTAMP_MS, TOPIC, beside,
+};
+use crate::record::{NO_TIMESTAMP, Origin, Record};
 use crate::topics::Topics;
-
-const PREFIX: &[u8] = b"throttle-";
-const REASON: &[u8] = b"throttle-reason";
-const SERVICE: &[u8] = b"throttle-service";
-const CLIENT: &[u8] = b"throttle-client";
-const TOPIC: &[u8] = b"throttle-topic";
-const PARTITION: &[u8] = b"throttle-partition";
-const OFFSET: &[u8] = b"throttle-offset";
-const TIMESTAMP_MS: &[u8] = b"throttle-timestamp-ms";
-const RETRY_AFTER_MS: &[u8] = b"throttle-retry-after-ms";
-const ATTEMPT: &[u8] = b"throttle-attempt";
-/// Marks a stub.
-const STUB: &[u8] = b"throttle-stub";
-const ALL: [&[u8]; 10] =
-    [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB];
 
 /// Returns the record's own headers (a stub keeps none) without earlier `throttle-*`, then those of this rejection.
 pub(super) fn headers(
-    record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &str, topics: &Topics,
+    record: &mut Record<'_>, rejected: &Rejected, form: Form, service: &Service, topics: &Topics,
 ) -> HeaderList {
     // Headers of earlier rejections are replaced, and the last attempt among them is counted on.
     let (mut rejected_before, mut attempt) = (false, 1_u64);
@@ -38,16 +28,18 @@ pub(super) fn headers(
     let mut headers = if stub {
         HeaderList::with_capacity(ALL.len())
     } else if rejected_before {
-        record.copy_headers(|name| !ALL.contains(&name))
+        let beside = beside(service.dead_letter_headers);
+        record.copy_headers(|name| !ALL.contains(&name) && !beside.contains(&name))
     } else {
         record.take_headers().unwrap_or_else(|| HeaderList::with_capacity(ALL.len()))
     };
+    add_beside(&mut headers, record.origin, rejected, service, topics);
     let Origin { source, partition, offset, timestamp_ms } = record.origin;
     let retry_after_ms = u64::try_from(rejected.retry_after.as_millis()).unwrap_or(u64::MAX);
     let mut number = itoa::Buffer::new();
     let mut add = |name, value: &str| headers.add(name, Some(value.as_bytes()));
     add(REASON, rejected.reason.into_str());
-    add(SERVICE, service);
+    add(SERVICE, &service.name);
     add(CLIENT, &rejected.client);
     add(TOPIC, topics.name(source));
     add(PARTITION, number.format(partition));
@@ -59,4 +51,33 @@ pub(super) fn headers(
         add(STUB, "1");
     }
     headers
+}
+
+/// Adds the headers by which consoles of other programs show a dead letter.
+fn add_beside(headers: &mut HeaderList, origin: Origin, rejected: &Rejected, service: &Service, topics: &Topics) {
+    let Origin { source, partition, offset, timestamp_ms } = origin;
+    let mut add = |name, value: &[u8]| headers.add(name, Some(value));
+    let (topic, reason) = (topics.name(source).as_bytes(), rejected.reason.into_str());
+    match service.dead_letter_headers {
+        DeadLetterHeaders::Native => {}
+        DeadLetterHeaders::Spring => {
+            let [topic_name, partition_name, offset_name, time, time_type, class, message] = SPRING;
+            add(topic_name, topic);
+            add(partition_name, &partition.to_be_bytes());
+            add(offset_name, &offset.to_be_bytes());
+            add(time, &timestamp_ms.to_be_bytes());
+            add(time_type, if timestamp_ms == NO_TIMESTAMP { b"NoTimestampType" } else { b"CreateTime" });
+            add(class, format!("watermaster.{reason}").as_bytes());
+            add(message, format!("Watermaster rejected the record: {reason}").as_bytes());
+        }
+        DeadLetterHeaders::Connect => {
+            let [topic_name, partition_name, offset_name, connector, class, message] = CONNECT;
+            add(topic_name, topic);
+            add(partition_name, partition.to_string().as_bytes());
+            add(offset_name, offset.to_string().as_bytes());
+            add(connector, service.name.as_bytes());
+            add(class, format!("watermaster.{reason}").as_bytes());
+            add(message, format!("Watermaster rejected the record: {reason}").as_bytes());
+        }
+    }
 }

@@ -6,7 +6,9 @@ use strum::VariantNames;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
-use crate::model::{Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, StartFrom};
+use crate::model::{
+    DeadLetterHeaders, Delivery, GroupProtocol, LogFormat, OnDataLoss, OnForeignOffset, OnUndeliverable, StartFrom,
+};
 use crate::reader::Fallback::{Derived, Required, Text, Unset};
 use crate::reader::Kind::{Addresses, Choice, Count, Decimal, Flag, Size, Texts};
 use crate::reader::{Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
@@ -153,6 +155,8 @@ const SERVICE: &[Key] = &[
         Text("header:client-id, topic"),
     ),
     key("consumer_group", Kind::Text("the id of a consumer group, 1 to 255 bytes"), Unset),
+    key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
+    key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
     reloaded_key(

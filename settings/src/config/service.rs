@@ -33,7 +33,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         }
     }
     read_struct!(Service {
-        [section => on_undeliverable, group_lease]
+        [section => on_undeliverable, group_lease, dead_letter_headers]
         name: section.text("name", values::service_name),
         target: section.text("target", values::topic),
         dead_letter: section.text("dead_letter", values::topic),
@@ -41,6 +41,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
+        redrive_client: section.text("redrive_client", values::client),
         consumer_group: section.optional("consumer_group", values::consumer_group),
         policy: policy(section, kafka),
     })

@@ -22,7 +22,7 @@ use crate::cli::{Exit, Output, OutputArg, fail, print, print_json, variant};
 use crate::load::session::{Session, SessionError};
 use crate::signals::{self, Interrupts};
 use crate::top::fetch::{Instance, ServiceStatus};
-use crate::{load::account::Event, load::plan::Plan, load::scenario::Scenario, load::with_source, top::App};
+use crate::{format::with_source, load::account::Event, load::plan::Plan, load::scenario::Scenario, top::App};
 use summary::Summary;
 use view::View;
 

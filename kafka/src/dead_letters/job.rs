@@ -1,0 +1,241 @@
+//! A job that sends dead letters again, exactly once: records and the job's positions go into one transaction.
+//!
+//! The positions are the committed offsets of a consumer group of the job's own, which nothing ever joins. Two
+//! processes of one job fence each other by their common `transactional.id`. After every error the job takes a new
+//! producer, which ends the transaction of the former one, and the owner reads the committed positions again: so it
+//! does not matter whether the last commit succeeded.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::Consumer as _;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster_core::delivery::{ClientError, ErrorClass, ErrorKind, Failure, SendError, TransactionError};
+use watermaster_settings::{Kafka, Service};
+
+use super::reader::{Header, Reader};
+use crate::consumer::Offsets;
+use crate::ffi::{self, GroupMetadata, HeaderList, TopicHandle};
+use crate::producer::{self, Transactions, transaction_timeout};
+use crate::{client::KafkaError, load::OpenError};
+
+/// The longest wait of one call.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+/// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
+const MAX_TAINTED_STARTS: u32 = 3;
+/// The pause before another producer after one that could not start.
+const RESTART_PAUSE: Duration = Duration::from_millis(200);
+
+/// The offset of each partition up to which the job has decided, and the metadata to commit with it.
+pub type Positions = BTreeMap<i32, (i64, String)>;
+
+/// A record to send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    pub topic: String,
+    pub key: Option<Vec<u8>>,
+    pub value: Option<Vec<u8>>,
+    pub headers: Vec<Header>,
+    /// Milliseconds since 1970, or -1 for the time of sending.
+    pub timestamp_ms: i64,
+}
+
+/// The reason for which a transaction of a job did not, or perhaps did not, succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// The transaction may have succeeded: begin again from the committed positions.
+    #[error(transparent)]
+    Unknown(ClientError),
+    /// Another producer took the job's id. A broker that changes its mind looks the same, so it may be tried again.
+    #[error(transparent)]
+    Fenced(ClientError),
+    /// A topic refuses one of these records, by index, for good. None was sent.
+    #[error("{} records are refused: {error}", refused.len())]
+    Refused { refused: Vec<usize>, error: ClientError },
+    /// Nothing can be sent or committed at all: permissions, a topic that is gone.
+    #[error(transparent)]
+    Final(ClientError),
+}
+
+/// A job's producer.
+pub struct Job {
+    /// Dropped before their client.
+    topics: HashMap<String, TopicHandle>,
+    transactions: Transactions,
+    config: ClientConfig,
+    timeout: Duration,
+    group: Arc<GroupMetadata>,
+    topic: String,
+}
+
+impl Job {
+    /// Returns the name of the job's consumer group, and of its `transactional.id`.
+    pub fn group(kafka: &Kafka, service: &Service, id: &str) -> String {
+        format!("{}.{}.redrive.{id}", kafka.group_id, service.name)
+    }
+
+    /// Makes the producer of a job for the records of `reader`, which was opened with the job's group. No broker is
+    /// contacted yet.
+    ///
+    /// # Errors
+    /// librdkafka refuses the configuration.
+    pub fn new(kafka: &Kafka, group: &str, reader: &Reader) -> Result<Job, OpenError> {
+        let (config, timeout) = (producer::job_config(kafka, group), transaction_timeout(kafka));
+        let transactions = Transactions::new(&config, timeout)?;
+        let metadata = GroupMetadata::unfenced(reader.consumer.client()).ok_or(KafkaError::NoGroup)?;
+        let (topics, topic) = (HashMap::new(), reader.topic().to_owned());
+        Ok(Job { topics, transactions, config, timeout, group: Arc::new(metadata), topic })
+    }
+
+    /// Gets an epoch, which ends a transaction that is still open and fences other processes of this job. Tries again
+    /// until `go_on` returns false.
+    ///
+    /// # Errors
+    /// The brokers refuse the job, or do not answer until `go_on` returns false.
+    pub fn start(&mut self, mut go_on: impl FnMut(&ClientError) -> bool) -> Result<(), JobError> {
+        let mut tainted_starts = 0;
+        loop {
+            match self.transactions.init(CALL_TIMEOUT) {
+                // librdkafka logs a broken connection once in 30 s: one that broke before could hide one that breaks
+                // now.
+                Ok(()) if tainted_starts < MAX_TAINTED_STARTS && self.transactions.tainted() => tainted_starts += 1,
+                Ok(()) => {
+                    self.transactions.forgive();
+                    return Ok(());
+                }
+                Err(error) if error.kind == ErrorKind::Denied => return Err(JobError::Final(error.source)),
+                Err(error) if !go_on(&error.source) => return Err(JobError::Unknown(error.source)),
+                Err(error) if error.class == ErrorClass::Retriable => continue,
+                Err(_) => std::thread::sleep(RESTART_PAUSE),
+            }
+            self.replace().map_err(JobError::Final)?;
+        }
+    }
+
+    /// Replaces the producer: to be called after an error, before [`start`](Job::start).
+    ///
+    /// # Errors
+    /// librdkafka makes no producer.
+    pub fn replace(&mut self) -> Result<(), ClientError> {
+        self.topics.clear();
+        self.transactions = Transactions::new(&self.config, self.timeout).map_err(ClientError::new)?;
+        Ok(())
+    }
+
+    /// Sends records and commits positions in one transaction. An iterator that takes long delays the commit; the
+    /// transaction ends by itself after `transaction.timeout.ms` (10 s by default).
+    ///
+    /// # Errors
+    /// After any error this producer is to be replaced.
+    pub fn deliver(&mut self, positions: &Positions, records: impl Iterator<Item = Outgoing>) -> Result<(), JobError> {
+        if self.transactions.tainted() {
+            return Err(unknown("a connection broke"));
+        }
+        let deadline = Instant::now() + self.timeout;
+        self.transactions.begin().map_err(failed)?;
+        let offsets = Offsets::of_group(self.list(positions), Arc::clone(&self.group));
+        while !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
+            in_time(deadline)?;
+        }
+        let mut refused = Vec::new();
+        for (tag, record) in records.enumerate() {
+            if let Err(error) = self.send(record, tag, deadline)? {
+                refused.push((tag, error));
+            }
+            if self.transactions.failing() {
+                break;
+            }
+        }
+        while !self.transactions.flush(CALL_TIMEOUT) && !self.transactions.failing() {
+            in_time(deadline)?;
+        }
+        self.judge(refused)?;
+        loop {
+            match self.transactions.commit(CALL_TIMEOUT) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.class == ErrorClass::Retriable => in_time(deadline)?,
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// Hands a record over. The inner error refuses this record alone.
+    fn send(&mut self, record: Outgoing, tag: usize, deadline: Instant) -> Result<Result<(), ClientError>, JobError> {
+        if !self.topics.contains_key(&record.topic) {
+            let handle =
+                self.transactions.topic(&record.topic).map_err(|error| JobError::Final(ClientError::new(error)))?;
+            self.topics.insert(record.topic.clone(), handle);
+        }
+        loop {
+            let mut headers = HeaderList::with_capacity(record.headers.len());
+            record.headers.iter().for_each(|(name, value)| headers.add(name, value.as_deref()));
+            let produced = ffi::ProducedRecord {
+                key: record.key.as_deref(),
+                value: record.value.as_deref(),
+                timestamp_ms: record.timestamp_ms,
+                headers: Some(headers),
+                tag,
+            };
+            let topic = &self.topics[&record.topic];
+            match self.transactions.send(topic, &record.topic, produced) {
+                Ok(()) => return Ok(Ok(())),
+                Err(SendError::QueueFull) => {
+                    self.transactions.flush(CALL_TIMEOUT);
+                    in_time(deadline)?;
+                }
+                Err(SendError::Refused(error)) => return Ok(Err(error)),
+                Err(SendError::Denied(error)) => return Err(JobError::Final(error)),
+                Err(SendError::Fatal(error)) => return Err(JobError::Unknown(error)),
+            }
+        }
+    }
+
+    /// Returns the error of the transaction before its commit, if there is one.
+    fn judge(&self, mut refused: Vec<(usize, ClientError)>) -> Result<(), JobError> {
+        let mut lost = None;
+        for (tag, failure) in self.transactions.take_failures() {
+            match failure {
+                Failure::Refused(error) => refused.push((tag, error)),
+                Failure::Denied(error) => return Err(JobError::Final(error)),
+                Failure::Unknown(error) | Failure::Fatal(error) => lost = Some(error),
+            }
+        }
+        if let Some((_, error)) = refused.first() {
+            let error = error.clone();
+            return Err(JobError::Refused { refused: refused.into_iter().map(|(tag, _)| tag).collect(), error });
+        }
+        match lost.or_else(|| self.transactions.fatal()) {
+            Some(error) => Err(JobError::Unknown(error)),
+            None if self.transactions.failing() => Err(unknown("the transaction failed")),
+            None => Ok(()),
+        }
+    }
+
+    fn list(&self, positions: &Positions) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for (partition, (offset, metadata)) in positions {
+            let mut element = list.add_partition(&self.topic, *partition);
+            element.set_offset(Offset::Offset(*offset)).expect("an offset is never negative");
+            element.set_metadata(metadata);
+        }
+        list
+    }
+}
+
+fn in_time(deadline: Instant) -> Result<(), JobError> {
+    if Instant::now() < deadline { Ok(()) } else { Err(unknown("the transaction took too long")) }
+}
+
+fn unknown(text: &str) -> JobError {
+    JobError::Unknown(ClientError::new(text))
+}
+
+fn failed(error: TransactionError) -> JobError {
+    match error.kind {
+        ErrorKind::Fenced => JobError::Fenced(error.source),
+        ErrorKind::Group | ErrorKind::Denied => JobError::Final(error.source),
+        ErrorKind::Other => JobError::Unknown(error.source),
+    }
+}

@@ -1,0 +1,248 @@
+//! Reads ranges of a topic's partitions, `read_committed`, without joining a group.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::message::BorrowedMessage;
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use watermaster_settings::Kafka;
+
+use crate::load::{self, OpenError};
+use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
+use crate::topics::{SourcePartition, Topics};
+use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi};
+
+/// Name and value of a header.
+pub type Header = (Vec<u8>, Option<Vec<u8>>);
+
+/// The offsets to read, by partition.
+pub type Ranges = BTreeMap<i32, Range<i64>>;
+
+/// A record of a dead-letter topic, or an original in its source topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    pub partition: i32,
+    pub offset: i64,
+    /// Milliseconds since 1970, or [`NO_TIMESTAMP`].
+    pub timestamp_ms: i64,
+    /// The key; null and empty differ.
+    pub key: Option<Vec<u8>>,
+    /// The value; null is a tombstone.
+    pub value: Option<Vec<u8>>,
+    /// The headers, in order.
+    pub headers: Vec<Header>,
+}
+
+impl Letter {
+    fn new(message: &BorrowedMessage<'_>) -> Letter {
+        let header = |(name, value): (&[u8], Option<&[u8]>)| (name.to_vec(), value.map(<[u8]>::to_vec));
+        Letter {
+            partition: message.partition(),
+            offset: message.offset(),
+            timestamp_ms: message.timestamp().to_millis().unwrap_or(NO_TIMESTAMP),
+            key: message.key().map(<[u8]>::to_vec),
+            value: message.payload().map(<[u8]>::to_vec),
+            headers: Headers::of(message).map(header).collect(),
+        }
+    }
+
+    /// Returns the bytes of key, value and headers.
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len));
+        self.key.as_ref().map_or(0, Vec::len) + self.value.as_ref().map_or(0, Vec::len) + headers.sum::<usize>()
+    }
+}
+
+/// Reads one topic.
+pub struct Reader {
+    pub(super) consumer: BaseConsumer<LoggingContext>,
+    topics: Topics,
+    partitions: Vec<SourcePartition>,
+    /// The end of each partition that is not read up to it.
+    open: BTreeMap<i32, i64>,
+}
+
+impl Reader {
+    /// Makes a client that reads `topic`. It may read and commit the offsets of `group`, which it never joins.
+    ///
+    /// # Errors
+    /// No broker answers within `timeout`, or the topic can't be read.
+    pub fn open(kafka: &Kafka, group: &str, topic: &str, timeout: Duration) -> Result<Reader, OpenError> {
+        let consumer = consumer(kafka, group, "earliest")?;
+        let count = load::partitions(&consumer, kafka, topic, timeout)?;
+        let partitions = (0..count).map(|partition| (SourceIndex(0), partition)).collect();
+        Ok(Reader { consumer, topics: Topics::new([topic]), partitions, open: BTreeMap::new() })
+    }
+
+    /// Returns the number of the topic's partitions.
+    pub fn partition_count(&self) -> i32 {
+        self.partitions.len() as i32
+    }
+
+    /// Returns the name of the topic.
+    pub fn topic(&self) -> &str {
+        self.topics.name(SourceIndex(0))
+    }
+
+    /// Returns the first offset of each partition and the end of its stable records.
+    ///
+    /// # Errors
+    /// A broker does not answer within `timeout`, or refuses.
+    pub fn bounds(&self, timeout: Duration) -> Result<Ranges, OpenError> {
+        let found = assign::watermarks(&self.consumer, &self.topics, &self.partitions, Instant::now() + timeout);
+        let found = found.map_err(|source| self.failed(source))?;
+        Ok(found.into_iter().map(|((_, partition), (low, high))| (partition, low..high)).collect())
+    }
+
+    /// Returns, for each partition with a record of this time (milliseconds since 1970) or later, the first one's
+    /// offset.
+    ///
+    /// # Errors
+    /// A broker does not answer within `timeout`, or refuses.
+    pub fn first_since(&self, time_ms: i64, timeout: Duration) -> Result<BTreeMap<i32, i64>, OpenError> {
+        let at = self.partitions.iter().map(|partition| (*partition, Offset::Offset(time_ms)));
+        let found = self.consumer.offsets_for_times(self.topics.list_at(at), timeout);
+        let entries = ffi::entries(&found.map_err(|source| self.failed(source))?);
+        match entries.iter().find(|entry| entry.error != Code::NoError) {
+            Some(entry) => Err(self.failed(ClientError::OffsetFetch(entry.error))),
+            None => {
+                let known = entries.into_iter().filter(|entry| entry.offset >= 0);
+                Ok(known.map(|entry| (entry.partition, entry.offset)).collect())
+            }
+        }
+    }
+
+    /// Returns the offsets with their metadata that the group has committed, after pending transactions have ended.
+    ///
+    /// # Errors
+    /// The group's coordinator does not answer within `timeout`, or refuses.
+    pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, KafkaError> {
+        let found = assign::committed(&self.consumer, &self.topics, &self.partitions, timeout)?;
+        let text = |metadata: Vec<u8>| String::from_utf8_lossy(&metadata).into_owned();
+        let committed = found.into_iter().filter_map(|((_, partition), committed)| {
+            committed.map(|(offset, metadata)| (partition, (offset, text(metadata))))
+        });
+        Ok(committed.collect())
+    }
+
+    /// Starts to read these offsets instead of others.
+    ///
+    /// # Errors
+    /// librdkafka refuses the partitions.
+    pub fn start(&mut self, ranges: &Ranges) -> Result<(), KafkaError> {
+        let ranges = ranges.iter().filter(|(_, range)| !range.is_empty());
+        self.open = ranges.clone().map(|(partition, range)| (*partition, range.end)).collect();
+        let at = ranges.map(|(partition, range)| ((SourceIndex(0), *partition), Offset::Offset(range.start)));
+        Ok(self.consumer.assign(&self.topics.list_at(at))?)
+    }
+
+    /// Returns true once all ranges have been read.
+    pub fn is_done(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Returns true if records of this partition may be left to read.
+    pub fn is_open(&self, partition: i32) -> bool {
+        self.open.contains_key(&partition)
+    }
+
+    /// Returns the next record of the ranges, or `None` if none comes within `wait` or a range has ended.
+    ///
+    /// # Errors
+    /// The topic is refused for good. Connections that break are not errors.
+    pub fn next(&mut self, wait: Duration) -> Result<Option<Letter>, OpenError> {
+        let (letter, ended) = match self.consumer.poll(wait) {
+            Some(Ok(message)) => {
+                let (partition, offset) = (message.partition(), message.offset());
+                let Some(&end) = self.open.get(&partition) else { return Ok(None) };
+                let ended = (offset + 1 >= end).then_some(partition);
+                ((offset < end).then(|| Letter::new(&message)), ended)
+            }
+            // All stable records were read, and the end was one of them.
+            Some(Err(ClientError::PartitionEOF(partition))) => (None, Some(partition)),
+            Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
+                return Err(OpenError::RefusedTopic { topic: self.topic().to_owned(), code });
+            }
+            Some(Err(_)) | None => (None, None),
+        };
+        if let Some(partition) = ended
+            && self.open.remove(&partition).is_some()
+        {
+            // A partition that stays assigned is only fetched in vain.
+            let _ = self.consumer.pause(&self.topics.list([&(SourceIndex(0), partition)]));
+        }
+        Ok(letter)
+    }
+
+    fn failed(&self, source: ClientError) -> OpenError {
+        OpenError::Topic { topic: self.topic().to_owned(), source }
+    }
+}
+
+fn is_final(code: Code) -> bool {
+    matches!(code, Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::UnknownTopicOrPartition)
+}
+
+/// Reads single records of source topics: the originals of stubs.
+pub struct Originals {
+    consumer: BaseConsumer<LoggingContext>,
+}
+
+impl Originals {
+    /// Makes a client. No broker is contacted yet.
+    ///
+    /// # Errors
+    /// librdkafka refuses the configuration.
+    pub fn new(kafka: &Kafka, group: &str) -> Result<Originals, KafkaError> {
+        Ok(Originals { consumer: consumer(kafka, group, "error")? })
+    }
+
+    /// Returns the record at this offset, or `None` if the topic does not keep it any more.
+    ///
+    /// # Errors
+    /// No broker answers within `timeout`, or the topic is refused.
+    pub fn read(
+        &self, topic: &str, partition: i32, offset: i64, timeout: Duration,
+    ) -> Result<Option<Letter>, OpenError> {
+        let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(failed)?;
+        self.consumer.assign(&list).map_err(failed)?;
+        let deadline = Instant::now() + timeout;
+        while Instant::now() < deadline {
+            match self.consumer.poll(assign::remaining(deadline)) {
+                Some(Ok(message)) if message.offset() == offset => return Ok(Some(Letter::new(&message))),
+                Some(Ok(_)) | Some(Err(ClientError::PartitionEOF(_))) => return Ok(None),
+                Some(Err(ClientError::MessageConsumption(code))) => match code {
+                    Code::AutoOffsetReset | Code::OffsetOutOfRange => return Ok(None),
+                    Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => return Ok(None),
+                    code if is_final(code) => {
+                        return Err(OpenError::RefusedTopic { topic: topic.to_owned(), code });
+                    }
+                    _ => {}
+                },
+                Some(Err(_)) | None => {}
+            }
+        }
+        Err(failed(ClientError::MessageConsumption(Code::OperationTimedOut)))
+    }
+}
+
+fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
+    let defaults =
+        [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10"), ("queued.max.messages.kbytes", "16384")];
+    let forced = [
+        ("group.id", group),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("isolation.level", "read_committed"),
+        ("auto.offset.reset", reset),
+        ("enable.partition.eof", "true"),
+        ("allow.auto.create.topics", "false"),
+    ];
+    Ok(client::config(kafka, &defaults, &forced).create_with_context(LoggingContext::default())?)
+}

@@ -1,0 +1,48 @@
+//! The names of the headers that Watermaster writes to dead letters, and of those that other programs write.
+
+use watermaster_settings::DeadLetterHeaders;
+
+pub const REASON: &[u8] = b"throttle-reason";
+pub const SERVICE: &[u8] = b"throttle-service";
+pub const CLIENT: &[u8] = b"throttle-client";
+pub const TOPIC: &[u8] = b"throttle-topic";
+pub const PARTITION: &[u8] = b"throttle-partition";
+pub const OFFSET: &[u8] = b"throttle-offset";
+pub const TIMESTAMP_MS: &[u8] = b"throttle-timestamp-ms";
+pub const RETRY_AFTER_MS: &[u8] = b"throttle-retry-after-ms";
+pub const ATTEMPT: &[u8] = b"throttle-attempt";
+/// Marks a stub.
+pub const STUB: &[u8] = b"throttle-stub";
+/// Names the client of a record that was sent again.
+pub const REDRIVE: &[u8] = b"throttle-redrive";
+/// Says why a dead letter was parked.
+pub const PARKED: &[u8] = b"throttle-parked";
+
+/// The beginning of all names above.
+pub const PREFIX: &[u8] = b"throttle-";
+/// All names above.
+pub const ALL: [&[u8]; 12] =
+    [REASON, SERVICE, CLIENT, TOPIC, PARTITION, OFFSET, TIMESTAMP_MS, RETRY_AFTER_MS, ATTEMPT, STUB, REDRIVE, PARKED];
+
+/// Returns the names of the headers that stand before those of Watermaster in a dead letter, in order.
+pub fn beside(format: DeadLetterHeaders) -> &'static [&'static [u8]] {
+    match format {
+        DeadLetterHeaders::Native => &[],
+        DeadLetterHeaders::Spring => &SPRING,
+        DeadLetterHeaders::Connect => &CONNECT,
+    }
+}
+
+/// The headers of Spring's `DeadLetterPublishingRecoverer` that have a meaning here.
+pub(crate) const SPRING: [&[u8]; 7] = [
+    b"kafka_dlt-original-topic", b"kafka_dlt-original-partition", b"kafka_dlt-original-offset",
+    b"kafka_dlt-original-timestamp", b"kafka_dlt-original-timestamp-type", b"kafka_dlt-exception-fqcn",
+    b"kafka_dlt-exception-message",
+];
+
+/// The headers of Connect's `DeadLetterQueueReporter` that have a meaning here.
+pub(crate) const CONNECT: [&[u8]; 6] = [
+    b"__connect.errors.topic", b"__connect.errors.partition", b"__connect.errors.offset",
+    b"__connect.errors.connector.name", b"__connect.errors.exception.class.name",
+    b"__connect.errors.exception.message",
+];

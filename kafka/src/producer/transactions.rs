@@ -1,0 +1,177 @@
+//! The calls of a producer that concern all records of a transaction, or of a round without one.
+
+use std::{cell::Cell, sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use rdkafka::ClientConfig;
+use rdkafka::{client::Client, error::RDKafkaErrorCode as Code};
+use watermaster_core::delivery::{ClientError, Failure, SendError, TransactionError};
+
+use super::context::{DeliveryContext, send_error};
+use super::{offsets_call::OffsetsCall, polled::PolledProducer};
+use crate::ffi::{self, ProducedRecord, TopicHandle, TransactionStep};
+use crate::{client::KafkaError, consumer::Offsets};
+
+/// A producer whose records and offsets become visible together.
+///
+/// In each transaction: begin, send, send the offsets, commit or abort. [`init`](Transactions::init) comes first.
+pub struct Transactions {
+    inner: Arc<PolledProducer>,
+    /// The `transactional.id`; empty without transactions.
+    id: String,
+    timeout: Duration,
+    initialised: Cell<bool>,
+    in_transaction: Cell<bool>,
+    offsets_call: OffsetsCall,
+}
+
+impl Transactions {
+    /// Makes a producer with these properties, whose transactions end after `timeout`. No broker is contacted yet.
+    pub(crate) fn new(config: &ClientConfig, timeout: Duration) -> Result<Transactions, KafkaError> {
+        let inner = PolledProducer::new(config.create_with_context(DeliveryContext::default())?)?;
+        Ok(Transactions {
+            inner: Arc::new(inner),
+            id: config.get("transactional.id").unwrap_or_default().to_owned(),
+            timeout,
+            initialised: Cell::new(false),
+            in_transaction: Cell::new(false),
+            offsets_call: OffsetsCall::default(),
+        })
+    }
+
+    /// Looks a topic up. To be dropped before this.
+    pub(crate) fn topic(&self, name: &str) -> Result<TopicHandle, KafkaError> {
+        TopicHandle::new(self.client(), name).ok_or_else(|| KafkaError::TopicName { name: name.to_owned() })
+    }
+
+    /// Returns true after [`init`](Transactions::init) has succeeded.
+    pub fn is_initialised(&self) -> bool {
+        self.initialised.get()
+    }
+
+    /// Returns true if a transaction was begun and neither committed nor aborted.
+    pub fn in_transaction(&self) -> bool {
+        self.in_transaction.get()
+    }
+
+    /// Returns true if a connection broke or a request timed out: a copy of a commit may still be on its way, and would
+    /// end the *next* transaction (KAFKA-17754). Another producer gets another epoch, which makes that copy void.
+    ///
+    /// Serves waiting events first, since the polling thread may not have got to them yet.
+    pub fn tainted(&self) -> bool {
+        self.inner.serve_waiting();
+        self.context().tainted.load(Ordering::Acquire)
+    }
+
+    /// Forgets connections that broke before the epoch was received: they can't have carried a commit of this producer.
+    pub fn forgive(&self) {
+        self.context().tainted.store(false, Ordering::Release);
+    }
+
+    /// Returns true if the open transaction can't be committed any more.
+    pub fn failing(&self) -> bool {
+        let DeliveryContext { failed, transaction_failed, .. } = self.context();
+        let reported = failed.load(Ordering::Acquire) || transaction_failed.load(Ordering::Acquire);
+        reported || self.client().fatal_error().is_some()
+    }
+
+    /// Gets an epoch; fences and aborts predecessors with the same id. After a retriable error, call it again.
+    pub fn init(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::transaction(self.client(), TransactionStep::Init, timeout).map_err(|error| self.init_error(error))?;
+        self.initialised.set(true);
+        Ok(())
+    }
+
+    fn init_error(&self, mut error: ffi::CallError) -> TransactionError {
+        let grant = format!("grant WRITE and DESCRIBE on the transactional id {}", self.id);
+        let advice = match error.code {
+            Code::TransactionalIdAuthorizationFailed => &grant,
+            Code::ClusterAuthorizationFailed => "grant IDEMPOTENT_WRITE on the cluster",
+            Code::InvalidTransactionTimeout => {
+                "transaction.timeout.ms is more than the brokers' transaction.max.timeout.ms"
+            }
+            Code::UnsupportedFeature | Code::UnsupportedVersion => {
+                "the brokers know no transactions: kafka.delivery = \"at_least_once\" works with them"
+            }
+            _ => return error.into(),
+        };
+        error.text = format!("{}: {advice}", error.text);
+        error.into()
+    }
+
+    /// Begins a transaction.
+    pub fn begin(&self) -> Result<(), TransactionError> {
+        // Drops reports of records that an abort gave up.
+        self.take_failures();
+        self.context().begin();
+        ffi::transaction(self.client(), TransactionStep::Begin, Duration::ZERO)?;
+        self.in_transaction.set(true);
+        Ok(())
+    }
+
+    /// Adds the offsets to the transaction. Returns false if there is no answer yet; the next call waits for it.
+    ///
+    /// librdkafka may never return. Then this producer has to be replaced: its late requests are void once another
+    /// producer has its id.
+    pub fn send_offsets(&self, offsets: &Offsets, wait: Duration) -> Result<bool, TransactionError> {
+        let (inner, offsets, timeout) = (Arc::clone(&self.inner), offsets.clone(), self.timeout);
+        let sent = self.offsets_call.poll(wait, move || {
+            let mut lists = offsets.lists.iter();
+            lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, &offsets.group, timeout)?))
+        });
+        // librdkafka says only that the transaction has failed.
+        sent.map_err(|error| self.context().denial().unwrap_or(error))
+    }
+
+    /// Commits. After a retriable error, only the same call is allowed.
+    pub fn commit(&self, timeout: Duration) -> Result<(), TransactionError> {
+        ffi::transaction(self.client(), TransactionStep::Commit, timeout)?;
+        self.in_transaction.set(false);
+        Ok(())
+    }
+
+    /// Aborts. After a retriable error, call it again.
+    pub fn abort(&self, timeout: Duration) -> Result<(), TransactionError> {
+        self.offsets_call.finish(timeout)?;
+        ffi::transaction(self.client(), TransactionStep::Abort, timeout)?;
+        self.in_transaction.set(false);
+        // Without its reason, each transaction would fail in the same way.
+        self.context().denial().map_or(Ok(()), Err)
+    }
+
+    /// Takes a record for a topic of this producer.
+    pub(crate) fn send(&self, topic: &TopicHandle, name: &str, record: ProducedRecord<'_>) -> Result<(), SendError> {
+        ffi::produce(self.client(), topic, record).map_err(|code| match send_error(name, code) {
+            SendError::Fatal(error) => SendError::Fatal(self.fatal().unwrap_or(error)),
+            other => other,
+        })
+    }
+
+    /// Sends lingering records and waits until none is in flight; false if that took longer.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        ffi::flush(self.client(), timeout)
+    }
+
+    /// Takes the failures since the last call, by tag.
+    pub fn take_failures(&self) -> Vec<(usize, Failure)> {
+        self.context().take_failures()
+    }
+
+    /// Gives up the records in flight: each becomes a failure of unknown outcome.
+    pub fn purge(&self) {
+        self.inner.purge();
+    }
+
+    /// Returns the error after which this producer can't be used any more, if there is one.
+    pub fn fatal(&self) -> Option<ClientError> {
+        let (code, text) = self.client().fatal_error()?;
+        Some(ClientError::new(format!("the producer failed: {text} ({code})")))
+    }
+
+    pub(super) fn client(&self) -> &Client<DeliveryContext> {
+        self.inner.client()
+    }
+
+    fn context(&self) -> &DeliveryContext {
+        self.client().context()
+    }
+}

@@ -1,0 +1,177 @@
+//! `watermaster dlq`: lists, shows, exports and sends again the dead letters of a service.
+//!
+//! - `origin`: where a dead letter came from; `select`: the dead letters that a command is about
+//! - `ls`, `show`, `export`: read them
+//! - `plan`: the fate of each dead letter in a redrive; `redrive`: the job that carries it out; `progress`: its lines
+
+mod export;
+mod ls;
+mod origin;
+mod pace;
+mod plan;
+mod progress;
+mod redrive;
+mod select;
+mod show;
+
+use std::io;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use watermaster_kafka::dead_letters::{JobError, Letter, Reader};
+use watermaster_kafka::load::OpenError;
+use watermaster_kafka::preflight::TopicList;
+use watermaster_settings::{Kafka, Service, config::ConfigErrors};
+
+use crate::cli::{ConfigFile, Exit, ServiceError, choose, fail};
+use crate::format::with_source;
+use origin::Origin;
+use select::SelectArgs;
+
+/// The time that the brokers may take to answer at the start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for the next record before other conditions are checked.
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
+/// The group of clients that commit nothing. librdkafka requires one; it is never joined.
+const READING_GROUP: &str = "watermaster-dlq";
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/dlq.txt").trim_end())]
+pub struct DlqArgs {
+    #[command(subcommand)]
+    command: DlqCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum DlqCommand {
+    /// Count dead letters by reason, client and source topic
+    Ls(ls::LsArgs),
+    /// Print one dead letter: its origin, its headers and, if asked for, its payload
+    Show(show::ShowArgs),
+    /// Write dead letters to stdout as lines of JSON
+    Export(export::ExportArgs),
+    /// Send dead letters back to their source topics, or to the target, exactly once
+    Redrive(redrive::RedriveArgs),
+}
+
+/// Options that name the topic.
+#[derive(Debug, Args)]
+struct TopicArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The service; may be omitted if the configuration has only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Read the topic of parked dead letters (<dead_letter>.parked)
+    #[arg(long)]
+    parked: bool,
+}
+
+/// A command fails.
+#[derive(Debug, thiserror::Error)]
+enum DlqError {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error("error: {0}")]
+    Service(#[from] ServiceError),
+    #[error("error: {}", with_source(.0))]
+    Open(#[from] OpenError),
+    #[error("error: {0}")]
+    Usage(String),
+    #[error("error: {0}")]
+    Unreachable(String),
+    #[error("error: {0}")]
+    Job(JobError),
+    #[error("error: the result can't be written: {0}")]
+    Unwritable(#[source] io::Error),
+    #[error("error: can't listen for signals: {0}")]
+    Signals(#[source] io::Error),
+    #[error("error: {0}")]
+    Stopped(String),
+}
+
+impl From<watermaster_kafka::KafkaError> for DlqError {
+    fn from(error: watermaster_kafka::KafkaError) -> DlqError {
+        DlqError::Open(error.into())
+    }
+}
+
+impl DlqError {
+    fn exit(&self) -> Exit {
+        match self {
+            DlqError::Open(OpenError::Unreachable { .. } | OpenError::Topic { .. }) | DlqError::Unreachable(_) => {
+                Exit::Unreachable
+            }
+            DlqError::Config(_) | DlqError::Open(_) => Exit::Config,
+            DlqError::Service(_) | DlqError::Usage(_) => Exit::Usage,
+            DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Signals(_) | DlqError::Stopped(_) => Exit::Stopped,
+        }
+    }
+}
+
+/// Carries the command out.
+pub fn run(args: &DlqArgs) -> Exit {
+    let done = match &args.command {
+        DlqCommand::Ls(args) => ls::run(args),
+        DlqCommand::Show(args) => show::run(args),
+        DlqCommand::Export(args) => export::run(args),
+        DlqCommand::Redrive(args) => redrive::run(args),
+    };
+    done.map_or_else(|error| fail(error.exit(), &error), |()| Exit::Done)
+}
+
+impl TopicArgs {
+    /// Reads the configuration; the sources of the service include the topics that match its patterns now.
+    fn load(&self) -> Result<(Kafka, Service), DlqError> {
+        let settings = self.file.load()?.settings;
+        let index = settings.services.iter().position(|service| Some(&service.name) == self.service.as_ref());
+        let index = match index {
+            Some(index) => index,
+            None => {
+                let chosen = choose(&settings.services, self.service.as_deref())?;
+                settings.services.iter().position(|service| service.name == chosen.name).expect("one of them")
+            }
+        };
+        let settings = if settings.services[index].patterns.is_empty() {
+            settings
+        } else {
+            let unreachable = |error: &dyn std::error::Error| DlqError::Unreachable(with_source(error));
+            let list = TopicList::connect(&settings.kafka).map_err(|error| unreachable(&error))?;
+            let names = list.names(CONNECT_TIMEOUT).map_err(|error| unreachable(&error))?;
+            settings.with_matches(&names)
+        };
+        Ok((settings.kafka, settings.services[index].clone()))
+    }
+
+    fn topic(&self, service: &Service) -> String {
+        if self.parked { service.parked() } else { service.dead_letter.clone() }
+    }
+}
+
+/// Reads the selected dead letters until `visit` returns false.
+fn read_selected(
+    kafka: &Kafka, topic: &str, select: &SelectArgs,
+    mut visit: impl FnMut(&Letter, Option<&Origin>) -> Result<bool, DlqError>,
+) -> Result<(), DlqError> {
+    let mut reader = Reader::open(kafka, READING_GROUP, topic, CONNECT_TIMEOUT)?;
+    let ranges = select.ranges(&reader, CONNECT_TIMEOUT)?;
+    let progress = progress::OffsetProgress::new("read", progress::total(&ranges));
+    reader.start(&ranges)?;
+    let mut left = select.limit.unwrap_or(u64::MAX);
+    let mut read = 0;
+    while !reader.is_done() && left > 0 {
+        let Some(letter) = reader.next(READ_TIMEOUT)? else { continue };
+        read += 1;
+        progress.set(read, "");
+        let origin = Origin::of(&letter);
+        if select.matches(&letter, origin.as_ref()) {
+            left -= 1;
+            if !visit(&letter, origin.as_ref())? {
+                break;
+            }
+        }
+    }
+    progress.finish();
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! The fate of each dead letter in a redrive: sent again, or parked with a reason.
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
+use watermaster_kafka::dead_letters::{Header, Letter, Outgoing};
+use watermaster_kafka::headers;
+use watermaster_settings::Service;
+
+use super::origin::{Origin, Writer};
+
+/// The reason for which a dead letter is parked instead of being sent again. `throttle-parked` states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum Parked {
+    /// The record was rejected `--max-attempts` times.
+    MaxAttempts,
+    /// No header names the origin.
+    NoOrigin,
+    /// The origin is no source of the service.
+    UnknownSource,
+    /// The source topic does not keep the original of a stub any more.
+    OriginalGone,
+    /// The topic to which it would go refuses it for good.
+    Refused,
+}
+
+/// The topics to which dead letters go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Destination {
+    /// The topic it came from: it is throttled like any other record
+    Source,
+    /// The service's topic, past the throttler
+    Target,
+}
+
+/// The rules of a redrive.
+pub struct FateRules<'s> {
+    pub service: &'s Service,
+    pub to: Destination,
+    /// `None` if there is no such limit.
+    pub max_attempts: Option<u64>,
+    /// Leave out the header that names the redrive's client.
+    pub as_sender: bool,
+    /// The names of the headers that the service writes beside its own.
+    pub beside: &'static [&'static [u8]],
+}
+
+/// The fate of a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    Send(Outgoing),
+    Park(Parked),
+    /// To be decided when the original has been read.
+    NeedsOriginal,
+}
+
+impl FateRules<'_> {
+    /// Decides on a dead letter. `original` is the answer to [`Fate::NeedsOriginal`].
+    pub fn fate(&self, letter: &Letter, origin: Option<&Origin>, original: Option<Option<&Letter>>) -> Fate {
+        let Some(origin) = origin else { return Fate::Park(Parked::NoOrigin) };
+        if self.max_attempts.is_some_and(|max| origin.attempt >= max) {
+            return Fate::Park(Parked::MaxAttempts);
+        }
+        if self.to == Destination::Source && !self.service.sources.iter().any(|source| source.topic == origin.topic) {
+            return Fate::Park(Parked::UnknownSource);
+        }
+        if !origin.is_stub {
+            let timestamp_ms = origin.timestamp_ms.unwrap_or(letter.timestamp_ms);
+            return self.send(letter, origin, origin.first_headers(letter, self.beside), timestamp_ms);
+        }
+        match original {
+            None => Fate::NeedsOriginal,
+            Some(Some(original)) if is_original(original, letter, origin) => {
+                let own = |name: &[u8]| headers::ALL.contains(&name);
+                let first = original.headers.iter().filter(|(name, _)| !own(name)).cloned().collect();
+                self.send(original, origin, first, original.timestamp_ms)
+            }
+            Some(_) => Fate::Park(Parked::OriginalGone),
+        }
+    }
+
+    fn send(&self, record: &Letter, origin: &Origin, mut headers: Vec<Header>, timestamp_ms: i64) -> Fate {
+        let text = |text: &str| Some(text.as_bytes().to_vec());
+        headers.push((headers::ATTEMPT.to_vec(), text(&origin.attempt.to_string())));
+        let topic = match self.to {
+            Destination::Target => self.service.target.clone(),
+            Destination::Source => origin.topic.clone(),
+        };
+        // The throttler looks for it at the end.
+        if self.to == Destination::Source && !self.as_sender {
+            headers.push((headers::REDRIVE.to_vec(), text(&self.service.redrive_client)));
+        }
+        let (key, value) = (record.key.clone(), record.value.clone());
+        Fate::Send(Outgoing { topic, key, value, headers, timestamp_ms })
+    }
+
+    /// Returns the record for the parking topic.
+    pub fn park(&self, letter: &Letter, why: Parked) -> Outgoing {
+        let mut headers: Vec<Header> =
+            letter.headers.iter().filter(|(name, _)| name != headers::PARKED).cloned().collect();
+        headers.push((headers::PARKED.to_vec(), Some(<&str>::from(why).as_bytes().to_vec())));
+        let Letter { key, value, timestamp_ms, .. } = letter.clone();
+        Outgoing { topic: self.service.parked(), key, value, headers, timestamp_ms }
+    }
+}
+
+/// Returns whether the record at the origin is the one that the stub stands for. A topic that was deleted and made anew
+/// has other records at the same offsets.
+fn is_original(original: &Letter, stub: &Letter, origin: &Origin) -> bool {
+    let same_time = origin.timestamp_ms.is_none_or(|time| time == original.timestamp_ms);
+    let same_key = stub.key.is_none() || origin.writer != Writer::Watermaster || stub.key == original.key;
+    same_time && same_key
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

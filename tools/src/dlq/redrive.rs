@@ -1,0 +1,521 @@
+//! `watermaster dlq redrive`: a job that sends dead letters again.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use watermaster_kafka::dead_letters::ensure_parking;
+use watermaster_kafka::dead_letters::{Job, JobError, Letter, Originals, Outgoing, Positions, Ranges, Reader};
+use watermaster_kafka::{headers, load::find_topics};
+use watermaster_settings::{Kafka, Service};
+
+use super::origin::Origin;
+use super::pace::Pace;
+use super::plan::{Destination, Fate, FateRules, Parked};
+use super::progress::{OffsetProgress, total};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, read_selected, select::SelectArgs};
+use crate::cli::{Output, OutputArg, print, print_json};
+use crate::signals::{self, Interrupts};
+
+/// The most records and bytes of one transaction.
+const MAX_RECORDS: usize = 2_000;
+const MAX_BYTES: usize = 4 << 20;
+/// The longest time that `--rate` stretches a transaction over.
+const PACED_TRANSACTION: Duration = Duration::from_secs(2);
+/// The time that brokers may be away before the redrive gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The job of a redrive of all dead letters.
+const DEFAULT_JOB: &str = "default";
+/// The interval of lines while they are away.
+const WAITING_INTERVAL: Duration = Duration::from_secs(10);
+/// The number of times that another process may take the job over.
+const MAX_FENCES: u32 = 3;
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/dlq-redrive.txt").trim_end())]
+pub struct RedriveArgs {
+    #[command(flatten)]
+    topic: TopicArgs,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// The topic to which a dead letter goes
+    #[arg(long, value_enum, default_value = "source")]
+    to: Destination,
+    /// Count what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Send at most this many records a second
+    #[arg(long, value_name = "N")]
+    rate: Option<NonZeroU32>,
+    /// The job, which goes on where it was interrupted, and after its end with later dead letters. The default is the
+    /// job "default", or a new one if a selection is given
+    #[arg(long, value_name = "ID", value_parser = job_id)]
+    job: Option<String>,
+    /// Park a dead letter that was rejected this many times, in <dead_letter>.parked
+    #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u64).range(1..))]
+    max_attempts: u64,
+    /// Count a record for the client that sent it first, not for the service's redrive_client
+    #[arg(long)]
+    as_sender: bool,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+fn job_id(text: &str) -> Result<String, &'static str> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let length = (1..=100).contains(&text.len());
+    if length && text.chars().all(is_allowed) {
+        Ok(text.to_owned())
+    } else {
+        Err("allowed: 1 to 100 of A-Z a-z 0-9 . _ -")
+    }
+}
+
+/// The outcome of a redrive.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
+struct Counts {
+    /// Dead letters that were read, selected or not.
+    read: u64,
+    redriven: u64,
+    parked: BTreeMap<&'static str, u64>,
+}
+
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.read += other.read;
+        self.redriven += other.redriven;
+        for (why, count) in other.parked {
+            *self.parked.entry(why).or_default() += count;
+        }
+    }
+
+    fn decided(&self) -> u64 {
+        self.redriven + self.parked.values().sum::<u64>()
+    }
+
+    fn parked_text(&self) -> String {
+        let each: Vec<String> = self.parked.iter().map(|(why, count)| format!("{count} {why}")).collect();
+        if each.is_empty() { "0".to_owned() } else { each.join(", ") }
+    }
+}
+
+/// The extent of a job in one partition. It is kept as the metadata of the job's committed offset, so that a job that
+/// goes on later ends where it was to end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Extent {
+    end: i64,
+    select: SelectArgs,
+    to: Destination,
+}
+
+pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
+    let (kafka, service) = args.topic.load()?;
+    let plan = plan(args, &service)?;
+    if args.dry_run {
+        return dry_run(args, &kafka, &plan);
+    }
+    let interrupts = signals::listen().map_err(DlqError::Signals)?;
+    let fresh = || if args.select.is_everything() { DEFAULT_JOB.to_owned() } else { new_id() };
+    let id = args.job.clone().unwrap_or_else(fresh);
+    let group = Job::group(&kafka, &service, &id);
+    let reader = Reader::open(&kafka, &group, &args.topic.topic(&service), CONNECT_TIMEOUT)?;
+    find_topics(&kafka, &destinations(&plan), CONNECT_TIMEOUT)?;
+    if ensure_parking(&kafka, &service.parked(), &reader, CONNECT_TIMEOUT)? {
+        eprintln!("made the topic {}", service.parked());
+    }
+    eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
+    let job = Job::new(&kafka, &group, &reader)?;
+    let originals = Originals::new(&kafka, &group)?;
+    let begun = Instant::now();
+    let mut redrive = Redrive::new(args, plan, reader, job, originals, interrupts);
+    let result = redrive.run();
+    redrive.report(&id, begun.elapsed());
+    match result? {
+        true => Ok(()),
+        false => Err(DlqError::Stopped(format!("interrupted; --job {id} goes on with it"))),
+    }
+}
+
+fn plan<'s>(args: &RedriveArgs, service: &'s Service) -> Result<FateRules<'s>, DlqError> {
+    let client = &service.redrive_client;
+    let forbids = |allowed: &Option<Vec<String>>| allowed.as_ref().is_some_and(|allowed| !allowed.contains(client));
+    let forbidding = service.sources.iter().find(|source| forbids(&source.allowed_clients));
+    if let (Some(source), Destination::Source, false) = (forbidding, args.to, args.as_sender) {
+        let text = format!("the source {} does not allow the client {client:?}", source.topic);
+        return Err(DlqError::Usage(format!("{text}: add it to allowed_clients, or use --as-sender")));
+    }
+    Ok(FateRules {
+        service,
+        to: args.to,
+        // Parked dead letters have reached that limit.
+        max_attempts: (!args.topic.parked).then_some(args.max_attempts),
+        as_sender: args.as_sender,
+        beside: headers::beside(service.dead_letter_headers),
+    })
+}
+
+fn destinations<'p>(plan: &'p FateRules<'_>) -> Vec<&'p str> {
+    match plan.to {
+        Destination::Target => vec![&plan.service.target],
+        Destination::Source => plan.service.sources.iter().map(|source| source.topic.as_str()).collect(),
+    }
+}
+
+/// Makes the name of a job from the time.
+fn new_id() -> String {
+    let now = SystemTime::now();
+    let second: String = humantime::format_rfc3339_seconds(now).to_string().replace([':', '-'], "");
+    let nanos = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    format!("{second}-{nanos:08x}")
+}
+
+fn dry_run(args: &RedriveArgs, kafka: &Kafka, plan: &FateRules<'_>) -> Result<(), DlqError> {
+    let (mut counts, mut stubs) = (Counts::default(), 0_u64);
+    read_selected(kafka, &args.topic.topic(plan.service), &args.select, |letter, origin| {
+        counts.read += 1;
+        match plan.fate(letter, origin, None) {
+            Fate::Send(_) => counts.redriven += 1,
+            Fate::NeedsOriginal => stubs += 1,
+            Fate::Park(why) => *counts.parked.entry(why.into()).or_default() += 1,
+        }
+        Ok(true)
+    })?;
+    match args.output.format {
+        Output::Json => print_json(&serde_json::json!({ "dry_run": true, "stubs": stubs, "counts": counts })),
+        Output::Text => {
+            let (redriven, parked) = (counts.redriven, counts.parked_text());
+            print(format_args!("would redrive {redriven}, fetch the originals of {stubs} stubs, park {parked}"));
+        }
+    }
+    Ok(())
+}
+
+/// A redrive in progress.
+struct Redrive<'s> {
+    plan: FateRules<'s>,
+    select: SelectArgs,
+    output: Output,
+    reader: Reader,
+    job: Job,
+    originals: Originals,
+    interrupts: Interrupts,
+    interrupted: bool,
+    pace: Option<Pace>,
+    /// The number of dead letters to send one by one, because one of them is refused.
+    single: usize,
+    /// The dead letter that is refused.
+    refused: Option<(i32, i64)>,
+    fences: u32,
+    /// The part of each partition that the job is about, up to its end, and the text to commit for it.
+    extents: BTreeMap<i32, (i64, String)>,
+    positions: BTreeMap<i32, i64>,
+    counts: Counts,
+}
+
+/// The dead letters of one transaction.
+struct Batch {
+    records: Vec<Outgoing>,
+    /// The place of each record, for one that is refused.
+    places: Vec<(i32, i64)>,
+    positions: BTreeMap<i32, i64>,
+    bytes: usize,
+    counts: Counts,
+}
+
+impl<'s> Redrive<'s> {
+    fn new(
+        args: &RedriveArgs, plan: FateRules<'s>, reader: Reader, job: Job, originals: Originals, interrupts: Interrupts,
+    ) -> Redrive<'s> {
+        Redrive {
+            plan,
+            select: args.select.clone(),
+            output: args.output.format,
+            reader,
+            job,
+            originals,
+            interrupts,
+            interrupted: false,
+            pace: args.rate.map(Pace::new),
+            single: 0,
+            refused: None,
+            fences: 0,
+            extents: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Sends all dead letters of the job. Returns false if it was interrupted.
+    fn run(&mut self) -> Result<bool, DlqError> {
+        self.start_job()?;
+        self.find_extents()?;
+        let ranges = self.ranges();
+        let progress = OffsetProgress::new("done", total(&ranges));
+        self.reader.start(&ranges)?;
+        while !self.interrupted && !self.is_done() {
+            let batch = self.read_batch()?;
+            if batch.positions != self.positions {
+                self.deliver(batch, &progress)?;
+            }
+            let more = format!("{} redriven, {} parked", self.counts.redriven, self.counts.parked_text());
+            progress.set(total(&ranges) - total(&self.ranges()), &more);
+        }
+        progress.finish();
+        Ok(self.is_done())
+    }
+
+    fn is_done(&self) -> bool {
+        let limited = self.select.limit.is_some_and(|limit| self.counts.decided() >= limit);
+        limited || self.is_at_end()
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.ranges().values().all(|range| range.is_empty())
+    }
+
+    /// Returns the offsets that are left.
+    fn ranges(&self) -> Ranges {
+        let range = |(partition, (end, _)): (&i32, &(i64, String))| (*partition, self.positions[partition]..*end);
+        self.extents.iter().map(range).collect()
+    }
+
+    /// Takes the extents of a job that was interrupted, or makes those of a new one. A job that has reached its end
+    /// begins anew behind it.
+    fn find_extents(&mut self) -> Result<(), DlqError> {
+        let foreign = |_| DlqError::Stopped("the group of this job has offsets of another program".to_owned());
+        let mut begun = BTreeMap::new();
+        for (partition, (offset, text)) in self.committed()? {
+            let extent: Extent = serde_json::from_str(&text).map_err(foreign)?;
+            begun.insert(partition, (offset, text, extent));
+        }
+        if begun.values().all(|(offset, _, extent)| *offset >= extent.end) {
+            for (partition, mut range) in self.select.ranges(&self.reader, CONNECT_TIMEOUT)? {
+                range.start = range.start.max(begun.get(&partition).map_or(0, |(offset, ..)| *offset));
+                let extent = Extent { end: range.end, select: self.select.clone(), to: self.plan.to };
+                let text = serde_json::to_string(&extent).map_err(|error| DlqError::Usage(error.to_string()))?;
+                self.extents.insert(partition, (range.end, text));
+                self.positions.insert(partition, range.start);
+            }
+            return Ok(());
+        }
+        for (partition, (offset, text, extent)) in begun {
+            if extent.to != self.plan.to || !self.select.continues(&extent.select) {
+                let text =
+                    "this job was interrupted and begun with other options: leave them out, or use another --job";
+                return Err(DlqError::Usage(text.to_owned()));
+            }
+            let limit = self.select.limit;
+            self.select = extent.select;
+            self.select.limit = limit;
+            self.extents.insert(partition, (extent.end, text));
+            self.positions.insert(partition, offset);
+        }
+        Ok(())
+    }
+
+    /// Reads the committed positions; waits for brokers that are away.
+    fn committed(&mut self) -> Result<Positions, DlqError> {
+        let mut waiting = Waiting::new();
+        loop {
+            match self.reader.committed(CONNECT_TIMEOUT) {
+                Ok(committed) => return Ok(committed),
+                Err(error) if waiting.goes_on(&error) && !self.see_interrupt() => {}
+                Err(error) => return Err(DlqError::Unreachable(format!("the positions of the job: {error}"))),
+            }
+        }
+    }
+
+    fn start_job(&mut self) -> Result<(), DlqError> {
+        let (mut waiting, interrupts) = (Waiting::new(), &self.interrupts);
+        let started = self.job.start(|error| waiting.goes_on(error) && interrupts.try_recv().is_err());
+        started.map_err(|error| match error {
+            JobError::Unknown(error) => DlqError::Unreachable(error.to_string()),
+            other => DlqError::Job(other),
+        })
+    }
+
+    fn see_interrupt(&mut self) -> bool {
+        self.interrupted |= self.interrupts.try_recv().is_ok();
+        self.interrupted
+    }
+
+    /// Reads and decides as many dead letters as go into one transaction.
+    fn read_batch(&mut self) -> Result<Batch, DlqError> {
+        let mut batch = Batch {
+            records: Vec::new(),
+            places: Vec::new(),
+            positions: self.positions.clone(),
+            bytes: 0,
+            counts: Counts::default(),
+        };
+        let paced = self.pace.as_ref().map_or(MAX_RECORDS, |pace| pace.records_in(PACED_TRANSACTION));
+        let most = if self.single > 0 { 1 } else { paced.clamp(1, MAX_RECORDS) };
+        while batch.places.len() < most && batch.bytes < MAX_BYTES && !self.reader.is_done() && !self.see_interrupt() {
+            let decided = self.counts.decided() + batch.counts.decided();
+            if self.select.limit.is_some_and(|limit| decided >= limit) {
+                break;
+            }
+            match self.reader.next(READ_TIMEOUT)? {
+                Some(letter) => self.decide(letter, &mut batch)?,
+                None if batch.counts.read > 0 => break,
+                None => {}
+            }
+        }
+        for (partition, (end, _)) in &self.extents {
+            if !self.reader.is_open(*partition) {
+                // Nothing but the marks of transactions is left up to the end.
+                batch.positions.insert(*partition, *end);
+            }
+        }
+        Ok(batch)
+    }
+
+    fn decide(&mut self, letter: Letter, batch: &mut Batch) -> Result<(), DlqError> {
+        let place = (letter.partition, letter.offset);
+        batch.positions.insert(letter.partition, letter.offset + 1);
+        batch.counts.read += 1;
+        let origin = Origin::of(&letter);
+        if !self.select.matches(&letter, origin.as_ref()) {
+            return Ok(());
+        }
+        let fate = match self.plan.fate(&letter, origin.as_ref(), None) {
+            _ if self.refused == Some(place) => Fate::Park(Parked::Refused),
+            Fate::NeedsOriginal => {
+                let original = origin.as_ref().map(|origin| self.read_original(origin)).transpose()?.flatten();
+                self.plan.fate(&letter, origin.as_ref(), Some(original.as_ref()))
+            }
+            decided => decided,
+        };
+        let record = match fate {
+            Fate::Send(record) => {
+                batch.counts.redriven += 1;
+                record
+            }
+            Fate::Park(why) => {
+                *batch.counts.parked.entry(why.into()).or_default() += 1;
+                self.plan.park(&letter, why)
+            }
+            Fate::NeedsOriginal => unreachable!("the original was looked for"),
+        };
+        batch.bytes += letter.bytes();
+        batch.records.push(record);
+        batch.places.push(place);
+        Ok(())
+    }
+
+    fn read_original(&mut self, origin: &Origin) -> Result<Option<Letter>, DlqError> {
+        let mut waiting = Waiting::new();
+        loop {
+            match self.originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
+                Ok(original) => return Ok(original),
+                Err(error) if waiting.goes_on(&error) && !self.see_interrupt() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn deliver(&mut self, batch: Batch, progress: &OffsetProgress) -> Result<(), DlqError> {
+        let text = |(partition, offset): (&i32, &i64)| (*partition, (*offset, self.extents[partition].1.clone()));
+        let positions: Positions = batch.positions.iter().map(text).collect();
+        let pace = &self.pace;
+        let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(Pace::wait));
+        let error = match self.job.deliver(&positions, records) {
+            Ok(()) => return self.accept(batch),
+            Err(error) => error,
+        };
+        match &error {
+            JobError::Final(_) => return Err(DlqError::Job(error)),
+            JobError::Fenced(_) if self.fences == MAX_FENCES => {
+                return Err(DlqError::Stopped("another process runs this job".to_owned()));
+            }
+            JobError::Fenced(_) => self.fences += 1,
+            JobError::Refused { refused, error } => self.take_refused(&batch, refused, error)?,
+            JobError::Unknown(error) => progress.note(&format!("begins again from the committed positions: {error}")),
+        }
+        self.recover(batch)
+    }
+
+    fn accept(&mut self, batch: Batch) -> Result<(), DlqError> {
+        self.single = self.single.saturating_sub(batch.places.len());
+        self.positions = batch.positions;
+        self.counts.add(batch.counts);
+        Ok(())
+    }
+
+    /// Finds the refused dead letter, by sending those of the batch one by one, and has it parked.
+    fn take_refused(
+        &mut self, batch: &Batch, refused: &[usize], error: &impl std::fmt::Display,
+    ) -> Result<(), DlqError> {
+        let [only] = &batch.places[..] else {
+            self.single = batch.places.len();
+            return Ok(());
+        };
+        if self.refused.replace(*only) == Some(*only) || batch.counts.redriven == 0 {
+            let (partition, offset) = only;
+            let parked = self.plan.service.parked();
+            let text = format!("{parked} refuses the dead letter at partition {partition}, offset {offset}: {error}");
+            return Err(DlqError::Stopped(text));
+        }
+        debug_assert_eq!(refused, [0]);
+        Ok(())
+    }
+
+    /// Takes another producer, and goes on from the committed positions.
+    fn recover(&mut self, batch: Batch) -> Result<(), DlqError> {
+        self.job.replace().map_err(|error| DlqError::Job(JobError::Final(error)))?;
+        self.start_job()?;
+        let committed: BTreeMap<i32, i64> =
+            self.committed()?.into_iter().map(|(partition, (offset, _))| (partition, offset)).collect();
+        if committed == batch.positions {
+            // The commit had succeeded.
+            self.accept(batch)?;
+        } else if !committed.is_empty() {
+            self.positions = committed;
+        }
+        let ranges = self.ranges();
+        Ok(self.reader.start(&ranges)?)
+    }
+
+    fn report(&self, id: &str, time: Duration) {
+        let (counts, complete) = (&self.counts, self.is_at_end());
+        let seconds = time.as_millis() as f64 / 1_000.0;
+        match self.output {
+            Output::Json => print_json(&serde_json::json!({
+                "job": id, "complete": complete, "seconds": seconds, "counts": counts,
+            })),
+            Output::Text => {
+                let Counts { read, redriven, .. } = counts;
+                let rate = *redriven as f64 / seconds.max(0.001);
+                let parked = counts.parked_text();
+                print(format_args!(
+                    "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read"
+                ));
+            }
+        }
+    }
+}
+
+/// Waits for brokers, with a line at intervals.
+struct Waiting {
+    begun: Instant,
+    next: Instant,
+}
+
+impl Waiting {
+    fn new() -> Waiting {
+        let begun = Instant::now();
+        Waiting { begun, next: begun + WAITING_INTERVAL }
+    }
+
+    /// Returns whether to try again.
+    fn goes_on(&mut self, error: &dyn std::fmt::Display) -> bool {
+        if Instant::now() >= self.next {
+            self.next += WAITING_INTERVAL;
+            eprintln!("waiting for the brokers: {error}");
+        }
+        self.begun.elapsed() < PATIENCE
+    }
+}

@@ -1,0 +1,113 @@
+//! `watermaster dlq show`: prints one dead letter.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use clap::Args;
+use watermaster_kafka::dead_letters::{Letter, Originals};
+use watermaster_settings::Kafka;
+
+use super::export::{self, Encoding};
+use super::origin::Origin;
+use super::{CONNECT_TIMEOUT, DlqError, READING_GROUP, TopicArgs, ls::age, read_selected, select::SelectArgs};
+use crate::cli::{Output, OutputArg, print, print_json};
+use crate::format::printable;
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/dlq-show.txt").trim_end())]
+pub struct ShowArgs {
+    #[command(flatten)]
+    topic: TopicArgs,
+    #[command(flatten)]
+    select: SelectArgs,
+    /// Print key and value, too: they may be personal data
+    #[arg(long)]
+    payload: bool,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
+    let (kafka, service) = args.topic.load()?;
+    let topic = args.topic.topic(&service);
+    let mut found = None;
+    read_selected(&kafka, &topic, &args.select, |letter, origin| {
+        found = Some((letter.clone(), origin.cloned()));
+        Ok(false)
+    })?;
+    let Some((letter, origin)) = found else {
+        return Err(DlqError::Usage(format!("{topic}: no dead letter is selected")));
+    };
+    let original = match &origin {
+        Some(origin) if origin.is_stub => Some(original(&kafka, origin)?),
+        _ => None,
+    };
+    match args.output.format {
+        Output::Json => {
+            let encoding = if args.payload { Encoding::Text } else { Encoding::None };
+            let original = original.flatten().map(|original| export::line(&original, None, encoding));
+            let mut shown = export::line(&letter, origin.as_ref(), encoding);
+            shown.insert("original".to_owned(), original.into());
+            print_json(&shown);
+        }
+        Output::Text => {
+            print(text(&topic, &letter, origin.as_ref(), original.as_ref().map(Option::as_ref), args.payload))
+        }
+    }
+    Ok(())
+}
+
+/// Reads the record for which a stub stands; `None` if its topic does not keep it any more.
+fn original(kafka: &Kafka, origin: &Origin) -> Result<Option<Letter>, DlqError> {
+    let originals = Originals::new(kafka, READING_GROUP)?;
+    Ok(originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT)?)
+}
+
+fn text(
+    topic: &str, letter: &Letter, origin: Option<&Origin>, original: Option<Option<&Letter>>, payload: bool,
+) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, value: &str| _ = writeln!(text, "{name:<12}{value}");
+    row("dead letter", &format!("{topic}, partition {}, offset {}", letter.partition, letter.offset));
+    if let Some(origin) = origin {
+        row("origin", &format!("{}, partition {}, offset {}", origin.topic, origin.partition, origin.offset));
+        row("reason", &printable(&origin.reason));
+        row("client", if origin.client.is_empty() { "-" } else { &origin.client });
+        row("attempt", &origin.attempt.to_string());
+        row("written by", origin.writer.into());
+    } else {
+        row("origin", "no header names one");
+    }
+    if letter.timestamp_ms >= 0 {
+        row(
+            "time",
+            &format!("{} ms since 1970 ({})", letter.timestamp_ms, age(SystemTime::now(), letter.timestamp_ms)),
+        );
+    }
+    match original {
+        None => {}
+        Some(None) => row("original", "this is a stub, and the source topic does not keep its original any more"),
+        Some(Some(_)) => row("original", "this is a stub; key, value and headers below are those of its original"),
+    }
+    let record = original.flatten().unwrap_or(letter);
+    row("key", &bytes(record.key.as_deref(), payload));
+    row("value", &bytes(record.value.as_deref(), payload));
+    for (name, value) in
+        record.headers.iter().chain(original.flatten().map(|_| &letter.headers[..]).unwrap_or_default())
+    {
+        row("header", &format!("{} = {}", printable(&String::from_utf8_lossy(name)), bytes(value.as_deref(), true)));
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Writes bytes as text if they are text, else their number alone.
+fn bytes(bytes: Option<&[u8]>, shown: bool) -> String {
+    match bytes.map(|bytes| (bytes.len(), std::str::from_utf8(bytes))) {
+        None => "null".to_owned(),
+        Some((_, Ok(text))) if shown => printable(text).into_owned(),
+        Some((length, Err(_))) if shown => format!("{length} bytes that are no text; `dlq export` writes them"),
+        Some((length, _)) => format!("{length} bytes (--payload shows them)"),
+    }
+}
