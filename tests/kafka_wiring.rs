@@ -305,6 +305,46 @@ fn a_rejected_record_gains_its_headers_last() {
     assert_eq!(bench.read("dead", 2), [first, second]);
 }
 
+/// The bytes that spring-kafka's `DeadLetterPublishingRecoverer` (3.2.4: `putInt`, `putLong`, names in UTF-8) and
+/// Connect's `DeadLetterQueueReporter` (3.9.0: `String.valueOf`) write.
+#[test]
+fn headers_of_spring_or_connect_stand_before_those_of_the_rejection() {
+    let spring: &[(&str, &[u8])] = &[
+        ("kafka_dlt-original-topic", b"cards"),
+        ("kafka_dlt-original-partition", &[0, 0, 0, 0]),
+        ("kafka_dlt-original-offset", &[0, 0, 0, 0, 0, 0, 0, 0]),
+        ("kafka_dlt-original-timestamp", &1_700_000_000_123_i64.to_be_bytes()),
+        ("kafka_dlt-original-timestamp-type", b"CreateTime"),
+        ("kafka_dlt-exception-fqcn", b"watermaster.queue_full"),
+        ("kafka_dlt-exception-message", b"Watermaster rejected the record: queue_full"),
+    ];
+    let connect: &[(&str, &[u8])] = &[
+        ("__connect.errors.topic", b"cards"),
+        ("__connect.errors.partition", b"0"),
+        ("__connect.errors.offset", b"0"),
+        ("__connect.errors.connector.name", b"kyc"),
+        ("__connect.errors.exception.class.name", b"watermaster.queue_full"),
+        ("__connect.errors.exception.message", b"Watermaster rejected the record: queue_full"),
+    ];
+    for (format, written) in [(DeadLetterHeaders::Spring, spring), (DeadLetterHeaders::Connect, connect)] {
+        let mut bench = Bench::new(one());
+        bench.service.dead_letter_headers = format;
+        // The record died in such a program before, and was rejected before: neither leaves a trace but the attempt.
+        let again = [("x", &b""[..]), written[0], ("throttle-attempt", b"2")];
+        let again = again.map(|(name, value)| (name, Some(value)));
+        bench.feed("cards", 0, &[raw(Some(b"k"), None, &again)]);
+        let (consumer, producer) = (bench.consumer(), bench.producer());
+        assigned(&consumer);
+        let mut output = read_all(&consumer, 1).remove(0);
+        producer.send(&mut output, Some((&rejected(), Form::Whole)), 0).unwrap();
+        assert!(producer.transactions().flush(TIMEOUT));
+        let mut expected = raw(Some(b"k"), None, &[("x", Some(b""))]);
+        expected.headers.extend(written.iter().map(|(name, value)| ((*name).to_owned(), Some(value.to_vec()))));
+        expected.headers.extend(gained("0", "3"));
+        assert_eq!(bench.read("dead", 1), [expected]);
+    }
+}
+
 fn rejected() -> Rejected {
     Rejected { reason: Reason::QueueFull, retry_after: Duration::from_millis(250), client: "acme".into() }
 }
