@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sim::{Fate, Sim, client, policy, unregistered};
 use watermaster_core::offset_map::{MAX_SPAN, MapBudget, OffsetMap};
-use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Window};
+use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Scope, Window};
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::{Ratio, Time};
 use watermaster_core::{offset_runs::OffsetRuns, reason::Reason};
@@ -699,4 +699,22 @@ fn a_pending_rejection_survives_a_change_to_shape_mode() {
     assert_eq!(sim.lives[&(0, 1)].fate, Fate::Rejected(Reason::QueueFull));
     assert_eq!(sim.lives[&(0, far)].fate, Fate::Rejected(Reason::OverAllocation));
     assert!(sim.throttle.commit_without(sim.now, 0, &[]).is_ok());
+}
+
+/// The bug: a member without a part of the group's capacity told its senders to come back after 528 years. The header
+/// says 0 for a time that is unknown.
+#[test]
+fn an_instance_that_holds_nothing_knows_no_time_for_a_retry() {
+    let mut policy = policy(40, SECOND);
+    (policy.mode, policy.scope, policy.catch_up) = (Mode::Reject, Scope::Group, CatchUp::Reject);
+    names(&mut policy, &["A"]);
+    let now = sim::START;
+    let mut throttle = Throttle::new(policy, now);
+    throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 1);
+    throttle.handle_limit(now, 0, now + SECOND * 10, 0);
+    let arrival = Arrival { partition: 0, offset: 0, bytes: 1, sender: Sender::Client("A") };
+    match throttle.handle_record(now, &arrival) {
+        Verdict::Reject(rejection) => assert_eq!(rejection.retry_after, Duration::ZERO, "{rejection:?}"),
+        other => panic!("{other:?}"),
+    }
 }

@@ -1,5 +1,7 @@
 //! The decision on a record that was just read.
 
+use std::time::Duration;
+
 use super::Scheduler;
 use crate::policy::{CatchUp, Mode};
 use crate::reason::{Reason, Rejection};
@@ -76,7 +78,11 @@ impl Scheduler {
 
     #[inline(never)]
     fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
-        let retry_after = self.open_for(now, client).since(now);
+        let retry_after = match self.open_for(now, client) {
+            // An instance that holds no part of the group's capacity does not know when it will.
+            Time::NEVER => Duration::ZERO,
+            open => open.since(now),
+        };
         Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
     }
 

@@ -16,11 +16,11 @@ use super::{DlqError, TopicArgs, read_selected, select::SelectArgs};
 pub struct ExportArgs {
     #[command(flatten)]
     topic: TopicArgs,
-    #[command(flatten)]
-    select: SelectArgs,
     /// The form of keys and values
     #[arg(long, value_name = "FORM", value_enum, default_value = "base64")]
     payload: Encoding,
+    #[command(flatten)]
+    select: SelectArgs,
 }
 
 /// The form of keys and values.

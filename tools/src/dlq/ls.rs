@@ -20,9 +20,9 @@ pub struct LsArgs {
     #[command(flatten)]
     topic: TopicArgs,
     #[command(flatten)]
-    select: SelectArgs,
-    #[command(flatten)]
     output: OutputArg,
+    #[command(flatten)]
+    select: SelectArgs,
 }
 
 /// The dead letters with one reason, client and source topic.

@@ -39,8 +39,6 @@ const MAX_FENCES: u32 = 3;
 pub struct RedriveArgs {
     #[command(flatten)]
     topic: TopicArgs,
-    #[command(flatten)]
-    select: SelectArgs,
     /// The topic to which a dead letter goes
     #[arg(long, value_enum, default_value = "source")]
     to: Destination,
@@ -62,6 +60,8 @@ pub struct RedriveArgs {
     as_sender: bool,
     #[command(flatten)]
     output: OutputArg,
+    #[command(flatten)]
+    select: SelectArgs,
 }
 
 fn job_id(text: &str) -> Result<String, &'static str> {

@@ -19,13 +19,13 @@ use crate::format::printable;
 pub struct ShowArgs {
     #[command(flatten)]
     topic: TopicArgs,
-    #[command(flatten)]
-    select: SelectArgs,
     /// Print key and value, too: they may be personal data
     #[arg(long)]
     payload: bool,
     #[command(flatten)]
     output: OutputArg,
+    #[command(flatten)]
+    select: SelectArgs,
 }
 
 pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
