@@ -24,6 +24,7 @@ COPY .cargo .cargo
 COPY config/demo.toml config/
 # With its benches, which its manifest names; its tests and ours are left out (.dockerignore).
 COPY core core
+COPY schemas schemas
 COPY settings settings
 COPY kafka kafka
 COPY tools/Cargo.toml tools/
@@ -33,7 +34,7 @@ COPY src src
 # compiled, and the image would hold the other one's program. What they depend on stays compiled.
 RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
     --mount=type=cache,sharing=locked,target=/source/target \
-    find core settings kafka tools src config -type f -exec touch {} + \
+    find core schemas settings kafka tools src config -type f -exec touch {} + \
     && cargo build --release --locked --bin watermaster \
     && cp target/release/watermaster /watermaster
 

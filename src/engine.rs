@@ -18,6 +18,7 @@ mod group;
 mod intake;
 mod link;
 mod log;
+mod parked;
 mod partitions;
 mod report;
 mod rounds;
@@ -35,8 +36,8 @@ use watermaster_core::{throttle::Throttle, units::Time};
 use crate::clock::{self, Clock};
 use crate::{heartbeat::Heartbeat, services::Inbox, snapshot::SnapshotCell};
 use watermaster_kafka::consumer::{Consumer, Event, Offsets};
-use watermaster_kafka::preflight;
-use watermaster_kafka::producer::{self, Producer};
+use watermaster_kafka::{preflight, producer, producer::Producer};
+use watermaster_schemas::cache::SchemaCache;
 use watermaster_settings::{Delivery, Kafka, OnForeignOffset, OnUndeliverable, Service};
 
 use contact::Contact;
@@ -52,7 +53,7 @@ use sources::Sources;
 
 /// The most decisions between two readings of the clock.
 const MAX_UNTIMED_RECORDS: usize = 64;
-/// The most bytes between two readings: backlogs exceed their bound by no more before records are evicted.
+/// The most bytes between two readings: backlogs exceed their bound by no more.
 const MAX_UNTIMED_BYTES: usize = 1 << 20;
 /// The longest time that records are read without a heartbeat, a new policy and a new snapshot.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
@@ -70,7 +71,7 @@ pub struct Job {
     pub facts: preflight::Report,
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
-    /// The inbox for the next policy and sources.
+    /// Holds the next policy and sources.
     pub inbox: Arc<Inbox>,
     /// Set from outside: finish the round and leave.
     pub shutdown: Arc<AtomicBool>,
@@ -122,6 +123,7 @@ struct EngineState {
     partitions: Partitions,
     last_contact: Time,
     reporter: Reporter,
+    schemas: SchemaCache,
 }
 
 impl EngineState {
@@ -146,6 +148,7 @@ impl EngineState {
             partitions: Partitions::new(sources),
             last_contact: now,
             reporter: Reporter::default(),
+            schemas: SchemaCache::new(job.kafka.schema_registry.clone()),
         })
     }
 }
@@ -161,6 +164,7 @@ struct Engine<'c> {
     rounds: Rounds<'c>,
     contact: Contact<'c>,
     reporter: &'c mut Reporter,
+    schemas: &'c mut SchemaCache,
 }
 
 /// Counts the records that were decided since the clock was read.
@@ -195,6 +199,7 @@ impl<'c> Engine<'c> {
             rounds: Rounds::new(&mut state.machine, job.kafka.commit_interval, now),
             contact: Contact::new(&mut state.last_contact, now),
             reporter: &mut state.reporter,
+            schemas: &mut state.schemas,
         }
     }
 
@@ -216,6 +221,7 @@ impl<'c> Engine<'c> {
                 self.contact.end_gap(now, self.throttle, &mut self.link);
             }
             self.intake.probe_ends(now, self.throttle, &self.link);
+            self.release_parked(now);
             self.take_change(now)?;
             self.serve_group_member()?;
             self.throttle.handle_timeout(now);
@@ -269,7 +275,7 @@ impl<'c> Engine<'c> {
 
     /// Returns how long the engine has nothing to do unless an event comes.
     fn idle_time(&mut self, now: Time) -> Duration {
-        let mut until = self.throttle.poll_timeout(now).min(now + IDLE_INTERVAL);
+        let mut until = self.throttle.poll_timeout(now).min(now + self.intake.idle_interval());
         if self.rounds.has_work(self.throttle) {
             until = until.min(self.rounds.due_at());
         }

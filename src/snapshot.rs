@@ -16,11 +16,18 @@ use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason, Throttle};
 use watermaster_core::units::Time;
+use watermaster_schemas::cache::Outcome;
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
-/// The reasons for pausing a partition: a client's backlog bound, the service's, or the offset map's room.
-pub const PAUSE_REASONS: &[&str] = PauseReason::VARIANTS;
+/// The reasons for pausing a partition: a client's backlog bound, the service's, the offset map's room, or, last, a
+/// schema that is not known yet.
+pub const PAUSE_REASONS: &[&str] = &{
+    let [queue, bytes, map] = *PauseReason::VARIANTS else { panic!("the core has three reasons") };
+    [queue, bytes, map, "schema"]
+};
+/// The outcomes of a request to the schema registry.
+pub const SCHEMA_OUTCOMES: &[&str] = Outcome::VARIANTS;
 /// The outcomes of a round.
 pub const ROUND_OUTCOMES: &[&str] = RoundOutcome::VARIANTS;
 /// The causes of replacing a producer.
@@ -152,6 +159,8 @@ pub struct EngineCounts {
     /// Stubs that were committed to the dead-letter topic.
     pub stubs: u64,
     pub rebalances: u64,
+    /// Requests to the schema registry by outcome, in the order of [`SCHEMA_OUTCOMES`].
+    pub schema_requests: [u64; SCHEMA_OUTCOMES.len()],
     /// The processor time of the engine's thread.
     pub busy: Duration,
     pub end_to_end: Histogram,

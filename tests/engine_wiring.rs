@@ -4,6 +4,9 @@
 
 #[path = "support/embedded_faults.rs"]
 mod embedded_faults;
+#[cfg(feature = "schema-registry")]
+#[path = "../schemas/src/registry/tests/stub.rs"]
+mod stub;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +26,7 @@ use watermaster_core::{offset_map, policy::Policy, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
-    Service, Source, StartFrom, secrets::Secrets,
+    SchemaFormat, SchemaRegistry, Service, Source, StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -57,6 +60,7 @@ impl Bench {
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|(property, value)| (property.to_owned(), value.to_owned())).into(),
             secrets: Secrets::default(),
+            schema_registry: None,
         };
         let service = Service {
             name: "kyc".to_owned(),
@@ -89,11 +93,15 @@ impl Bench {
 
     /// Sends these records; the value of each is its offset.
     fn feed(&self, records: std::ops::Range<usize>) {
+        self.feed_values(records.map(|n| (n, n.to_string().into_bytes())));
+    }
+
+    /// Sends records with the offsets that they will have, and their values.
+    fn feed_values(&self, records: impl Iterator<Item = (usize, Vec<u8>)>) {
         let producer: ThreadedProducer<DefaultProducerContext> = self.client().set("linger.ms", "20").create().unwrap();
-        for n in records {
-            let value = n.to_string();
-            let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&value) });
-            producer.send(BaseRecord::<(), str>::to("loans").payload(&value).headers(headers)).unwrap();
+        for (n, value) in records {
+            let headers = OwnedHeaders::new().insert(Header { key: "n", value: Some(&n.to_string()) });
+            producer.send(BaseRecord::<(), [u8]>::to("loans").payload(&value).headers(headers)).unwrap();
         }
         producer.flush(TIMEOUT).unwrap();
     }
@@ -110,10 +118,11 @@ impl Bench {
         while (records.len() as i64) < high && Instant::now() < deadline {
             let Some(message) = consumer.poll(TICK) else { continue };
             let message = message.unwrap();
-            let value = message.payload_view::<str>().unwrap().unwrap().parse().unwrap();
-            let reason =
-                message.headers().and_then(|headers| headers.iter().find(|header| header.key == "throttle-reason"));
-            records.push((value, reason.map(|header| String::from_utf8_lossy(header.value.unwrap()).into_owned())));
+            let header = |key: &str| {
+                let found = message.headers()?.iter().find(|header| header.key == key)?;
+                Some(String::from_utf8_lossy(found.value.unwrap()).into_owned())
+            };
+            records.push((header("n").unwrap().parse().unwrap(), header("throttle-reason")));
         }
         records
     }
@@ -431,4 +440,51 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     engine.stop().0.unwrap();
     all_once(&bench.read("target"), 200);
     assert_eq!(bench.completed(), (0..200).collect());
+}
+
+/// Record 50 has a schema that the registry has, record 100 one that it does not have; the others name none.
+#[cfg(feature = "schema-registry")]
+#[test]
+fn a_partition_waits_for_its_schema_and_goes_on_in_order() {
+    const CLIENT: &str = r#"{"type": "record", "name": "R", "fields": [{"name": "client", "type": "string"}]}"#;
+    let answers = Arc::new(AtomicBool::new(false));
+    let open = Arc::clone(&answers);
+    let registry = stub::StubRegistry::start(move |question| match question.path.as_str() {
+        _ if !open.load(Ordering::Relaxed) => (503, "starting".to_owned()),
+        "/schemas/ids/7" => (200, stub::stored("AVRO", CLIENT, &serde_json::json!([]))),
+        _ => (404, stub::not_found()),
+    });
+    let mut bench = Bench::new(10_000, Duration::from_secs(1));
+    bench.service.policy.burst = Ratio::ONE;
+    bench.service.client_from =
+        vec![ClientFrom::Schema(SchemaFormat::Avro, vec!["client".to_owned()]), ClientFrom::Topic];
+    let settings = SchemaRegistry { url: registry.url.clone(), login: None, ca_file: None };
+    bench.kafka.schema_registry = Some(settings);
+    bench.feed_values((0..150).map(|n| match n {
+        50 => (n, b"\0\0\0\0\x07\x08acme".to_vec()),
+        100 => (n, b"\0\0\0\0\x0c\x08acme".to_vec()),
+        _ => (n, n.to_string().into_bytes()),
+    }));
+    let waits = |shown: &ServiceSnapshot| {
+        let names_schema = shown.trouble.as_ref().is_some_and(|trouble| trouble.contains("schema 7 is not known yet"));
+        admitted(shown) == 50 && names_schema && shown.paused == [0, 0, 0, 1] && !shown.ready
+    };
+    let first = bench.start();
+    first.until("wait", waits);
+    let (ended, took) = first.stop();
+    ended.unwrap();
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(bench.completed(), (0..50).collect(), "nothing behind the record is decided");
+    let second = bench.start();
+    second.until("wait again", |shown| shown.paused == [0, 0, 0, 1]);
+    answers.store(true, Ordering::Relaxed);
+    let shown = second.until("the rest admitted", |shown| admitted(shown) == 100);
+    let clients: BTreeMap<_, _> = shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
+    assert_eq!(clients, BTreeMap::from([("acme", 1), ("loans", 99)]));
+    second.until("ready", |shown| shown.ready && shown.paused == [0; 4]);
+    let requests = second.cell.get().engine.schema_requests;
+    assert_eq!(requests[..2], [1, 1], "one schema is found, one is missing: {requests:?}, {:?}", registry.paths());
+    second.stop().0.unwrap();
+    all_once(&bench.read("target"), 150);
+    assert_eq!(bench.completed(), (0..150).collect());
 }

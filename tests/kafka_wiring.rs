@@ -23,7 +23,7 @@ use watermaster_kafka::preflight::{self, Severity};
 use watermaster_kafka::producer::{DEFAULT_BATCH_BYTES, Failure, Form, Producer, Rejected};
 use watermaster_kafka::record::{MAX_HEADERS, RECORD_OVERHEAD, Record, SourceIndex};
 use watermaster_kafka::topics::Topics;
-use watermaster_settings::client_id::{HeaderLookup, Identity, identify};
+use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify};
 use watermaster_settings::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
     Service, Settings, Source, StartFrom, secrets::Secrets,
@@ -63,6 +63,7 @@ impl Bench {
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for members to rejoin for the session timeout less one second.
             secrets: Secrets::default(),
+            schema_registry: None,
             properties: [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "100")]
                 .map(|(property, value)| (property.to_owned(), value.to_owned()))
                 .into(),
@@ -461,7 +462,7 @@ fn headers_are_looked_up_by_name() {
     let contents = records[0].contents().unwrap();
     assert_eq!(contents.headers.lookup("twice"), HeaderLookup::Repeated);
     assert_eq!(contents.headers.lookup("none"), HeaderLookup::Absent);
-    let found = identify(&bench.service.client_from, &contents, &bench.service.sources[0]);
+    let found = identify(&bench.service.client_from, &contents, &bench.service.sources[0], &NoSchemas);
     assert_eq!(found, Identity::Client("acme".into()));
 }
 

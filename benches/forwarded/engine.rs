@@ -74,6 +74,7 @@ impl Case {
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|property| (property.to_owned(), "60000".to_owned())).into(),
             secrets: Secrets::default(),
+            schema_registry: None,
         }
     }
 

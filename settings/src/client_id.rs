@@ -9,7 +9,7 @@ use std::{borrow::Cow, fmt};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::model::{ClientFrom, Source};
+use crate::model::{ClientFrom, SchemaFormat, Source};
 pub use pattern::{MAX_SEARCHED_BYTES, Pattern, PatternError};
 
 mod pattern;
@@ -35,12 +35,35 @@ pub enum HeaderLookup<'r> {
     Repeated,
 }
 
+/// The schemas by which values are written, as far as they are known.
+pub trait Schemas {
+    /// Finds the id at a path of fields in a value. A value without a schema, or with one of another format, has none.
+    fn find<'r>(
+        &self, format: SchemaFormat, path: &[String], value: Option<&'r [u8]>,
+    ) -> Result<Found<'r>, UnknownSchema>;
+}
+
+/// The schema with this id has to be fetched before a record can be decided on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownSchema(pub u32);
+
+/// Stands in where no place needs a schema.
+#[derive(Debug)]
+pub struct NoSchemas;
+
+impl Schemas for NoSchemas {
+    fn find<'r>(&self, _: SchemaFormat, _: &[String], _: Option<&'r [u8]>) -> Result<Found<'r>, UnknownSchema> {
+        Ok(Ok(None))
+    }
+}
+
 /// The sender of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity<'r> {
     /// A client id of 1 to [`MAX_CLIENT_BYTES`] bytes.
     Client(Cow<'r, str>),
     Anonymous(AnonymousReason),
+    Unknown(UnknownSchema),
 }
 
 /// The reason why a record has no client id.
@@ -62,14 +85,26 @@ pub enum AnonymousReason {
     DuplicateKey,
     #[error("the value is not JSON")]
     BrokenJson,
+    #[error("the field is neither a string nor an integer nor an enum")]
+    NotAField,
+    #[error("a field on the path occurs more than once, or beside another one of its oneof")]
+    RepeatedField,
+    #[error("the value does not fit its schema")]
+    BrokenValue,
 }
 
 /// Finds the client id of a record that was read from `source`.
-pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r Source) -> Identity<'r> {
+pub fn identify<'r>(
+    from: &[ClientFrom], record: &'r impl Fields, source: &'r Source, schemas: &impl Schemas,
+) -> Identity<'r> {
     for place in from {
         let found = match place {
             ClientFrom::Header(name) => from_header(record.header(name)),
             ClientFrom::Json(path) => from_json(path, record.value()),
+            ClientFrom::Schema(format, path) => match schemas.find(*format, path, record.value()) {
+                Ok(found) => found,
+                Err(unknown) => return Identity::Unknown(unknown),
+            },
             ClientFrom::Key => from_bytes(record.key()),
             ClientFrom::HeaderPart(name, pattern) => match record.header(name) {
                 HeaderLookup::Once(value) => from_part(pattern, value),
@@ -88,7 +123,7 @@ pub fn identify<'r>(from: &[ClientFrom], record: &'r impl Fields, source: &'r So
 }
 
 /// The result of trying one place: an id, nothing, or the reason why the content can't be an id.
-type Found<'r> = Result<Option<Cow<'r, str>>, AnonymousReason>;
+pub type Found<'r> = Result<Option<Cow<'r, str>>, AnonymousReason>;
 
 fn usable(name: Option<Cow<'_, str>>) -> Found<'_> {
     match name {

@@ -7,7 +7,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use strum::{Display, EnumString, VariantNames};
 use watermaster_core::policy::Policy;
 
-use crate::{client_id::Pattern, reader::Choice, secrets::Secrets, sources::SourcePattern};
+use crate::secrets::{Password, Secrets};
+use crate::{client_id::Pattern, reader::Choice, sources::SourcePattern};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,7 @@ pub struct Kafka {
     pub properties: BTreeMap<String, String>,
     /// The properties that have their values in files.
     pub secrets: Secrets,
+    pub schema_registry: Option<SchemaRegistry>,
 }
 
 impl Kafka {
@@ -43,6 +45,23 @@ impl Kafka {
         all.extend(self.secrets.values());
         all
     }
+}
+
+/// The registry of the schemas by which values are written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SchemaRegistry {
+    /// The address, perhaps with a path.
+    pub url: String,
+    pub login: Option<RegistryLogin>,
+    /// The certificates that may sign the registry's; otherwise those that the system trusts.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// A user of the registry, and the password.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegistryLogin {
+    pub username: String,
+    pub password: Password,
 }
 
 /// The guarantee for a reader of the target.
@@ -176,12 +195,22 @@ pub enum ClientFrom {
     HeaderPart(String, Pattern),
     /// The string or the integer at this JSON pointer (RFC 6901) in the record's value; unescaped reference tokens.
     Json(Vec<String>),
+    /// The string, the integer or the symbol of an enum at this path of fields in a value that names its schema.
+    Schema(SchemaFormat, Vec<String>),
     /// The record's key.
     Key,
     /// The part of the record's key that the pattern finds.
     KeyPart(Pattern),
     /// The `client` of the source.
     Topic,
+}
+
+/// A format of values that a schema describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display)]
+#[strum(serialize_all = "snake_case")]
+pub enum SchemaFormat {
+    Avro,
+    Protobuf,
 }
 
 /// One source topic.

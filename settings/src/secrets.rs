@@ -1,9 +1,10 @@
-//! The values of properties that come from files, which a running program reads again.
+//! The values of properties that come from files, which a running program reads again, and other passwords.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{fmt, fs, io};
 
 /// The properties that a client takes while it lives.
 const LOGIN: [&str; 2] = ["sasl.username", "sasl.password"];
@@ -70,6 +71,43 @@ impl PartialEq for Secrets {
     fn eq(&self, other: &Secrets) -> bool {
         self.values().keys().eq(other.values().keys())
     }
+}
+
+/// A password, or the file that holds it. Never shown.
+#[derive(Clone, PartialEq)]
+pub enum Password {
+    Text(String),
+    File(PathBuf),
+}
+
+impl Password {
+    /// Returns the password, which a file may have changed since the last call.
+    ///
+    /// # Errors
+    /// The path of the file, and the reason for which it can't be read as text.
+    pub fn read(&self) -> Result<String, (PathBuf, io::Error)> {
+        match self {
+            Password::Text(text) => Ok(text.clone()),
+            Password::File(path) => {
+                let text = fs::read_to_string(path).map_err(|error| (path.clone(), error))?;
+                Ok(without_line_end(&text).to_owned())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Password::Text(_) => f.write_str("Text"),
+            Password::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+/// Returns the content of a file of one line without the end of that line.
+pub(crate) fn without_line_end(text: &str) -> &str {
+    text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line))
 }
 
 #[cfg(test)]

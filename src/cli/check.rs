@@ -1,10 +1,11 @@
 //! `watermaster check`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, thread, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
 use watermaster_kafka::preflight::{self, ConnectError, Finding, Severity};
+use watermaster_schemas::registry::{Registry, RegistryError};
 use watermaster_settings::config::{Config, ConfigError, ConfigErrors};
 use watermaster_settings::{Service, Settings};
 use watermaster_tools::cli::{ConfigFile, Exit, Output, OutputArg, fail, print};
@@ -26,22 +27,26 @@ Exits with 78 on errors. Warnings alone exit with 0.";
 pub struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Also ask the brokers whether the topics exist, their limits fit and permissions suffice
+    /// Also ask the brokers whether the topics exist, their limits fit and permissions suffice, and the schema registry
     #[arg(long)]
     connect: bool,
     #[command(flatten)]
     output: OutputArg,
 }
 
-/// The brokers' answer, if they were asked.
-type BrokerAnswer = Option<Result<preflight::Report, ConnectError>>;
+/// The answers of the brokers and of the schema registry, if they were asked.
+#[derive(Default)]
+struct Answers {
+    brokers: Option<Result<preflight::Report, ConnectError>>,
+    registry: Option<Result<(), RegistryError>>,
+}
 
 /// Prints errors and warnings, or that the configuration is valid.
 pub fn check(args: &CheckArgs) -> Exit {
     let config = args.file.load();
     let asked = match &config {
-        Ok(config) if args.connect => Some(ask(config)),
-        _ => None,
+        Ok(config) if args.connect => ask(config),
+        _ => Answers::default(),
     };
     let exit = exit_of(&config, &asked);
     if args.output.format == Output::Json {
@@ -55,7 +60,12 @@ pub fn check(args: &CheckArgs) -> Exit {
             config.settings
         }
     };
-    match asked {
+    match asked.registry {
+        None => {}
+        Some(Ok(())) => print("the schema registry answers"),
+        Some(Err(error)) => eprintln!("error: the schema registry: {error}"),
+    }
+    match asked.brokers {
         None => {}
         Some(Err(error)) => eprintln!("error: {error}"),
         Some(Ok(report)) => {
@@ -66,24 +76,36 @@ pub fn check(args: &CheckArgs) -> Exit {
     exit
 }
 
-/// Asks the brokers as `run` does at its start, and tries a transaction.
-fn ask(config: &Config) -> Result<preflight::Report, ConnectError> {
-    let mut report = preflight::check(&config.settings, CONNECT_TIMEOUT)?;
-    preflight::probe_transactions(&config.settings, CONNECT_TIMEOUT, &mut report);
-    Ok(report)
+/// Asks the brokers as `run` does at its start, and tries a transaction. Asks the schema registry, if there is one.
+fn ask(config: &Config) -> Answers {
+    let settings = &config.settings;
+    thread::scope(|scope| {
+        let registry = settings.kafka.schema_registry.clone();
+        let registry = registry.map(|registry| scope.spawn(|| Registry::new(registry).check()));
+        let brokers = preflight::check(settings, CONNECT_TIMEOUT).map(|mut report| {
+            preflight::probe_transactions(settings, CONNECT_TIMEOUT, &mut report);
+            report
+        });
+        let registry = registry.map(|asked| asked.join().expect("the thread does not panic"));
+        Answers { brokers: Some(brokers), registry }
+    })
 }
 
-fn exit_of(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Exit {
-    match (config, asked) {
+fn exit_of(config: &Result<Config, ConfigErrors>, asked: &Answers) -> Exit {
+    match (config, &asked.brokers) {
         (Err(_), _) => Exit::Config,
         (Ok(_), Some(Err(ConnectError::Unreachable(_)))) => Exit::Unreachable,
         (Ok(_), Some(Err(ConnectError::Client(_)))) => Exit::Config,
         (Ok(_), Some(Ok(report))) if report.has_errors() => Exit::Config,
-        (Ok(_), _) => Exit::Done,
+        (Ok(_), _) => match &asked.registry {
+            Some(Err(error)) if error.is_unreachable() => Exit::Unreachable,
+            Some(Err(_)) => Exit::Config,
+            _ => Exit::Done,
+        },
     }
 }
 
-fn report(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Value {
+fn report(config: &Result<Config, ConfigErrors>, asked: &Answers) -> Value {
     let mut report = match config {
         Ok(config) => {
             let warnings: Vec<_> = config.warnings.iter().map(ConfigError::to_json).collect();
@@ -92,7 +114,10 @@ fn report(config: &Result<Config, ConfigErrors>, asked: &BrokerAnswer) -> Value 
         Err(errors) => json!({"errors": errors.to_json(), "warnings": []}),
     };
     report["ok"] = json!(exit_of(config, asked) == Exit::Done);
-    if let Some(asked) = asked {
+    if let Some(registry) = &asked.registry {
+        report["registry"] = json!({"error": registry.as_ref().err().map(ToString::to_string)});
+    }
+    if let Some(asked) = &asked.brokers {
         report["brokers"] = match asked {
             Ok(report) => json!({
                 "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),

@@ -21,7 +21,9 @@ fn long() -> String {
     let oidc = if has("oidc") { " (with OIDC)" } else { "" };
     let mechanisms = mechanisms.join(", ").replace("OAUTHBEARER", &format!("OAUTHBEARER{oidc}"));
     let msk = if cfg!(feature = "aws-msk-iam") { ", tokens of AWS IAM (aws-msk-iam)" } else { "" };
-    format!("{version}\nlibrdkafka {librdkafka}: {}\nSASL: {mechanisms}{msk}", features.replace(',', ", "))
+    let schemas = if cfg!(feature = "schema-registry") { "Avro, Protobuf (schema-registry)" } else { "none" };
+    let features = features.replace(',', ", ");
+    format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}{msk}\nschema registry: {schemas}")
 }
 
 #[cfg(test)]
@@ -33,6 +35,8 @@ mod tests {
         assert!(LONG.contains("PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"), "{}", *LONG);
         assert_eq!(LONG.contains("GSSAPI"), cfg!(feature = "gssapi"), "{}", *LONG);
         assert_eq!(LONG.contains("(with OIDC)"), cfg!(feature = "oidc"), "{}", *LONG);
+        let schemas = LONG.contains("schema registry: Avro, Protobuf (schema-registry)");
+        assert_eq!(schemas, cfg!(feature = "schema-registry"), "{}", *LONG);
         assert!(LONG.contains("zstd") && LONG.contains("lz4"), "{}", *LONG);
     }
 }

@@ -11,7 +11,7 @@ use watermaster_core::policy::{CatchUp, Mode};
 use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Engine, Job, StopCause, link::Link, report::Reporter};
-use watermaster_kafka::consumer::{self, Consumer};
+use watermaster_kafka::consumer::{self, Consumer, SourcePartition};
 use watermaster_settings::GroupProtocol;
 
 /// An idle loop sleeps for up to half a second, or a short cycle: that is no gap.
@@ -48,17 +48,7 @@ impl<'c> Contact<'c> {
             "nothing was read for longer than a cycle: catching up"
         );
         let assigned: Vec<_> = link.partitions.assigned().collect();
-        // A cached watermark would count the gap's own records as live, so the brokers are asked where they answer.
-        let addresses: Vec<_> = assigned.iter().map(|(_, address)| *address).collect();
-        let asked = link.consumer.highs(&addresses, WATERMARKS_TIMEOUT);
-        for (number, address) in assigned {
-            let high = asked.get(&address).copied().or_else(|| link.consumer.cached_high(address.0, address.1));
-            let entry = link.partitions.entry(number);
-            if let Some(high) = high {
-                entry.high = entry.high.max(high);
-                throttle.handle_fetch_gap(number, entry.high);
-            }
-        }
+        catch_up(&assigned, throttle, link);
     }
 
     /// Notes that a record of this partition is read. If a broker was lost since the record before, and that was more
@@ -82,6 +72,30 @@ impl<'c> Contact<'c> {
 fn catches_up(throttle: &Throttle) -> bool {
     let policy = throttle.policy();
     policy.mode == Mode::Reject && policy.catch_up == CatchUp::Delay
+}
+
+/// Ends the wait of a partition that was not read since some time. If that was longer than a cycle, the records that
+/// piled up are to be caught up with.
+pub(super) fn end_wait(
+    now: Time, since: Time, partition: (u32, SourcePartition), throttle: &mut Throttle, link: &mut Link<'_>,
+) {
+    if catches_up(throttle) && now.since(since) > throttle.policy().cycle {
+        catch_up(&[partition], throttle, link);
+    }
+}
+
+fn catch_up(partitions: &[(u32, SourcePartition)], throttle: &mut Throttle, link: &mut Link<'_>) {
+    // A cached watermark would count the records of the gap as live, so the brokers are asked where they answer.
+    let addresses: Vec<_> = partitions.iter().map(|(_, address)| *address).collect();
+    let asked = link.consumer.highs(&addresses, WATERMARKS_TIMEOUT);
+    for &(number, address) in partitions {
+        let high = asked.get(&address).copied().or_else(|| link.consumer.cached_high(address.0, address.1));
+        let entry = link.partitions.entry(number);
+        if let Some(high) = high {
+            entry.high = entry.high.max(high);
+            throttle.handle_fetch_gap(number, entry.high);
+        }
+    }
 }
 
 /// Watches for how long the consumer has been in no group.

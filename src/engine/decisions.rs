@@ -15,6 +15,10 @@ impl<'c> Engine<'c> {
     pub(super) fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
         let Origin { source, partition, offset, .. } = record.origin;
         let Some(number) = self.link.partitions.find((source, partition)) else { return 0 };
+        if self.intake.parked.contains((source, partition)) {
+            self.intake.parked.add(record);
+            return 0;
+        }
         self.contact.end_silence(now, number, self.throttle, &mut self.link);
         let source = self.link.partitions.sources.get(source);
         let Some(contents) = record.contents() else {
@@ -25,13 +29,18 @@ impl<'c> Engine<'c> {
             Some(client) if client == service.redrive_client.as_bytes() => {
                 Identity::Client(Cow::Borrowed(&service.redrive_client))
             }
-            _ => client_id::identify(&service.client_from, &contents, source),
+            _ => client_id::identify(&service.client_from, &contents, source, self.schemas),
         };
         let (sender, name) = match &identity {
             Identity::Client(name) => match &source.allowed_clients {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
                 _ => (Sender::Client(name), &**name),
             },
+            Identity::Unknown(schema) => {
+                let schema = *schema;
+                self.park(now, schema, record);
+                return 0;
+            }
             Identity::Anonymous(why) => {
                 let (service, topic) = (&self.job.service.name, &source.topic);
                 self.reporter.log_limiter.warn("anonymous", |suppressed| {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tracing::{debug, error, warn};
 use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::{Job, link::Link, report::Reporter};
+use super::parked::{ANSWER_INTERVAL, Parked};
+use super::{IDLE_INTERVAL, Job, link::Link, report::Reporter};
 use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
 use watermaster_kafka::record::Record;
 
@@ -21,6 +22,7 @@ pub(super) struct Intake<'c> {
     pub(super) consumer: &'c Consumer,
     /// Records that were polled while a round was under way.
     deferred: VecDeque<Record<'c>>,
+    pub(super) parked: Parked<'c>,
     /// All partitions are paused because records had to be deferred.
     pub(super) reading_paused: bool,
     pub(super) end_probe: EndProbe,
@@ -37,7 +39,13 @@ pub(super) struct EndProbe {
 
 impl<'c> Intake<'c> {
     pub(super) fn new(consumer: &'c Consumer) -> Intake<'c> {
-        Intake { consumer, deferred: VecDeque::new(), reading_paused: false, end_probe: EndProbe::default() }
+        Intake {
+            consumer,
+            deferred: VecDeque::new(),
+            parked: Parked::default(),
+            reading_paused: false,
+            end_probe: EndProbe::default(),
+        }
     }
 
     /// Returns the first deferred record, or else waits for the consumer's next event.
@@ -48,6 +56,16 @@ impl<'c> Intake<'c> {
         }
     }
 
+    /// Puts records of a partition in front of those that were deferred, which came later.
+    pub(super) fn decide_next(&mut self, records: VecDeque<Record<'c>>) {
+        records.into_iter().rev().for_each(|record| self.deferred.push_front(record));
+    }
+
+    /// Returns the longest time for which nothing has to be looked at.
+    pub(super) fn idle_interval(&self) -> Duration {
+        if self.parked.is_empty() { IDLE_INTERVAL } else { ANSWER_INTERVAL }
+    }
+
     /// Keeps a record until the round is committed. Returns whether it is the first one, after which reading must
     /// pause.
     pub(super) fn defer(&mut self, record: Record<'c>) -> bool {
@@ -55,13 +73,15 @@ impl<'c> Intake<'c> {
         !std::mem::replace(&mut self.reading_paused, true)
     }
 
+    /// Returns whether records of the partition wait for a decision.
     pub(super) fn has_deferred(&self, partition: SourcePartition) -> bool {
-        self.deferred.iter().any(|record| record.origin.address() == partition)
+        self.parked.contains(partition) || self.deferred.iter().any(|record| record.origin.address() == partition)
     }
 
-    /// Drops the deferred records of a revoked partition.
+    /// Drops the records of a revoked partition that were not decided.
     pub(super) fn forget(&mut self, partition: SourcePartition) {
         self.deferred.retain(|record| record.origin.address() != partition);
+        self.parked.forget(partition);
     }
 
     /// Pauses partitions. If that fails, they are read on, which is harmless: records are kept within the same bounds.
@@ -72,8 +92,10 @@ impl<'c> Intake<'c> {
         }
     }
 
+    /// Reads partitions again, except those that wait for a schema.
     pub(super) fn resume(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
-        if let Err(error) = self.consumer.resume(partitions) {
+        let open: Vec<_> = partitions.iter().filter(|partition| !self.parked.contains(**partition)).copied().collect();
+        if let Err(error) = self.consumer.resume(&open) {
             let warn = |suppressed| error!(service = job.service.name, suppressed, "resuming failed: {error}");
             reporter.log_limiter.warn("resuming", warn);
         }

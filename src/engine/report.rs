@@ -28,6 +28,8 @@ pub(super) struct Status {
     pub(super) brokers_down: bool,
     /// The reason for which the group gave this instance no part of the shared capacity.
     pub(super) group_trouble: Option<String>,
+    /// The last failure of the schema registry, while partitions wait for a schema.
+    pub(super) schema_trouble: Option<String>,
 }
 
 impl Status {
@@ -41,7 +43,7 @@ impl Status {
             (!self.joined, "joining the consumer group"),
         ];
         let reason = reasons.into_iter().find_map(|(applies, reason)| applies.then(|| reason.to_owned()));
-        reason.or_else(|| self.group_trouble.clone())
+        reason.or_else(|| self.group_trouble.clone()).or_else(|| self.schema_trouble.clone())
     }
 }
 
@@ -51,6 +53,8 @@ pub(super) struct Reporter {
     pub(super) status: Status,
     pub(super) counts: EngineCounts,
     pub(super) group: GroupSnapshot,
+    /// The number of partitions that wait for a schema.
+    pub(super) parked: u64,
     /// Limits log lines that could repeat with each record or attempt.
     pub(super) log_limiter: LogLimiter,
     /// The time in each phase of the running round.
@@ -116,6 +120,7 @@ impl Reporter {
         }
         let mut snapshot = self.snapshot(now, job, throttle);
         add_partitions(&mut snapshot, throttle, link);
+        snapshot.paused[PAUSE_REASONS.len() - 1] = self.parked;
         snapshot.source_retention = link.partitions.sources.retention();
         self.set_flags(&mut snapshot);
         job.cell.set(snapshot);

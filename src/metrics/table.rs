@@ -8,7 +8,7 @@ use watermaster_core::{policy::Mode, reason::Reason};
 
 use super::{Instance, LabelFigures, ServiceMetrics, counters::Decisions, text::Samples};
 use crate::clock;
-use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 
 /// The kind of a metric, named as in a `# TYPE` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
@@ -258,6 +258,9 @@ metrics! {
     "watermaster_rebalances_total" Counter Count ["service"]
         "Changes of the assignment."
         Service |s, out| out.put(s.newest.engine.rebalances);
+    "watermaster_schema_requests_total" Counter Count ["service" "outcome"]
+        "Requests to the schema registry, by outcome; all 0 without avro or protobuf in client_from."
+        Service |s, out| out.put_each(SCHEMA_OUTCOMES, s.newest.engine.schema_requests);
     "watermaster_source_retention_seconds" Gauge Seconds ["service" "topic"]
         "The retention time of a source topic; 0 if it has no limit or the broker did not tell it."
         Service retention;

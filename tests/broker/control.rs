@@ -35,6 +35,7 @@ fn kafka(broker: &Broker, instance: u64) -> Kafka {
         on_data_loss: OnDataLoss::Stop,
         properties: [("broker.address.family".to_owned(), "v4".to_owned())].into(),
         secrets: Secrets::default(),
+        schema_registry: None,
     }
 }
 

@@ -2,7 +2,9 @@
 
 use strum::VariantNames;
 use watermaster::metrics::table::{Kind, Metric, TABLE};
-use watermaster::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use watermaster::snapshot::{
+    ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES,
+};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::reason::Reason;
 
@@ -53,6 +55,7 @@ impl Series {
             "reason" => Reason::NAMES,
             "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES,
             "cause" => PRODUCER_CAUSES,
+            "outcome" if name.contains("_schema_") => SCHEMA_OUTCOMES,
             "outcome" => ROUND_OUTCOMES,
             "phase" => Phase::VARIANTS,
             "class" => ErrorClass::VARIANTS,

@@ -41,9 +41,10 @@ fn path(pointer: &str) -> Vec<String> {
 /// Returns the client id that a JSON text yields at a pointer.
 fn at(pointer: &str, text: &[u8]) -> Result<String, AnonymousReason> {
     let record = Sample { value: Some(text), ..Sample::default() };
-    match identify(&[ClientFrom::Json(path(pointer))], &record, &source(None)) {
+    match identify(&[ClientFrom::Json(path(pointer))], &record, &source(None), &NoSchemas) {
         Identity::Client(client) => Ok(client.into_owned()),
         Identity::Anonymous(reason) => Err(reason),
+        Identity::Unknown(schema) => panic!("{schema:?}"),
     }
 }
 
@@ -158,13 +159,17 @@ fn sources_of_the_id_are_tried_in_order() {
     ];
     let named = source(Some("t"));
     for (record, expected) in &cases {
-        let found = match identify(&all, record, &named) {
+        let found = match identify(&all, record, &named, &NoSchemas) {
             Identity::Client(client) => Ok(client.into_owned()),
             Identity::Anonymous(reason) => Err(reason),
+            Identity::Unknown(schema) => panic!("{schema:?}"),
         };
         assert_eq!(found, expected.map(str::to_owned));
     }
-    assert_eq!(identify(&all, &Sample::default(), &source(None)), Identity::Anonymous(AnonymousReason::Missing));
+    assert_eq!(
+        identify(&all, &Sample::default(), &source(None), &NoSchemas),
+        Identity::Anonymous(AnonymousReason::Missing)
+    );
 }
 
 #[test]
@@ -177,9 +182,10 @@ fn a_pattern_that_finds_nothing_passes_on_to_the_next_place() {
     let (named, long) = (source(Some("t")), [b'x'; MAX_SEARCHED_BYTES + 1]);
     let id = |headers: &[&'static [u8]], key: &[u8]| {
         let headers = headers.iter().map(|value| ("tenant", Some(*value))).collect();
-        match identify(&places, &Sample { headers, key: Some(key), value: None }, &named) {
+        match identify(&places, &Sample { headers, key: Some(key), value: None }, &named, &NoSchemas) {
             Identity::Client(client) => Ok(client.into_owned()),
             Identity::Anonymous(reason) => Err(reason),
+            Identity::Unknown(schema) => panic!("{schema:?}"),
         }
     };
     assert_eq!(id(&[b"acme-eu"], b"other:1"), Ok("acme".to_owned()));
@@ -257,7 +263,7 @@ proptest! {
         let pattern: Pattern = pattern.parse().unwrap();
         let header = ClientFrom::HeaderPart("h".to_owned(), pattern.clone());
         for place in [ClientFrom::Key, ClientFrom::KeyPart(pattern), header, ClientFrom::Json(path("/a"))] {
-            if let Identity::Client(client) = identify(&[place], &record, &source(None)) {
+            if let Identity::Client(client) = identify(&[place], &record, &source(None), &NoSchemas) {
                 prop_assert!((1..=MAX_CLIENT_BYTES).contains(&client.len()));
             }
         }
@@ -284,4 +290,42 @@ proptest! {
         prop_assert!(matches!(found, Err(BrokenJson | NotAnId | DuplicateKey | Missing)));
         prop_assert!(found != Err(Missing) || cut == 0);
     }
+}
+
+/// Knows the schema 1, in which each value has one id, and no other.
+struct OneSchema;
+
+impl Schemas for OneSchema {
+    fn find<'r>(
+        &self, format: SchemaFormat, path: &[String], value: Option<&'r [u8]>,
+    ) -> Result<Found<'r>, UnknownSchema> {
+        match value {
+            Some([1, id @ ..]) if format == SchemaFormat::Avro && path == ["id"] => Ok(from_bytes(Some(id))),
+            Some([2, ..]) => Err(UnknownSchema(2)),
+            _ => Ok(Ok(None)),
+        }
+    }
+}
+
+#[test]
+fn a_record_waits_for_an_unknown_schema_only_if_no_earlier_place_names_its_client() {
+    let places = [
+        ClientFrom::Header("id".to_owned()),
+        ClientFrom::Schema(SchemaFormat::Avro, vec!["id".to_owned()]),
+        ClientFrom::Topic,
+    ];
+    let topic = source(Some("by-topic"));
+    let of = |headers: &[(&'static str, Option<&'static [u8]>)], value: &'static [u8]| {
+        let record = Sample { headers: headers.to_vec(), value: Some(value), ..Sample::default() };
+        match identify(&places, &record, &topic, &OneSchema) {
+            Identity::Client(client) => client.into_owned(),
+            other => format!("{other:?}"),
+        }
+    };
+    assert_eq!(of(&[], b"\x01acme"), "acme");
+    assert_eq!(of(&[], b"\x02acme"), "Unknown(UnknownSchema(2))");
+    assert_eq!(of(&[("id", Some(b"first"))], b"\x02acme"), "first");
+    assert_eq!(of(&[], b"\x01"), "by-topic");
+    assert_eq!(of(&[], b"\x01\xff"), "Anonymous(NotUtf8)");
+    assert_eq!(of(&[], b"{}"), "by-topic");
 }

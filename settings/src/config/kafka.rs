@@ -6,10 +6,11 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use serde_json::json;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
-use super::{PropertyRefused, PropertyRules, values};
+use super::{PropertyRefused, PropertyRules, registry, values};
 use crate::model::{Admin, GroupProtocol, Kafka};
 use crate::reader::{Section, ValueError};
-use crate::{properties, read_struct, secrets::Secrets, token::TokenFile};
+use crate::secrets::{Secrets, without_line_end};
+use crate::{properties, read_struct, token::TokenFile};
 
 /// Reads `[kafka]`.
 pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
@@ -21,6 +22,7 @@ pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
         instance_id: section.derived_text("instance_id", Some(host.to_string_lossy()), values::instance_id),
         properties: Some(properties(section, group_protocol, rules)),
         secrets: Some(secrets(section, group_protocol, rules)),
+        schema_registry: registry::schema_registry(&section.table("schema_registry")),
     })
 }
 
@@ -54,7 +56,7 @@ fn secrets(section: &Section<'_>, protocol: Option<GroupProtocol>, rules: Proper
                 files.refuse(name, "is in kafka.properties too", "one of the two");
             }
             Ok(text) => {
-                let text = text.strip_suffix('\n').map_or(&*text, |line| line.strip_suffix('\r').unwrap_or(line));
+                let text = without_line_end(&text);
                 check_property(&files, name, text, rules);
                 secrets.insert(name.to_owned(), text.to_owned());
             }

@@ -60,6 +60,7 @@ const fn millis(n: u64) -> Duration {
 
 const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
 const WEIGHT: Kind = Decimal("0.001 to 1000000, with at most three decimals");
+const FILE: Kind = Kind::Text("the path of a file of UTF-8 text that can be read");
 const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it");
 
 /// Every key, in the order in which they are shown.
@@ -80,9 +81,12 @@ pub static SCHEMA: Schema = Schema {
     ),
 };
 
-/// librdkafka's own properties: their values, and the paths of files that hold values.
-static PROPERTIES: [SectionSchema; 2] =
-    [section("properties", Shape::FreeTable, &[], &[]), section("properties_file", Shape::FreeTable, &[], &[])];
+/// librdkafka's own properties: their values, and the paths of files that hold values; and the schema registry.
+static PROPERTIES: [SectionSchema; 3] = [
+    section("properties", Shape::FreeTable, &[], &[]),
+    section("properties_file", Shape::FreeTable, &[], &[]),
+    section("schema_registry", Shape::Table, SCHEMA_REGISTRY, &[]),
+];
 
 static SERVICE_SECTIONS: [SectionSchema; 3] = [
     section("shape", Shape::Table, SHAPE, &[]),
@@ -109,6 +113,14 @@ const KAFKA: &[Key] = &[
     key("on_foreign_offset", Choice(OnForeignOffset::VARIANTS), Text("stop")),
     key("on_data_loss", Choice(OnDataLoss::VARIANTS), Text("stop")),
     key("map_budget", Kind::Text("\"N chars\" or \"N bytes\", N from 64 to 4096"), Text("4096 chars")),
+];
+
+const SCHEMA_REGISTRY: &[Key] = &[
+    key("url", Addresses("http://HOST:PORT or https://HOST, with or without a path"), Unset),
+    key("username", Kind::Text("a text without a colon"), Unset),
+    key("password", Kind::Secret("a text"), Unset),
+    key("password_file", FILE, Unset),
+    key("ca_file", FILE, Unset),
 ];
 
 const ADMIN: &[Key] = &[
@@ -149,8 +161,8 @@ const SERVICE: &[Key] = &[
     key(
         "client_from",
         Texts(
-            "a list of one or more of \"header:NAME\", \"header:NAME:^PATTERN\", \"json:/pointer\", \"key\", \
-             \"key:^PATTERN\" and \"topic\"",
+            "a list of one or more of \"header:NAME\", \"header:NAME:^PATTERN\", \"json:/pointer\", \
+             \"avro:/FIELD/FIELD\", \"protobuf:/FIELD/FIELD\", \"key\", \"key:^PATTERN\" and \"topic\"",
         ),
         Text("header:client-id, topic"),
     ),

@@ -6,7 +6,7 @@ use humantime::format_duration;
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 use watermaster_core::units::Ratio;
 
-use super::values;
+use super::{registry, values};
 use crate::model::{ClientFrom, Service, Source};
 use crate::read_struct;
 use crate::reader::{Origin, Section};
@@ -21,6 +21,7 @@ const MAX_COMPARED_CLIENTS: usize = 1_000;
 pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let client_from = section.list("client_from", values::client_from).flatten();
     warn_of_names_like_patterns(section, client_from.as_deref().unwrap_or_default());
+    registry::check_places(section, client_from.as_deref().unwrap_or_default(), kafka);
     let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
     let tables = section.tables("source");
     let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();

@@ -5,13 +5,16 @@ use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::{Ratio, Weight};
 
 use crate::client_id::{MAX_CLIENT_BYTES, PatternError};
+use crate::model::{ClientFrom, SchemaFormat};
 use crate::reader::{Choice, FromText, Kind, ValueError, decimal};
-use crate::{model::ClientFrom, sources::TopicPattern, token::TokenError};
+use crate::{sources::TopicPattern, token::TokenError};
 
 /// The longest name of a Kafka topic.
 const MAX_TOPIC_CHARS: usize = 249;
 /// The longest id of a consumer group that is of use: it is a label of a metric.
 const MAX_GROUP_BYTES: usize = 255;
+/// The longest name of a field.
+const MAX_FIELD_CHARS: usize = 255;
 /// The longest metadata of a commit that a broker takes by default.
 const MAX_MAP_UNITS: usize = 4096;
 
@@ -42,6 +45,14 @@ pub enum TextError {
     Pattern(#[from] PatternError),
     #[error("a JSON pointer begins with /")]
     PointerStart,
+    #[error("a path of fields begins with /")]
+    PathStart,
+    #[error("the scheme is neither http nor https")]
+    Scheme,
+    #[error("an address holds no user: kafka.schema_registry.username has it")]
+    UserInUrl,
+    #[error("{0}")]
+    File(std::io::Error),
     #[error("in a JSON pointer ~ is written ~0 and / is written ~1")]
     PointerEscape,
     /// librdkafka takes the user for a part of the host's name, and its logs name hosts.
@@ -113,8 +124,20 @@ pub fn client_from(text: &str) -> Result<ClientFrom, TextError> {
             let tokens = pointer.strip_prefix('/').ok_or(TextError::PointerStart)?;
             Ok(ClientFrom::Json(tokens.split('/').map(pointer_token).collect::<Result<_, _>>()?))
         }
+        Some(("avro", path)) => Ok(ClientFrom::Schema(SchemaFormat::Avro, fields(path)?)),
+        Some(("protobuf", path)) => Ok(ClientFrom::Schema(SchemaFormat::Protobuf, fields(path)?)),
         _ => Err(NOT_ALLOWED),
     }
+}
+
+/// Parses a path of fields, such as `/client/id`.
+fn fields(path: &str) -> Result<Vec<String>, TextError> {
+    let names = path.strip_prefix('/').ok_or(TextError::PathStart)?.split('/');
+    let names = names.map(|field| match field.chars().next() {
+        Some(digit) if digit.is_ascii_digit() => Err(TextError::Character(digit)),
+        _ => name(field, MAX_FIELD_CHARS, "_"),
+    });
+    names.collect()
 }
 
 /// Parses `NAME` or `NAME:PATTERN`. A name may have colons: a pattern begins at the first colon with a `^` behind it.
@@ -209,6 +232,24 @@ pub fn servers(text: &str) -> Result<String, TextError> {
     Ok(text.to_owned())
 }
 
+/// Parses the URL of a schema registry. Its path is that of the registry's API, without a query.
+pub fn registry_url(text: &str) -> Result<String, TextError> {
+    if text.contains('@') {
+        return Err(TextError::UserInUrl);
+    }
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).ok_or(TextError::Scheme)?;
+    if let Some(wrong) = text.chars().find(|letter| letter.is_whitespace() || ['?', '#', ','].contains(letter)) {
+        return Err(TextError::Character(wrong));
+    }
+    check_address(rest.split('/').next().unwrap_or_default())?;
+    Ok(text.to_owned())
+}
+
+/// Parses the user of a schema registry. In the header that carries it, a colon ends it.
+pub fn registry_user(text: &str) -> Result<String, TextError> {
+    if text.contains(':') { Err(TextError::Character(':')) } else { within(text, MAX_GROUP_BYTES) }
+}
+
 fn check_address(server: &str) -> Result<(), TextError> {
     let address = server.split_once("://").map_or(server, |(_, address)| address);
     let (host, port) = match address.rsplit_once(':') {
@@ -272,6 +313,8 @@ mod tests {
             name().prop_map(ClientFrom::Header),
             (name(), pattern()).prop_map(|(name, pattern)| ClientFrom::HeaderPart(name, pattern)),
             prop::collection::vec("\\PC{0,8}|[~/:^01]{0,6}", 1..4).prop_map(ClientFrom::Json),
+            prop::collection::vec("[A-Za-z_][A-Za-z0-9_]{0,8}", 1..4)
+                .prop_map(|path| ClientFrom::Schema(SchemaFormat::Avro, path)),
             Just(ClientFrom::Key),
             pattern().prop_map(ClientFrom::KeyPart),
             Just(ClientFrom::Topic),
@@ -286,6 +329,7 @@ mod tests {
                 let tokens = tokens.iter().map(|token| token.replace('~', "~0").replace('/', "~1"));
                 tokens.fold("json:".to_owned(), |text, token| text + "/" + &token)
             }
+            ClientFrom::Schema(format, path) => format!("{format}:/{}", path.join("/")),
             ClientFrom::Key => "key".to_owned(),
             ClientFrom::KeyPart(pattern) => format!("key:{}", pattern.as_str()),
             ClientFrom::Topic => "topic".to_owned(),
@@ -307,6 +351,31 @@ mod tests {
         for wrong in ["", "a,,b", ":9092", "a:0", "a:70000", "a:b", "a b:1"] {
             assert!(servers(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_path_of_fields_has_names_that_both_formats_take() {
+        let path = ClientFrom::Schema(SchemaFormat::Protobuf, vec!["client".to_owned(), "id_2".to_owned()]);
+        assert_eq!(client_from("protobuf:/client/id_2").unwrap(), path);
+        for wrong in ["avro", "avro:", "avro:/", "avro:id", "avro:/a//b", "avro:/a/", "avro:/0", "avro:/a.b", "xml:/a"]
+        {
+            assert!(client_from(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_registry_has_an_http_url_without_a_user() {
+        for right in
+            ["http://localhost:8081", "https://registry.example", "https://r:443/apis/ccompat/v7", "http://[::1]:1/"]
+        {
+            assert_eq!(registry_url(right).unwrap(), right);
+        }
+        for wrong in [
+            "", "registry:8081", "ftp://r", "http://", "http://a:0", "http://u:p@r", "http://a,http://b", "http://a/?b",
+        ] {
+            assert!(registry_url(wrong).is_err(), "{wrong}");
+        }
+        assert!(registry_user("a:b").is_err() && registry_user("").is_err() && registry_user("a").is_ok());
     }
 
     #[test]

@@ -153,6 +153,7 @@ fn default_node(text: &str) -> Node {
 fn quoted(text: &str, form: Form, kind: Kind) -> String {
     match form {
         _ if matches!(kind, Kind::Addresses(_)) && text.contains('@') => HIDDEN.to_owned(),
+        _ if matches!(kind, Kind::Secret(_)) => HIDDEN.to_owned(),
         Form::Text | Form::Any => format!("{text:?}"),
         _ => text.to_owned(),
     }
@@ -162,6 +163,7 @@ fn quoted(text: &str, form: Form, kind: Kind) -> String {
 pub fn as_json(text: &str, kind: Kind) -> Value {
     let number = text.replace('_', "");
     let shown = match kind {
+        Kind::Secret(_) => Some(json!(HIDDEN)),
         Kind::Flag => Some(json!(text == "true")),
         Kind::Count(..) | Kind::Size(..) | Kind::Integers(_) => number.parse::<u64>().ok().map(Value::from),
         Kind::Decimal(_) | Kind::DecimalOrPercent(_) => number.parse::<f64>().ok().map(Value::from),

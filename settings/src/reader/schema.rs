@@ -88,6 +88,8 @@ pub enum Kind {
     Text(&'static str),
     /// Network addresses. A text with `@` is never shown: a password may stand before it.
     Addresses(&'static str),
+    /// A text that is never shown.
+    Secret(&'static str),
     /// A list of texts.
     Texts(&'static str),
     /// A whole number or a list of them.
@@ -113,6 +115,7 @@ impl Kind {
             | Kind::DecimalOrPercent(allowed)
             | Kind::Text(allowed)
             | Kind::Addresses(allowed)
+            | Kind::Secret(allowed)
             | Kind::Texts(allowed)
             | Kind::Integers(allowed) => allowed.to_owned(),
         }

@@ -49,9 +49,12 @@ impl Form {
             Kind::DecimalOrPercent(_) if text.ends_with('%') => self == Form::Text,
             Kind::DecimalOrPercent(_) => matches!(self, Form::Decimal | Form::Integer),
             Kind::Size(..) => matches!(self, Form::Text | Form::Integer),
-            Kind::Duration(..) | Kind::Choice(_) | Kind::Text(_) | Kind::Addresses(_) | Kind::Texts(_) => {
-                self == Form::Text
-            }
+            Kind::Duration(..)
+            | Kind::Choice(_)
+            | Kind::Text(_)
+            | Kind::Addresses(_)
+            | Kind::Secret(_)
+            | Kind::Texts(_) => self == Form::Text,
         }
     }
 }

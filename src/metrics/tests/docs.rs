@@ -5,7 +5,7 @@ use std::{fmt::Write, path::Path};
 use strum::VariantNames;
 
 use crate::metrics::table::{Metric, TABLE, Unit};
-use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES};
+use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::reason::Reason;
@@ -85,6 +85,7 @@ records of no client, and clients that lost their label. |
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
     push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
     push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
+    push_values(page, "`outcome` of a request to the schema registry", SCHEMA_OUTCOMES);
     push_values(page, "`phase` of a round", Phase::VARIANTS);
     push_values(page, "`class` of an error", ErrorClass::VARIANTS);
     push_values(page, "`found` of a record", &RESYNCED);

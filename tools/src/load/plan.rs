@@ -141,7 +141,12 @@ fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, (ClientFrom
 
 /// Returns the first rule of `client_from` that applies to this source, with the text for it, if it can yield `client`.
 fn named_by(ways: &[ClientFrom], source: &Source, client: &str) -> Option<(ClientFrom, String)> {
-    let applies = |way: &&ClientFrom| **way != ClientFrom::Topic || source.client.is_some();
+    // A value of this tool names no schema, so places that need one pass on.
+    let applies = |way: &&ClientFrom| match way {
+        ClientFrom::Schema(..) => false,
+        ClientFrom::Topic => source.client.is_some(),
+        _ => true,
+    };
     let way = ways.iter().find(applies)?;
     let text = match way {
         ClientFrom::Topic if source.client.as_deref() != Some(client) => None,
@@ -164,7 +169,7 @@ pub mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use watermaster_settings::client_id::{Fields, HeaderLookup, Identity, identify};
+    use watermaster_settings::client_id::{Fields, HeaderLookup, Identity, NoSchemas, identify};
     use watermaster_settings::config::Config;
 
     /// Builds a service that takes 100 records per second.
@@ -273,7 +278,7 @@ pub mod tests {
                 prop_assert_eq!(value.len(), value_bytes as usize);
             }
             let sent = Sent(client.header(), client.key(shape), value);
-            let found = identify(&service.client_from, &sent, &service.sources[0]);
+            let found = identify(&service.client_from, &sent, &service.sources[0], &NoSchemas);
             prop_assert!(matches!(&found, Identity::Client(name) if *name == id), "{found:?}");
         }
     }

@@ -1,0 +1,305 @@
+//! Reads the text of a `.proto` file: messages with their fields, and enums. Everything else is skipped as a statement
+//! with balanced brackets: options, services, extensions, groups.
+//!
+//! <https://protobuf.dev/reference/protobuf/proto3-spec/>, and proto2 and editions, which differ in what is skipped.
+
+use std::collections::HashMap;
+
+use crate::SchemaError;
+
+/// The deepest nesting of messages.
+const MAX_NESTED: usize = 32;
+
+/// The messages and enums of several files.
+#[derive(Debug, Default)]
+pub struct Definitions {
+    pub messages: Vec<RawMessage>,
+    /// The names of an enum's values by their numbers.
+    pub enums: Vec<HashMap<i32, String>>,
+    /// Messages and enums by their full names.
+    names: HashMap<String, Definition>,
+}
+
+/// A message or an enum, by its index.
+#[derive(Debug, Clone, Copy)]
+pub enum Definition {
+    Message(usize),
+    Enum(usize),
+}
+
+#[derive(Debug, Default)]
+pub struct RawMessage {
+    /// The messages in it, in order.
+    pub nested: Vec<usize>,
+    pub fields: Vec<RawField>,
+    oneofs: usize,
+}
+
+/// A field with the name of its type as it is written.
+#[derive(Debug)]
+pub struct RawField {
+    pub name: String,
+    pub number: u32,
+    pub kind: String,
+    /// The full name of the message around the field.
+    pub scope: String,
+    pub repeated: bool,
+    /// The number of the `oneof` in its message.
+    pub oneof: Option<usize>,
+}
+
+impl Definitions {
+    /// Adds what a file defines. Returns its messages, in order, without those in other messages.
+    pub fn add_file(&mut self, text: &str) -> Result<Vec<usize>, SchemaError> {
+        let mut tokens = Tokens { list: tokens(text)?, at: 0 };
+        let (mut top, mut package) = (Vec::new(), String::new());
+        while let Some(token) = tokens.peek() {
+            match token {
+                Token::Word("package") => {
+                    tokens.next()?;
+                    package = tokens.word()?.to_owned();
+                }
+                Token::Word("message") => top.push(self.add_message(&mut tokens, &package, MAX_NESTED)?),
+                Token::Word("enum") => self.add_enum(&mut tokens, &package)?,
+                Token::Word("export" | "local") => _ = tokens.next()?,
+                _ => tokens.skip_statement()?,
+            }
+        }
+        Ok(top)
+    }
+
+    /// Finds the definition that a name means inside of `scope`: the innermost one.
+    pub fn find(&self, name: &str, scope: &str) -> Option<Definition> {
+        if let Some(name) = name.strip_prefix('.') {
+            return self.names.get(name).copied();
+        }
+        let mut scope = scope;
+        loop {
+            if let Some(found) = self.names.get(&join(scope, name)) {
+                return Some(*found);
+            }
+            if scope.is_empty() {
+                return None;
+            }
+            scope = scope.rsplit_once('.').map_or("", |(outer, _)| outer);
+        }
+    }
+
+    fn add_message(&mut self, tokens: &mut Tokens<'_>, scope: &str, depth: usize) -> Result<usize, SchemaError> {
+        let depth = depth.checked_sub(1).ok_or(SchemaError::TooDeep)?;
+        tokens.next()?;
+        let (name, at) = (join(scope, tokens.word()?), self.messages.len());
+        self.messages.push(RawMessage::default());
+        self.names.insert(name.clone(), Definition::Message(at));
+        tokens.expect('{')?;
+        loop {
+            match tokens.peek().ok_or(SchemaError::Truncated)? {
+                Token::Mark('}') => break,
+                Token::Word("message") => {
+                    let nested = self.add_message(tokens, &name, depth)?;
+                    self.messages[at].nested.push(nested);
+                }
+                Token::Word("enum") => self.add_enum(tokens, &name)?,
+                Token::Word("oneof") => self.add_oneof(tokens, at, &name)?,
+                Token::Word("export" | "local") => _ = tokens.next()?,
+                Token::Word("extend" | "extensions" | "group" | "option" | "reserved") | Token::Mark(';') => {
+                    tokens.skip_statement()?;
+                }
+                _ => self.add_field(tokens, at, &name, None)?,
+            }
+        }
+        tokens.next()?;
+        Ok(at)
+    }
+
+    fn add_oneof(&mut self, tokens: &mut Tokens<'_>, at: usize, scope: &str) -> Result<(), SchemaError> {
+        tokens.next()?;
+        tokens.word()?;
+        tokens.expect('{')?;
+        let number = self.messages[at].oneofs;
+        self.messages[at].oneofs += 1;
+        loop {
+            match tokens.peek().ok_or(SchemaError::Truncated)? {
+                Token::Mark('}') => break,
+                Token::Word("group" | "option") | Token::Mark(';') => tokens.skip_statement()?,
+                _ => self.add_field(tokens, at, scope, Some(number))?,
+            }
+        }
+        tokens.next().map(drop)
+    }
+
+    /// Adds a field, such as `repeated Tag tags = 7 [deprecated = true];`. A group is left out.
+    fn add_field(
+        &mut self, tokens: &mut Tokens<'_>, at: usize, scope: &str, oneof: Option<usize>,
+    ) -> Result<(), SchemaError> {
+        let mut kind = tokens.word()?;
+        let mut repeated = kind == "repeated";
+        if ["optional", "required", "repeated"].contains(&kind) {
+            kind = tokens.word()?;
+        }
+        if kind == "group" {
+            return tokens.skip_statement();
+        }
+        if kind == "map" && tokens.peek() == Some(Token::Mark('<')) {
+            repeated = true;
+            while tokens.next()? != Token::Mark('>') {}
+        }
+        let name = tokens.word()?.to_owned();
+        tokens.expect('=')?;
+        let number = tokens.number()?;
+        tokens.skip_statement()?;
+        let (kind, scope) = (kind.to_owned(), scope.to_owned());
+        self.messages[at].fields.push(RawField { name, number, kind, scope, repeated, oneof });
+        Ok(())
+    }
+
+    fn add_enum(&mut self, tokens: &mut Tokens<'_>, scope: &str) -> Result<(), SchemaError> {
+        tokens.next()?;
+        let full_name = join(scope, tokens.word()?);
+        tokens.expect('{')?;
+        let mut values = HashMap::new();
+        loop {
+            match tokens.peek().ok_or(SchemaError::Truncated)? {
+                Token::Mark('}') => break,
+                Token::Word("option" | "reserved") | Token::Mark(';') => tokens.skip_statement()?,
+                _ => {
+                    let name = tokens.word()?.to_owned();
+                    tokens.expect('=')?;
+                    let is_negative = tokens.peek() == Some(Token::Mark('-'));
+                    if is_negative {
+                        tokens.next()?;
+                    }
+                    let number = tokens.number()?;
+                    let number = if is_negative { number.wrapping_neg() } else { number };
+                    tokens.skip_statement()?;
+                    // Of several names for one number, the first is its name.
+                    values.entry(number.cast_signed()).or_insert(name);
+                }
+            }
+        }
+        self.names.insert(full_name, Definition::Enum(self.enums.len()));
+        self.enums.push(values);
+        tokens.next().map(drop)
+    }
+}
+
+fn join(scope: &str, name: &str) -> String {
+    if scope.is_empty() { name.to_owned() } else { format!("{scope}.{name}") }
+}
+
+/// A word is a name with its dots, or a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token<'t> {
+    Word(&'t str),
+    /// A text in quotes. No text matters here.
+    Quoted,
+    Mark(char),
+}
+
+struct Tokens<'t> {
+    list: Vec<Token<'t>>,
+    at: usize,
+}
+
+impl<'t> Tokens<'t> {
+    fn peek(&self) -> Option<Token<'t>> {
+        self.list.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Result<Token<'t>, SchemaError> {
+        let token = self.peek().ok_or(SchemaError::Truncated)?;
+        self.at += 1;
+        Ok(token)
+    }
+
+    fn word(&mut self) -> Result<&'t str, SchemaError> {
+        match self.next()? {
+            Token::Word(word) => Ok(word),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    fn expect(&mut self, mark: char) -> Result<(), SchemaError> {
+        match self.next()? {
+            Token::Mark(found) if found == mark => Ok(()),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Reads a number: decimal, hexadecimal or octal.
+    fn number(&mut self) -> Result<u32, SchemaError> {
+        let word = self.word()?;
+        let parsed = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None if word.len() > 1 && word.starts_with('0') => u32::from_str_radix(word, 8),
+            None => word.parse(),
+        };
+        parsed.map_err(|_| SchemaError::Unexpected(word.to_owned()))
+    }
+
+    /// Skips to the end of a statement: a semicolon outside of brackets, or the end of a block in braces.
+    fn skip_statement(&mut self) -> Result<(), SchemaError> {
+        let mut open = 0_usize;
+        loop {
+            match self.next()? {
+                Token::Mark(';') if open == 0 => return Ok(()),
+                Token::Mark('{' | '[' | '(') => open += 1,
+                Token::Mark(close @ ('}' | ']' | ')')) => {
+                    open = open.checked_sub(1).ok_or(SchemaError::Unexpected(close.to_string()))?;
+                    if open == 0 && close == '}' {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn unexpected(token: Token<'_>) -> SchemaError {
+    SchemaError::Unexpected(match token {
+        Token::Word(word) => word.to_owned(),
+        Token::Quoted => "a text in quotes".to_owned(),
+        Token::Mark(mark) => mark.to_string(),
+    })
+}
+
+/// Splits a text into tokens, without spaces and comments.
+fn tokens(text: &str) -> Result<Vec<Token<'_>>, SchemaError> {
+    let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '.';
+    let (mut list, mut rest) = (Vec::new(), text);
+    while let Some(first) = rest.chars().next() {
+        let length = if first.is_whitespace() {
+            first.len_utf8()
+        } else if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            rest.find("*/").ok_or(SchemaError::Truncated)? + 2
+        } else if first == '"' || first == '\'' {
+            list.push(Token::Quoted);
+            quoted_length(rest, first)?
+        } else if is_of_word(first) {
+            let length = rest.find(|letter| !is_of_word(letter)).unwrap_or(rest.len());
+            list.push(Token::Word(&rest[..length]));
+            length
+        } else {
+            list.push(Token::Mark(first));
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    Ok(list)
+}
+
+/// Returns the length of a text in quotes, in which a backslash keeps the next character from ending it.
+fn quoted_length(text: &str, quote: char) -> Result<usize, SchemaError> {
+    let mut letters = text.char_indices().skip(1);
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => _ = letters.next(),
+            _ if letter == quote => return Ok(at + 1),
+            _ => {}
+        }
+    }
+    Err(SchemaError::Truncated)
+}

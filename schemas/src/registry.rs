@@ -1,0 +1,170 @@
+//! Asks a schema registry, by the API that Confluent's has: `GET /schemas/ids/{id}`.
+//!
+//! <https://docs.confluent.io/platform/current/schema-registry/develop/api.html>. Karapace, Redpanda and
+//! Apicurio have it, too.
+
+#[cfg_attr(not(feature = "registry"), path = "registry/no_http.rs")]
+mod http;
+
+use std::{collections::BTreeSet, error::Error, path::PathBuf};
+
+use serde::Deserialize;
+use watermaster_settings::SchemaRegistry;
+
+use crate::{Schema, SchemaError};
+
+/// The most schemas that one schema may refer to, directly and through others.
+const MAX_REFERENCES: usize = 100;
+
+/// The registry's answer about a schema id.
+#[derive(Debug)]
+pub enum Answer {
+    Schema(Schema),
+    /// The schema exists, but can't be used.
+    Unusable(SchemaError),
+    Missing,
+}
+
+/// The registry gave no answer that says anything about the schema.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    #[error("{url} can't be reached: {source}")]
+    Unreachable { url: String, source: Box<dyn Error + Send + Sync> },
+    #[error("{0} asks for a user and a password (401): kafka.schema_registry.username and password")]
+    LoginNeeded(String),
+    #[error("{0} does not accept the user or the password of kafka.schema_registry (401)")]
+    LoginRefused(String),
+    #[error("{0} does not let this user read schemas (403)")]
+    Forbidden(String),
+    #[error("{url} answers {status}: {text}")]
+    Status { url: String, status: u16, text: String },
+    #[error("{0} gives no answer of a schema registry: see the path in kafka.schema_registry.url")]
+    NotARegistry(String),
+    #[error("{} can't be read: {source}", path.display())]
+    File { path: PathBuf, source: Box<dyn Error + Send + Sync> },
+}
+
+impl RegistryError {
+    /// Returns true if no registry answered.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, RegistryError::Unreachable { .. })
+    }
+}
+
+/// A schema as the registry stores it.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stored {
+    schema: String,
+    schema_type: Option<String>,
+    #[serde(default)]
+    references: Vec<Reference>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Reference {
+    subject: String,
+    version: i64,
+}
+
+/// The body of an error. Codes of five digits are the registry's own; 404 alone may come from any web server.
+#[derive(Deserialize)]
+struct Refusal {
+    error_code: i64,
+}
+
+/// A client of one registry.
+pub struct Registry {
+    settings: SchemaRegistry,
+    client: Option<http::Client>,
+}
+
+impl Registry {
+    pub fn new(settings: SchemaRegistry) -> Registry {
+        Registry { settings, client: None }
+    }
+
+    /// Fetches a schema, and those that it refers to. Blocks for some seconds if the registry is slow.
+    pub fn schema(&mut self, id: u32) -> Result<Answer, RegistryError> {
+        let Some(stored) = self.get(&format!("/schemas/ids/{id}"))? else { return Ok(Answer::Missing) };
+        let mut references = Vec::new();
+        let parsed = match self.add_references(&stored, &mut references, &mut BTreeSet::new())? {
+            Some(error) => Err(error),
+            None => Schema::parse(stored.schema_type.as_deref(), &references, &stored.schema),
+        };
+        Ok(parsed.map_or_else(Answer::Unusable, Answer::Schema))
+    }
+
+    /// Asks for an id that no schema has: the answer tells whether the address and the login are right.
+    pub fn check(&mut self) -> Result<(), RegistryError> {
+        self.get("/schemas/ids/0").map(drop)
+    }
+
+    /// Adds the schemas that `stored` names, each behind those that it names itself. Returns the reason if one of them
+    /// can't be had.
+    fn add_references(
+        &mut self, stored: &Stored, texts: &mut Vec<String>, seen: &mut BTreeSet<(String, i64)>,
+    ) -> Result<Option<SchemaError>, RegistryError> {
+        for Reference { subject, version } in &stored.references {
+            if !seen.insert((subject.clone(), *version)) {
+                continue;
+            }
+            if seen.len() > MAX_REFERENCES {
+                return Ok(Some(SchemaError::TooManyReferences(MAX_REFERENCES)));
+            }
+            // A version that was deleted softly is still referred to.
+            let path = format!("/subjects/{}/versions/{version}?deleted=true", percent_encoded(subject));
+            let Some(referred) = self.get(&path)? else {
+                return Ok(Some(SchemaError::NoReference { subject: subject.clone(), version: *version }));
+            };
+            if let Some(error) = self.add_references(&referred, texts, seen)? {
+                return Ok(Some(error));
+            }
+            texts.push(referred.schema);
+        }
+        Ok(None)
+    }
+
+    /// Returns a stored schema, or `None` if the registry says that there is none.
+    fn get(&mut self, path: &str) -> Result<Option<Stored>, RegistryError> {
+        let base = self.settings.url.trim_end_matches('/').to_owned();
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => http::Client::new(self.settings.ca_file.as_deref())?,
+        };
+        let login = match &self.settings.login {
+            // A file is read each time, so that a new password takes effect without a restart.
+            Some(login) => Some((
+                login.username.as_str(),
+                login.password.read().map_err(|(path, error)| RegistryError::File { path, source: error.into() })?,
+            )),
+            None => None,
+        };
+        let answer = client.get(&format!("{base}{path}"), login.as_ref().map(|(user, password)| (*user, &**password)));
+        self.client = Some(client);
+        let (status, text) = answer.map_err(|source| RegistryError::Unreachable { url: base.clone(), source })?;
+        match status {
+            200 => serde_json::from_str(&text).map(Some).map_err(|_| RegistryError::NotARegistry(base)),
+            401 if login.is_none() => Err(RegistryError::LoginNeeded(base)),
+            401 => Err(RegistryError::LoginRefused(base)),
+            403 => Err(RegistryError::Forbidden(base)),
+            404 => match serde_json::from_str(&text) {
+                Ok(Refusal { error_code: 40_400..=40_499 }) => Ok(None),
+                _ => Err(RegistryError::NotARegistry(base)),
+            },
+            _ => Err(RegistryError::Status { url: base, status, text: text.trim().chars().take(200).collect() }),
+        }
+    }
+}
+
+/// Encodes a text as one segment of a path.
+fn percent_encoded(text: &str) -> String {
+    let encoded = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encoded).collect()
+}
+
+#[cfg(all(test, feature = "registry"))]
+mod tests;

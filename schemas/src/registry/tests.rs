@@ -1,0 +1,217 @@
+pub mod stub;
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use watermaster_settings::client_id::{Schemas, UnknownSchema};
+use watermaster_settings::{RegistryLogin, SchemaFormat, secrets::Password};
+
+use super::*;
+use crate::cache::{RETRY_INTERVAL, SchemaCache, Trouble};
+use stub::{StubRegistry, not_found, stored};
+
+const AVRO: &str = r#"{"type": "record", "name": "Loan", "fields": [{"name": "client", "type": "string"}]}"#;
+const PROTOBUF: &str = "syntax = \"proto3\"; import \"client.proto\"; message Loan { bank.Client client = 1; }";
+/// The values of schema 7, in Avro, and of schema 8, in Protobuf, with the client `acme`.
+const AVRO_VALUE: &[u8] = b"\0\0\0\0\x07\x08acme";
+const PROTOBUF_VALUE: &[u8] = b"\0\0\0\0\x08\0\x0a\x06\x0a\x04acme";
+
+fn settings(url: &str) -> SchemaRegistry {
+    SchemaRegistry { url: url.to_owned(), login: None, ca_file: None }
+}
+
+fn bank(path: &str) -> (u16, String) {
+    match path {
+        "/schemas/ids/7" => (200, stored("AVRO", AVRO, &json!([]))),
+        "/schemas/ids/8" => {
+            let reference = json!([{"name": "client.proto", "subject": "bank/client", "version": 3}]);
+            (200, stored("PROTOBUF", PROTOBUF, &reference))
+        }
+        "/subjects/bank%2Fclient/versions/3?deleted=true" => {
+            let reference = json!([{"name": "base.proto", "subject": "base", "version": 1}]);
+            (200, stored("PROTOBUF", "package bank; message Client { string id = 1; }", &reference))
+        }
+        // It refers back, which a registry never does.
+        "/subjects/base/versions/1?deleted=true" => {
+            let reference = json!([{"name": "client.proto", "subject": "bank/client", "version": 3}]);
+            (200, stored("PROTOBUF", "package base;", &reference))
+        }
+        "/schemas/ids/9" => (200, stored("JSON", "{}", &json!([]))),
+        "/schemas/ids/10" => (200, stored("AVRO", "{", &json!([]))),
+        "/schemas/ids/11" => (200, stored("AVRO", AVRO, &json!([{"name": "x", "subject": "gone", "version": 1}]))),
+        _ => (404, not_found()),
+    }
+}
+
+fn find(cache: &SchemaCache, format: SchemaFormat, path: &[&str], value: &[u8]) -> Result<String, UnknownSchema> {
+    let path: Vec<String> = path.iter().map(|name| (*name).to_owned()).collect();
+    let found = cache.find(format, &path, Some(value))?;
+    Ok(found.map_or_else(|error| error.to_string(), |id| id.unwrap_or_default().into_owned()))
+}
+
+/// Polls at a time of the cache's clock until the requests that are under way have been answered.
+fn settle(cache: &mut SchemaCache, now: Duration, requests: u64) -> Vec<Trouble> {
+    let (mut troubles, deadline) = (Vec::new(), Instant::now() + Duration::from_secs(60));
+    while cache.counts.iter().sum::<u64>() < requests {
+        assert!(Instant::now() < deadline, "{:?}", cache.counts);
+        troubles.extend(cache.poll(now, |_| true));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    troubles
+}
+
+#[test]
+fn schemas_come_with_those_that_they_refer_to() {
+    let stub = StubRegistry::start(|question| bank(&question.path));
+    let mut registry = Registry::new(settings(&format!("{}/", stub.url)));
+    assert!(matches!(registry.schema(7).unwrap(), Answer::Schema(Schema::Avro(_))));
+    let Answer::Schema(protobuf) = registry.schema(8).unwrap() else { panic!("it is there") };
+    let path = ["client", "id"].map(str::to_owned);
+    assert_eq!(protobuf.find(SchemaFormat::Protobuf, &path, &PROTOBUF_VALUE[5..]), Ok(Some("acme".into())));
+    assert_eq!(protobuf.find(SchemaFormat::Avro, &path, &PROTOBUF_VALUE[5..]), Ok(None));
+    assert!(matches!(registry.schema(9).unwrap(), Answer::Schema(Schema::Other)));
+    assert!(matches!(registry.schema(10).unwrap(), Answer::Unusable(SchemaError::Json(_))));
+    assert!(matches!(registry.schema(11).unwrap(), Answer::Unusable(SchemaError::NoReference { .. })));
+    assert!(matches!(registry.schema(12).unwrap(), Answer::Missing));
+    registry.check().unwrap();
+    let of_8 =
+        ["/schemas/ids/8", "/subjects/bank%2Fclient/versions/3?deleted=true", "/subjects/base/versions/1?deleted=true"];
+    assert_eq!(stub.paths()[1..4], of_8);
+}
+
+/// Only the registry's own word that there is no schema lets a record go on without one.
+#[test]
+fn a_registry_that_refuses_is_not_one_without_the_schema() {
+    let answers = [
+        (401, "", "does not accept the user or the password of kafka.schema_registry (401)"),
+        (403, "", "does not let this user read schemas (403)"),
+        (404, "<html>", "gives no answer of a schema registry"),
+        (404, r#"{"error_code": 404, "message": "HTTP 404 Not Found"}"#, "gives no answer of a schema registry"),
+        (200, "<html>", "gives no answer of a schema registry"),
+        (500, " busy\n", "answers 500: busy"),
+        (503, "", "answers 503: "),
+    ];
+    for (status, body, expected) in answers {
+        let stub = StubRegistry::start(move |_| (status, body.to_owned()));
+        let login = RegistryLogin { username: "wm".to_owned(), password: Password::Text("hush".to_owned()) };
+        let mut registry = Registry::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
+        let error = registry.schema(7).unwrap_err();
+        assert!(error.to_string().contains(expected) && !error.is_unreachable(), "{error}");
+        assert!(error.to_string().starts_with(&stub.url) && !error.to_string().contains("hush"), "{error}");
+    }
+    let stub = StubRegistry::start(|_| (401, String::new()));
+    let error = Registry::new(settings(&stub.url)).check().unwrap_err().to_string();
+    assert!(error.contains("asks for a user and a password (401)"), "{error}");
+    let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = Registry::new(settings(&format!("http://{refusing}"))).check().unwrap_err();
+    assert!(error.is_unreachable() && error.to_string().contains("can't be reached"), "{error}");
+}
+
+#[test]
+fn a_password_from_a_file_is_the_one_that_is_there_now() {
+    let stub = StubRegistry::start(|question| bank(&question.path));
+    let file = std::env::temp_dir().join(format!("watermaster-registry-{}", std::process::id()));
+    let login = RegistryLogin { username: "wm".to_owned(), password: Password::File(file.clone()) };
+    let mut registry = Registry::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
+    for password in ["hush\n", "murmur"] {
+        std::fs::write(&file, password).unwrap();
+        registry.check().unwrap();
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(registry.check(), Err(RegistryError::File { .. })));
+    let sent: Vec<_> = stub.questions().into_iter().filter_map(|question| question.authorization).collect();
+    assert_eq!(sent, ["Basic d206aHVzaA==", "Basic d206bXVybXVy"]);
+}
+
+#[test]
+fn authorities_come_from_a_file_of_certificates() {
+    let file = std::env::temp_dir().join(format!("watermaster-authority-{}", std::process::id()));
+    let check =
+        || Registry::new(SchemaRegistry { ca_file: Some(file.clone()), ..settings("https://127.0.0.1:1") }).check();
+    assert!(matches!(check(), Err(RegistryError::File { .. })), "no file");
+    std::fs::write(&file, "no certificate").unwrap();
+    assert!(matches!(check(), Err(RegistryError::File { .. })), "no certificate");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn the_engine_never_waits_for_a_slow_registry() {
+    let (open, gate) = channel::<()>();
+    let stub = StubRegistry::start(move |question| {
+        gate.recv().expect("the test opens the gate");
+        bank(&question.path)
+    });
+    let mut cache = SchemaCache::new(Some(settings(&stub.url)));
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Err(UnknownSchema(7)));
+    for _ in 0..3 {
+        cache.ask(7, Duration::ZERO);
+        assert!(cache.poll(Duration::ZERO, |_| true).is_empty() && !cache.knows(7));
+    }
+    open.send(()).unwrap();
+    assert!(settle(&mut cache, Duration::ZERO, 1).is_empty());
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Ok("acme".to_owned()));
+    assert_eq!(find(&cache, SchemaFormat::Protobuf, &["client"], AVRO_VALUE), Ok(String::new()), "another format");
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], b"plain"), Ok(String::new()), "no schema is named");
+    assert_eq!((cache.counts, stub.paths().len()), ([1, 0, 0], 1), "one question for one id");
+}
+
+#[test]
+fn a_failure_is_tried_again_and_is_never_an_absent_schema() {
+    let failed = std::sync::atomic::AtomicBool::new(false);
+    let stub = StubRegistry::start(move |question| {
+        let first = !failed.swap(true, std::sync::atomic::Ordering::Relaxed);
+        if first { (500, "busy".to_owned()) } else { bank(&question.path) }
+    });
+    let mut cache = SchemaCache::new(Some(settings(&stub.url)));
+    cache.ask(7, Duration::ZERO);
+    let troubles = settle(&mut cache, Duration::ZERO, 1);
+    assert!(
+        matches!(troubles.as_slice(), [Trouble::Failed(7, RegistryError::Status { status: 500, .. })]),
+        "{troubles:?}"
+    );
+    assert!(cache.failure().unwrap().contains("schema 7 is not known yet"), "{:?}", cache.failure());
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Err(UnknownSchema(7)));
+    cache.poll(RETRY_INTERVAL - Duration::from_nanos(1), |_| true);
+    assert_eq!(stub.paths().len(), 1, "not yet");
+    assert!(settle(&mut cache, RETRY_INTERVAL, 2).is_empty());
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Ok("acme".to_owned()));
+    assert_eq!((cache.counts, cache.failure()), ([1, 0, 1], None));
+}
+
+#[test]
+fn an_id_that_no_partition_needs_is_not_asked_for_again() {
+    let stub = StubRegistry::start(|_| (503, String::new()));
+    let mut cache = SchemaCache::new(Some(settings(&stub.url)));
+    cache.ask(7, Duration::ZERO);
+    settle(&mut cache, Duration::ZERO, 1);
+    cache.poll(RETRY_INTERVAL, |_| false);
+    assert_eq!((stub.paths().len(), cache.failure()), (1, None));
+    cache.ask(7, RETRY_INTERVAL);
+    settle(&mut cache, RETRY_INTERVAL, 2);
+}
+
+#[test]
+fn an_absent_schema_is_remembered_for_a_minute() {
+    let stub = StubRegistry::start(|question| bank(&question.path));
+    let mut cache = SchemaCache::new(Some(settings(&stub.url)));
+    let value = b"\0\0\0\0\x0cx";
+    for (id, requests) in [(12, 1), (10, 2)] {
+        cache.ask(id, Duration::ZERO);
+        let troubles = settle(&mut cache, Duration::ZERO, requests);
+        assert!(matches!(troubles.as_slice(), [Trouble::Missing(12) | Trouble::Unusable(10, _)]), "{troubles:?}");
+    }
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], value), Ok(String::new()));
+    assert_eq!((cache.counts, cache.failure()), ([0, 2, 0], None));
+    cache.poll(Duration::from_secs(59), |_| true);
+    assert!(cache.knows(12));
+    cache.poll(Duration::from_secs(60), |_| true);
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], value), Err(UnknownSchema(12)));
+}
+
+#[test]
+fn without_a_registry_every_schema_stays_unknown() {
+    let mut cache = SchemaCache::new(None);
+    cache.ask(7, Duration::ZERO);
+    assert!(cache.poll(RETRY_INTERVAL, |_| true).is_empty() && !cache.knows(7));
+}

@@ -1,0 +1,158 @@
+//! Clients in Avro and Protobuf values, by the schemas of a registry.
+
+/// These tests run only with `scripts/test --long`.
+#[cfg(feature = "schema-registry")]
+mod long {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU16, Ordering};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use crate::registry_stub::{StubRegistry, not_found, stored};
+    use crate::rig::{DEAD_LETTER_PARTITIONS, DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime, an_hour_ago};
+    use crate::support::judge::Judge;
+    use crate::support::producer::{Outgoing, Producer};
+    use crate::support::record::{Identity, Record};
+    use crate::support::wait::wait_until;
+    use crate::support::{broker::Broker, config::Config, reader::Follower, watermaster, watermaster::Watermaster};
+
+    const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+    const RECORDS: u64 = 3_000;
+    /// Partitions 0 and 1 have values of all kinds; all records of partition 2 name their client in a header.
+    const PARTITIONS: u64 = 3;
+
+    const AVRO: &str = r#"{"type": "record", "name": "Loan", "fields": [{"name": "note", "type": ["null", "string"]},
+        {"name": "client", "type":
+            {"type": "record", "name": "Client", "fields": [{"name": "id", "type": "string"}]}}]}"#;
+    const PROTOBUF: &str = "syntax = \"proto3\"; import \"client.proto\"; message Loan { int64 amount = 1; \
+                            bank.Client client = 2; }";
+
+    /// The place of record `n`'s client, and its value.
+    fn kind(n: u64) -> (&'static str, Vec<u8>) {
+        match (n % PARTITIONS, n / PARTITIONS % 4) {
+            (2, _) | (_, 0) => ("header", b"plain".to_vec()),
+            (_, 1) => ("avro", b"\0\0\0\0\x07\x02\x06abc\x14avro-loans".to_vec()),
+            (_, 2) => ("protobuf", b"\0\0\0\0\x08\0\x08\x96\x01\x12\x0b\x0a\x09proto-car".to_vec()),
+            (_, _) => ("none", b"\0\0\0\0\x09abc".to_vec()),
+        }
+    }
+
+    fn client(n: u64) -> Option<&'static str> {
+        match kind(n).0 {
+            "header" => Some("by-header"),
+            "avro" => Some("avro-loans"),
+            "protobuf" => Some("proto-car"),
+            _ => None,
+        }
+    }
+
+    fn answer(path: &str) -> (u16, String) {
+        match path {
+            "/schemas/ids/7" => (200, stored("AVRO", AVRO, &json!([]))),
+            "/schemas/ids/8" => {
+                let references = json!([{"name": "client.proto", "subject": "client.proto", "version": 2}]);
+                (200, stored("PROTOBUF", PROTOBUF, &references))
+            }
+            "/subjects/client%2Eproto/versions/2?deleted=true" => {
+                (200, stored("PROTOBUF", "package bank; message Client { string id = 1; }", &json!([])))
+            }
+            _ => (404, not_found()),
+        }
+    }
+
+    fn config(rig: &Rig, url: &str) -> Config {
+        let places = "client_from = [\"header:client-id\", \"avro:/client/id\", \"protobuf:/client/id\"]";
+        let mut config = rig.config(rig.service(100_000, "1s", places, ""));
+        config.kafka = format!(
+            "delivery = \"exactly_once\"\n[kafka.schema_registry]\nurl = {url:?}\n\
+             username = \"wm\"\npassword = \"hush\"\n"
+        );
+        config
+    }
+
+    /// While the registry refuses, the partitions with its values wait and the third one goes on.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn values_with_schemas_reach_the_right_client_once_the_registry_answers() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "schemas", 1, PARTITIONS as i32, TargetTime::Create);
+        let refusal = Arc::new(AtomicU16::new(401));
+        let status = Arc::clone(&refusal);
+        let registry = StubRegistry::start(move |question| match status.load(Ordering::Relaxed) {
+            0 => answer(&question.path),
+            refused => (refused, String::new()),
+        });
+        let config = config(&rig, &registry.url);
+        let (code, said) = watermaster::check(&config);
+        assert!(code == Some(78) && said.contains("does not accept the user or the password"), "{code:?}: {said}");
+
+        let start = an_hour_ago();
+        let identity = Identity::TimestampFrom(start);
+        Producer::to(&broker).send_all((0..RECORDS).map(|n| Outgoing {
+            topic: rig.sources[0].clone(),
+            partition: Some((n % PARTITIONS) as i32),
+            timestamp: Some(start + n as i64),
+            value: Some(kind(n).1),
+            headers: match kind(n).0 {
+                "header" => vec![("client-id".to_owned(), Some(b"by-header".to_vec()))],
+                _ => vec![],
+            },
+            ..Outgoing::default()
+        }));
+        let mut watermaster = Watermaster::spawn(&config);
+        // The third partition, and the first record of each of the others.
+        let at_first = RECORDS / PARTITIONS + 2;
+        let mut follower = Follower::of(&broker, &[&rig.target, &rig.dead_letter], identity);
+        follower.wait_for(at_first, DRAIN_TIMEOUT);
+        let waiting = ["reason=\"schema\""];
+        wait_until("two partitions to wait", DRAIN_TIMEOUT, || {
+            watermaster.metric("watermaster_paused_partitions", &waiting) == Some(2.0) && !watermaster.is_ready()
+        });
+        refusal.store(503, Ordering::Relaxed);
+        wait_until("another answer", DRAIN_TIMEOUT, || watermaster.log().contains("answers 503"));
+        assert_eq!(follower.seen() as u64, at_first, "no record of a partition that waits is decided");
+        refusal.store(0, Ordering::Relaxed);
+        let (code, said) = watermaster::check(&config);
+        assert!(code == Some(0) && said.contains("the schema registry answers"), "{code:?}: {said}");
+        follower.wait_for(RECORDS, DRAIN_TIMEOUT);
+        watermaster.wait_ready(DRAIN_TIMEOUT);
+
+        let mut expected: BTreeMap<&str, u64> = BTreeMap::new();
+        (0..RECORDS).filter_map(client).for_each(|client| *expected.entry(client).or_default() += 1);
+        let service = watermaster.service("kyc");
+        let clients = service["clients"].as_array().expect("a list");
+        let admitted =
+            clients.iter().map(|client| (client["name"].as_str().unwrap(), client["admitted"].as_u64().unwrap()));
+        assert_eq!(admitted.collect::<BTreeMap<_, _>>(), expected);
+        assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
+        assert!(!watermaster.log().contains("hush"), "{}", watermaster.log());
+        let paths = registry.paths();
+        assert_eq!(paths.iter().filter(|path| path.as_str() == "/schemas/ids/8").count(), 1, "{paths:?}");
+        let judge = Judge {
+            identity,
+            service: "kyc",
+            client_of: &|record: &Record| identity.of(record).and_then(client).map(str::to_owned),
+            reasons: &[],
+            admits_all: false,
+            target_partitions: TARGET_PARTITIONS,
+            dead_letter_partitions: DEAD_LETTER_PARTITIONS,
+            keeps_timestamps: true,
+            repeats_allowed: 0,
+        };
+        judge.judge(&rig.read_sources(), &rig.read_target(), &rig.read_dead_letter()).assert_right();
+        drop(registry);
+    }
+
+    /// A registry that is not there is named, beside brokers that answer.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn a_registry_that_cannot_be_reached_is_named() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "no-registry", 1, 1, TargetTime::Create);
+        let (code, said) = watermaster::check(&config(&rig, "http://127.0.0.1:1"));
+        assert!(code == Some(69) && said.contains("http://127.0.0.1:1 can't be reached"), "{code:?}: {said}");
+        assert!(said.contains("the brokers have every topic") && !said.contains("hush"), "{said}");
+    }
+}
