@@ -349,7 +349,7 @@ fn one_mode_has_the_value_1() {
 #[test]
 fn every_cause_of_an_allocation_is_counted() {
     let mut publisher = Publisher::new("", 10);
-    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4, 0], ..snapshot(Vec::new()) });
+    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4, 0, 0], ..snapshot(Vec::new()) });
     let count = |cause| sample(&samples, "watermaster_allocations_total", &[("service", "kyc"), ("cause", cause)]);
     let causes = ["cycle", "new_client", "recall", "reload"].map(count);
     assert_eq!(causes, [1.0, 2.0, 3.0, 4.0].map(Some));
