@@ -9,6 +9,7 @@ mod change;
 mod clients;
 mod effective;
 mod kafka;
+mod pace;
 mod rules;
 mod schema;
 mod service;

@@ -6,7 +6,7 @@ use humantime::format_duration;
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 use watermaster_core::units::Ratio;
 
-use super::values;
+use super::{pace, values};
 use crate::model::{ClientFrom, Service, Source};
 use crate::read_struct;
 use crate::reader::{Origin, Section};
@@ -41,7 +41,8 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
-        consumer_group: section.optional("consumer_group", values::consumer_group),
+        consumer_group: pace::consumer_group(section),
+        pace: pace::pace(section),
         policy: policy(section, kafka),
     })
 }
