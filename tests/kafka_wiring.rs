@@ -79,6 +79,7 @@ impl Bench {
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
             consumer_group: None,
+            pace: None,
             group_lease: Duration::from_secs(10),
             policy: policy(),
         };

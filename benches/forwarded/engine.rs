@@ -91,6 +91,7 @@ impl Case {
             patterns: Vec::new(),
             control_topic: "control".to_owned(),
             consumer_group: None,
+            pace: None,
             group_lease: NEVER,
             policy: self.policy(),
         }

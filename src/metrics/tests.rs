@@ -110,6 +110,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     shown.source_retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
     publisher.publish("kyc", &Arc::new(shown));
     publisher.publish_observed("kyc", lag(7));
+    let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
+    let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
+    publisher.publish_pace("kyc", Some(Arc::new(pace)));
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
