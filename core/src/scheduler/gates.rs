@@ -96,7 +96,7 @@ impl Gates {
         if self.window_is_open(now) {
             return bucket;
         }
-        let limit_changes = self.fresh_until + Duration::from_nanos(1);
+        let limit_changes = Time::from_nanos(self.fresh_until.as_nanos().saturating_add(1));
         bucket.max(self.window_open_at(now).min(limit_changes))
     }
 
