@@ -206,8 +206,9 @@ impl Configuration {
         let handle = |service: &Service| {
             if let Some(handle) = former.iter().find(|former| former.name == service.name) {
                 let is_known = names.is_some() || service.patterns.is_empty();
-                let (policy, sources) = (Some(service.policy.clone()), is_known.then(|| service.sources.clone()));
-                handle.inbox.leave(Change { policy, sources, facts: facts.clone() });
+                let policy = Some(handle.pace.change(service));
+                let sources = is_known.then(|| service.sources.clone());
+                handle.inbox.leave(Change { policy, sources, facts: facts.clone(), ..Change::default() });
                 return handle.clone();
             }
             info!(service = service.name, "a new service starts");

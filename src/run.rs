@@ -8,6 +8,7 @@ mod discovery;
 mod fleet;
 mod http;
 mod observer;
+mod pace;
 mod signals;
 mod watch;
 

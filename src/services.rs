@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use watermaster_core::policy::Policy;
 use watermaster_kafka::preflight::TopicFacts;
-use watermaster_settings::{Service, Source};
+use watermaster_settings::{PaceSettings, Service, Source};
 
 use crate::heartbeat::Heartbeat;
 use crate::snapshot::{ClientSnapshot, ServiceSnapshot, SnapshotCell};
@@ -24,6 +24,8 @@ pub const STARTING: &str = "starting";
 #[derive(Debug, Default)]
 pub struct Change {
     pub policy: Option<Policy>,
+    /// The limit of the search for the capacity.
+    pub capacity: Option<u64>,
     pub sources: Option<Vec<Source>>,
     /// The brokers' answers about new source topics.
     pub facts: BTreeMap<String, TopicFacts>,
@@ -39,6 +41,7 @@ impl Inbox {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = place.get_or_insert_default();
         waiting.policy = change.policy.or(waiting.policy.take());
+        waiting.capacity = change.capacity.or(waiting.capacity.take());
         waiting.sources = change.sources.or(waiting.sources.take());
         waiting.facts.extend(change.facts);
     }
@@ -49,6 +52,36 @@ impl Inbox {
     }
 }
 
+/// The search for the capacity of one service: its settings, and its limit if the service has it.
+#[derive(Debug, Default)]
+pub struct PaceCell(Mutex<(Option<PaceSettings>, Option<u64>)>);
+
+impl PaceCell {
+    fn lock(&self) -> MutexGuard<'_, (Option<PaceSettings>, Option<u64>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn settings(&self) -> Option<PaceSettings> {
+        self.lock().0.clone()
+    }
+
+    /// Sets the limit that the service has now; `None` for the configured capacity.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.lock().1 = limit;
+    }
+
+    /// Takes over the settings of a service that is configured anew. Returns its policy with the limit in force.
+    pub fn change(&self, service: &Service) -> Policy {
+        let mut cell = self.lock();
+        cell.0 = service.pace.clone();
+        let mut policy = service.policy.clone();
+        if let (Some(pace), Some(limit)) = (service.pace.as_ref().filter(|pace| pace.applies()), cell.1) {
+            policy.capacity = limit.clamp(pace.params.floor, pace.params.ceiling);
+        }
+        policy
+    }
+}
+
 /// The parts of one service's engine that others use.
 #[derive(Debug, Clone)]
 pub struct ServiceHandle {
@@ -56,6 +89,7 @@ pub struct ServiceHandle {
     pub cell: SnapshotCell,
     pub heartbeat: Arc<Heartbeat>,
     pub inbox: Arc<Inbox>,
+    pub pace: Arc<PaceCell>,
     /// Set when the engine is to finish its round and leave.
     pub stop: Arc<AtomicBool>,
 }
@@ -74,7 +108,9 @@ impl ServiceHandle {
             ..ServiceSnapshot::new(&service.name, &service.policy)
         });
         let heartbeat = Arc::new(Heartbeat::new(Instant::now(), MAX_SILENCE));
-        ServiceHandle { name: service.name.clone(), cell, heartbeat, inbox: Arc::default(), stop: Arc::default() }
+        let pace = Arc::new(PaceCell(Mutex::new((service.pace.clone(), None))));
+        let (name, inbox, stop) = (service.name.clone(), Arc::default(), Arc::default());
+        ServiceHandle { name, cell, heartbeat, inbox, pace, stop }
     }
 
     /// Shows why the service is not ready, with its other figures as they are.

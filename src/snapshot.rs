@@ -12,6 +12,7 @@ use serde::Serialize;
 use strum::VariantNames;
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
+use watermaster_core::pace::PaceView;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason, Throttle};
@@ -113,11 +114,26 @@ pub struct GroupSnapshot {
     /// The number of different configurations among the live members and this instance.
     pub configurations: usize,
     pub members: Vec<MemberSnapshot>,
+    pub others: OtherMembers,
     pub posts: u64,
     pub put_out: u64,
     pub expired: u64,
     /// Time from a post until this instance read it back.
     pub exchange: Histogram,
+}
+
+/// The other members of a group, as the search for the capacity needs them.
+#[derive(Debug, Clone, Default)]
+pub struct OtherMembers {
+    /// This instance is the first live member, and all others tell their admissions: it is the one that searches.
+    pub is_first: bool,
+    /// The capacity that the first of the others posted.
+    pub limit: Option<u64>,
+    /// The sum of their admissions, and the lives that it is of.
+    pub admitted: u64,
+    pub lives: Vec<u64>,
+    /// Records wait at one of them.
+    pub wait: bool,
 }
 
 /// One member of a group.
@@ -300,7 +316,8 @@ pub struct Observed {
     pub target_lag: Option<(String, u64)>,
 }
 
-/// The place where an engine leaves its newest snapshot for others, and the observer its newest answers.
+/// The place where an engine leaves its newest snapshot for others, the observer its newest answers, and the search for
+/// the capacity its newest state.
 #[derive(Debug, Clone, Default)]
 pub struct SnapshotCell(Arc<Published>);
 
@@ -308,6 +325,7 @@ pub struct SnapshotCell(Arc<Published>);
 struct Published {
     snapshot: RwLock<Arc<ServiceSnapshot>>,
     observed: RwLock<Arc<Observed>>,
+    pace: RwLock<Option<Arc<PaceView>>>,
 }
 
 impl SnapshotCell {
@@ -329,6 +347,16 @@ impl SnapshotCell {
     /// Replaces the brokers' answers.
     pub fn set_observed(&self, observed: Observed) {
         *self.0.observed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(observed);
+    }
+
+    /// Replaces the state of the search for the capacity.
+    pub fn set_pace(&self, pace: Option<PaceView>) {
+        *self.0.pace.write().unwrap_or_else(PoisonError::into_inner) = pace.map(Arc::new);
+    }
+
+    /// Returns the newest state of the search for the capacity; `None` if it is not wanted.
+    pub fn pace(&self) -> Option<Arc<PaceView>> {
+        self.0.pace.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the brokers' newest answers.

@@ -35,6 +35,10 @@ client_idle_timeout = "10m"
 queue_capacity = 10000
 max_delay = "60s"
 overflow = "dead_letter"
+[service.pace]
+group = "kyc"
+floor = 100
+ceiling = 5000
 [[service.source]]
 topic = "home-loan.kyc"
 client = "home-loan"
@@ -111,6 +115,13 @@ fn every_key_of_a_policy_takes_effect() {
         ("overflow = \"dead_letter\"", "overflow = \"pause\"", "shape.overflow"),
         ("[service.shape]\n", "[service.shape]\nqueue_bytes = \"1MiB\"\n", "shape.queue_bytes"),
         ("[service.shape]\n", "[service.shape]\nburst = 0.5\n", "shape.burst"),
+        ("floor = 100\n", "floor = 200\n", "pace.floor"),
+        ("ceiling = 5000\n", "ceiling = 6000\n", "pace.ceiling"),
+        ("[service.pace]\n", "[service.pace]\ncontrol = \"apply\"\n", "pace.control"),
+        ("[service.pace]\n", "[service.pace]\nmax_behind = \"3s\"\n", "pace.max_behind"),
+        ("[service.pace]\n", "[service.pace]\ninterval = \"6s\"\n", "pace.interval"),
+        ("[service.pace]\n", "[service.pace]\npoll = \"1s\"\n", "pace.poll"),
+        ("[service.pace]\n", "[service.pace]\nsignal_timeout = \"1m\"\n", "pace.signal_timeout"),
         ("client = \"home-loan\"\n", "client = \"car-loan\"\n", "source[0].client"),
         (
             "client = \"home-loan\"\n", "client = \"home-loan\"\nallowed_clients = [\"a\"]\n",

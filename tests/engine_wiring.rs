@@ -79,6 +79,7 @@ impl Bench {
             dead_letter_headers: DeadLetterHeaders::Native,
             redrive_client: "redrive".to_owned(),
             consumer_group: None,
+            pace: None,
             group_lease: Duration::from_secs(10),
             policy: policy(capacity, cycle),
         };

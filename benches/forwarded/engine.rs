@@ -94,6 +94,7 @@ impl Case {
             dead_letter_headers: DeadLetterHeaders::Native,
             redrive_client: "redrive".to_owned(),
             consumer_group: None,
+            pace: None,
             group_lease: NEVER,
             policy: self.policy(),
         }

@@ -23,6 +23,8 @@ mod linked_list;
 pub mod offset_map;
 /// Completed offsets as runs.
 pub mod offset_runs;
+/// The capacity, found from commits.
+pub mod pace;
 /// The configuration of one service.
 pub mod policy;
 /// Reasons for rejections.

@@ -21,6 +21,7 @@ mod decision;
 mod excess;
 mod fair;
 mod gates;
+mod mean_limit;
 mod names;
 mod pages;
 mod registry;
@@ -121,6 +122,15 @@ impl Scheduler {
     fn allocate(&mut self, cause: Cause) {
         self.cycles.allocate(&self.policy, &mut self.clients, &mut self.backlog.fair, cause);
         self.bounds.excess.discard();
+    }
+
+    /// Changes the capacity only: no record is evicted, no client is parked or not, and the tags stay.
+    pub fn change_capacity(&mut self, now: Time, capacity: u64) {
+        if capacity != self.policy.capacity {
+            self.policy.capacity = capacity;
+            self.gates.change_capacity(now, &self.policy);
+            self.request_allocation(now, Cause::Capacity);
+        }
     }
 
     /// Sets this instance's part of the group's capacity: see [`Gates::set_limit`].

@@ -27,6 +27,7 @@ fn post_size(clients: u64) -> usize {
         left: false,
         complete: false,
         loads,
+        progress: None,
     };
     let (key, value) = encode(&Record::Post(post));
     LOG_OVERHEAD + key.len() + value.expect("a post has a value").len()

@@ -1,15 +1,15 @@
 //! Questions about the topics of a service that its engine does not ask: how many partitions the sources have, and how
 //! far behind the consumers of the target are.
 
+mod offsets;
+
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::{Kafka, Service};
 
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::ffi;
 
 /// A client of its own, so that no engine waits for the answers. It reads no record and joins no group.
 pub struct Observer {
@@ -22,7 +22,11 @@ impl Observer {
     /// # Errors
     /// librdkafka refuses the configuration.
     pub fn new(kafka: &Kafka, service: &Service) -> Result<Observer, KafkaError> {
-        let mut forced = vec![("allow.auto.create.topics", "false"), ("enable.auto.commit", "false")];
+        let mut forced = vec![
+            ("allow.auto.create.topics", "false"),
+            ("enable.auto.commit", "false"),
+            ("enable.partition.eof", "true"),
+        ];
         forced.extend(service.consumer_group.as_deref().map(|group| ("group.id", group)));
         let mut config = client::config(kafka, &[], &forced);
         client::silence(&mut config);
@@ -50,32 +54,9 @@ impl Observer {
     /// # Errors
     /// A broker does not answer in time, or refuses.
     pub fn lag(&self, topic: &str, timeout: Duration) -> Result<Option<u64>, KafkaError> {
-        let mut list = TopicPartitionList::new();
-        for partition in 0..self.partitions(topic, timeout)? {
-            list.add_partition(topic, partition as i32);
-        }
-        let committed = entries(&self.consumer.committed_offsets(list, timeout)?)?;
-        let committed: Vec<_> = committed.into_iter().filter(|entry| entry.offset >= 0).collect();
-        if committed.is_empty() {
-            return Ok(None);
-        }
-        let mut ends = TopicPartitionList::new();
-        for entry in &committed {
-            ends.add_partition(topic, entry.partition).set_offset(Offset::End)?;
-        }
-        let ends = entries(&self.consumer.offsets_for_times(ends, timeout)?)?;
-        let end_of = |partition| ends.iter().find(|end| end.partition == partition).map_or(0, |end| end.offset);
-        let behind = committed.iter().map(|entry| u64::try_from(end_of(entry.partition) - entry.offset).unwrap_or(0));
-        Ok(Some(behind.sum()))
-    }
-}
-
-/// Returns the entries of a list, or the first error of any partition.
-fn entries(list: &TopicPartitionList) -> Result<Vec<ffi::Entry>, ClientError> {
-    let entries = ffi::entries(list);
-    match entries.iter().find(|entry| entry.error != Code::NoError) {
-        Some(entry) => Err(ClientError::OffsetFetch(entry.error)),
-        None => Ok(entries),
+        let offsets = self.offsets(topic, self.partitions(topic, timeout)?, timeout)?;
+        let behind = offsets.iter().map(|one| u64::try_from(one.end - one.committed).unwrap_or(0));
+        Ok((!offsets.is_empty()).then(|| behind.sum()))
     }
 }
 

@@ -3,6 +3,7 @@
 mod brokers;
 mod client;
 mod control;
+mod pace;
 mod problem;
 mod topics;
 
@@ -116,6 +117,8 @@ pub fn check_patiently(
             }
         }
         report.findings.extend(topics::compare(service, &report.topics));
+        let of_group = report.topics.get(&service.target).and_then(|_| pace::check(&settings.kafka, service, timeout));
+        report.findings.extend(of_group.map(|problem| problem.of_topic(&service.name, &service.target)));
     }
     for service in grouped() {
         let topic = &service.control_topic;

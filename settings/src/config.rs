@@ -9,6 +9,7 @@ mod change;
 mod clients;
 mod effective;
 mod kafka;
+mod pace;
 mod registry;
 mod rules;
 mod schema;

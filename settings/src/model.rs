@@ -5,6 +5,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use strum::{Display, EnumString, VariantNames};
+use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::Policy;
 
 use crate::secrets::{Password, Secrets};
@@ -175,6 +176,8 @@ pub struct Service {
     pub redrive_client: String,
     /// The consumer group that reads the target, if its lag is to be shown.
     pub consumer_group: Option<String>,
+    /// The search for the capacity, if it is wanted; `consumer_group` is set then.
+    pub pace: Option<PaceSettings>,
     /// The settings that the core needs.
     pub policy: Policy,
 }
@@ -183,6 +186,21 @@ impl Service {
     /// Returns the topic for dead letters that are not sent again.
     pub fn parked(&self) -> String {
         format!("{}.parked", self.dead_letter)
+    }
+}
+
+/// The search for the capacity in the commits of the service's consumer group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PaceSettings {
+    pub params: PaceParams,
+    /// The time between two questions for offsets.
+    pub poll: Duration,
+}
+
+impl PaceSettings {
+    /// Returns whether the limit follows the search.
+    pub fn applies(&self) -> bool {
+        self.params.control == Control::Apply
     }
 }
 

@@ -255,6 +255,7 @@ fn render_metrics(state: &AdminState) -> String {
     for service in &services {
         publisher.publish(&service.name, &service.cell.get());
         publisher.publish_observed(&service.name, service.cell.observed());
+        publisher.publish_pace(&service.name, service.cell.pace());
     }
     publisher.publish_reload(state.configuration.last(), state.configuration.hash());
     publisher.render()
@@ -320,7 +321,7 @@ fn find(state: &AdminState, name: &str) -> Result<ServiceHandle, Box<Response>> 
 }
 
 fn view_of(service: &ServiceHandle) -> ServiceView {
-    ServiceView::new(&service.name, &service.cell.get())
+    ServiceView::new(&service.name, &service.cell.get(), service.cell.pace().as_deref())
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use watermaster_core::pace::PaceView as Pace;
+
 use crate::snapshot::{ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnapshot, ServiceSnapshot};
 
 /// The configuration in force.
@@ -46,7 +48,62 @@ pub(super) struct ServiceView {
     ready: bool,
     /// The reason why the service is not ready, or stopped.
     trouble: Option<String>,
+    /// The search for the capacity; missing if the service has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pace: Option<PaceView>,
     clients: Vec<ClientView>,
+}
+
+/// The search for the capacity of a service. Rates are in records per cycle.
+#[derive(Serialize, JsonSchema)]
+struct PaceView {
+    /// learning, at_least, found, late, stalled, no_demand, no_signal, not_alone, at_floor or at_ceiling.
+    state: &'static str,
+    /// observe: the found capacity is only reported. apply: the limit follows it.
+    control: &'static str,
+    /// The found capacity; null while it is unknown.
+    found: Option<u64>,
+    /// The service takes at least the found capacity, perhaps more: it was never late.
+    at_least: bool,
+    /// The limit in force.
+    limit: u64,
+    floor: u64,
+    ceiling: u64,
+    /// The age of the oldest record that the service has not committed, beyond the usual one.
+    late_seconds: f64,
+    usual_seconds: f64,
+    /// The usual time between two commits.
+    commit_gap_seconds: f64,
+    open_offsets: u64,
+    /// The rate that the service finished lately; null while it is unknown.
+    finished: Option<u64>,
+    /// The part of the found capacity that is let through.
+    brake: f64,
+    /// The time since the offsets were read; null before the first time.
+    signal_age_seconds: Option<f64>,
+    stuck_partitions: usize,
+}
+
+impl PaceView {
+    fn new(pace: &Pace) -> PaceView {
+        PaceView {
+            state: pace.state.into_str(),
+            control: pace.control.into_str(),
+            found: pace.found,
+            at_least: pace.at_least,
+            limit: pace.limit,
+            floor: pace.floor,
+            ceiling: pace.ceiling,
+            late_seconds: pace.late.as_secs_f64(),
+            usual_seconds: pace.usual.as_secs_f64(),
+            commit_gap_seconds: pace.gap.as_secs_f64(),
+            open_offsets: pace.open_offsets,
+            finished: pace.rate,
+            brake: f64::from(pace.brake.millionths()) / 1e6,
+            signal_age_seconds: pace.signal_age.map(|age| age.as_secs_f64()),
+            stuck_partitions: pace.stuck_partitions,
+        }
+    }
 }
 
 /// The group that shares the capacity of a service, as this instance sees it.
@@ -111,7 +168,7 @@ struct DecisionsView {
 
 impl ServiceView {
     /// Makes the view of a snapshot; the name is passed apart, since the first snapshot has none.
-    pub(super) fn new(name: &str, snapshot: &ServiceSnapshot) -> ServiceView {
+    pub(super) fn new(name: &str, snapshot: &ServiceSnapshot, pace: Option<&Pace>) -> ServiceView {
         ServiceView {
             name: name.to_owned(),
             mode: snapshot.mode.into_str(),
@@ -123,6 +180,7 @@ impl ServiceView {
             window_admitted_max: snapshot.window_admitted_max,
             ready: snapshot.ready,
             trouble: snapshot.trouble.clone(),
+            pace: pace.map(PaceView::new),
             clients: snapshot.clients.iter().map(ClientView::new).collect(),
         }
     }

@@ -12,6 +12,12 @@ impl Engine<'_> {
         if let Some(policy) = change.policy {
             self.take_policy(now, policy);
         }
+        if let Some(capacity) = change.capacity {
+            self.throttle.handle_capacity(now, capacity);
+            if let Some(group) = self.group {
+                group.change_capacity(self.job, self.throttle.policy());
+            }
+        }
         if let Some(sources) = change.sources
             && self.link.partitions.sources.change(sources, change.facts)
         {

@@ -12,18 +12,19 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tracing::{info, warn};
 use watermaster_core::group::demand::DemandMeter;
 use watermaster_core::group::member::{Member, MemberState, Restart};
-use watermaster_core::group::record::{Key, Record};
+use watermaster_core::group::record::{Key, Progress, Record, Terms};
+use watermaster_core::group::seats::Seat;
 use watermaster_core::group::{Clocks, GroupParams, targets::Shares};
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::{throttle::Throttle, units::Time};
 
 use super::{Job, StopCause, link::Link};
 use crate::clock::Clock;
-use crate::snapshot::{GroupSnapshot, MemberSnapshot};
+use crate::snapshot::{GroupSnapshot, MemberSnapshot, OtherMembers};
 use agreement::Agreement;
 use watermaster_kafka::consumer::Consumer;
 use watermaster_kafka::control::ControlLog;
-use watermaster_settings::Delivery;
+use watermaster_settings::{Delivery, PaceSettings};
 
 /// The longest wait for the commits of all partitions.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -48,6 +49,10 @@ pub(super) struct GroupMember {
     told: Option<(u64, Time, u64)>,
     state: MemberState,
     agreement: Agreement,
+    /// Posts tell the admissions, for the instance that searches for the capacity.
+    tells_progress: bool,
+    /// The capacity follows the search, so that instances may differ in it.
+    follows_search: bool,
     counts: GroupSnapshot,
     /// Own posts that were not read back, with the time at which each was handed over.
     sent: VecDeque<(u64, Time)>,
@@ -79,6 +84,8 @@ impl GroupMember {
             told: None,
             state,
             agreement: Agreement::default(),
+            tells_progress: job.service.pace.is_some(),
+            follows_search: job.service.pace.as_ref().is_some_and(PaceSettings::applies),
             counts: GroupSnapshot::default(),
             sent: VecDeque::new(),
         }))
@@ -215,6 +222,10 @@ impl GroupMember {
     fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {
         let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
         let count = throttle.window_count(now.slow);
+        if self.tells_progress {
+            let admitted = throttle.delays().counts.iter().sum();
+            self.member.note_progress(Progress { admitted, waits: throttle.backlog().0 > 0 });
+        }
         let records = self.member.look(now, count, loads);
         self.append(now.slow, &records)?;
         let splits = self.member.splits();
@@ -226,8 +237,12 @@ impl GroupMember {
 
     fn compare_configurations(&mut self, now: Clocks, service: &str) {
         let (own, refuses) = (self.member.key(), self.member.conflict(now).is_some());
-        let others = self.member.seats().live().filter(|(key, _)| *key != own).map(|(key, seat)| (key, &seat.terms));
-        self.agreement.compare(service, self.params.terms(), others, refuses);
+        let own_terms = self.params.terms();
+        // A limit that follows the search for the capacity reaches one instance after the other.
+        let capacity = |posted| if self.follows_search { own_terms.capacity } else { posted };
+        let terms = |seat: &Seat| Terms { capacity: capacity(seat.terms.capacity), ..seat.terms };
+        let others = self.member.seats().live().filter(|(key, _)| *key != own).map(|(key, seat)| (key, terms(seat)));
+        self.agreement.compare(service, own_terms, others, refuses);
     }
 
     fn append(&mut self, now: Time, records: &[Record]) -> Result<(), StopCause> {
@@ -285,7 +300,22 @@ impl GroupMember {
             lease_seconds: own_lease.as_secs_f64(),
             configurations: self.agreement.configurations(),
             members: members.collect(),
+            others: self.others(),
             ..self.counts.clone()
+        }
+    }
+
+    fn others(&self) -> OtherMembers {
+        let (own, seats) = (self.member.key(), self.member.seats());
+        let others: Vec<_> = seats.live().filter(|(key, _)| *key != own).collect();
+        let is_behind = |(key, seat): &(&Key, &Seat)| *key > own && seat.progress.is_some();
+        let progress = || others.iter().filter_map(|(_, seat)| seat.progress);
+        OtherMembers {
+            is_first: self.state == MemberState::Active && others.iter().all(is_behind),
+            limit: others.first().map(|(_, seat)| seat.terms.capacity),
+            admitted: progress().map(|progress| progress.admitted).sum(),
+            lives: others.iter().map(|(key, _)| key.incarnation).collect(),
+            wait: progress().any(|progress| progress.waits),
         }
     }
 
@@ -315,6 +345,12 @@ impl GroupMember {
     pub(super) fn change(&mut self, job: &Job, policy: &Policy) {
         self.params = GroupParams::new(policy, job.service.group_lease);
         self.member.change(self.params.clone(), Shares::new(policy));
+    }
+
+    /// Takes over another capacity from the search for it.
+    pub(super) fn change_capacity(&mut self, job: &Job, policy: &Policy) {
+        self.follows_search = true;
+        self.change(job, policy);
     }
 
     /// Leaves the group, and waits until the others can know.

@@ -24,6 +24,8 @@ use process::ProcessMetrics;
 use table::{Source, TABLE};
 use text::Samples;
 
+use watermaster_core::pace::PaceView;
+
 use crate::reload::LastReload;
 use crate::snapshot::{Levels, Observed, ServiceSnapshot};
 
@@ -56,6 +58,7 @@ struct ServiceMetrics {
     clients: ClientLabels,
     newest: Arc<ServiceSnapshot>,
     observed: Arc<Observed>,
+    pace: Option<Arc<PaceView>>,
 }
 
 /// The figures of one client label.
@@ -95,6 +98,7 @@ impl Publisher {
             clients: ClientLabels::new(self.metrics_clients, []),
             newest: Arc::default(),
             observed: Arc::default(),
+            pace: None,
         };
         let metrics = self.services.entry(service.to_owned()).or_insert_with(new);
         if !Arc::ptr_eq(&metrics.newest, snapshot) {
@@ -107,6 +111,13 @@ impl Publisher {
     pub fn publish_observed(&mut self, service: &str, observed: Arc<Observed>) {
         if let Some(metrics) = self.services.get_mut(service) {
             metrics.observed = observed;
+        }
+    }
+
+    /// Takes over the newest state of the search for the capacity of a published service.
+    pub fn publish_pace(&mut self, service: &str, pace: Option<Arc<PaceView>>) {
+        if let Some(metrics) = self.services.get_mut(service) {
+            metrics.pace = pace;
         }
     }
 

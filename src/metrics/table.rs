@@ -3,12 +3,18 @@
 
 use strum::{IntoStaticStr, VariantNames};
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
-use watermaster_core::delivery::{ErrorClass, Phase};
-use watermaster_core::{policy::Mode, reason::Reason};
+use watermaster_core::policy::Mode;
 
-use super::{Instance, LabelFigures, ServiceMetrics, counters::Decisions, text::Samples};
+use super::{Instance, LabelFigures, ServiceMetrics, text::Samples};
 use crate::clock;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
+
+mod samples;
+
+use samples::{
+    by_reason, capacity_changes, errors, live_members, pace_state, partitions, phases, put_delays, put_pace, retention,
+    target_lag,
+};
 
 /// The kind of a metric, named as in a `# TYPE` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
@@ -80,6 +86,8 @@ macro_rules! bounds {
     };
 }
 
+/// The directions of a change of the found capacity, in the order of the core's counts.
+pub const CHANGE_DIRECTIONS: [&str; 2] = ["up", "down"];
 const DECISIONS: [&str; 2] = ["admitted", "rejected"];
 const MODES: [Mode; 2] = [Mode::Shape, Mode::Reject];
 
@@ -271,6 +279,47 @@ metrics! {
         "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
         Service target_lag;
 
+    // ## Pace: only with `[service.pace]`
+    "watermaster_capacity_found_units" Gauge Records ["service"]
+        "The capacity that the commits of the service's consumer group show, per cycle; missing while unknown."
+        Service |s, out| put_pace(s, out, |pace| pace.found.map(|found| found as f64));
+    "watermaster_capacity_floor_units" Gauge Records ["service"]
+        "The limit is never lower (pace.floor)."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.floor as f64));
+    "watermaster_capacity_ceiling_units" Gauge Records ["service"]
+        "The limit is never higher (pace.ceiling)."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.ceiling as f64));
+    "watermaster_pace_brake_ratio" Gauge Ratio ["service"]
+        "The part of the found capacity that is let through: below 1 while the service is late."
+        Service |s, out| put_pace(s, out, |pace| Some(f64::from(pace.brake.millionths()) / 1e6));
+    "watermaster_service_late_seconds" Gauge Seconds ["service"]
+        "Age of the oldest record that the service has not committed, beyond the usual one (median of the partitions)."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.late.as_secs_f64()));
+    "watermaster_service_usual_seconds" Gauge Seconds ["service"]
+        "The age of the oldest record that a commit of the service usually leaves open (largest of any partition)."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.usual.as_secs_f64()));
+    "watermaster_service_commit_gap_seconds" Gauge Seconds ["service"]
+        "The usual time between two commits of the service (largest of any partition)."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.gap.as_secs_f64()));
+    "watermaster_service_open_offsets" Gauge Count ["service"]
+        "Offsets of the target that the service has not committed, markers of transactions included."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.open_offsets as f64));
+    "watermaster_service_finished_rate" Gauge Count ["service"]
+        "Records per cycle that the service finished lately, without those of other writers; missing while unknown."
+        Service |s, out| put_pace(s, out, |pace| pace.rate.map(|rate| rate as f64));
+    "watermaster_service_signal_age_seconds" Gauge Seconds ["service"]
+        "Time since the offsets of the service's consumer group were read; missing before the first time."
+        Service |s, out| put_pace(s, out, |pace| pace.signal_age.map(|age| age.as_secs_f64()));
+    "watermaster_stuck_partitions" Gauge Count ["service"]
+        "Partitions of the target with open records that saw no commit for a minute."
+        Service |s, out| put_pace(s, out, |pace| Some(pace.stuck_partitions as f64));
+    "watermaster_capacity_changes_total" Counter Count ["service" "direction" "cause"]
+        "Changes of the found capacity."
+        Service capacity_changes;
+    "watermaster_pace_state" Gauge Bool ["service" "state"]
+        "1 for the state of the search for the capacity, 0 for the others."
+        Service pace_state;
+
     // ## Group: all 0 with `scope = "instance"`
     "watermaster_group_members" Gauge Count ["service"]
         "Live members of the group that shares the capacity, as this instance sees it."
@@ -339,51 +388,6 @@ metrics! {
     "process_resident_memory_bytes" Gauge Bytes [] "Resident memory size." Process;
     "process_start_time_seconds" Gauge Seconds [] "The start time of the process, in seconds since 1970." Process;
     "process_threads" Gauge Count [] "Threads of the process." Process;
-}
-
-fn live_members(service: &ServiceMetrics) -> usize {
-    service.newest.group.members.iter().filter(|member| member.state == "live").count()
-}
-
-fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
-    let (counts, sum) = decisions.delays();
-    out.put_buckets(&[], counts, sum);
-}
-
-fn partitions(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (topic, _) in &service.newest.source_retention {
-        out.put_with(&[topic], service.observed.partitions.get(topic).copied().unwrap_or(0));
-    }
-}
-
-fn target_lag(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    if let Some((group, lag)) = &service.observed.target_lag {
-        out.put_with(&[group], *lag);
-    }
-}
-
-fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
-    out.put_each(Reason::NAMES, decisions.rejected_by_reason().iter().copied());
-}
-
-fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, histogram) in Phase::VARIANTS.iter().zip(&service.newest.engine.round_phases) {
-        out.put_histogram(&[phase], histogram);
-    }
-}
-
-fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.transaction_errors) {
-        for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
-            out.put_with(&[phase, class], *count);
-        }
-    }
-}
-
-fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
-    for (topic, time) in &service.newest.source_retention {
-        out.put_with(&[topic], time.as_secs_f64());
-    }
 }
 
 #[cfg(test)]

@@ -110,6 +110,9 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
     shown.source_retention = vec![("a.kyc".into(), std::time::Duration::from_secs(60))];
     publisher.publish("kyc", &Arc::new(shown));
     publisher.publish_observed("kyc", lag(7));
+    let (found, signal_age) = (Some(70), Some(std::time::Duration::from_secs(1)));
+    let pace = PaceView { found, rate: Some(60), signal_age, ..PaceView::default() };
+    publisher.publish_pace("kyc", Some(Arc::new(pace)));
     let (samples, types) = parse(&publisher.render());
 
     let expected: BTreeMap<_, _> = TABLE.iter().map(|m| (m.name.to_owned(), m.kind.into_str().to_owned())).collect();
@@ -351,7 +354,7 @@ fn one_mode_has_the_value_1() {
 #[test]
 fn every_cause_of_an_allocation_is_counted() {
     let mut publisher = Publisher::new("", 10);
-    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4, 0], ..snapshot(Vec::new()) });
+    let samples = scrape(&mut publisher, ServiceSnapshot { allocations: [1, 2, 3, 4, 0, 0], ..snapshot(Vec::new()) });
     let count = |cause| sample(&samples, "watermaster_allocations_total", &[("service", "kyc"), ("cause", cause)]);
     let causes = ["cycle", "new_client", "recall", "reload"].map(count);
     assert_eq!(causes, [1.0, 2.0, 3.0, 4.0].map(Some));

@@ -10,6 +10,7 @@ use tracing::warn;
 use watermaster_kafka::{KafkaError, observer::Observer};
 use watermaster_settings::{Kafka, Service};
 
+use super::pace::Followers;
 use super::{CHECK_INTERVAL, Parts};
 use crate::snapshot::Observed;
 
@@ -32,10 +33,12 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
     let (kafka, stop, configuration) = (kafka.clone(), Arc::clone(&parts.stop), Arc::clone(&parts.configuration));
     let work = move || {
         let mut subjects: BTreeMap<String, Subject> = BTreeMap::new();
+        let mut followers = Followers::default();
         while !stop.load(Ordering::Relaxed) {
             let next = Instant::now() + OBSERVE_INTERVAL;
             let running = configuration.running();
             subjects.retain(|name, _| running.iter().any(|(service, _)| service.name == *name));
+            followers.follow(&kafka, &running, &stop);
             for (service, handle) in &running {
                 let subject = subjects.entry(service.name.clone()).or_default();
                 handle.cell.set_observed(subject.observe(&kafka, service, &stop));

@@ -24,6 +24,7 @@ mod lowered;
 mod many_partitions;
 mod oracle;
 mod outage;
+mod pace;
 mod panels;
 mod poison;
 mod preflight;

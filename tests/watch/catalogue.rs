@@ -1,11 +1,12 @@
 //! The series that queries can use, derived from the table of metrics, with their labels and the known label values.
 
 use strum::VariantNames;
-use watermaster::metrics::table::{Kind, Metric, TABLE};
+use watermaster::metrics::table::{CHANGE_DIRECTIONS, Kind, Metric, TABLE};
 use watermaster::snapshot::{
     ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES,
 };
 use watermaster_core::delivery::{ErrorClass, Phase};
+use watermaster_core::pace::{ChangeCause, PaceState};
 use watermaster_core::reason::Reason;
 
 /// Labels that a scrape adds; some only in Kubernetes.
@@ -54,8 +55,11 @@ impl Series {
             "reason" if name.ends_with("paused_partitions") => PAUSE_REASONS,
             "reason" => Reason::NAMES,
             "cause" if name.ends_with("allocations_total") => ALLOCATION_CAUSES,
+            "cause" if name.ends_with("capacity_changes_total") => ChangeCause::VARIANTS,
             "cause" => PRODUCER_CAUSES,
             "outcome" if name.contains("_schema_") => SCHEMA_OUTCOMES,
+            "direction" => &CHANGE_DIRECTIONS,
+            "state" => PaceState::VARIANTS,
             "outcome" => ROUND_OUTCOMES,
             "phase" => Phase::VARIANTS,
             "class" => ErrorClass::VARIANTS,

@@ -21,7 +21,7 @@ use strum::IntoStaticStr;
 
 use super::bounds::Stops;
 use super::loads::MemberLoads;
-use super::record::{Key, Post, Record};
+use super::record::{Key, Post, Progress, Record};
 use super::seats::{LostHistory, Seat, SeatState, Seats};
 use super::targets::{Part, Shares, Splitter};
 use super::{Clocks, GroupParams, GroupTimes};
@@ -91,6 +91,7 @@ pub struct Member {
     stops: Stops,
     loads: OwnLoads,
     memory: Memory,
+    progress: Option<Progress>,
     target: u64,
     splitter: Splitter,
     /// The inputs of the last split, to know whether they changed.
@@ -156,6 +157,7 @@ impl Member {
             stops: Stops::default(),
             loads: OwnLoads::default(),
             memory: Memory::default(),
+            progress: None,
             target: 0,
             splitter: Splitter::default(),
             split_of: None,
@@ -201,6 +203,11 @@ impl Member {
         (self.params, self.shares) = (params, shares);
         self.posted.complete_due = true;
         self.split_of = None;
+    }
+
+    /// Notes the admissions that the next posts tell.
+    pub fn note_progress(&mut self, progress: Progress) {
+        self.progress = Some(progress);
     }
 
     /// Notes that the broker fenced all former processes with this instance id.

@@ -90,6 +90,18 @@ pub struct Post {
     pub complete: bool,
     /// The loads of the member's clients.
     pub loads: Loads,
+    /// The member's admissions. It stands behind the other fields, where versions that do not know it read no further.
+    #[serde(skip)]
+    pub progress: Option<Progress>,
+}
+
+/// The admissions of one member, for the search for the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The records that the member has admitted since its process started.
+    pub admitted: u64,
+    /// Records wait for admission at the member.
+    pub waits: bool,
 }
 
 /// A statement about a member that stopped: its window holds at most so much.

@@ -214,7 +214,7 @@ impl Seats {
         self.sums.remove(seat);
         seat.lower(post, known);
         (seat.seq, seat.known, seat.terms, seat.received) = (post.seq, known, post.terms, now);
-        (seat.want, seat.pace, seat.lease) = (post.want, post.pace, post.lease);
+        (seat.want, seat.pace, seat.lease, seat.progress) = (post.want, post.pace, post.lease, post.progress);
         if self.clients.update(&mut seat.loads, post.complete, &post.loads) {
             self.changes += 1;
         }

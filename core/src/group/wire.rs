@@ -4,7 +4,7 @@
 //! as 16 hexadecimal digits: compaction keeps the last of each. A value is one byte for the version of this format,
 //! then the record in postcard's format. A tombstone has no value.
 
-use super::record::{Bound, Key, Post, Record, Tombstone};
+use super::record::{Bound, Key, Post, Progress, Record, Tombstone};
 
 /// The version of the format.
 pub const VERSION: u8 = 1;
@@ -32,12 +32,27 @@ pub enum WireError {
 /// Never: memory takes any record.
 pub fn encode(record: &Record) -> (String, Option<Vec<u8>>) {
     let value = match record {
-        Record::Post(post) => Some(postcard::to_extend(post, vec![VERSION])),
+        Record::Post(post) => Some(encode_post(post)),
         Record::Bound(bound) => Some(postcard::to_extend(bound, vec![VERSION])),
         Record::Tombstone(_) => None,
     };
     let kind = if record.is_of_post() { 'p' } else { 'b' };
     (format!("{kind}/{}", record.subject()), value.map(|value| value.expect("a vector takes any record")))
+}
+
+fn encode_post(post: &Post) -> postcard::Result<Vec<u8>> {
+    let value = postcard::to_extend(post, vec![VERSION])?;
+    match &post.progress {
+        Some(progress) => postcard::to_extend(progress, value),
+        None => Ok(value),
+    }
+}
+
+/// Reads a post, and what follows it.
+fn decode_post(value: &[u8]) -> postcard::Result<Post> {
+    let (post, rest) = postcard::take_from_bytes::<Post>(value)?;
+    let progress = if rest.is_empty() { None } else { Some(postcard::from_bytes::<Progress>(rest)?) };
+    Ok(Post { progress, ..post })
 }
 
 /// Reads a record.
@@ -53,7 +68,7 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Record, WireError> {
         None => return Err(WireError::Value),
     };
     let record = if of_post {
-        Record::Post(postcard::from_bytes::<Post>(rest).map_err(|_| WireError::Value)?)
+        Record::Post(decode_post(rest).map_err(|_| WireError::Value)?)
     } else {
         Record::Bound(postcard::from_bytes::<Bound>(rest).map_err(|_| WireError::Value)?)
     };
@@ -94,7 +109,19 @@ mod tests {
             left: false,
             complete: true,
             loads,
+            progress: None,
         }
+    }
+
+    #[test]
+    fn progress_follows_the_post_that_older_versions_read() {
+        let progress = Some(Progress { admitted: 1 << 40, waits: true });
+        let (key, value) = encode(&Record::Post(Post { progress, ..post() }));
+        let (value, without) = (value.expect("a value"), encode(&Record::Post(post())).1.expect("a value"));
+        assert_eq!(decode(key.as_bytes(), Some(&value)), Ok(Record::Post(Post { progress, ..post() })));
+        assert!(value.starts_with(&without));
+        assert_eq!(postcard::from_bytes(&value[1..]), Ok(post()), "an older version");
+        assert_eq!(decode(key.as_bytes(), Some(&value[..value.len() - 1])), Err(WireError::Value));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub enum Cause {
     Reload,
     /// Other parts of the group's capacity.
     Group,
+    /// Another capacity.
+    Capacity,
 }
 
 /// The running cycle, and the allocations so far.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::mean_limit::MeanLimit;
 use crate::policy::{Limit, Policy, Scope};
 use crate::units::{Ratio, Time, nanos};
 use crate::window::SlidingCount;
@@ -12,10 +13,14 @@ use crate::window::SlidingCount;
 pub(crate) struct Gates {
     pub(crate) window: SlidingCount,
     pub(super) bucket: LeakyBucket,
-    /// The most records that the window may hold: the capacity, or this instance's part of the group's.
+    /// The most records that the window may hold: the capacity, or this instance's part of the group's. If the
+    /// capacity has changed within the window, the mean of the capacities that were in force over it.
     limit: u64,
-    /// The limit holds until this time; later nothing is admitted.
+    /// The limit is found anew after this time.
+    fresh_until: Time,
+    /// After this time nothing is admitted.
     until: Time,
+    capacities: MeanLimit,
 }
 
 impl Gates {
@@ -25,7 +30,9 @@ impl Gates {
             Scope::Group => (0, Time::ZERO),
         };
         let bucket = LeakyBucket::of_service(policy, limit);
-        Gates { window: SlidingCount::new(policy.window_length()), bucket, limit, until }
+        let window = SlidingCount::new(policy.window_length());
+        let capacities = MeanLimit::new(policy.cycle, limit);
+        Gates { window, bucket, limit, fresh_until: until, until, capacities }
     }
 
     /// Changes to another policy, perhaps with another length of the cycle.
@@ -33,14 +40,37 @@ impl Gates {
         if old.cycle != policy.cycle {
             self.window = self.window.over(now, policy.window_length());
         }
-        if policy.scope == Scope::Instance {
+        if policy.scope == Scope::Instance && (old.capacity, old.cycle) == (policy.capacity, policy.cycle) {
+            self.bucket.change(now, LeakyBucket::of_service(policy, policy.capacity));
+        } else if policy.scope == Scope::Instance {
             self.set_limit(now, policy, policy.capacity, Time::NEVER, policy.capacity);
         }
     }
 
+    /// Changes to another capacity of the same cycle. The window may hold the mean of the capacities that were in force
+    /// over it: to hold fewer than the new one at once would stop the service for up to a cycle when the capacity
+    /// falls, and would let a burst through when it rises.
+    pub(super) fn change_capacity(&mut self, now: Time, policy: &Policy) {
+        if policy.scope == Scope::Instance {
+            self.capacities.change(now, policy.capacity);
+            self.bucket.change(now, LeakyBucket::of_service(policy, policy.capacity));
+            self.refresh(now);
+        }
+    }
+
+    /// Finds the limit of this moment. Returns whether there is one.
+    #[cold]
+    fn refresh(&mut self, now: Time) -> bool {
+        if self.has_limit(now) {
+            (self.limit, self.fresh_until) = self.capacities.mean(now);
+        }
+        self.has_limit(now)
+    }
+
     /// Sets the most records that the window may hold until a time, and the pace in records per cycle.
     pub(super) fn set_limit(&mut self, now: Time, policy: &Policy, limit: u64, until: Time, pace: u64) {
-        (self.limit, self.until) = (limit, until);
+        (self.limit, self.fresh_until, self.until) = (limit, until, until);
+        self.capacities = MeanLimit::new(policy.cycle, limit);
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
     }
 
@@ -52,7 +82,7 @@ impl Gates {
 
     #[inline]
     pub(super) fn window_is_open(&mut self, now: Time) -> bool {
-        self.has_limit(now) && self.window.count(now) < self.limit
+        (now <= self.fresh_until || self.refresh(now)) && self.window.count(now) < self.limit
     }
 
     #[inline]
@@ -63,10 +93,14 @@ impl Gates {
     /// The time at which both gates are open if nothing is admitted until then.
     pub(super) fn open_at(&mut self, now: Time) -> Time {
         let bucket = self.bucket.next_room(now);
-        if self.window_is_open(now) { bucket } else { bucket.max(self.window_open_at(now)) }
+        if self.window_is_open(now) {
+            return bucket;
+        }
+        let limit_changes = Time::from_nanos(self.fresh_until.as_nanos().saturating_add(1));
+        bucket.max(self.window_open_at(now).min(limit_changes))
     }
 
-    /// The time at which the window has room for another record.
+    /// The time at which the window has room for another record, if the limit stays.
     pub(super) fn window_open_at(&mut self, now: Time) -> Time {
         if !self.has_limit(now) {
             return Time::NEVER;

@@ -53,6 +53,15 @@ impl Throttle {
         self.scheduler.find_surplus(now);
     }
 
+    /// Changes the capacity, and requests an allocation by it ([`Cause::Capacity`](super::Cause::Capacity)). Unlike
+    /// [`handle_policy`](Throttle::handle_policy) it may be called often: whenever a record is admitted, the window
+    /// that then ends holds at most the mean of the capacities that were in force over it.
+    pub fn handle_capacity(&mut self, now: Time, capacity: u64) {
+        let now = self.not_before(now);
+        self.scheduler.advance_cycle(now);
+        self.scheduler.change_capacity(now, capacity);
+    }
+
     /// Sets the part of the group's capacity that this instance may use until a time: the most records that its window
     /// may hold, and its pace in records per cycle. Without one it admits nothing and rejects nothing for capacity.
     pub fn handle_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {

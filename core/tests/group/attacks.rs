@@ -21,7 +21,8 @@ fn key(instance: &str, incarnation: u64) -> Key {
 fn post(key: &Key, seq: u64, have: u64, want: u64) -> Post {
     let terms = Terms { capacity: CAPACITY, cycle_ms: 10_000, mode: Mode::Reject, digest: 0 };
     let (key, loads) = (key.clone(), Loads::new());
-    Post { key, terms, seq, seen: 0, have, want, pace: want, lease: LEASE, left: false, complete: true, loads }
+    let (lease, progress) = (LEASE, None);
+    Post { key, terms, seq, seen: 0, have, want, pace: want, lease, left: false, complete: true, loads, progress }
 }
 
 fn bound(target: &Key, seq: u64, x: u64) -> Record {

@@ -3,6 +3,7 @@ use std::path::Path;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::CommitMode;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::config::Config;
 
 use super::*;

@@ -56,6 +56,12 @@ pub enum Problem {
     #[error("the topics that match a pattern are not known: {0}")]
     NamesUnanswered(#[source] ClientError),
 
+    // ## The group that reads the target
+    #[error("the consumer group {group} has committed nothing in it: until it does, no capacity is found")]
+    NothingCommitted { group: String },
+    #[error("nothing tells how far the consumer group {group} is: grant DESCRIBE on the group ({reason})")]
+    GroupUnanswered { group: String, reason: String },
+
     // ## A control topic
     #[error("does not exist: it is made at the start, if this program may make topics")]
     ControlMissing,
@@ -148,6 +154,8 @@ impl Problem {
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted
+            | Problem::NothingCommitted { .. }
+            | Problem::GroupUnanswered { .. }
             | Problem::ControlInSync
             | Problem::HiddenLogOfTooFewBrokers { .. }
             | Problem::ThinLog { .. }

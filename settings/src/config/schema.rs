@@ -3,6 +3,7 @@
 use std::time::Duration;
 use strum::VariantNames;
 
+use watermaster_core::pace::Control;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::MAX_CAPACITY;
 
@@ -61,6 +62,7 @@ const fn millis(n: u64) -> Duration {
 const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
 const WEIGHT: Kind = Decimal("0.001 to 1000000, with at most three decimals");
 const FILE: Kind = Kind::Text("the path of a file of UTF-8 text that can be read");
+const CONSUMER_GROUP: Kind = Kind::Text("the id of a consumer group, 1 to 255 bytes");
 const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it");
 
 /// Every key, in the order in which they are shown.
@@ -88,8 +90,9 @@ static PROPERTIES: [SectionSchema; 3] = [
     section("schema_registry", Shape::Table, SCHEMA_REGISTRY, &[]),
 ];
 
-static SERVICE_SECTIONS: [SectionSchema; 3] = [
+static SERVICE_SECTIONS: [SectionSchema; 4] = [
     section("shape", Shape::Table, SHAPE, &[]),
+    section("pace", Shape::Table, PACE, &[]),
     section("client", Shape::Map, CLIENT, &[section("limit", Shape::Table, LIMIT, &[])]),
     section("source", Shape::List, SOURCE, &[]),
 ];
@@ -166,7 +169,7 @@ const SERVICE: &[Key] = &[
         ),
         Text("header:client-id, topic"),
     ),
-    key("consumer_group", Kind::Text("the id of a consumer group, 1 to 255 bytes"), Unset),
+    key("consumer_group", CONSUMER_GROUP, Unset),
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
     key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
@@ -184,6 +187,17 @@ const SHAPE: &[Key] = &[
     reloaded_key("max_delay", Kind::Duration(millis(1), MAX_DELAY), Text("60s")),
     reloaded_key("overflow", Choice(Overflow::VARIANTS), Text("dead_letter")),
     reloaded_key("burst", RATIO, Text("0.01")),
+];
+
+const PACE: &[Key] = &[
+    key("group", CONSUMER_GROUP, Unset),
+    reloaded_key("control", Choice(Control::VARIANTS), Text("observe")),
+    reloaded_key("floor", Count(1, MAX_CAPACITY), Derived("a tenth of the capacity")),
+    reloaded_key("ceiling", Count(1, MAX_CAPACITY), Unset),
+    reloaded_key("max_behind", Kind::Duration(millis(100), millis(3_600_000)), Text("2s")),
+    reloaded_key("interval", Kind::Duration(SECOND, millis(300_000)), Text("5s")),
+    reloaded_key("poll", Kind::Duration(millis(100), millis(10_000)), Text("500ms")),
+    reloaded_key("signal_timeout", Kind::Duration(SECOND, DAY), Text("5m")),
 ];
 
 const CLIENT: &[Key] = &[reloaded_key("weight", WEIGHT, Text("1.0"))];

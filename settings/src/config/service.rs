@@ -6,7 +6,7 @@ use humantime::format_duration;
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 use watermaster_core::units::Ratio;
 
-use super::{registry, values};
+use super::{pace, registry, values};
 use crate::model::{ClientFrom, Service, Source};
 use crate::read_struct;
 use crate::reader::{Origin, Section};
@@ -43,7 +43,8 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
         redrive_client: section.text("redrive_client", values::client),
-        consumer_group: section.optional("consumer_group", values::consumer_group),
+        consumer_group: pace::consumer_group(section),
+        pace: pace::pace(section),
         policy: policy(section, kafka),
     })
 }

@@ -155,7 +155,7 @@ fn a_mistyped_key_is_recognised() {
         ("max_delay = \"1s\"", "(did you mean service.shape.max_delay?)"),
         ("queue_capcity = 1", "(did you mean service.shape.queue_capacity?)"),
         ("weigth = 1", "(did you mean service.client.weight?)"),
-        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, client, source\n"),
+        ("colour = 1", "unlisted_weight, client_idle_timeout, shape, pace, client, source\n"),
     ] {
         let errors = read(&RIGHT.replace("capacity", &format!("{line}\ncapacity")), &[]).unwrap_err();
         assert!(errors.contains(said), "{line}: {errors}");

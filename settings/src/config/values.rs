@@ -1,6 +1,7 @@
 //! Parses the values of the configuration's own keys.
 
 use watermaster_core::offset_map::MapBudget;
+use watermaster_core::pace::Control;
 use watermaster_core::policy::{CatchUp, Lending, Mode, Overflow, Scope, Window};
 use watermaster_core::units::{Ratio, Weight};
 
@@ -72,6 +73,7 @@ const NOT_ALLOWED: TextError = TextError::Value(ValueError::NotAllowed);
 
 impl Choice for Lending {}
 impl Choice for Mode {}
+impl Choice for Control {}
 impl Choice for Scope {}
 impl Choice for Window {}
 impl Choice for CatchUp {}

@@ -27,15 +27,15 @@ impl Agreement {
     /// Compares this instance's terms with those of the other live members, and logs a change. `refuses` is set while
     /// this instance does not join because of them.
     pub(super) fn compare<'m>(
-        &mut self, service: &str, own: Terms, members: impl Iterator<Item = (&'m Key, &'m Terms)>, refuses: bool,
+        &mut self, service: &str, own: Terms, members: impl Iterator<Item = (&'m Key, Terms)>, refuses: bool,
     ) {
         let mut known = vec![own];
         let mut others = Vec::new();
-        for (key, terms) in members.filter(|(_, terms)| **terms != own) {
-            if !known.contains(terms) {
-                known.push(*terms);
+        for (key, terms) in members.filter(|(_, terms)| *terms != own) {
+            if !known.contains(&terms) {
+                known.push(terms);
             }
-            let differences: Vec<_> = own.differences(*terms).collect();
+            let differences: Vec<_> = own.differences(terms).collect();
             others.push(format!("{} ({})", key.instance, differences.join(", ")));
         }
         self.configurations = known.len();
@@ -79,7 +79,7 @@ mod tests {
         let members: Vec<(Key, Terms)> =
             members.iter().map(|(name, terms)| (Key { instance: (*name).into(), incarnation: 1 }, *terms)).collect();
         let mut agreement = Agreement::default();
-        agreement.compare("kyc", OWN, members.iter().map(|(key, terms)| (key, terms)), false);
+        agreement.compare("kyc", OWN, members.iter().map(|(key, terms)| (key, *terms)), false);
         (agreement.configurations(), agreement.named())
     }
 

@@ -4,10 +4,11 @@ use std::{fmt::Write, path::Path};
 
 use strum::VariantNames;
 
-use crate::metrics::table::{Metric, TABLE, Unit};
+use crate::metrics::table::{CHANGE_DIRECTIONS, Metric, TABLE, Unit};
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::delivery::{ErrorClass, Phase};
+use watermaster_core::pace::{ChangeCause, PaceState};
 use watermaster_core::reason::Reason;
 
 const HEAD: &str = "\
@@ -30,7 +31,8 @@ short its wait was. For the client `_other`, `watermaster_client_oldest_seconds`
 
 No engine asks for `watermaster_source_partitions` and `watermaster_target_lag_records`: another thread asks the brokers
 every 10 s. If the brokers do not answer, the number of partitions stays as it is, the lag vanishes, and a line of the log
-says why. The lag exists only with `consumer_group`, and only while that group has a committed offset.
+says why. The lag exists only with `consumer_group`, and only while that group has a committed offset. The metrics of
+the search for the capacity exist only with `[service.pace]` ([pace.md](pace.md)).
 `watermaster_engine_busy_seconds_total` grows by at most one second a second: near that, the engine is at its limit.
 
 ";
@@ -83,6 +85,9 @@ records of no client, and clients that lost their label. |
     push_values(page, "`reason` of a rejection", Reason::NAMES);
     push_values(page, "`reason` of a paused partition", PAUSE_REASONS);
     push_values(page, "`cause` of an allocation", ALLOCATION_CAUSES);
+    push_values(page, "`cause` of a change of the found capacity", ChangeCause::VARIANTS);
+    push_values(page, "`direction` of such a change", &CHANGE_DIRECTIONS);
+    push_values(page, "`state` of the search for the capacity", PaceState::VARIANTS);
     push_values(page, "`cause` of a producer's replacement", PRODUCER_CAUSES);
     push_values(page, "`outcome` of a round", ROUND_OUTCOMES);
     push_values(page, "`outcome` of a request to the schema registry", SCHEMA_OUTCOMES);

@@ -1,12 +1,14 @@
 //! Asks an instance for its services, and compares two answers.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::client::ClientDetail;
 use crate::endpoint::{Endpoint, EndpointError, percent_encoded};
+use crate::format::{printable, seconds};
 
 /// A service, as `GET /v1/services` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,11 +23,41 @@ pub struct ServiceStatus {
     pub window_admitted_max: u64,
     pub ready: bool,
     pub trouble: Option<String>,
+    /// The search for the capacity; `None` if the service has none.
+    #[serde(default)]
+    pub pace: Option<PaceStatus>,
     /// Sorted by name.
     pub clients: Vec<ClientStatus>,
     /// Asked for apart; `None` if the instance has the capacity for itself.
     #[serde(skip_deserializing)]
     pub group: Option<GroupStatus>,
+}
+
+/// The search for the capacity of a service. Rates are in records per cycle.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PaceStatus {
+    pub state: String,
+    /// `observe` or `apply`.
+    pub control: String,
+    pub found: Option<u64>,
+    pub at_least: bool,
+    pub floor: u64,
+    pub ceiling: u64,
+    pub late_seconds: f64,
+}
+
+impl fmt::Display for PaceStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.found {
+            Some(found) if self.at_least => write!(f, "the service takes at least {found}"),
+            Some(found) => write!(f, "the service takes {found}"),
+            None => write!(f, "the capacity is not known"),
+        }?;
+        let late = (self.late_seconds * 10.0).round() / 10.0;
+        write!(f, " ({}; {} late)", printable(&self.state).replace('_', " "), seconds(late))?;
+        let bounds = (self.control == "apply").then_some((self.floor, self.ceiling));
+        bounds.map_or(Ok(()), |(floor, ceiling)| write!(f, ", floor {floor}, ceiling {ceiling}"))
+    }
 }
 
 /// The group that shares the capacity of a service, as `GET /v1/services/{name}/group` shows it.
@@ -348,5 +380,15 @@ pub mod tests {
         add_rates(&mut now, &[before], 2 * SECOND);
         let expected = Rates { admitted: 5.0, delayed: 2.0, rejected: 1.0 };
         assert_eq!(now[0].clients[0].per_second, Some(expected));
+    }
+
+    #[test]
+    fn the_found_capacity_is_one_line() {
+        let pace = json!({ "state": "at_floor", "control": "apply", "found": 1_940, "at_least": false, "floor": 200,
+            "ceiling": 8_000, "late_seconds": 0.31 });
+        let pace: PaceStatus = serde_json::from_value(pace).unwrap();
+        assert_eq!(pace.to_string(), "the service takes 1940 (at floor; 300 ms late), floor 200, ceiling 8000");
+        let observed = PaceStatus { control: "observe".to_owned(), at_least: true, ..pace };
+        assert_eq!(observed.to_string(), "the service takes at least 1940 (at floor; 300 ms late)");
     }
 }

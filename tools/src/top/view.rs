@@ -97,6 +97,9 @@ pub fn headline(service: &ServiceStatus) -> Vec<String> {
         mode,
         state,
     ];
+    if let Some(pace) = &service.pace {
+        pieces.insert(1, pace.to_string());
+    }
     if let Some(group) = &service.group {
         let live = group.members.iter().filter(|member| member.state == "live").count();
         pieces.insert(1, format!("holds {} of it as one of {live}", group.hold));

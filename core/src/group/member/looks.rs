@@ -204,6 +204,7 @@ impl Member {
             left: false,
             complete: false,
             loads: Loads::new(),
+            progress: self.progress,
         }
     }
 }

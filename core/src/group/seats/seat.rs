@@ -5,7 +5,7 @@ use std::time::Duration;
 use strum::IntoStaticStr;
 
 use crate::group::loads::MemberLoads;
-use crate::group::record::{Bound, Post, Terms};
+use crate::group::record::{Bound, Post, Progress, Terms};
 use crate::units::Time;
 
 /// The knowledge of a reader about one member.
@@ -30,6 +30,8 @@ pub struct Seat {
     pub pace: u64,
     /// The `lease` of the last post.
     pub lease: Duration,
+    /// The `progress` of the last post.
+    pub progress: Option<Progress>,
     /// The hold that the member ought to have, by this reader's last split.
     pub target: u64,
     /// The time at which the last post was received.
@@ -118,6 +120,7 @@ impl Seat {
             want: post.want,
             pace: post.pace,
             lease: post.lease,
+            progress: post.progress,
             target: 0,
             received: now,
             stopped_at: None,

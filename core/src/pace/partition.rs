@@ -1,0 +1,175 @@
+//! The signals of one partition of the target.
+
+use std::collections::VecDeque;
+
+use super::{Offsets, SECOND, median};
+use crate::units::Time;
+
+/// The most entries of a ledger.
+const MAX_ENTRIES: usize = 1_024;
+/// The gaps between commits that a partition remembers.
+const MAX_GAPS: usize = 9;
+/// The delays that a partition remembers, and for how long.
+const MAX_DELAYS: usize = 128;
+const DELAYS_AGE: u64 = 600 * SECOND;
+/// The gap of a partition without commits so far.
+const FIRST_GAP: u64 = 5 * SECOND;
+/// A partition with open records that saw no commit for this long is stuck.
+const STUCK_AFTER: u64 = 60 * SECOND;
+
+/// A partition of the target, as the polls saw it.
+#[derive(Debug)]
+pub(super) struct Partition {
+    /// The ends that the partition reached beyond the committed offset, each with the poll that saw it first.
+    ledger: VecDeque<(Time, i64)>,
+    end: i64,
+    committed: i64,
+    /// The poll that saw the last commit, or the first poll.
+    committed_at: Time,
+    written_at: Option<Time>,
+    /// The times from an open record, or the commit before, to a commit.
+    gaps: VecDeque<u64>,
+    gap: u64,
+    /// The ages of the oldest record that each commit left open.
+    delays: VecDeque<(Time, u64)>,
+    delay: u64,
+    /// The age that a commit usually leaves open: workers out of order and batches always leave an old record.
+    usual: u64,
+    /// The arrival of the oldest open record at the last poll.
+    open_since: Option<Time>,
+}
+
+/// A partition with open records at one moment.
+pub(super) struct Signal {
+    /// The age of its oldest open record beyond the usual one, in nanoseconds.
+    pub(super) late: u64,
+    /// There was no commit for much longer than usual.
+    pub(super) is_quiet: bool,
+}
+
+impl Partition {
+    pub(super) fn new(now: Time, end: i64, committed: i64) -> Partition {
+        let mut partition = Partition {
+            ledger: VecDeque::new(),
+            end: committed,
+            committed,
+            committed_at: now,
+            written_at: None,
+            gaps: VecDeque::new(),
+            gap: FIRST_GAP,
+            delays: VecDeque::new(),
+            delay: 0,
+            usual: 0,
+            open_since: None,
+        };
+        partition.handle_offsets(now, end, committed);
+        partition
+    }
+
+    /// Takes the offsets of a poll. Returns whether they go on from the last ones: a committed offset that went back
+    /// was reset.
+    pub(super) fn handle_offsets(&mut self, now: Time, end: i64, committed: i64) -> bool {
+        if committed < self.committed {
+            return false;
+        }
+        if end > self.end {
+            self.ledger.push_back((now, end));
+            (self.end, self.written_at) = (end, Some(now));
+        }
+        self.close_until(committed);
+        if self.ledger.len() > MAX_ENTRIES {
+            let mut number = 0;
+            self.ledger.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+        }
+        let oldest = self.ledger.front().map(|&(arrival, _)| arrival);
+        if committed > self.committed {
+            self.note_commit(now, committed, oldest);
+        }
+        self.open_since = oldest;
+        true
+    }
+
+    fn note_commit(&mut self, now: Time, committed: i64, oldest: Option<Time>) {
+        if let Some(open_since) = self.open_since {
+            self.gaps.push_back(now.nanos_since(self.committed_at.max(open_since)));
+            if self.gaps.len() > MAX_GAPS {
+                self.gaps.pop_front();
+            }
+            self.gap = median(self.gaps.make_contiguous().to_vec().as_mut_slice());
+        }
+        (self.committed, self.committed_at) = (committed, now);
+        self.delay = oldest.map_or(0, |arrival| now.nanos_since(arrival));
+        self.delays.push_back((now, self.delay));
+        let is_old = |&(at, _): &(Time, u64)| now.nanos_since(at) > DELAYS_AGE;
+        while self.delays.len() > MAX_DELAYS || self.delays.front().is_some_and(is_old) {
+            self.delays.pop_front();
+        }
+        let mut sorted: Vec<u64> = self.delays.iter().map(|&(_, delay)| delay).collect();
+        sorted.sort_unstable();
+        self.usual = sorted[sorted.len() / 4];
+    }
+
+    /// Notes that no record is open below an offset.
+    pub(super) fn close_until(&mut self, offset: i64) {
+        while self.ledger.front().is_some_and(|&(_, end)| end <= offset) {
+            self.ledger.pop_front();
+        }
+    }
+
+    /// The usual time between two commits.
+    pub(super) fn gap(&self) -> u64 {
+        self.gap
+    }
+
+    /// The age that a commit usually leaves open, at most a gap.
+    pub(super) fn usual(&self) -> u64 {
+        self.usual.min(self.gap)
+    }
+
+    /// The last commit: the poll that saw it, and its offset.
+    pub(super) fn last_commit(&self) -> (Time, i64) {
+        (self.committed_at, self.committed)
+    }
+
+    /// Returns whether a record came in the last ten minutes.
+    pub(super) fn was_written(&self, now: Time) -> bool {
+        self.written_at.is_some_and(|at| now.nanos_since(at) <= DELAYS_AGE)
+    }
+
+    /// The signal of a partition with open records that was written to lately.
+    pub(super) fn signal(&self, now: Time) -> Option<Signal> {
+        let oldest = self.ledger.front().map(|&(arrival, _)| arrival).filter(|_| self.was_written(now))?;
+        let (gap, usual) = (self.gap, self.usual());
+        let is_fresh = now.nanos_since(self.committed_at) <= gap + gap / 2 + SECOND;
+        let delay = if is_fresh { self.delay } else { 0 };
+        let overdue = now.nanos_since(oldest).saturating_sub(gap + gap / 5 + SECOND / 2);
+        Some(Signal {
+            late: delay.max(overdue).saturating_sub(usual),
+            is_quiet: self.silence(now, oldest) > 2 * gap + gap / 2 + 2 * SECOND,
+        })
+    }
+
+    fn silence(&self, now: Time, oldest: Time) -> u64 {
+        now.nanos_since(self.committed_at.max(oldest))
+    }
+
+    /// Returns whether a record has been open for long without a commit.
+    pub(super) fn is_stuck(&self, now: Time) -> bool {
+        self.ledger.front().is_some_and(|&(oldest, _)| self.silence(now, oldest) >= STUCK_AFTER)
+    }
+
+    /// The offsets of which no record is committed, markers included.
+    pub(super) fn open_offsets(&self) -> u64 {
+        if self.ledger.is_empty() { 0 } else { u64::try_from(self.end - self.committed).unwrap_or(0) }
+    }
+
+    /// The open offsets, if the end has not moved for one and a half gaps.
+    pub(super) fn doubtful_tail(&self, now: Time, partition: i32) -> Option<Offsets> {
+        let still = self.written_at.map_or(0, |at| now.nanos_since(at)) > self.gap + self.gap / 2;
+        let tail = Offsets { partition, end: self.end, committed: self.committed };
+        (still && !self.ledger.is_empty()).then_some(tail)
+    }
+}

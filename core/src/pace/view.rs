@@ -1,0 +1,130 @@
+//! The state of a controller as the shell shows it.
+
+use std::time::Duration;
+
+use strum::{IntoStaticStr, VariantNames};
+
+use super::partition::Partition;
+use super::{ChangeCause, Control, MILLI, Pace};
+use crate::units::{Ratio, Time};
+
+/// The state of a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
+pub enum PaceState {
+    /// The capacity is not known yet.
+    #[default]
+    Learning,
+    /// The service takes at least the estimate: it was never late.
+    AtLeast,
+    /// The service takes the estimate: it was late above it.
+    Found,
+    /// The service is late.
+    Late,
+    /// The service commits nothing although records are open.
+    Stalled,
+    /// Few records wait, so that nothing is learned.
+    NoDemand,
+    /// The offsets can't be read, or the group has committed none.
+    NoSignal,
+    /// Another instance admits records to the same service.
+    NotAlone,
+    /// The limit is the floor.
+    AtFloor,
+    /// The estimate is the ceiling.
+    AtCeiling,
+}
+
+/// A controller at one moment. Rates are in records per cycle.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PaceView {
+    pub state: PaceState,
+    pub control: Control,
+    /// The estimate; `None` while it is unknown.
+    pub found: Option<u64>,
+    /// The service takes at least the estimate; perhaps it takes more.
+    pub at_least: bool,
+    /// The limit; the configured capacity if the estimate is only reported.
+    pub limit: u64,
+    pub floor: u64,
+    pub ceiling: u64,
+    /// The part of the estimate that is let through.
+    pub brake: Ratio,
+    /// The age of the oldest open record beyond the usual one, over most partitions.
+    pub late: Duration,
+    /// The age that a commit usually leaves open, and the usual time between two commits: the largest of any partition.
+    pub usual: Duration,
+    pub gap: Duration,
+    /// Offsets that the group has not committed.
+    pub open_offsets: u64,
+    /// The rate that the service finished at the last check; `None` while it is unknown.
+    pub rate: Option<u64>,
+    /// The time since the offsets were read; `None` before the first time.
+    pub signal_age: Option<Duration>,
+    pub stuck_partitions: usize,
+    /// Changes of the estimate, up and down, by cause.
+    pub changes: [[u64; ChangeCause::VARIANTS.len()]; 2],
+}
+
+impl Pace {
+    /// The state at this moment.
+    pub fn view(&self, now: Time) -> PaceView {
+        let largest = |of: fn(&Partition) -> u64| self.partitions.values().map(of).max().unwrap_or(0);
+        let rounded = |milli: u64| (milli + MILLI / 2) / MILLI;
+        PaceView {
+            state: self.state(),
+            control: self.params.control,
+            found: (self.estimate > 0).then(|| rounded(self.estimate)),
+            at_least: !self.was_too_high(),
+            limit: self.limit(),
+            floor: self.params.floor,
+            ceiling: self.params.ceiling,
+            brake: Ratio::from_millionths(self.brake as u32).unwrap_or(Ratio::ONE),
+            late: Duration::from_nanos(self.late),
+            usual: Duration::from_nanos(largest(Partition::usual)),
+            gap: Duration::from_nanos(largest(Partition::gap)),
+            open_offsets: self.partitions.values().map(Partition::open_offsets).sum(),
+            rate: self.rate.map(rounded),
+            signal_age: self.told_at.map(|at| now.since(at)),
+            stuck_partitions: self.partitions.values().filter(|partition| partition.is_stuck(now)).count(),
+            changes: self.changes,
+        }
+    }
+
+    /// The estimate, 0 while it is unknown, and the limit in thousandths of a record per cycle.
+    pub fn milli(&self) -> (u64, u64) {
+        (self.estimate, self.limit)
+    }
+
+    fn was_too_high(&self) -> bool {
+        match self.params.control {
+            Control::Apply => self.too_high.is_some(),
+            Control::Observe => self.is_found,
+        }
+    }
+
+    fn state(&self) -> PaceState {
+        let (applies, known) = (self.params.control == Control::Apply, self.estimate > 0);
+        if self.follows {
+            PaceState::NotAlone
+        } else if self.blind_since.is_some() || self.told_at.is_none() {
+            PaceState::NoSignal
+        } else if applies && self.limit <= self.params.floor * MILLI {
+            PaceState::AtFloor
+        } else if self.stalled {
+            PaceState::Stalled
+        } else if self.late > self.params.target(self.known_estimate()) {
+            PaceState::Late
+        } else if applies && self.estimate >= self.params.ceiling * MILLI {
+            PaceState::AtCeiling
+        } else if applies && !self.records_wait() {
+            PaceState::NoDemand
+        } else if self.was_too_high() {
+            PaceState::Found
+        } else if known && !applies {
+            PaceState::AtLeast
+        } else {
+            PaceState::Learning
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The samples of metrics that take more than an expression.
+
+use strum::VariantNames;
+use watermaster_core::delivery::{ErrorClass, Phase};
+use watermaster_core::pace::{ChangeCause, PaceState, PaceView};
+use watermaster_core::reason::Reason;
+
+use super::CHANGE_DIRECTIONS;
+use crate::metrics::{ServiceMetrics, counters::Decisions, text::Samples};
+
+pub(super) fn live_members(service: &ServiceMetrics) -> usize {
+    service.newest.group.members.iter().filter(|member| member.state == "live").count()
+}
+
+pub(super) fn put_delays(decisions: Decisions<'_>, out: &mut Samples<'_>) {
+    let (counts, sum) = decisions.delays();
+    out.put_buckets(&[], counts, sum);
+}
+
+pub(super) fn partitions(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    for (topic, _) in &service.newest.source_retention {
+        out.put_with(&[topic], service.observed.partitions.get(topic).copied().unwrap_or(0));
+    }
+}
+
+pub(super) fn target_lag(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    if let Some((group, lag)) = &service.observed.target_lag {
+        out.put_with(&[group], *lag);
+    }
+}
+
+pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&PaceView) -> Option<f64>) {
+    if let Some(figure) = service.pace.as_deref().and_then(of) {
+        out.put(figure);
+    }
+}
+
+pub(super) fn capacity_changes(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    let Some(pace) = &service.pace else { return };
+    for (direction, counts) in CHANGE_DIRECTIONS.iter().zip(pace.changes) {
+        for (cause, count) in ChangeCause::VARIANTS.iter().zip(counts) {
+            out.put_with(&[direction, cause], count);
+        }
+    }
+}
+
+pub(super) fn pace_state(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    let Some(pace) = &service.pace else { return };
+    out.put_each(PaceState::VARIANTS, PaceState::VARIANTS.iter().map(|name| u8::from(*name == pace.state.into_str())));
+}
+
+pub(super) fn by_reason(decisions: Decisions<'_>, out: &mut Samples<'_>) {
+    out.put_each(Reason::NAMES, decisions.rejected_by_reason().iter().copied());
+}
+
+pub(super) fn phases(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    for (phase, histogram) in Phase::VARIANTS.iter().zip(&service.newest.engine.round_phases) {
+        out.put_histogram(&[phase], histogram);
+    }
+}
+
+pub(super) fn errors(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    for (phase, counts) in Phase::VARIANTS.iter().zip(&service.newest.engine.transaction_errors) {
+        for (class, count) in ErrorClass::VARIANTS.iter().zip(counts) {
+            out.put_with(&[phase, class], *count);
+        }
+    }
+}
+
+pub(super) fn retention(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    for (topic, time) in &service.newest.source_retention {
+        out.put_with(&[topic], time.as_secs_f64());
+    }
+}
