@@ -17,6 +17,7 @@ use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason, Throttle};
 use watermaster_core::units::Time;
+use watermaster_kafka::dead_letters::Unread;
 use watermaster_schemas::cache::Outcome;
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
@@ -314,6 +315,8 @@ pub struct Observed {
     pub partitions: BTreeMap<String, usize>,
     /// The target's own consumer group and its lag; `None` while it is unknown.
     pub target_lag: Option<(String, u64)>,
+    /// The dead letters that no redrive has passed; `None` while they are unknown.
+    pub unread: Option<Unread>,
 }
 
 /// The place where an engine leaves its newest snapshot for others, the observer its newest answers, and the search for

@@ -1,4 +1,5 @@
-//! Gives living clients the user and the password that were read last: connections that are open stay so.
+//! Gives living clients the user and the password that were read last: connections that are open stay so. For other
+//! secrets a client has to be made anew.
 
 use std::cell::Cell;
 
@@ -12,12 +13,20 @@ pub(super) struct Login {
     kafka: Kafka,
     /// The number of changes before the last one that the clients know.
     known: Cell<u64>,
+    /// The number of changes of other secrets before the clients were made.
+    others: u64,
 }
 
 impl Login {
     /// Remembers the values in force. To be called before the clients are made.
     pub fn new(kafka: &Kafka) -> Login {
-        Login { kafka: kafka.clone(), known: Cell::new(kafka.secrets.login_changes()) }
+        let (known, others) = (Cell::new(kafka.secrets.login_changes()), kafka.secrets.other_changes());
+        Login { kafka: kafka.clone(), known, others }
+    }
+
+    /// Returns true if secrets have changed that a living client does not take.
+    pub fn is_outdated(&self) -> bool {
+        self.kafka.secrets.other_changes() != self.others
     }
 
     /// Returns the user and the password if they have changed since the last call.

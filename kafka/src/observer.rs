@@ -10,10 +10,12 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::{Kafka, Service};
 
 use crate::client::{self, KafkaError, LoggingContext};
+use crate::{login::Login, oauth::FIRST_POLL};
 
 /// A client of its own, so that no engine waits for the answers. It reads no record and joins no group.
 pub struct Observer {
     consumer: BaseConsumer<LoggingContext>,
+    login: Login,
 }
 
 impl Observer {
@@ -30,7 +32,23 @@ impl Observer {
         forced.extend(service.consumer_group.as_deref().map(|group| ("group.id", group)));
         let mut config = client::config(kafka, &[], &forced);
         client::silence(&mut config);
-        Ok(Observer { consumer: config.create_with_context(LoggingContext::default())? })
+        let login = Login::new(kafka);
+        let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
+        // Without a token of OAuth the first question would wait in vain.
+        consumer.poll(FIRST_POLL);
+        Ok(Observer { consumer, login })
+    }
+
+    /// Returns true if secrets have changed that only another client takes.
+    pub fn has_old_secrets(&self) -> bool {
+        self.login.is_outdated()
+    }
+
+    /// Takes events, and a user and a password that were read again.
+    fn prepare(&self) {
+        self.login.renew(self.consumer.client());
+        // Errors of connections pile up until they are polled.
+        while self.consumer.poll(Duration::ZERO).is_some() {}
     }
 
     /// Returns the number of partitions of a topic.
@@ -38,8 +56,7 @@ impl Observer {
     /// # Errors
     /// No broker answers in time, or the topic is missing or hidden.
     pub fn partitions(&self, topic: &str, timeout: Duration) -> Result<usize, KafkaError> {
-        // Errors of connections pile up until they are polled.
-        while self.consumer.poll(Duration::ZERO).is_some() {}
+        self.prepare();
         let metadata = self.consumer.fetch_metadata(Some(topic), timeout)?;
         let found = metadata.topics().first();
         match found.and_then(|topic| topic.error()).map(Code::from) {

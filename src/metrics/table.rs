@@ -12,8 +12,8 @@ use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCE
 mod samples;
 
 use samples::{
-    by_reason, capacity_changes, errors, live_members, pace_state, partitions, phases, put_delays, put_pace, retention,
-    target_lag,
+    by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
+    phases, put_delays, put_pace, retention, target_lag,
 };
 
 /// The kind of a metric, named as in a `# TYPE` line.
@@ -278,6 +278,12 @@ metrics! {
     "watermaster_target_lag_records" Gauge Records ["service" "consumer_group"]
         "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
         Service target_lag;
+    "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
+        "Offsets of the dead-letter topic behind the position of the redrive job 'default'; missing while unknown."
+        Service dead_letter_offsets;
+    "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
+        "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."
+        Service dead_letter_age;
 
     // ## Pace: only with `[service.pace]`
     "watermaster_capacity_found_units" Gauge Records ["service"]

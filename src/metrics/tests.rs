@@ -88,7 +88,7 @@ fn publish_start(publisher: &mut Publisher) {
 /// Returns answers of the brokers with this lag of the target's consumer group.
 fn lag(lag: u64) -> Arc<Observed> {
     let partitions = [("home-loan.kyc".to_owned(), 12)].into();
-    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)) })
+    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread: None })
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tracing::warn;
-use watermaster_kafka::{KafkaError, observer::Observer};
+use tracing::{debug, warn};
+use watermaster_kafka::dead_letters::{Backlog, Unread};
+use watermaster_kafka::{KafkaError, load::OpenError, observer::Observer};
 use watermaster_settings::{Kafka, Service};
 
 use super::pace::Followers;
@@ -26,6 +27,7 @@ struct Subject {
     observer: Option<Observer>,
     consumer_group: Option<String>,
     partitions: BTreeMap<String, usize>,
+    backlog: Option<Backlog>,
 }
 
 /// Starts to follow the topics of all services until the program stops. Without a thread the metrics stay as they are.
@@ -64,12 +66,26 @@ impl Subject {
         if let Err(why) = self.ask(kafka, service, stop, &mut target_lag) {
             warn!(service = service.name, "the brokers do not tell the partitions of the sources or a lag: {why}");
         }
-        Observed { partitions: self.partitions.clone(), target_lag }
+        let unread = self.unread(kafka, service).inspect_err(|why| {
+            // The right to read dead letters is optional.
+            debug!(service = service.name, "the brokers do not tell the dead letters: {why}");
+            self.backlog = None;
+        });
+        Observed { partitions: self.partitions.clone(), target_lag, unread: unread.ok() }
+    }
+
+    fn unread(&mut self, kafka: &Kafka, service: &Service) -> Result<Unread, OpenError> {
+        let backlog = match &mut self.backlog {
+            Some(backlog) => backlog,
+            none => none.insert(Backlog::open(kafka, service, ANSWER_TIMEOUT)?),
+        };
+        backlog.look(ANSWER_TIMEOUT)
     }
 
     fn ask(
         &mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool, target_lag: &mut Option<(String, u64)>,
     ) -> Result<(), KafkaError> {
+        self.observer.take_if(|observer| observer.has_old_secrets());
         let observer = match &mut self.observer {
             Some(observer) => observer,
             none => none.insert(Observer::new(kafka, service)?),

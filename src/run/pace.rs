@@ -234,6 +234,7 @@ impl<'a> Target<'a> {
     }
 
     fn ask(&mut self) -> Result<Vec<Offsets>, KafkaError> {
+        self.observer.take_if(|observer| observer.has_old_secrets());
         let observer = match &mut self.observer {
             Some(observer) => observer,
             none => none.insert(Observer::new(self.kafka, self.service)?),

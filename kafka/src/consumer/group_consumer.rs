@@ -7,7 +7,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
 use watermaster_core::delivery::{Commit, OffsetsError};
 use watermaster_core::offset_map;
-use watermaster_settings::{self as settings, OnForeignOffset, secrets::Secrets};
+use watermaster_settings::{self as settings, OnForeignOffset};
 
 use super::commit::{CommitFailure, CommitRequests, Offsets};
 use super::config::{config, group_id};
@@ -24,9 +24,6 @@ pub struct Consumer {
     commits: CommitRequests,
     end_probe: RefCell<EndProbe>,
     login: Login,
-    secrets: Secrets,
-    /// The number of changes of other secrets before this consumer was made.
-    known_changes: u64,
     pub(super) topics: Arc<Topics>,
     pub(super) base: BaseConsumer<Membership>,
 }
@@ -53,15 +50,12 @@ impl Consumer {
             on_data_loss: kafka.on_data_loss,
         };
         let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(topics), rules);
-        let (login, secrets) = (Login::new(kafka), kafka.secrets.clone());
-        let known_changes = secrets.other_changes();
+        let login = Login::new(kafka);
         let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
         let consumer = Consumer {
             commits: CommitRequests::new(base.client()),
-            end_probe: RefCell::new(EndProbe::new(config, secrets.clone(), Arc::clone(topics))),
+            end_probe: RefCell::new(EndProbe::new(config, kafka.secrets.clone(), Arc::clone(topics))),
             login,
-            secrets,
-            known_changes,
             topics: Arc::clone(topics),
             base,
         };
@@ -91,7 +85,7 @@ impl Consumer {
 
     /// Returns true if secrets have changed that a living client does not take.
     pub fn has_old_secrets(&self) -> bool {
-        self.secrets.other_changes() != self.known_changes
+        self.login.is_outdated()
     }
 
     /// Returns the next event, in order: an assignment or revocation comes before any record polled after it.

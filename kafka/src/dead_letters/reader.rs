@@ -14,7 +14,7 @@ use watermaster_settings::Kafka;
 use crate::load::{self, OpenError};
 use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
-use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi};
+use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, oauth::FIRST_POLL};
 
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
@@ -169,13 +169,16 @@ impl Reader {
             }
             Some(Err(_)) | None => (None, None),
         };
-        if let Some(partition) = ended
-            && self.open.remove(&partition).is_some()
-        {
-            // A partition that stays assigned is only fetched in vain.
+        ended.into_iter().for_each(|partition| self.close(partition));
+        Ok(letter)
+    }
+
+    /// Ends the range of a partition.
+    pub(super) fn close(&mut self, partition: i32) {
+        if self.open.remove(&partition).is_some() {
+            // A partition that stays open is only fetched in vain.
             let _ = self.consumer.pause(&self.topics.list([&(SourceIndex(0), partition)]));
         }
-        Ok(letter)
     }
 
     fn failed(&self, source: ClientError) -> OpenError {
@@ -244,5 +247,9 @@ fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<Logg
         ("enable.partition.eof", "true"),
         ("allow.auto.create.topics", "false"),
     ];
-    Ok(client::config(kafka, &defaults, &forced).create_with_context(LoggingContext::default())?)
+    let consumer: BaseConsumer<LoggingContext> =
+        client::config(kafka, &defaults, &forced).create_with_context(LoggingContext::default())?;
+    // Without a token of OAuth the first question would wait in vain.
+    consumer.poll(FIRST_POLL);
+    Ok(consumer)
 }

@@ -20,7 +20,7 @@ impl Observer {
     /// # Errors
     /// A broker does not answer in time, or refuses.
     pub fn offsets(&self, topic: &str, partitions: usize, timeout: Duration) -> Result<Vec<Offsets>, KafkaError> {
-        while self.consumer.poll(Duration::ZERO).is_some() {}
+        self.prepare();
         let mut list = TopicPartitionList::new();
         for partition in 0..partitions {
             list.add_partition(topic, partition as i32);

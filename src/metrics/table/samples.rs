@@ -1,5 +1,7 @@
 //! The samples of metrics that take more than an expression.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use strum::VariantNames;
 use watermaster_core::delivery::{ErrorClass, Phase};
 use watermaster_core::pace::{ChangeCause, PaceState, PaceView};
@@ -27,6 +29,19 @@ pub(super) fn target_lag(service: &ServiceMetrics, out: &mut Samples<'_>) {
     if let Some((group, lag)) = &service.observed.target_lag {
         out.put_with(&[group], *lag);
     }
+}
+
+pub(super) fn dead_letter_offsets(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    if let Some(unread) = service.observed.unread {
+        out.put(unread.offsets);
+    }
+}
+
+pub(super) fn dead_letter_age(service: &ServiceMetrics, out: &mut Samples<'_>) {
+    let Some(unread) = service.observed.unread else { return };
+    let then = Duration::from_millis(unread.oldest_ms.and_then(|time| u64::try_from(time).ok()).unwrap_or(0));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    out.put(if then.is_zero() { 0.0 } else { now.saturating_sub(then).as_secs_f64() });
 }
 
 pub(super) fn put_pace(service: &ServiceMetrics, out: &mut Samples<'_>, of: fn(&PaceView) -> Option<f64>) {

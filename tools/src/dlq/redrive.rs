@@ -7,7 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use watermaster_kafka::dead_letters::ensure_parking;
-use watermaster_kafka::dead_letters::{Job, JobError, Letter, Originals, Outgoing, Positions, Ranges, Reader};
+use watermaster_kafka::dead_letters::{
+    DEFAULT_JOB, Job, JobError, Letter, Originals, Outgoing, Positions, Ranges, Reader,
+};
 use watermaster_kafka::{headers, load::find_topics};
 use watermaster_settings::{Kafka, Service};
 
@@ -26,8 +28,6 @@ const MAX_BYTES: usize = 4 << 20;
 const PACED_TRANSACTION: Duration = Duration::from_secs(2);
 /// The time that brokers may be away before the redrive gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The job of a redrive of all dead letters.
-const DEFAULT_JOB: &str = "default";
 /// The interval of lines while they are away.
 const WAITING_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of times that another process may take the job over.
