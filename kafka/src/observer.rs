@@ -28,6 +28,8 @@ impl Observer {
             ("allow.auto.create.topics", "false"),
             ("enable.auto.commit", "false"),
             ("enable.partition.eof", "true"),
+            // One record is enough to know that a partition has one.
+            ("queued.max.messages.kbytes", "1024"),
         ];
         forced.extend(service.consumer_group.as_deref().map(|group| ("group.id", group)));
         let mut config = client::config(kafka, &[], &forced);
