@@ -14,6 +14,7 @@ use watermaster_tools::allocate::{self, AllocateArgs};
 use watermaster_tools::cli::{ConfigFile, Exit, fail};
 use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
+use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
 
 use crate::run::{self, HttpError, Options, Running, StartError, WatchedFiles};
@@ -38,6 +39,8 @@ Examples:
   watermaster top                                watch a running instance
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
                                                  send a campaign to it and report the results
+  watermaster simulate --config watermaster.toml --trace kyc.trace --capacity 1600..5000/200
+                                                 show what other capacities would have meant for it
 
 Environment variables set keys of the configuration:
 WATERMASTER_KAFKA__BOOTSTRAP_SERVERS=broker:9092 sets bootstrap_servers in [kafka],
@@ -74,6 +77,8 @@ enum Command {
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
+    /// Show what another capacity, mode or lending would have meant for the records of a trace
+    Simulate(SimulateArgs),
     /// Print a script by which a shell completes commands and options
     Completions(shell::CompletionsArgs),
     /// Write the manual pages into a folder
@@ -120,6 +125,7 @@ pub fn main() -> Exit {
         Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
     }

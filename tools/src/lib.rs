@@ -2,11 +2,13 @@
 //!
 //! - [`allocate`]: explains how one cycle's capacity is shared out
 //! - [`load`]: sends a scenario to a running Watermaster and accounts for every record
+//! - [`trace_file`]: the file that says when which client sent how much
+//! - [`simulate`]: runs a trace through the core in simulated time
 //! - [`top`]: shows a running instance, live, over its HTTP API
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
-//! - `format`: numbers and ids as people read them; `signals`: ctrl-c and SIGTERM as messages
+//! - `format`: numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
 //!
 //! The crate does not know the engine: the demo is handed a function that starts one.
 
@@ -16,5 +18,8 @@ pub mod demo;
 pub mod endpoint;
 mod format;
 pub mod load;
+mod moment;
 mod signals;
+pub mod simulate;
 pub mod top;
+pub mod trace_file;

@@ -24,7 +24,7 @@ use clap::Args;
 use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
+use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
 use crate::format::seconds;
 use crate::signals::{self, Interrupts};
 use account::{Account, Event};
@@ -74,10 +74,8 @@ enum LoadError {
     Config(#[from] ConfigErrors),
     #[error("error: the scenario {} can't be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("error: --service: there is no {name:?}; the configuration has {known}")]
-    UnknownService { name: String, known: String },
-    #[error("error: --service is needed: the configuration has {known}")]
-    ServiceNeeded { known: String },
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     #[error("error: the report {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
     #[error("error: {}", with_source(.0))]
@@ -96,7 +94,7 @@ impl LoadError {
         match self {
             Self::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
             Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
-            Self::UnknownService { .. } | Self::ServiceNeeded { .. } | Self::Unwritable { .. } => Exit::Usage,
+            Self::Choice(_) | Self::Unwritable { .. } => Exit::Usage,
             Self::Session(_) | Self::Signals(_) => Exit::Stopped,
         }
     }
@@ -144,18 +142,6 @@ fn read(path: &Path) -> Result<Scenario, LoadError> {
 
 fn write(path: &Path, text: &str) -> Result<(), LoadError> {
     std::fs::write(path, text).map_err(|source| LoadError::Unwritable { path: path.to_owned(), source })
-}
-
-fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, LoadError> {
-    let known = || services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ");
-    match (name, services) {
-        (Some(name), _) => {
-            let found = services.iter().find(|service| service.name == name);
-            found.ok_or_else(|| LoadError::UnknownService { name: name.to_owned(), known: known() })
-        }
-        (None, [only]) => Ok(only),
-        (None, _) => Err(LoadError::ServiceNeeded { known: known() }),
-    }
 }
 
 /// Sends the plan and reports the outcome. An interrupt ends the sending, a second one the reading.
