@@ -16,6 +16,7 @@ use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::load::{self, LoadArgs};
 use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
+use watermaster_tools::trace::{self, TraceArgs};
 
 use crate::run::{self, HttpError, Options, Running, StartError, WatchedFiles};
 use crate::telemetry;
@@ -39,6 +40,8 @@ Examples:
   watermaster top                                watch a running instance
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
                                                  send a campaign to it and report the results
+  watermaster trace --config watermaster.toml --from 24h --out kyc.trace
+                                                 record the traffic of a day, without contents
   watermaster simulate --config watermaster.toml --trace kyc.trace --capacity 1600..5000/200
                                                  show what other capacities would have meant for it
 
@@ -77,6 +80,8 @@ enum Command {
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
+    /// Record when which client sent how much: one pass over the source topics, without their contents
+    Trace(TraceArgs),
     /// Show what another capacity, mode or lending would have meant for the records of a trace
     Simulate(SimulateArgs),
     /// Print a script by which a shell completes commands and options
@@ -111,7 +116,7 @@ struct RunArgs {
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
 pub fn main() -> Exit {
     let command = Cli::parse().command;
-    if matches!(command, Command::Demo(_) | Command::Load(_)) {
+    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Trace(_)) {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }
@@ -125,6 +130,7 @@ pub fn main() -> Exit {
         Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),

@@ -6,7 +6,7 @@ use program::{file, text, watermaster};
 
 #[test]
 fn malformed_command_lines_are_usage_errors() {
-    let lines: [&[&str]; 15] = [
+    let lines: [&[&str]; 16] = [
         &[],
         &["config"],
         &["config", "--schema", "--config", "watermaster.toml"],
@@ -16,6 +16,7 @@ fn malformed_command_lines_are_usage_errors() {
         &["demo", "--mode", "dance"],
         &["load", "--config", "watermaster.toml"],
         &["load", "--config", "watermaster.toml", "--scenario", "s.toml", "--seconds", "0"],
+        &["trace", "--config", "watermaster.toml", "--out", "x", "--from", "tomorrow"],
         &["simulate", "--config", "watermaster.toml", "--trace", "x", "--find", "capacity"],
         &["simulate", "--config", "watermaster.toml", "--trace", "x", "--capacity", "5..1/1"],
         &["allocate", "--capacity", "0", "--wants", "A=1"],

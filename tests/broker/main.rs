@@ -28,6 +28,7 @@ mod recall;
 mod reload;
 mod restart;
 mod rig;
+mod simulate;
 mod sources;
 mod strangers;
 mod upgrade;

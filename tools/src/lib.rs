@@ -2,7 +2,7 @@
 //!
 //! - [`allocate`]: explains how one cycle's capacity is shared out
 //! - [`load`]: sends a scenario to a running Watermaster and accounts for every record
-//! - [`trace_file`]: the file that says when which client sent how much
+//! - [`trace`]: records when which client sent how much; [`trace_file`]: the file
 //! - [`simulate`]: runs a trace through the core in simulated time
 //! - [`top`]: shows a running instance, live, over its HTTP API
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
@@ -22,4 +22,5 @@ mod moment;
 mod signals;
 pub mod simulate;
 pub mod top;
+pub mod trace;
 pub mod trace_file;
