@@ -130,7 +130,7 @@ mod long {
     /// A generator that is later, or a round that takes longer, tells that the machine stood still for a while. An
     /// instance that stands still reads many records at once, which a simulation does not know.
     const MAX_LATE: f64 = 0.1;
-    const MAX_ROUND: &str = "le=\"0.25\"";
+    const MAX_ROUND: &str = "le=\"0.1\"";
 
     /// Runs the campaign three times, and compares each time what the clients met with what the simulation says.
     fn compare(keys: &str, shadow: bool) {

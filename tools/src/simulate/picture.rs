@@ -1,8 +1,7 @@
 //! Delays and rejections by capacity as one SVG: for each mode and lending a plot of the 99th percentile of the delays
 //! and a plot of the rejected part, with a line for each client.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::{cmp::Reverse, collections::BTreeMap, fmt::Write};
 
 use askama::Template;
 
@@ -54,7 +53,7 @@ struct Line<'r> {
 }
 
 pub fn svg(report: &WhatIf) -> String {
-    let mut panels = Vec::new();
+    let (clients, mut panels) = (most_affected(&report.points), Vec::new());
     for points in report.points.chunk_by(|one, other| one.rules == other.rules) {
         let rules = format!("{}, {}", <&str>::from(points[0].rules.mode), <&str>::from(points[0].rules.lending));
         let delay = |client: &ClientResult| client.delay_seconds.p99;
@@ -65,14 +64,17 @@ pub fn svg(report: &WhatIf) -> String {
         let logarithmic = |value: f64| (value.max(SHORTEST) / SHORTEST).log10() / decades;
         let levels = levels.map(|value| (logarithmic(value), seconds(value))).collect();
         let title = format!("Delay, 99th percentile ({rules})");
-        panels.push(Panel::new(title, points, panels.len() * HEIGHT, levels, |client| delay(client).map(logarithmic)));
+        panels.push(Panel::new(title, (points, &clients), panels.len() * HEIGHT, levels, |client| {
+            delay(client).map(logarithmic)
+        }));
         let most = (largest(points, share) / 10.0).ceil().max(1.0) * 10.0;
         let levels =
             (0..=5).map(|fifth| (f64::from(fifth) / 5.0, format!("{} %", decimal(most * f64::from(fifth) / 5.0))));
         let title = format!("Rejected records ({rules})");
         let levels = levels.collect();
-        panels
-            .push(Panel::new(title, points, panels.len() * HEIGHT, levels, |client| share(client).map(|at| at / most)));
+        panels.push(Panel::new(title, (points, &clients), panels.len() * HEIGHT, levels, |client| {
+            share(client).map(|at| at / most)
+        }));
     }
     let picture = Picture { title: report.title(), height: panels.len() * HEIGHT, panels };
     // XML can't hold control characters.
@@ -84,10 +86,24 @@ fn largest(points: &[Point], value: impl Fn(&ClientResult) -> Option<f64>) -> f6
     points.iter().flat_map(|point| &point.outcome.clients).filter_map(value).fold(0.0, f64::max)
 }
 
+/// Returns the clients with the longest delays and the most rejections at any point, as many as there are colours.
+fn most_affected(points: &[Point]) -> Vec<&str> {
+    let mut clients = BTreeMap::new();
+    for client in points.iter().flat_map(|point| worst(&point.outcome.clients, COLOURS.len()).0) {
+        let delay = (client.delay_seconds.p99.unwrap_or(0.0) * 1e3) as u64;
+        let most = clients.entry(client.name.as_str()).or_default();
+        *most = (client.rejected_total(), delay).max(*most);
+    }
+    let mut names: Vec<&str> = clients.keys().copied().collect();
+    names.sort_by_key(|name| Reverse(clients[name]));
+    names.truncate(COLOURS.len());
+    names
+}
+
 impl<'r> Panel<'r> {
-    /// Draws the clients that fare worst at any capacity. `height` is from 0, the bottom of the plot, to 1.
+    /// Draws the line of each client. `height` is from 0, the bottom of the plot, to 1.
     fn new(
-        title: String, points: &'r [Point], top: usize, levels: Vec<(f64, String)>,
+        title: String, (points, clients): (&[Point], &[&'r str]), top: usize, levels: Vec<(f64, String)>,
         height: impl Fn(&ClientResult) -> Option<f64>,
     ) -> Panel<'r> {
         let (least, most) = (points[0].capacity as f64, points[points.len() - 1].capacity as f64);
@@ -96,18 +112,7 @@ impl<'r> Panel<'r> {
             format!("{:.1}", LEFT + (RIGHT - LEFT) * part)
         };
         let y = |part: f64| format!("{:.1}", BOTTOM - (BOTTOM - TOP) * part);
-        let mut names = BTreeMap::new();
-        for point in points {
-            for client in worst(&point.outcome.clients, COLOURS.len()).0 {
-                let value = height(client).unwrap_or(0.0);
-                let before = names.entry(client.name.as_str()).or_insert(0.0);
-                *before = value.max(*before);
-            }
-        }
-        let mut names: Vec<(&str, f64)> = names.into_iter().collect();
-        names.sort_by(|one, other| other.1.total_cmp(&one.1));
-        names.truncate(COLOURS.len());
-        let lines = names.into_iter().zip(COLOURS).enumerate().map(|(index, ((client, _), colour))| {
+        let lines = clients.iter().zip(COLOURS).enumerate().map(|(index, (&client, colour))| {
             let (mut path, mut pen, mut dots) = (String::new(), 'M', Vec::new());
             for point in points {
                 let found = point.outcome.clients.iter().find(|found| found.name == client);

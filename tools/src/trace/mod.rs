@@ -179,17 +179,19 @@ impl Sums {
 fn text(path: &Path, bytes: u64, contents: &Contents) -> String {
     let (records, sums) = (contents.records(), Sums::of(contents));
     let mut lines = vec![format!(
-        "{}: {records} records of {} clients in {} partitions, {} to {}; {:.1} bytes for each",
+        "{}: {records} records of {} clients in {} partitions, {} to {}",
         path.display(),
         contents.clients.len(),
         contents.partitions.len(),
         sums.from,
         sums.to,
-        bytes as f64 / records.max(1) as f64,
     )];
-    if sums.append_time < contents.partitions.len() {
-        lines.push("times are those of the producers (CreateTime)".to_owned());
-    }
+    let clock = match sums.append_time {
+        all if all == contents.partitions.len() => "brokers (LogAppendTime)",
+        0 => "producers (CreateTime)",
+        _ => "producers and brokers, by topic",
+    };
+    lines.push(format!("{:.1} bytes a record; times are those of the {clock}", bytes as f64 / records.max(1) as f64));
     let notes = [
         (contents.retried, "records had been rejected before (header throttle-attempt)"),
         (sums.late, "records are more than 1 s older than the record before them: they count as that one's time"),
