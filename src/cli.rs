@@ -15,7 +15,9 @@ use watermaster_tools::cli::{ConfigFile, Exit, fail};
 use watermaster_tools::demo::{self, DemoArgs};
 use watermaster_tools::dlq::{self, DlqArgs};
 use watermaster_tools::load::{self, LoadArgs};
+use watermaster_tools::simulate::{self, SimulateArgs};
 use watermaster_tools::top::{self, TopArgs};
+use watermaster_tools::trace::{self, TraceArgs};
 
 use crate::run::{self, HttpError, Options, Running, StartError, WatchedFiles};
 use crate::telemetry;
@@ -39,6 +41,10 @@ Examples:
   watermaster top                                watch a running instance
   watermaster load --config watermaster.toml --scenario config/scenarios/campaign.toml
                                                  send a campaign to it and report the results
+  watermaster trace --config watermaster.toml --from 24h --out kyc.trace
+                                                 record the traffic of a day, without contents
+  watermaster simulate --config watermaster.toml --trace kyc.trace --capacity 1600..5000/200
+                                                 show what other capacities would have meant for it
   watermaster dlq ls --config watermaster.toml   count the dead letters; dlq redrive sends them again
 
 Environment variables set keys of the configuration:
@@ -76,6 +82,10 @@ enum Command {
     Top(TopArgs),
     /// Send a campaign to a running Watermaster's source topics and report the results
     Load(LoadArgs),
+    /// Record when which client sent how much: one pass over the source topics, without their contents
+    Trace(TraceArgs),
+    /// Show what another capacity, mode or lending would have meant for the records of a trace
+    Simulate(SimulateArgs),
     /// List, show, export and send again the dead letters of a service
     Dlq(DlqArgs),
     /// Print a script by which a shell completes commands and options
@@ -110,7 +120,7 @@ struct RunArgs {
 /// Carries out the command of the command line. An invalid command line ends the process with [`Exit::Usage`].
 pub fn main() -> Exit {
     let command = Cli::parse().command;
-    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Dlq(_)) {
+    if matches!(command, Command::Demo(_) | Command::Load(_) | Command::Trace(_) | Command::Dlq(_)) {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }
@@ -124,6 +134,8 @@ pub fn main() -> Exit {
         Command::Reload(args) => instance::reload(&args),
         Command::Top(args) => top::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Trace(args) => trace::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Dlq(args) => dlq::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),

@@ -6,7 +6,7 @@ use program::{file, text, watermaster};
 
 #[test]
 fn malformed_command_lines_are_usage_errors() {
-    let lines: [&[&str]; 13] = [
+    let lines: [&[&str]; 16] = [
         &[],
         &["config"],
         &["config", "--schema", "--config", "watermaster.toml"],
@@ -16,6 +16,9 @@ fn malformed_command_lines_are_usage_errors() {
         &["demo", "--mode", "dance"],
         &["load", "--config", "watermaster.toml"],
         &["load", "--config", "watermaster.toml", "--scenario", "s.toml", "--seconds", "0"],
+        &["trace", "--config", "watermaster.toml", "--out", "x", "--from", "tomorrow"],
+        &["simulate", "--config", "watermaster.toml", "--trace", "x", "--find", "capacity"],
+        &["simulate", "--config", "watermaster.toml", "--trace", "x", "--capacity", "5..1/1"],
         &["allocate", "--capacity", "0", "--wants", "A=1"],
         &["allocate", "--capacity", "4", "--wants", "A"],
         &["allocate", "--capacity", "4", "--wants", "A=1,A=2"],
@@ -104,6 +107,95 @@ fn load_reports_errors_of_its_scenario_and_its_service() {
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("the configuration has kyc"), "{said}");
+}
+
+/// Runs `simulate` with a service of 2 000 per 10 s.
+fn simulate(trace: &[u8], arguments: &[&str]) -> std::process::Output {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, path) = (folder.path().join("watermaster.toml"), folder.path().join("kyc.trace"));
+    std::fs::write(&config, include_str!("../config/watermaster.minimal.toml")).unwrap();
+    std::fs::write(&path, trace).unwrap();
+    let files = ["simulate", "--config", config.to_str().unwrap(), "--trace", path.to_str().unwrap()];
+    watermaster(&[&files[..], arguments].concat(), &[], "")
+}
+
+/// Two clients for a minute: 100 records a second, and 20 in the first half and 300 in the second half.
+fn lines() -> String {
+    let line = |ms: u64| {
+        let steady = ms.is_multiple_of(10).then(|| format!("{ms},steady,0,300\n"));
+        let many = ms >= 30_000 && ms * 3 % 10 < 3;
+        let burst = (many || ms.is_multiple_of(50)).then(|| format!("{ms},burst,{},900\n", 1 + ms % 3));
+        [steady, burst].into_iter().flatten().collect::<String>()
+    };
+    (0..60_000).map(line).collect()
+}
+
+#[test]
+fn simulate_prints_the_same_with_any_number_of_jobs() {
+    let lines = lines();
+    let sweep = ["--capacity", "1000..4000/500", "--mode", "shape,reject", "--lending", "proportional,max_min"];
+    for format in ["json", "text"] {
+        let printed = |jobs: &str| {
+            let output = simulate(lines.as_bytes(), &[&sweep[..], &["--output", format, "--jobs", jobs]].concat());
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            output.stdout
+        };
+        assert!(printed("1") == printed("4"), "{format}");
+    }
+}
+
+#[test]
+fn simulate_finds_the_smallest_capacity_that_suffices() {
+    let lines = lines();
+    let holds = |capacity: u64| {
+        let arguments = ["--output", "json", "--capacity", &capacity.to_string()];
+        let output = simulate(lines.as_bytes(), &arguments);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let burst = &json["points"][0]["clients"][1];
+        assert_eq!(burst["name"], "burst");
+        burst["rejected"].as_object().unwrap().is_empty() && burst["delay_seconds"]["p99"].as_f64().unwrap() <= 5.0
+    };
+    let find = ["--output", "json", "--find", "capacity", "--client", "burst", "--p99", "5s"];
+    let output = simulate(lines.as_bytes(), &find);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = json["answers"][0]["capacity"].as_u64().unwrap();
+    assert!(holds(found) && !holds(found - found / 100), "{found}");
+    // The whole minute brings less in any cycle than it takes to admit each record within a microsecond.
+    let impossible = ["--find", "capacity", "--client", "burst", "--p99", "1us"];
+    let output = simulate(lines.as_bytes(), &impossible);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("no capacity up to 4000"), "{}", text(&output.stdout));
+    let output = simulate(lines.as_bytes(), &["--find", "capacity", "--client", "other", "--rejected", "1%"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn simulate_names_what_is_wrong_with_a_trace() {
+    let mut trace = watermaster_tools::trace_file::csv::parse(&lines()).unwrap();
+    assert_eq!(simulate(&trace, &[]).status.code(), Some(0));
+    trace[1_000] ^= 1;
+    for (bytes, said) in [
+        (&trace[..], "kyc.trace: block 1 is damaged"),
+        (&trace[..2_000], "kyc.trace: the file does not end as a trace does"),
+        (&b"10,a,0,1\nx,a,0,1"[..], "kyc.trace: line 2: the first column"),
+        (&b""[..], "kyc.trace holds no record"),
+    ] {
+        let output = simulate(bytes, &[]);
+        assert_eq!(output.status.code(), Some(78));
+        assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn simulate_draws_its_sweep() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sweep.svg");
+    let lines = lines().replace("burst", "<burst & co>");
+    let arguments = ["--capacity", "1000..3000/1000", "--mode", "shape,reject", "--picture", path.to_str().unwrap()];
+    assert_eq!(simulate(lines.as_bytes(), &arguments).status.code(), Some(0));
+    let picture = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(picture.matches("<g ").count(), 4);
+    assert!(picture.contains("&#60;burst &#38; co&#62;"), "{picture}");
 }
 
 fn granted(arguments: &[&str], input: &str) -> serde_json::Value {

@@ -109,6 +109,16 @@ pub(super) fn highs<C: ConsumerContext>(
     known.filter_map(|entry| Some(((topics.find(&entry.topic)?, entry.partition), entry.offset))).collect()
 }
 
+/// Returns the offset of each partition at a time, in milliseconds as an [`Offset::Offset`], or at one of its ends. It
+/// is below zero if all records are older.
+#[cfg(any(test, feature = "tools"))]
+pub(super) fn offsets<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>, topics: &Topics, partitions: &[SourcePartition], at: Offset, deadline: Instant,
+) -> Result<HashMap<SourcePartition, i64>, ClientError> {
+    let found = by_partition(topics, &look_up(consumer, topics, partitions, at, remaining(deadline))?)?;
+    Ok(found.into_iter().map(|(partition, entry)| (partition, entry.offset)).collect())
+}
+
 /// Looks up one end of each partition. Where a timestamp is expected, [`Offset::Beginning`] and [`Offset::End`] stand
 /// for themselves.
 fn look_up<C: ConsumerContext>(

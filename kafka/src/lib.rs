@@ -45,6 +45,8 @@ pub mod preflight;
 pub mod producer;
 pub mod record;
 mod refusal;
+#[cfg(any(test, feature = "tools"))]
+pub mod source_log;
 pub mod topics;
 
 pub use client::{KafkaError, PROPERTY_RULES, client_features, client_version};

@@ -233,7 +233,8 @@ fn config(kafka: &Kafka, defaults: &[(&str, &str)], forced: &[(&str, &str)]) -> 
     config
 }
 
-pub(crate) fn partitions(
+/// Returns the number of partitions of a topic.
+pub(super) fn partitions(
     consumer: &BaseConsumer<LoggingContext>, kafka: &Kafka, topic: &str, timeout: Duration,
 ) -> Result<i32, OpenError> {
     let metadata = consumer.fetch_metadata(Some(topic), timeout).map_err(|error| OpenError::Unreachable {

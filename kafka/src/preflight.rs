@@ -56,9 +56,10 @@ pub struct TopicList(PreflightClient);
 
 impl TopicList {
     /// # Errors
-    /// No broker answers within a second.
-    pub fn connect(kafka: &Kafka) -> Result<TopicList, ConnectError> {
-        PreflightClient::connect(kafka, |_| false).map(TopicList)
+    /// No broker answers within this time, or a second.
+    pub fn connect(kafka: &Kafka, timeout: Duration) -> Result<TopicList, ConnectError> {
+        let keep_waiting = |unreachable: &Unreachable| unreachable.waited < timeout && !unreachable.refused;
+        PreflightClient::connect(kafka, keep_waiting).map(TopicList)
     }
 
     /// Returns the names of all topics that may be seen.

@@ -1,11 +1,14 @@
 //! Records: fetched from a source, held in a backlog, and sent.
 
+use std::borrow::Cow;
+
 use rdkafka::Message;
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
 
 mod packed;
 
-use watermaster_settings::client_id::{Fields, HeaderLookup};
+use watermaster_settings::client_id::{self, Fields, HeaderLookup, Identity, Schemas};
+use watermaster_settings::{Service, Source};
 
 use crate::ffi::{self, HeaderList, RawHeader};
 use crate::headers::REDRIVE;
@@ -58,10 +61,16 @@ impl Contents<'_> {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + headers + RECORD_OVERHEAD
     }
 
-    /// Returns the client that the last header names, if `dlq redrive` wrote it.
-    pub fn redriven_for(&self) -> Option<&[u8]> {
-        let (name, value) = self.headers.last_one()?;
-        (name == REDRIVE).then_some(value?)
+    /// Finds the sender of the record, which was read from `source`. A record that `dlq redrive` sent counts for the
+    /// service's `redrive_client`.
+    #[inline]
+    pub fn identify<'s>(&'s self, service: &'s Service, source: &'s Source, schemas: &impl Schemas) -> Identity<'s> {
+        match self.headers.last_one() {
+            Some((REDRIVE, Some(client))) if client == service.redrive_client.as_bytes() => {
+                Identity::Client(Cow::Borrowed(&service.redrive_client))
+            }
+            _ => client_id::identify(&service.client_from, self, source, schemas),
+        }
     }
 
     fn pack(&self) -> Packed {

@@ -57,7 +57,7 @@ pub fn health(args: &HealthArgs) -> Exit {
                 let name = service["name"].as_str().map(|name| format!("{name}: ")).unwrap_or_default();
                 print(format_args!("  {name}{}", text(&service["reason"])));
             }
-            return Exit::NotReady;
+            return Exit::No;
         }
         None => return no_answer(&args.instance, status),
     }

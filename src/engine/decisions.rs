@@ -1,6 +1,6 @@
 //! Decisions: a record goes into the core, and its verdict, at once or later as an action, puts it into the round.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use tracing::{debug, warn};
 use watermaster_core::throttle::{Action, Arrival, Rejection, Sender, Verdict};
@@ -8,7 +8,7 @@ use watermaster_core::{delivery::Form, units::Time};
 
 use super::Engine;
 use watermaster_kafka::record::{MAX_HEADERS, Origin, Record};
-use watermaster_settings::client_id::{self, Identity};
+use watermaster_settings::client_id::Identity;
 
 impl<'c> Engine<'c> {
     /// Decides on a record. Returns its cost in bytes.
@@ -24,13 +24,7 @@ impl<'c> Engine<'c> {
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
         };
-        let service = &self.job.service;
-        let identity = match contents.redriven_for() {
-            Some(client) if client == service.redrive_client.as_bytes() => {
-                Identity::Client(Cow::Borrowed(&service.redrive_client))
-            }
-            _ => client_id::identify(&service.client_from, &contents, source, self.schemas),
-        };
+        let identity = contents.identify(&self.job.service, source, self.schemas);
         let (sender, name) = match &identity {
             Identity::Client(name) => match &source.allowed_clients {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),

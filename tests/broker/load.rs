@@ -10,7 +10,7 @@ use crate::{
     support::broker::Broker, support::config::Config, support::wait::wait_until, support::watermaster::Watermaster,
 };
 
-const CAMPAIGN: &str = r#"
+pub const CAMPAIGN: &str = r#"
 name = "short"
 seed = 3
 
@@ -52,7 +52,7 @@ for = "4s"
 "#;
 
 /// Runs the load generator with this configuration and scenario.
-fn load(config: &Config, scenario: &str, arguments: &[&str]) -> (Output, String) {
+pub fn load(config: &Config, scenario: &str, arguments: &[&str]) -> (Output, String) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -75,16 +75,16 @@ fn load(config: &Config, scenario: &str, arguments: &[&str]) -> (Output, String)
     (output, page)
 }
 
-fn json(output: &Output) -> Value {
+pub fn json(output: &Output) -> Value {
     let stderr = String::from_utf8_lossy(&output.stderr);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}; stderr:\n{stderr}"))
 }
 
-fn number(value: &Value) -> u64 {
+pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
 }
 
-fn rejected(client: &Value) -> u64 {
+pub fn rejected(client: &Value) -> u64 {
     client["rejected"].as_object().expect("an object of reasons").values().map(number).sum()
 }
 

@@ -34,6 +34,7 @@ mod reload;
 mod restart;
 mod rig;
 mod schemas;
+mod simulate;
 mod sources;
 mod strangers;
 mod upgrade;

@@ -6,7 +6,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use strum::{EnumMessage, VariantArray, VariantNames};
-use watermaster_settings::{Service, config::Config, config::ConfigErrors};
+use watermaster_settings::Service;
+use watermaster_settings::config::{Config, ConfigErrors};
 
 /// The way in which a command ended; the value is the process's exit code. `--help` shows the comments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantArray, EnumMessage)]
@@ -14,15 +15,15 @@ use watermaster_settings::{Service, config::Config, config::ConfigErrors};
 pub enum Exit {
     /// done; also after SIGTERM or SIGINT, once all services have drained
     Done = 0,
-    /// health: the instance is not ready
-    NotReady = 1,
+    /// health: the instance is not ready; simulate: --find has no answer
+    No = 1,
     /// the command line is wrong
     Usage = 2,
-    /// no broker answered (run --fail-fast, check --connect, load, dlq), or no instance (health, reload, top --once)
+    /// no broker answered (run --fail-fast, check --connect, load, dlq, trace), or no instance (health, reload, top --once)
     Unreachable = 69,
     /// no service is left running: each met a fatal error; load, dlq: the command did not do all that was asked for
     Stopped = 70,
-    /// the configuration is wrong, or its file is missing; reload: it is refused
+    /// the configuration is wrong, or its file is missing; reload: it is refused; simulate: the trace is damaged
     Config = 78,
 }
 
@@ -55,25 +56,28 @@ impl ConfigFile {
     }
 }
 
-/// The service of the command line is not in the configuration.
+/// `--service` does not choose a service.
 #[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    #[error("--service: there is no {name:?}; the configuration has {known}")]
+pub enum ChoiceError {
+    #[error("error: --service: there is no {name:?}; the configuration has {known}")]
     Unknown { name: String, known: String },
-    #[error("--service is needed: the configuration has {known}")]
+    #[error("error: --service is needed: the configuration has {known}")]
     Needed { known: String },
 }
 
-/// Returns the service of this name, or the only one.
-pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, ServiceError> {
+/// Chooses the service of this name, or the only one.
+///
+/// # Errors
+/// There is no such service, or several and no name.
+pub fn choose<'s>(services: &'s [Service], name: Option<&str>) -> Result<&'s Service, ChoiceError> {
     let known = || services.iter().map(|service| service.name.as_str()).collect::<Vec<_>>().join(", ");
     match (name, services) {
         (Some(name), _) => {
             let found = services.iter().find(|service| service.name == name);
-            found.ok_or_else(|| ServiceError::Unknown { name: name.to_owned(), known: known() })
+            found.ok_or_else(|| ChoiceError::Unknown { name: name.to_owned(), known: known() })
         }
         (None, [only]) => Ok(only),
-        (None, _) => Err(ServiceError::Needed { known: known() }),
+        (None, _) => Err(ChoiceError::Needed { known: known() }),
     }
 }
 

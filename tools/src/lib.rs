@@ -2,12 +2,14 @@
 //!
 //! - [`allocate`]: explains how one cycle's capacity is shared out
 //! - [`load`]: sends a scenario to a running Watermaster and accounts for every record
+//! - [`trace`]: records when which client sent how much; [`trace_file`]: the file
+//! - [`simulate`]: runs a trace through the core in simulated time
 //! - [`top`]: shows a running instance, live, over its HTTP API
 //! - [`dlq`]: reads the dead letters of a service, and sends them again
 //! - [`demo`]: plays `load`'s part against an embedded broker and shows `top`'s table
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
-//! - `format`: numbers and ids as people read them; `signals`: ctrl-c and SIGTERM as messages
+//! - `format`: numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
 //!
 //! The crate does not know the engine: the demo is handed a function that starts one.
 
@@ -18,5 +20,9 @@ pub mod dlq;
 pub mod endpoint;
 mod format;
 pub mod load;
+mod moment;
 mod signals;
+pub mod simulate;
 pub mod top;
+pub mod trace;
+pub mod trace_file;

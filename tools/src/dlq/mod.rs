@@ -23,7 +23,7 @@ use watermaster_kafka::load::OpenError;
 use watermaster_kafka::preflight::TopicList;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, ServiceError, choose, fail};
+use crate::cli::{ChoiceError, ConfigFile, Exit, choose, fail};
 use crate::format::with_source;
 use origin::Origin;
 use select::SelectArgs;
@@ -73,8 +73,8 @@ struct TopicArgs {
 enum DlqError {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
-    #[error("error: {0}")]
-    Service(#[from] ServiceError),
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     #[error("error: {}", with_source(.0))]
     Open(#[from] OpenError),
     #[error("error: {0}")]
@@ -104,7 +104,7 @@ impl DlqError {
                 Exit::Unreachable
             }
             DlqError::Config(_) | DlqError::Open(_) => Exit::Config,
-            DlqError::Service(_) | DlqError::Usage(_) => Exit::Usage,
+            DlqError::Choice(_) | DlqError::Usage(_) => Exit::Usage,
             DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Signals(_) | DlqError::Stopped(_) => Exit::Stopped,
         }
     }
@@ -137,7 +137,7 @@ impl TopicArgs {
             settings
         } else {
             let unreachable = |error: &dyn std::error::Error| DlqError::Unreachable(with_source(error));
-            let list = TopicList::connect(&settings.kafka).map_err(|error| unreachable(&error))?;
+            let list = TopicList::connect(&settings.kafka, CONNECT_TIMEOUT).map_err(|error| unreachable(&error))?;
             let names = list.names(CONNECT_TIMEOUT).map_err(|error| unreachable(&error))?;
             settings.with_matches(&names)
         };

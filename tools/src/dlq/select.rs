@@ -1,7 +1,7 @@
 //! The dead letters that a command is about.
 
 use std::ops::Range;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use watermaster_kafka::dead_letters::{Letter, Ranges, Reader};
 use watermaster_kafka::load::OpenError;
 
 use super::origin::Origin;
+use crate::moment::{millis, moment};
 
 /// Options that select dead letters.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
@@ -71,13 +72,7 @@ fn condition(text: &str) -> Result<Condition, ConditionError> {
 }
 
 fn time(text: &str) -> Result<i64, &'static str> {
-    const ALLOWED: &str = "allowed: a time such as 2026-11-20T08:00:00Z or 2026-11-20, or an age such as 2h";
-    let age = |age: Duration| SystemTime::now().checked_sub(age);
-    let day = || humantime::parse_rfc3339_weak(&format!("{text} 00:00:00")).ok();
-    let time = humantime::parse_duration(text).ok().and_then(age);
-    let time = time.or_else(|| humantime::parse_rfc3339_weak(text).ok()).or_else(day).ok_or(ALLOWED)?;
-    let millis = time.duration_since(UNIX_EPOCH).map_err(|_| ALLOWED)?.as_millis();
-    i64::try_from(millis).map_err(|_| ALLOWED)
+    moment(text).map(millis)
 }
 
 fn offsets(text: &str) -> Result<Range<i64>, &'static str> {

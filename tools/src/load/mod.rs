@@ -24,7 +24,7 @@ use clap::Args;
 use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ConfigFile, Exit, Output, OutputArg, ServiceError, choose, fail, print, print_json};
+use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
 use crate::format::{seconds, with_source};
 use crate::signals::{self, Interrupts};
 use account::{Account, Event};
@@ -74,8 +74,8 @@ enum LoadError {
     Config(#[from] ConfigErrors),
     #[error("error: the scenario {} can't be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("error: {0}")]
-    Service(#[from] ServiceError),
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
     #[error("error: the report {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
     #[error("error: {}", with_source(.0))]
@@ -89,7 +89,7 @@ impl LoadError {
         match self {
             Self::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
             Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
-            Self::Service(_) | Self::Unwritable { .. } => Exit::Usage,
+            Self::Choice(_) | Self::Unwritable { .. } => Exit::Usage,
             Self::Session(_) | Self::Signals(_) => Exit::Stopped,
         }
     }

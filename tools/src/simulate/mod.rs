@@ -1,0 +1,317 @@
+//! `watermaster simulate`: what another capacity, mode or lending would have meant for the clients of a trace.
+//!
+//! - [`replay`]: one simulation, through the core of `run`
+//! - [`tally`]: its counts
+//! - [`sweep`]: many simulations; [`find`]: the smallest capacity that suffices
+//! - `report`: the result as text and JSON; `picture`: as SVG
+
+pub mod find;
+mod picture;
+pub mod replay;
+mod report;
+pub mod sweep;
+pub mod tally;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use std::{io, thread};
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use watermaster_core::policy::{Lending, Mode};
+use watermaster_settings::config::ConfigErrors;
+use watermaster_settings::{Service, Settings};
+
+use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json, variant};
+use crate::moment::{millis, moment};
+use crate::trace_file::{Contents, TraceError, reader::TraceSource};
+use find::{Bound, Goal};
+use replay::{Outcome, Replay, ReplayOptions, Senders};
+use report::{FoundCapacity, Point, WhatIf};
+use sweep::{Capacities, Rules, in_parallel};
+
+/// The longest time that a trace may cover.
+const MAX_SPAN_MS: u64 = 10 * 366 * 24 * 3_600_000;
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/simulate.txt").trim_end())]
+pub struct SimulateArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The trace, or a CSV: ms,client,partition,bytes
+    #[arg(long, value_name = "FILE")]
+    trace: PathBuf,
+    /// The service; may be omitted if the trace or the configuration names only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// Simulate these capacities: N, N,N or FROM..TO/STEP; as configured by default
+    #[arg(long, value_name = "N")]
+    capacity: Option<Capacities>,
+    /// Simulate these modes; as configured by default
+    #[arg(long, value_delimiter = ',', value_parser = variant::<Mode>())]
+    mode: Vec<Mode>,
+    /// Simulate these lendings; as configured by default
+    #[arg(long, value_delimiter = ',', value_parser = variant::<Lending>())]
+    lending: Vec<Lending>,
+    /// Find the smallest capacity for which --p99 or --rejected holds
+    #[arg(long, value_name = "WHAT", value_enum, requires = "bound", conflicts_with = "capacity")]
+    find: Option<Find>,
+    /// The client that the bound is about; each client by default
+    #[arg(long, value_name = "NAME", requires = "find")]
+    client: Option<String>,
+    /// 99 % of the client's records are to be admitted within this time; a rejected record counts as later
+    #[arg(long, value_name = "TIME", group = "bound", requires = "find", value_parser = humantime::parse_duration)]
+    p99: Option<Duration>,
+    /// The largest part of the client's records that may be rejected, such as 0.1%
+    #[arg(long, value_name = "PERCENT", group = "bound", requires = "find", value_parser = millionths)]
+    rejected: Option<u32>,
+    /// Show for how long a record had waited for more than this time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    delay: Duration,
+    /// Keep or drop records that were sent again after a rejection
+    #[arg(long, value_enum, default_value = "keep")]
+    retries: Retries,
+    /// Cycles at the start that are not counted
+    #[arg(long, value_name = "CYCLES", default_value = "2", value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    warm_up: u32,
+    /// A time at which a cycle of the live instance began, to compare with it; by default a cycle begins with the first
+    /// record
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    cycle_start: Option<SystemTime>,
+    /// The simulated time between two looks at the backlogs: 1ms to 1s
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = step)]
+    step: Duration,
+    /// The number of simulations at a time; the number of processors by default
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+    /// Print no more clients than this, those with the longest delays and the most rejections first
+    #[arg(long, value_name = "N", default_value = "10")]
+    top: usize,
+    #[command(flatten)]
+    output: OutputArg,
+    /// Also draw delays and rejections by capacity
+    #[arg(long, value_name = "FILE.svg", requires = "capacity")]
+    picture: Option<PathBuf>,
+}
+
+/// The quantity to find.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Find {
+    Capacity,
+}
+
+/// The treatment of records that had been rejected before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Retries {
+    Keep,
+    Drop,
+}
+
+fn millionths(text: &str) -> Result<u32, &'static str> {
+    let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or("allowed: 0% to 100%")?;
+    Ok((percent * 1e4).round() as u32)
+}
+
+fn step(text: &str) -> Result<Duration, &'static str> {
+    let step = humantime::parse_duration(text).ok();
+    let range = Duration::from_millis(1)..=Duration::from_secs(1);
+    step.filter(|step| range.contains(step)).ok_or("allowed: 1ms to 1s")
+}
+
+/// A trace can't be simulated.
+#[derive(Debug, thiserror::Error)]
+enum SimulateError {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error("error: {}: {source}", path.display())]
+    Trace { path: PathBuf, source: TraceError },
+    #[error("error: {} holds no record", path.display())]
+    Empty { path: PathBuf },
+    #[error("error: {} covers more than 10 years: its times are not milliseconds", path.display())]
+    TooLong { path: PathBuf },
+    #[error("error: --client: the trace has no record of {name:?} after the first cycles")]
+    UnknownClient { name: String },
+    #[error("error: {} can't be written: {source}", path.display())]
+    Unwritable { path: PathBuf, source: io::Error },
+}
+
+impl SimulateError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } => Exit::Config,
+            Self::Choice(_) | Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
+        }
+    }
+}
+
+/// Simulates and prints the result.
+pub fn run(args: &SimulateArgs) -> Exit {
+    match simulate(args) {
+        Ok(report) => {
+            match args.output.format {
+                Output::Text => print(report::text(&report, args.top)),
+                Output::Json => print_json(&report),
+            }
+            if report.has_answers() { Exit::Done } else { Exit::No }
+        }
+        Err(error) => fail(error.exit(), &error),
+    }
+}
+
+fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
+    let settings = args.file.load()?.settings;
+    let failed = |source| SimulateError::Trace { path: args.trace.clone(), source };
+    let trace = TraceSource::find(&args.trace).map_err(failed)?;
+    let contents = trace.open().map_err(failed)?.contents().clone();
+    check(&contents, &args.trace)?;
+    if let Some(path) = &args.picture {
+        // A picture that can't be written is better found out now than after minutes.
+        write(path, "")?;
+    }
+    let service = service_of(settings, &contents, args.service.as_deref())?;
+    let job = Job {
+        trace,
+        senders: Senders::new(&contents, &service),
+        options: ReplayOptions {
+            step: args.step,
+            warm_up: args.warm_up,
+            threshold: args.delay,
+            cycle_start_ms: args.cycle_start.map(|at| u64::try_from(millis(at)).unwrap_or(0)),
+            drop_retried: args.retries == Retries::Drop,
+        },
+        jobs: args.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN),
+        rules: Rules::all(&args.mode, &args.lending, &service.policy),
+        service,
+        contents,
+    };
+    let mut report = WhatIf::new(&job.contents, &job.service, &job.options);
+    match args.find {
+        None => report.points = job.sweep(args.capacity.as_ref()).map_err(failed)?,
+        Some(Find::Capacity) => {
+            let bound = match (args.p99, args.rejected) {
+                (Some(p99), _) => Bound::P99(p99),
+                (None, rejected) => Bound::Rejected(rejected.unwrap_or(0)),
+            };
+            let goal = Goal { client: args.client.clone(), bound };
+            let unknown = || SimulateError::UnknownClient { name: args.client.clone().unwrap_or_default() };
+            report.answers = job.find(&goal).map_err(failed)?.ok_or_else(unknown)?;
+        }
+    }
+    if let Some(path) = &args.picture {
+        write(path, &picture::svg(&report))?;
+    }
+    Ok(report)
+}
+
+fn check(contents: &Contents, path: &Path) -> Result<(), SimulateError> {
+    if contents.records() == 0 {
+        return Err(SimulateError::Empty { path: path.to_owned() });
+    }
+    // The simulated clock counts nanoseconds in 64 bits, and goes on after the last record.
+    if contents.last_ms.saturating_sub(contents.first_ms) > MAX_SPAN_MS || contents.last_ms > u64::MAX / 4_000_000 {
+        return Err(SimulateError::TooLong { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), SimulateError> {
+    std::fs::write(path, text).map_err(|source| SimulateError::Unwritable { path: path.to_owned(), source })
+}
+
+/// Chooses the service: the named one, or else that of the trace. Patterns match the topics of the trace.
+fn service_of(settings: Settings, contents: &Contents, name: Option<&str>) -> Result<Service, ChoiceError> {
+    let topics: Vec<String> = contents.partitions.iter().map(|partition| partition.topic.clone()).collect();
+    let settings = settings.with_matches(&topics);
+    let traced = settings.services.iter().any(|service| service.name == contents.service);
+    let name = name.or_else(|| traced.then_some(contents.service.as_str()));
+    choose(&settings.services, name).cloned()
+}
+
+/// All that the simulations of one call have in common.
+struct Job {
+    trace: TraceSource,
+    contents: Contents,
+    service: Service,
+    senders: Senders,
+    options: ReplayOptions,
+    rules: Vec<Rules>,
+    jobs: NonZeroUsize,
+}
+
+impl Job {
+    fn simulate(&self, rules: Rules, capacity: u64) -> Result<Outcome, TraceError> {
+        let policy = rules.policy(capacity, &self.service.policy);
+        Replay::new(&policy, &self.contents, &self.senders, self.options).run(&mut self.trace.open()?)
+    }
+
+    fn sweep(&self, capacities: Option<&Capacities>) -> Result<Vec<Point>, TraceError> {
+        let configured = [self.service.policy.capacity];
+        let capacities = capacities.map_or(&configured[..], |capacities| &capacities.0);
+        let count = self.rules.len() * capacities.len();
+        let bar = progress(Some(count as u64));
+        let points = in_parallel(self.jobs, count, |index| {
+            let (rules, capacity) = (self.rules[index / capacities.len()], capacities[index % capacities.len()]);
+            let outcome = self.simulate(rules, capacity)?;
+            bar.inc(1);
+            Ok(Point { rules, capacity, outcome })
+        });
+        bar.finish_and_clear();
+        points
+    }
+
+    /// Finds an answer for each combination of rules; `None` if no record of the client was counted.
+    fn find(&self, goal: &Goal) -> Result<Option<Vec<FoundCapacity>>, TraceError> {
+        let largest = self.largest_window()?;
+        let bar = progress(None);
+        let answers = in_parallel(self.jobs, self.rules.len(), |index| {
+            let rules = self.rules[index];
+            let found = find::find(goal, largest, |capacity| {
+                bar.inc(1);
+                self.simulate(rules, capacity)
+            });
+            Ok::<_, TraceError>(found?.map(|found| FoundCapacity { rules, goal: goal.clone(), largest, found }))
+        });
+        bar.finish_and_clear();
+        Ok(answers?.into_iter().collect())
+    }
+
+    /// Returns the largest number of records in any window of one cycle.
+    fn largest_window(&self) -> Result<u64, TraceError> {
+        let cycle_ms = self.service.policy.cycle.as_millis() as u64;
+        let (mut trace, mut block) = (self.trace.open()?, Vec::new());
+        // Milliseconds with records, each with their number.
+        let mut window = VecDeque::<(u64, u64)>::new();
+        let (mut count, mut largest) = (0, 0);
+        while trace.next_block(&mut block)? {
+            for record in block.iter().filter(|record| !(record.retried && self.options.drop_retried)) {
+                while let Some((_, left)) = window.front().filter(|(at, _)| *at + cycle_ms <= record.at_ms) {
+                    count -= left;
+                    window.pop_front();
+                }
+                match window.back_mut() {
+                    Some((at, records)) if *at == record.at_ms => *records += 1,
+                    _ => window.push_back((record.at_ms, 1)),
+                }
+                count += 1;
+                largest = largest.max(count);
+            }
+        }
+        Ok(largest)
+    }
+}
+
+/// Shows the number of finished simulations on a terminal.
+fn progress(count: Option<u64>) -> ProgressBar {
+    let template = if count.is_some() { "{bar:40} {pos} of {len} simulations" } else { "{pos} simulations" };
+    let style = ProgressStyle::with_template(template).expect("the template is well formed");
+    count.map_or_else(ProgressBar::no_length, ProgressBar::new).with_style(style)
+}

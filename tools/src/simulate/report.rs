@@ -1,0 +1,255 @@
+//! The result of a simulation: [`WhatIf`], which is also the JSON, and its form for people.
+
+use std::{fmt::Write, time::Duration};
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde_json::{Value, json};
+use watermaster_settings::Service;
+
+use super::find::{Bound, Found, Goal};
+use super::replay::{Outcome, ReplayOptions};
+use super::sweep::Rules;
+use super::tally::ClientResult;
+use crate::format::{printable, seconds};
+use crate::moment::shown;
+use crate::trace_file::Contents;
+
+/// The result of all simulations of a trace.
+pub struct WhatIf {
+    pub facts: TraceFacts,
+    pub points: Vec<Point>,
+    pub answers: Vec<FoundCapacity>,
+}
+
+/// The trace, and the settings that all simulations have in common.
+pub struct TraceFacts {
+    service: String,
+    cycle: Duration,
+    threshold: Duration,
+    records: u64,
+    clients: usize,
+    partitions: usize,
+    /// RFC 3339.
+    from: String,
+    to: String,
+    /// Reasons to doubt the numbers.
+    notes: Vec<String>,
+}
+
+/// One simulation.
+pub struct Point {
+    pub rules: Rules,
+    pub capacity: u64,
+    pub outcome: Outcome,
+}
+
+/// The answer to a goal under some rules.
+pub struct FoundCapacity {
+    pub rules: Rules,
+    pub goal: Goal,
+    /// The largest capacity that was tried.
+    pub largest: u64,
+    pub found: Found,
+}
+
+impl WhatIf {
+    pub fn new(contents: &Contents, service: &Service, options: &ReplayOptions) -> WhatIf {
+        let facts = TraceFacts {
+            service: service.name.clone(),
+            cycle: service.policy.cycle,
+            threshold: options.threshold,
+            records: contents.records(),
+            clients: contents.clients.len(),
+            partitions: contents.partitions.len(),
+            from: shown(contents.first_ms),
+            to: shown(contents.last_ms),
+            notes: notes(contents, service, options),
+        };
+        WhatIf { facts, points: Vec::new(), answers: Vec::new() }
+    }
+
+    /// Returns a sentence about the trace.
+    pub fn title(&self) -> String {
+        let TraceFacts { service, records, clients, partitions, from, to, .. } = &self.facts;
+        format!("{service}: {records} records of {clients} clients in {partitions} partitions, {from} to {to}")
+    }
+
+    /// Returns whether every question has an answer.
+    pub fn has_answers(&self) -> bool {
+        self.answers.iter().all(|answer| answer.found.answer.is_some())
+    }
+}
+
+fn notes(contents: &Contents, service: &Service, options: &ReplayOptions) -> Vec<String> {
+    let sum =
+        |count: fn(&crate::trace_file::TracedPartition) -> u64| contents.partitions.iter().map(count).sum::<u64>();
+    let (late, gaps, retried) = (sum(|at| at.late), sum(|at| at.gaps), contents.retried);
+    let mut topics = contents.partitions.iter().map(|partition| &partition.topic);
+    let foreign = topics.find(|topic| service.sources.iter().all(|source| source.topic != **topic));
+    let share = 100.0 * retried as f64 / contents.records().max(1) as f64;
+    let notes = [
+        (!service.policy.enforce).then(|| "enforce = false: the numbers are those of enforcing".to_owned()),
+        foreign
+            .filter(|_| !contents.service.is_empty())
+            .map(|topic| format!("the trace has records of {topic}, which is no source of {}", service.name)),
+        (retried > 0 && !options.drop_retried).then(|| {
+            format!("{share:.1} % of the records are retries, which other rules might not have caused: --retries drop")
+        }),
+        (late > 0).then(|| format!("{late} records were more than 1 s older than the record before them")),
+        (gaps > 0).then(|| format!("{gaps} offsets hold no record: removed, or markers of transactions")),
+    ];
+    notes.into_iter().flatten().collect()
+}
+
+// ## JSON
+
+impl Serialize for WhatIf {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let facts = &self.facts;
+        let trace = json!({
+            "records": facts.records, "clients": facts.clients, "partitions": facts.partitions,
+            "from": facts.from, "to": facts.to,
+        });
+        let mut report = serializer.serialize_struct("WhatIf", 7)?;
+        report.serialize_field("service", &facts.service)?;
+        report.serialize_field("cycle_seconds", &facts.cycle.as_secs_f64())?;
+        report.serialize_field("threshold_seconds", &facts.threshold.as_secs_f64())?;
+        report.serialize_field("trace", &trace)?;
+        report.serialize_field("notes", &facts.notes)?;
+        report.serialize_field("points", &self.points.iter().map(Point::json).collect::<Vec<_>>())?;
+        report.serialize_field("answers", &self.answers.iter().map(FoundCapacity::json).collect::<Vec<_>>())?;
+        report.end()
+    }
+}
+
+impl Point {
+    fn json(&self) -> Value {
+        point_json(self.rules, self.capacity, &self.outcome)
+    }
+}
+
+fn point_json(rules: Rules, capacity: u64, outcome: &Outcome) -> Value {
+    json!({
+        "mode": <&str>::from(rules.mode), "lending": <&str>::from(rules.lending), "capacity": capacity,
+        "used": outcome.used, "largest_window": outcome.largest_window,
+        "all": outcome.total, "clients": outcome.clients,
+    })
+}
+
+impl FoundCapacity {
+    fn json(&self) -> Value {
+        let answer = self.found.answer.as_ref();
+        json!({
+            "mode": <&str>::from(self.rules.mode), "lending": <&str>::from(self.rules.lending),
+            "capacity": answer.map(|(capacity, _)| capacity),
+            "largest_tried": self.largest, "simulations": self.found.runs, "monotone": self.found.monotone,
+            "point": answer.map(|(capacity, outcome)| point_json(self.rules, *capacity, outcome)),
+        })
+    }
+}
+
+// ## Text
+
+/// Writes the report for a terminal, with at most `top` clients for each point.
+pub fn text(report: &WhatIf, top: usize) -> String {
+    let facts = &report.facts;
+    let mut text = report.title() + "\n";
+    for points in report.points.chunk_by(|one, other| one.rules == other.rules) {
+        let _ = write!(text, "\n{}\n{}\n", title(points[0].rules, facts), table(points, facts, top));
+    }
+    for answer in &report.answers {
+        let _ = write!(text, "\n{}: {}\n", title(answer.rules, facts), answer.sentence());
+        if let Some((capacity, outcome)) = &answer.found.answer {
+            let point = Point { rules: answer.rules, capacity: *capacity, outcome: outcome.clone() };
+            let _ = writeln!(text, "{}", table(&[point], facts, top));
+        }
+    }
+    for note in &facts.notes {
+        let _ = write!(text, "\nnote: {note}");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn title(rules: Rules, facts: &TraceFacts) -> String {
+    let cycle = humantime::format_duration(facts.cycle);
+    format!("{}, {}, capacity per {cycle}", <&str>::from(rules.mode), <&str>::from(rules.lending))
+}
+
+impl FoundCapacity {
+    fn sentence(&self) -> String {
+        let client = self.goal.client.as_deref().map_or("each client".into(), printable);
+        let goal = match self.goal.bound {
+            Bound::P99(bound) => {
+                format!("99 % of the records of {client} within {}", humantime::format_duration(bound))
+            }
+            Bound::Rejected(millionths) => format!("at most {} % of {client} rejected", f64::from(millionths) / 1e4),
+        };
+        let Found { answer, runs, monotone } = &self.found;
+        let doubt = if *monotone { "" } else { "; a step beside it does not agree: look at a sweep around it" };
+        match answer {
+            Some((capacity, _)) => format!("{capacity} is the smallest for {goal} ({runs} simulations){doubt}"),
+            None => format!("no capacity up to {}, the largest window of the trace, keeps {goal}", self.largest),
+        }
+    }
+}
+
+fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let above = format!("above {}", humantime::format_duration(facts.threshold));
+    table.set_header([
+        "capacity", "used", "window", "client", "records", "delayed", "rejected", "p50", "p99", "max", "backlog",
+        &above,
+    ]);
+    for point in points {
+        let outcome = &point.outcome;
+        let mut first =
+            [point.capacity.to_string(), format!("{:.1} %", 100.0 * outcome.used), outcome.largest_window.to_string()];
+        let (shown, hidden) = worst(&outcome.clients, top);
+        for client in shown.into_iter().chain([&outcome.total]) {
+            table.add_row(first.into_iter().chain(cells(client)));
+            first = Default::default();
+        }
+        if hidden > 0 {
+            table.add_row(first.into_iter().chain([format!("({hidden} clients are not shown)")]));
+        }
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let name = index == 3;
+        column.set_cell_alignment(if name { CellAlignment::Left } else { CellAlignment::Right });
+        column.set_padding((0, if index + 1 == 12 { 0 } else { 2 }));
+    }
+    table.trim_fmt()
+}
+
+/// Returns the clients with the longest delays and the most rejections, in their order, and the number of the others.
+pub fn worst(clients: &[ClientResult], top: usize) -> (Vec<&ClientResult>, usize) {
+    let mut order: Vec<usize> = (0..clients.len()).collect();
+    let rank = |client: &ClientResult| {
+        let millis = (client.delay_seconds.p99.unwrap_or(0.0) * 1e3) as u64;
+        (std::cmp::Reverse((client.rejected_total(), millis)), client.name.clone())
+    };
+    order.sort_by_cached_key(|index| rank(&clients[*index]));
+    order.truncate(top);
+    order.sort_unstable();
+    let hidden = clients.len() - order.len();
+    (order.into_iter().map(|index| &clients[index]).collect(), hidden)
+}
+
+fn cells(client: &ClientResult) -> [String; 9] {
+    let delay = |delay: Option<f64>| delay.map_or("-".to_owned(), seconds);
+    let delays = &client.delay_seconds;
+    [
+        printable(&client.name).into_owned(),
+        client.records.to_string(),
+        client.delayed.to_string(),
+        client.rejected_total().to_string(),
+        delay(delays.p50),
+        delay(delays.p99),
+        delay(delays.max),
+        client.backlog.records.to_string(),
+        client.seconds_above.map_or(String::new(), seconds),
+    ]
+}

@@ -1,0 +1,122 @@
+//! The points of a sweep, and their simulations on several threads.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{collections::BTreeSet, num::NonZeroUsize, str::FromStr, thread};
+
+use itertools::Itertools as _;
+use watermaster_core::policy::{Lending, Mode, Policy};
+use watermaster_core::units::MAX_CAPACITY;
+
+/// The most capacities of a sweep.
+const MAX_CAPACITIES: u64 = 1_000;
+
+/// Capacities in order: `2000`, `2000,2500` or `1600..5000/200`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capacities(pub Vec<u64>);
+
+/// A text is no list of capacities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("allowed: N, N,N or FROM..TO/STEP; N from 1 to {MAX_CAPACITY}, at most {MAX_CAPACITIES} of them")]
+pub struct NoCapacities;
+
+impl FromStr for Capacities {
+    type Err = NoCapacities;
+
+    fn from_str(text: &str) -> Result<Capacities, NoCapacities> {
+        let number = |text: &str| text.trim().parse().ok().filter(|n| (1..=MAX_CAPACITY).contains(n));
+        let number = |text: &str| number(text).ok_or(NoCapacities);
+        let Some((from, rest)) = text.split_once("..") else {
+            let numbers: BTreeSet<u64> = text.split(',').map(number).collect::<Result<_, _>>()?;
+            let few = numbers.len() as u64 <= MAX_CAPACITIES;
+            return if few { Ok(Capacities(numbers.into_iter().collect())) } else { Err(NoCapacities) };
+        };
+        let (to, step) = rest.split_once('/').ok_or(NoCapacities)?;
+        let (from, to, step) = (number(from)?, number(to)?, number(step)?);
+        if from > to || (to - from) / step >= MAX_CAPACITIES {
+            return Err(NoCapacities);
+        }
+        Ok(Capacities((from..=to).step_by(step as usize).collect()))
+    }
+}
+
+/// The rules of a simulation, but for the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    pub mode: Mode,
+    pub lending: Lending,
+}
+
+impl Rules {
+    /// Returns all combinations; an empty list stands for what is configured.
+    pub fn all(modes: &[Mode], lendings: &[Lending], policy: &Policy) -> Vec<Rules> {
+        let (mode, lending) = ([policy.mode], [policy.lending]);
+        let modes = if modes.is_empty() { &mode } else { modes };
+        let lendings = if lendings.is_empty() { &lending } else { lendings };
+        let pairs = modes.iter().cartesian_product(lendings);
+        pairs
+            .map(|(mode, lending)| Rules { mode: *mode, lending: *lending })
+            .unique_by(|rules| (<&str>::from(rules.mode), <&str>::from(rules.lending)))
+            .collect()
+    }
+
+    /// Returns the policy with these rules and a capacity.
+    pub fn policy(self, capacity: u64, policy: &Policy) -> Policy {
+        let Rules { mode, lending } = self;
+        Policy { capacity, mode, lending, ..policy.clone() }
+    }
+}
+
+/// Does `count` independent pieces of work on this many threads. The results are in order, and do not depend on the
+/// number of threads.
+///
+/// # Errors
+/// The first error in the order of the pieces.
+pub fn in_parallel<T: Send, E: Send>(
+    jobs: NonZeroUsize, count: usize, work: impl Fn(usize) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(count)));
+    thread::scope(|scope| {
+        for _ in 0..jobs.get().min(count) {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        return;
+                    }
+                    let result = work(index);
+                    results.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((index, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    results.sort_by_key(|(index, _)| *index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_are_lists_and_ranges() {
+        let parsed = |text: &str| text.parse::<Capacities>().map(|capacities| capacities.0);
+        assert_eq!(parsed("2000"), Ok(vec![2_000]));
+        assert_eq!(parsed("3, 1"), Ok(vec![1, 3]));
+        assert_eq!(parsed("10..20/4"), Ok(vec![10, 14, 18]));
+        for wrong in ["", "0", "1,", "5..4/1", "1..5", "1..5/0", "1..1000000/1", "a", "-1"] {
+            assert_eq!(parsed(wrong), Err(NoCapacities), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn results_are_in_order_with_any_number_of_threads() {
+        for jobs in [1, 2, 7] {
+            let jobs = NonZeroUsize::new(jobs).unwrap();
+            assert_eq!(in_parallel(jobs, 20, Ok::<_, ()>).unwrap(), (0..20).collect::<Vec<_>>());
+            let failed = in_parallel(jobs, 20, |index| if index > 4 { Err(index) } else { Ok(()) });
+            assert_eq!(failed, Err(5));
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Counts of a simulation: for each client the fate of its records, their delays, and its backlog.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use watermaster_core::reason::{Reason, ReasonCounts};
+use watermaster_core::units::Time;
+
+/// The digits of a delay that are kept.
+const DIGITS: u8 = 3;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// The counts of one client.
+#[derive(Debug)]
+pub struct Tally {
+    records: u64,
+    admitted: u64,
+    delayed: u64,
+    rejected: ReasonCounts,
+    /// Admitted records that did not wait.
+    at_once: u64,
+    /// The delays of all other admitted records, in milliseconds.
+    delays: Histogram<u64>,
+    longest: u64,
+    waiting: Backlog,
+    largest: Backlog,
+    above: TimeAbove,
+}
+
+/// Records that wait, and their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Backlog {
+    pub records: u64,
+    pub bytes: u64,
+}
+
+impl Backlog {
+    /// Adds a record, and raises each number of `largest` to that of this backlog.
+    pub fn add(&mut self, bytes: u32, largest: &mut Backlog) {
+        self.records += 1;
+        self.bytes += u64::from(bytes);
+        largest.records = largest.records.max(self.records);
+        largest.bytes = largest.bytes.max(self.bytes);
+    }
+
+    pub fn remove(&mut self, bytes: u32) {
+        self.records -= 1;
+        self.bytes -= u64::from(bytes);
+    }
+}
+
+/// The time in which at least one record had waited for longer than the threshold.
+#[derive(Debug, Clone, Copy, Default)]
+struct TimeAbove {
+    total: Duration,
+    /// Time until here is counted.
+    until: Time,
+}
+
+impl TimeAbove {
+    /// Counts a record that left at `now`, after it had exceeded the threshold at `since`. Records of a client leave in
+    /// order, so the intervals do too.
+    fn add(&mut self, since: Time, now: Time) {
+        self.total += now.since(since.max(self.until));
+        self.until = self.until.max(now);
+    }
+}
+
+impl Default for Tally {
+    fn default() -> Tally {
+        Tally {
+            records: 0,
+            admitted: 0,
+            delayed: 0,
+            rejected: ReasonCounts::default(),
+            at_once: 0,
+            delays: Histogram::new(DIGITS).expect("1 to 5 digits are allowed"),
+            longest: 0,
+            waiting: Backlog::default(),
+            largest: Backlog::default(),
+            above: TimeAbove::default(),
+        }
+    }
+}
+
+impl Tally {
+    /// Counts an arrival.
+    #[inline]
+    pub fn arrive(&mut self) {
+        self.records += 1;
+    }
+
+    /// Counts an admission.
+    #[inline]
+    pub fn admit(&mut self, arrived: Time, now: Time, threshold: Duration) {
+        self.admitted += 1;
+        if now == arrived {
+            self.at_once += 1;
+            return;
+        }
+        let waited = now.nanos_since(arrived) / NANOS_PER_MILLI;
+        // It grows as it needs to.
+        let _ = self.delays.record(waited);
+        self.longest = self.longest.max(waited);
+        self.leave(arrived, now, threshold);
+    }
+
+    /// Counts a rejection.
+    #[inline]
+    pub fn reject(&mut self, reason: Reason, arrived: Time, now: Time, threshold: Duration) {
+        self.rejected.add(reason);
+        self.leave(arrived, now, threshold);
+    }
+
+    fn leave(&mut self, arrived: Time, now: Time, threshold: Duration) {
+        if now.since(arrived) > threshold {
+            self.above.add(arrived + threshold, now);
+        }
+    }
+
+    /// Counts a record that joined the backlog.
+    #[inline]
+    pub fn delay(&mut self) {
+        self.delayed += 1;
+    }
+
+    /// Takes back a delay: the record only waited for room in the offset map, to be rejected.
+    pub fn undo_delay(&mut self) {
+        self.delayed -= 1;
+    }
+
+    #[inline]
+    pub fn begin_wait(&mut self, bytes: u32) {
+        self.waiting.add(bytes, &mut self.largest);
+    }
+
+    #[inline]
+    pub fn end_wait(&mut self, bytes: u32) {
+        self.waiting.remove(bytes);
+    }
+
+    /// Adds the counts of another client, but for its backlog and its time above the threshold.
+    pub fn merge(&mut self, other: &Tally) {
+        self.records += other.records;
+        self.admitted += other.admitted;
+        self.delayed += other.delayed;
+        self.rejected.merge(&other.rejected);
+        self.at_once += other.at_once;
+        self.delays.add(&other.delays).expect("a histogram grows as it needs to");
+        self.longest = self.longest.max(other.longest);
+    }
+
+    /// Returns whether any record was counted.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Sums up.
+    pub fn result(&self, name: &str) -> ClientResult {
+        let rejected = self.rejected.iter().filter(|(_, count)| *count > 0);
+        ClientResult {
+            name: name.to_owned(),
+            records: self.records,
+            admitted: self.admitted,
+            delayed: self.delayed,
+            rejected: rejected.map(|(reason, count)| (<&str>::from(reason), count)).collect(),
+            delay_seconds: SimulatedDelays {
+                p50: self.quantile(50, self.admitted),
+                p99: self.quantile(99, self.admitted),
+                max: (self.admitted > 0).then(|| seconds(self.longest)),
+            },
+            p99_of_all: self.quantile(99, self.admitted + self.rejected.total()),
+            backlog: self.largest,
+            seconds_above: Some(self.above.total.as_millis() as f64 / 1e3),
+        }
+    }
+
+    /// Returns the delay that this percentage of `records` does not exceed; `None` if it takes records that were not
+    /// admitted.
+    fn quantile(&self, percent: u64, records: u64) -> Option<f64> {
+        let rank = (records * percent).div_ceil(100).max(1);
+        if rank > self.admitted {
+            return None;
+        }
+        let Some(rank) = rank.checked_sub(self.at_once).filter(|rank| *rank > 0) else { return Some(0.0) };
+        // The middle between two ranks, so that no rounding moves it to the next one.
+        let quantile = (rank as f64 - 0.5) / self.delays.len() as f64;
+        Some(seconds(self.delays.value_at_quantile(quantile).min(self.longest)))
+    }
+}
+
+/// Converts milliseconds to seconds.
+pub(super) fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1e3
+}
+
+/// The result of one client, or of all together.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ClientResult {
+    pub name: String,
+    pub records: u64,
+    pub admitted: u64,
+    pub delayed: u64,
+    /// Rejected records by reason.
+    pub rejected: BTreeMap<&'static str, u64>,
+    pub delay_seconds: SimulatedDelays,
+    /// The 99th percentile if a rejected record counts as one that waits for ever.
+    #[serde(skip)]
+    pub p99_of_all: Option<f64>,
+    /// The largest backlog.
+    pub backlog: Backlog,
+    /// The time in which a record had waited for longer than the threshold; `null` for all clients together.
+    pub seconds_above: Option<f64>,
+}
+
+impl ClientResult {
+    /// Returns the number of rejected records.
+    pub fn rejected_total(&self) -> u64 {
+        self.rejected.values().sum()
+    }
+}
+
+/// Quantiles of the delays of admitted records; `null` without an admitted record.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SimulatedDelays {
+    pub p50: Option<f64>,
+    pub p99: Option<f64>,
+    pub max: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::from_nanos(millis * NANOS_PER_MILLI)
+    }
+
+    #[test]
+    fn quantiles_count_records_that_did_not_wait() {
+        let mut tally = Tally::default();
+        for wait in (0..97).map(|_| 0).chain([100, 200, 300]) {
+            tally.arrive();
+            tally.admit(at(1_000), at(1_000 + wait), Duration::from_secs(1));
+        }
+        let result = tally.result("a");
+        let SimulatedDelays { p50, p99, max } = result.delay_seconds;
+        assert_eq!((p50, p99, max), (Some(0.0), Some(0.2), Some(0.3)));
+        assert_eq!(result.p99_of_all, Some(0.2));
+        tally.reject(Reason::Expired, at(1_000), at(1_000), Duration::from_secs(1));
+        assert_eq!(tally.result("a").p99_of_all, Some(0.3));
+        tally.reject(Reason::Expired, at(1_000), at(1_000), Duration::from_secs(1));
+        assert_eq!(tally.result("a").p99_of_all, None, "99 % of 102 records are more than were admitted");
+        assert_eq!(tally.result("a").delay_seconds.p99, Some(0.2));
+    }
+
+    #[test]
+    fn time_above_the_threshold_counts_once() {
+        let mut tally = Tally::default();
+        // Above one second from 1 s to 3 s, from 1.5 s to 3.5 s, and from 11 s to 12 s.
+        for (arrived, left) in [(0, 3_000), (500, 3_500), (4_000, 4_900), (10_000, 12_000)] {
+            tally.admit(at(arrived), at(left), Duration::from_secs(1));
+        }
+        assert_eq!(tally.result("a").seconds_above, Some(3.5));
+    }
+
+    #[test]
+    fn the_largest_backlog_is_kept() {
+        let (mut backlog, mut largest) = (Backlog::default(), Backlog::default());
+        backlog.add(10, &mut largest);
+        backlog.add(5, &mut largest);
+        backlog.remove(10);
+        backlog.add(1, &mut largest);
+        assert_eq!(largest, Backlog { records: 2, bytes: 15 });
+    }
+}

@@ -1,0 +1,186 @@
+//! Merges the partitions of the sources by time.
+//!
+//! The time of a record is the largest timestamp of its partition so far, because records are delivered in the order of
+//! the log. So a record is known to be the next one as soon as each partition has shown its first, or its end.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{IsTerminal as _, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use watermaster_kafka::record::NO_TIMESTAMP;
+use watermaster_kafka::source_log::{LogEvent, SourceLog};
+use watermaster_settings::Service;
+
+use super::RecordingError;
+use super::sample::{Sampled, sample};
+use crate::signals::Interrupts;
+use crate::trace_file::{ANONYMOUS, OVERSIZED, TraceRecord, TraceWriter};
+
+/// The longest wait for a record before other conditions are checked.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(100);
+/// The time without a record of a partition, and without its end, after which the command gives up.
+const NO_PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of records between two looks at signals and progress.
+const LOOK_RECORDS: u64 = 4_096;
+/// A record that is older than one before it by more than this was late.
+const LATE_MS: u64 = 1_000;
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The partitions of a log, by the time of their next record.
+pub struct Merge<'l, W: Write> {
+    log: &'l SourceLog,
+    service: &'l Service,
+    writer: TraceWriter<W>,
+    /// Time and partition of each partition's next record.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
+    positions: Vec<Position>,
+    progress: ReadingBar,
+}
+
+/// The state of a partition.
+#[derive(Debug, Clone, Copy)]
+struct Position {
+    /// The largest timestamp so far.
+    at_ms: u64,
+    /// The offset after the last record; `None` before the first one.
+    offset: Option<i64>,
+    /// The next record.
+    record: TraceRecord,
+}
+
+impl<'l, W: Write> Merge<'l, W> {
+    /// Begins at a time: no record counts as earlier.
+    pub fn new(log: &'l SourceLog, service: &'l Service, from_ms: i64, writer: TraceWriter<W>) -> Merge<'l, W> {
+        let at_ms = u64::try_from(from_ms).unwrap_or(0);
+        let position = Position { at_ms, offset: None, record: TraceRecord::default() };
+        let offsets = log.partitions().iter().map(|log| u64::try_from(log.end - log.start).unwrap_or(0)).sum();
+        Merge {
+            log,
+            service,
+            writer,
+            next: BinaryHeap::new(),
+            positions: vec![position; log.partitions().len()],
+            progress: ReadingBar::new(offsets),
+        }
+    }
+
+    /// Writes all records in order of time. An interrupt ends the trace early.
+    pub fn write(mut self, interrupts: &Interrupts, path: &Path) -> Result<TraceWriter<W>, RecordingError> {
+        let unwritable = |source| RecordingError::Unwritable { path: path.to_owned(), source };
+        let mut interrupted = false;
+        for index in 0..self.positions.len() {
+            interrupted |= !self.fetch(index, interrupts)?;
+        }
+        let mut written = 0_u64;
+        while let Some(Reverse((_, index))) = self.next.pop().filter(|_| !interrupted) {
+            self.writer.push(self.positions[index].record).map_err(unwritable)?;
+            written += 1;
+            if written.is_multiple_of(LOOK_RECORDS) {
+                self.progress.show(self.log, written);
+                interrupted = interrupts.try_recv().is_ok();
+            }
+            interrupted |= !self.fetch(index, interrupts)?;
+        }
+        self.progress.finish();
+        if interrupted {
+            eprintln!("interrupted: the trace ends here");
+        }
+        Ok(self.writer)
+    }
+
+    /// Waits for the next record of a partition, or its end. Returns false if an interrupt came first.
+    fn fetch(&mut self, index: usize, interrupts: &Interrupts) -> Result<bool, RecordingError> {
+        let mut began = None;
+        loop {
+            match self.log.next(index, EVENT_TIMEOUT)? {
+                LogEvent::End => return Ok(true),
+                LogEvent::Record { record, append_time } => {
+                    let (offset, timestamp_ms) = (record.origin.offset, record.origin.timestamp_ms);
+                    let source = &self.service.sources[record.origin.source.index()];
+                    let writer = &mut self.writer;
+                    let record = sample(record, self.service, source, |sample| {
+                        let client = match sample.sender {
+                            Sampled::Client(name) => writer.client(&name),
+                            Sampled::Anonymous => ANONYMOUS,
+                            Sampled::Oversized => OVERSIZED,
+                        };
+                        let partition = index as u32;
+                        TraceRecord { at_ms: 0, client, partition, bytes: sample.bytes, retried: sample.retried }
+                    });
+                    self.place(index, offset, timestamp_ms, append_time, record);
+                    return Ok(true);
+                }
+                LogEvent::Idle => {}
+            }
+            if interrupts.try_recv().is_ok() {
+                return Ok(false);
+            }
+            let waited = began.get_or_insert_with(Instant::now).elapsed();
+            if waited > NO_PROGRESS_TIMEOUT {
+                let log = &self.log.partitions()[index];
+                let why = self.log.last_error().unwrap_or_else(|| "no record and no error came".to_owned());
+                return Err(RecordingError::NoProgress {
+                    topic: log.topic.clone(),
+                    partition: log.number,
+                    waited,
+                    why,
+                });
+            }
+        }
+    }
+
+    /// Gives a record its time, and notes what is odd about it.
+    fn place(&mut self, index: usize, offset: i64, timestamp_ms: i64, append_time: bool, record: TraceRecord) {
+        let (position, facts) = (&mut self.positions[index], self.writer.partition(index as u32));
+        if timestamp_ms != NO_TIMESTAMP {
+            let at_ms = u64::try_from(timestamp_ms).unwrap_or(0);
+            facts.late += u64::from(position.offset.is_some() && at_ms + LATE_MS < position.at_ms);
+            position.at_ms = position.at_ms.max(at_ms);
+        }
+        match position.offset {
+            None => facts.first_offset = offset,
+            Some(expected) => facts.gaps += u64::try_from(offset - expected).unwrap_or(0),
+        }
+        facts.append_time = append_time;
+        position.offset = Some(offset + 1);
+        position.record = TraceRecord { at_ms: position.at_ms, ..record };
+        self.next.push(Reverse((position.at_ms, index)));
+    }
+}
+
+/// Shows the progress on stderr: a bar on a terminal, elsewhere a line every ten seconds.
+struct ReadingBar {
+    bar: Option<ProgressBar>,
+    offsets: u64,
+    next_line: Instant,
+}
+
+impl ReadingBar {
+    fn new(offsets: u64) -> ReadingBar {
+        let style = ProgressStyle::with_template("{bar:40} {percent} %, {msg} records, {eta} left");
+        let bar = std::io::stderr()
+            .is_terminal()
+            .then(|| ProgressBar::new(offsets).with_style(style.expect("the template is well formed")));
+        ReadingBar { bar, offsets, next_line: Instant::now() + LINE_INTERVAL }
+    }
+
+    fn show(&mut self, log: &SourceLog, records: u64) {
+        let done = log.partitions().iter().map(|log| log.done()).sum();
+        if let Some(bar) = &self.bar {
+            bar.set_message(records.to_string());
+            bar.set_position(done);
+        } else if Instant::now() >= self.next_line {
+            self.next_line += LINE_INTERVAL;
+            eprintln!("{records} records, {} % of the offsets", 100 * done / self.offsets.max(1));
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `watermaster trace`: reads the source topics of a service once, and records when which client sent how much.
+//!
+//! - `merge`: partitions by time; `sample`: what is kept of a record
+//!
+//! The command reads without a group and commits nothing, so a running Watermaster does not notice it.
+
+mod merge;
+mod sample;
+
+use std::io::{self, BufWriter};
+use std::time::{Duration, SystemTime};
+use std::{fs::File, path::Path, path::PathBuf};
+
+use clap::Args;
+use serde_json::json;
+use watermaster_kafka::preflight::{ConnectError, TopicList};
+use watermaster_kafka::source_log::{LogError, SourceLog};
+use watermaster_kafka::{KafkaError, load::OpenError};
+use watermaster_settings::{ClientFrom, Settings, config::ConfigErrors};
+
+use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
+use crate::format::with_source;
+use crate::moment::{millis, moment, shown};
+use crate::signals;
+use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
+use merge::Merge;
+
+/// The time that the brokers may take to answer at the start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Arguments of the command.
+#[derive(Debug, Args)]
+#[command(after_help = include_str!("../help/trace.txt").trim_end())]
+pub struct TraceArgs {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The service; may be omitted if the configuration has only one
+    #[arg(long, value_name = "NAME")]
+    service: Option<String>,
+    /// The first record: 2026-11-20T00:00Z, 2026-11-20, or 24h for a day before now; the first that is left by default
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    from: Option<SystemTime>,
+    /// The end of the trace, likewise; the last record that the topics have now by default
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    to: Option<SystemTime>,
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Write hashes in place of client ids
+    #[arg(long)]
+    hash_ids: bool,
+    #[command(flatten)]
+    output: OutputArg,
+}
+
+/// The sources can't be read, or the trace can't be written.
+#[derive(Debug, thiserror::Error)]
+enum RecordingError {
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error("error: --from is not before --to")]
+    NoTime,
+    #[error("error: service {service}: client_from has avro or protobuf: trace does not ask a schema registry")]
+    NeedsSchemas { service: String },
+    #[error("error: service {service}: no topic matches the patterns of its sources")]
+    NoSource { service: String },
+    #[error("error: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("error: {}", with_source(.0))]
+    Names(#[source] KafkaError),
+    #[error("error: {}", with_source(.0))]
+    Open(#[from] OpenError),
+    #[error("error: {}", with_source(.0))]
+    Log(#[from] LogError),
+    #[error("error: {topic}/{partition}: no answer from the brokers for {} s: {why}", .waited.as_secs())]
+    NoProgress { topic: String, partition: i32, waited: Duration, why: String },
+    #[error("error: {} can't be written: {source}", path.display())]
+    Unwritable { path: PathBuf, source: TraceError },
+    #[error("error: can't listen for signals: {0}")]
+    Signals(#[source] io::Error),
+}
+
+impl RecordingError {
+    fn exit(&self) -> Exit {
+        match self {
+            Self::Connect(ConnectError::Unreachable(_)) | Self::Open(OpenError::Unreachable { .. }) => {
+                Exit::Unreachable
+            }
+            Self::NoProgress { .. } | Self::Names(_) => Exit::Unreachable,
+            Self::Config(_) | Self::NoSource { .. } | Self::NeedsSchemas { .. } | Self::Connect(_) | Self::Open(_) => {
+                Exit::Config
+            }
+            Self::Choice(_) | Self::NoTime | Self::Unwritable { .. } => Exit::Usage,
+            Self::Log(_) | Self::Signals(_) => Exit::Stopped,
+        }
+    }
+}
+
+/// Records a trace and prints facts about it.
+pub fn run(args: &TraceArgs) -> Exit {
+    match record(args) {
+        Ok(contents) => {
+            let bytes = std::fs::metadata(&args.out).map_or(0, |file| file.len());
+            match args.output.format {
+                Output::Text => print(text(&args.out, bytes, &contents)),
+                Output::Json => print_json(&as_json(bytes, &contents)),
+            }
+            Exit::Done
+        }
+        Err(error) => fail(error.exit(), &error),
+    }
+}
+
+fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
+    let settings = with_topics(args.file.load()?.settings)?;
+    let service = choose(&settings.services, args.service.as_deref())?;
+    let (from, to) = (args.from.map(millis), args.to.map(millis));
+    if from.zip(to).is_some_and(|(from, to)| from >= to) {
+        return Err(RecordingError::NoTime);
+    }
+    if service.client_from.iter().any(|place| matches!(place, ClientFrom::Schema(..))) {
+        return Err(RecordingError::NeedsSchemas { service: service.name.clone() });
+    }
+    if service.sources.is_empty() {
+        return Err(RecordingError::NoSource { service: service.name.clone() });
+    }
+    let unwritable = |source| RecordingError::Unwritable { path: args.out.clone(), source };
+    // A file that can't be written is better found out now than after minutes.
+    let file = File::create(&args.out).map_err(|error| unwritable(error.into()))?;
+    let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
+    let log = SourceLog::open(&settings.kafka, &topics, (from, to), CONNECT_TIMEOUT)?;
+    let options = WriterOptions {
+        service: service.name.clone(),
+        hash_ids: args.hash_ids,
+        partitions: log.partitions().iter().map(traced).collect(),
+    };
+    let writer = TraceWriter::new(BufWriter::new(file), options).map_err(unwritable)?;
+    let interrupts = signals::listen().map_err(RecordingError::Signals)?;
+    let written = Merge::new(&log, service, from.unwrap_or(0), writer).write(&interrupts, &args.out)?;
+    let (_, contents) = written.finish().map_err(unwritable)?;
+    Ok(contents)
+}
+
+fn traced(log: &watermaster_kafka::source_log::LogPartition) -> TracedPartition {
+    TracedPartition {
+        topic: log.topic.clone(),
+        number: log.number,
+        first_offset: log.start,
+        ..TracedPartition::default()
+    }
+}
+
+/// Resolves the patterns of sources by the topics that the cluster has.
+fn with_topics(settings: Settings) -> Result<Settings, RecordingError> {
+    if !settings.has_patterns() {
+        return Ok(settings);
+    }
+    let list = TopicList::connect(&settings.kafka, CONNECT_TIMEOUT)?;
+    Ok(settings.with_matches(&list.names(CONNECT_TIMEOUT).map_err(RecordingError::Names)?))
+}
+
+/// The facts of a trace, summed up.
+struct Sums {
+    gaps: u64,
+    late: u64,
+    append_time: usize,
+    from: String,
+    to: String,
+}
+
+impl Sums {
+    fn of(contents: &Contents) -> Sums {
+        let sum = |count: fn(&TracedPartition) -> u64| contents.partitions.iter().map(count).sum();
+        Sums {
+            gaps: sum(|partition| partition.gaps),
+            late: sum(|partition| partition.late),
+            append_time: contents.partitions.iter().filter(|partition| partition.append_time).count(),
+            from: shown(contents.first_ms),
+            to: shown(contents.last_ms),
+        }
+    }
+}
+
+fn text(path: &Path, bytes: u64, contents: &Contents) -> String {
+    let (records, sums) = (contents.records(), Sums::of(contents));
+    let mut lines = vec![format!(
+        "{}: {records} records of {} clients in {} partitions, {} to {}",
+        path.display(),
+        contents.clients.len(),
+        contents.partitions.len(),
+        sums.from,
+        sums.to,
+    )];
+    let clock = match sums.append_time {
+        all if all == contents.partitions.len() => "brokers (LogAppendTime)",
+        0 => "producers (CreateTime)",
+        _ => "producers and brokers, by topic",
+    };
+    lines.push(format!("{:.1} bytes a record; times are those of the {clock}", bytes as f64 / records.max(1) as f64));
+    let notes = [
+        (contents.retried, "records had been rejected before (header throttle-attempt)"),
+        (sums.late, "records are more than 1 s older than the record before them: they count as that one's time"),
+        (sums.gaps, "offsets hold no record: removed, or markers of transactions"),
+    ];
+    lines.extend(notes.iter().filter(|(count, _)| *count > 0).map(|(count, text)| format!("note: {count} {text}")));
+    lines.join("\n")
+}
+
+fn as_json(bytes: u64, contents: &Contents) -> serde_json::Value {
+    let sums = Sums::of(contents);
+    json!({
+        "service": contents.service, "records": contents.records(), "bytes": bytes, "from": sums.from, "to": sums.to,
+        "clients": contents.clients.len(), "partitions": contents.partitions, "retried": contents.retried,
+        "late": sums.late, "gaps": sums.gaps, "hashed_ids": contents.hashed_ids,
+    })
+}

@@ -1,0 +1,47 @@
+//! What a trace keeps of a record: its client, as the service finds it, its size, and whether it was sent before.
+
+use std::borrow::Cow;
+
+use watermaster_kafka::record::Record;
+use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas};
+use watermaster_settings::{Service, Source};
+
+/// The header with the number of the attempt that was rejected, from 1: a record that has it was sent again.
+const ATTEMPT_HEADER: &str = "throttle-attempt";
+
+/// The sender of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sampled<'r> {
+    Client(Cow<'r, str>),
+    Anonymous,
+    Oversized,
+}
+
+/// The facts of a record that a trace keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample<'r> {
+    pub sender: Sampled<'r>,
+    /// The memory that the record costs while it is delayed.
+    pub bytes: u32,
+    pub retried: bool,
+}
+
+/// Hands the facts about a record to `take`.
+pub fn sample<T>(record: Record<'_>, service: &Service, source: &Source, take: impl FnOnce(Sample<'_>) -> T) -> T {
+    let size = |cost: usize| u32::try_from(cost).unwrap_or(u32::MAX);
+    let Some(contents) = record.contents() else {
+        let bytes = size(record.into_stub().cost());
+        return take(Sample { sender: Sampled::Oversized, bytes, retried: false });
+    };
+    let sender = match contents.identify(service, source, &NoSchemas) {
+        Identity::Client(name) => Sampled::Client(name),
+        Identity::Anonymous(_) | Identity::Unknown(_) => Sampled::Anonymous,
+    };
+    let attempt = contents.headers.lookup(ATTEMPT_HEADER);
+    let retried = matches!(attempt, HeaderLookup::Once(Some(attempt)) if is_positive(attempt));
+    take(Sample { sender, bytes: size(contents.cost()), retried })
+}
+
+fn is_positive(text: &[u8]) -> bool {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse::<u64>().ok()).is_some_and(|number| number > 0)
+}

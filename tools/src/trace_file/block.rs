@@ -1,0 +1,97 @@
+//! The columns of a block.
+
+use super::{Contents, FIRST_CLIENT, TraceRecord};
+
+/// Appends a varint (LEB128): seven bits in a byte, the lowest first.
+fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// Takes a varint off the front; `None` if it does not end or is too large.
+#[inline]
+fn take(bytes: &mut &[u8]) -> Option<u64> {
+    let (&first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    if first < 0x80 {
+        return Some(u64::from(first));
+    }
+    let mut number = u64::from(first & 0x7f);
+    for shift in (7..64).step_by(7) {
+        let (&next, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let part = u64::from(next & 0x7f);
+        if shift == 63 && part > 1 {
+            return None;
+        }
+        number |= part << shift;
+        if next < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// Encodes records, which are in order of time.
+pub(super) fn encode(records: &[TraceRecord]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(6 * records.len());
+    let mut before = records.first().map_or(0, |record| record.at_ms);
+    put(&mut bytes, before);
+    for record in records {
+        put(&mut bytes, record.at_ms - before);
+        before = record.at_ms;
+    }
+    let columns: [fn(&TraceRecord) -> u32; 3] =
+        [|record| record.client, |record| record.partition, |record| record.bytes];
+    for column in columns {
+        records.iter().for_each(|record| put(&mut bytes, column(record).into()));
+    }
+    // One bit for each record, and none if no record was retried.
+    if records.iter().any(|record| record.retried) {
+        let bit = |byte: u8, record: &TraceRecord| byte << 1 | u8::from(record.retried);
+        bytes.extend(records.chunks(8).map(|chunk| chunk.iter().rev().fold(0, bit)));
+    }
+    bytes
+}
+
+/// Decodes a block of this many records into `records`; `None` if it is malformed, or names what `contents` lacks.
+pub(super) fn decode(
+    mut bytes: &[u8], count: usize, contents: &Contents, records: &mut Vec<TraceRecord>,
+) -> Option<()> {
+    records.clear();
+    // A record takes at least four bytes.
+    if count > bytes.len() {
+        return None;
+    }
+    let mut at_ms = take(&mut bytes)?;
+    for _ in 0..count {
+        at_ms = at_ms.checked_add(take(&mut bytes)?)?;
+        records.push(TraceRecord { at_ms, ..TraceRecord::default() });
+    }
+    let clients = FIRST_CLIENT as u64 + contents.clients.len() as u64;
+    let partitions = contents.partitions.len() as u64;
+    for record in records.iter_mut() {
+        record.client = take(&mut bytes).filter(|client| *client < clients)? as u32;
+    }
+    for record in records.iter_mut() {
+        record.partition = take(&mut bytes).filter(|partition| *partition < partitions)? as u32;
+    }
+    for record in records.iter_mut() {
+        record.bytes = u32::try_from(take(&mut bytes)?).ok()?;
+    }
+    if bytes.is_empty() {
+        return Some(());
+    }
+    if bytes.len() != count.div_ceil(8) {
+        return None;
+    }
+    for (chunk, byte) in records.chunks_mut(8).zip(bytes) {
+        for (at, record) in chunk.iter_mut().enumerate() {
+            record.retried = byte >> at & 1 == 1;
+        }
+    }
+    Some(())
+}
