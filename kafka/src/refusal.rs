@@ -81,7 +81,12 @@ fn credentials(kafka: &Kafka) -> &'static str {
             "there is no token, or it is not accepted: check sasl.oauthbearer.client.id and \
              sasl.oauthbearer.client.secret"
         }
-        _ => "the credentials are not accepted: check sasl.mechanism and the properties that it needs",
+        // librdkafka's default.
+        Some("GSSAPI") | None => {
+            "there is no Kerberos ticket, or it is not accepted: check sasl.kerberos.principal and \
+             sasl.kerberos.keytab"
+        }
+        Some(_) => "the credentials are not accepted: check sasl.mechanism and the properties that it needs",
     }
 }
 

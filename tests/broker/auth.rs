@@ -202,22 +202,27 @@ mod long {
     #[cfg(feature = "gssapi")]
     #[test]
     #[ignore = "needs a real Kafka, its jars and a KDC: scripts/test --long"]
-    fn a_kerberos_ticket_opens_the_broker() {
+    fn a_kerberos_ticket_opens_the_broker_and_an_old_keytab_is_named() {
         use super::kerberos::{Realm, USER};
 
         let realm = Realm::start();
         let java_options = format!("-Djava.security.krb5.conf={}", realm.path("krb5.conf"));
         let listeners = [("KERBEROS", "SASL_PLAINTEXT")];
         let secured = Secured::start(Arc::new(Keys::new()), &listeners, realm.broker_properties(), &java_options);
-        let keytab = realm.path("user.keytab");
-        let properties = [
-            ("security.protocol", "SASL_PLAINTEXT"),
-            ("sasl.mechanism", "GSSAPI"),
-            ("sasl.kerberos.principal", USER),
-            ("sasl.kerberos.keytab", &keytab),
-        ];
-        let mut login = Login::new("KERBEROS", USER, &properties);
-        login.environment = vec![("KRB5_CONFIG", realm.path("krb5.conf"))];
-        login.forwards(&secured);
+        let login = |keytab: &str| {
+            let properties = [
+                ("security.protocol", "SASL_PLAINTEXT"),
+                ("sasl.mechanism", "GSSAPI"),
+                ("sasl.kerberos.principal", USER),
+                ("sasl.kerberos.keytab", &realm.path(keytab)),
+            ];
+            let mut login = Login::new("KERBEROS", USER, &properties);
+            login.environment = vec![("KRB5_CONFIG", realm.path("krb5.conf"))];
+            login
+        };
+        // The others come first: a ticket of the right keytab stays in the cache.
+        login("no.keytab").is_refused(&secured, "sasl.kerberos.keytab");
+        login("old.keytab").is_refused(&secured, "sasl.kerberos.keytab");
+        login("user.keytab").forwards(&secured);
     }
 }

@@ -23,6 +23,8 @@ const MISSING_TOPIC_TIMEOUT: Duration = Duration::from_secs(3);
 const MISSING_TOPIC_INTERVAL: Duration = Duration::from_millis(300);
 /// The longest wait for one attempt to reach a broker; librdkafka's errors are collected between two attempts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most events that are served between two attempts.
+const MAX_EVENTS: usize = 100;
 /// The text while librdkafka reports no error: brokers that want TLS or a login close other connections without a word.
 const NO_ERROR: &str = "timed out; security.protocol may not be that of the brokers' port";
 
@@ -76,7 +78,8 @@ impl PreflightClient {
         let mut explanations = Explanations::default();
         while consumer.client().fetch_cluster_id(CONNECT_TIMEOUT).is_none() {
             login.renew(consumer.client());
-            while consumer.poll(Duration::ZERO).is_some() {}
+            // An event that is no record ends a poll, and with Kerberos an error stands behind lines of the log.
+            (0..MAX_EVENTS).for_each(|_| drop(consumer.poll(Duration::ZERO)));
             let last_error = consumer.context().last_error();
             let unreachable = Unreachable {
                 bootstrap_servers: kafka.bootstrap_servers.clone(),

@@ -39,7 +39,7 @@ impl Config {
             }
         }
         if errors.is_empty() && self.settings.kafka != to.settings.kafka {
-            errors.extend(self.hidden_change());
+            errors.extend(self.hidden_change(to));
         }
         if errors.is_empty() {
             Ok(changed.into_iter().collect())
@@ -62,12 +62,14 @@ impl Config {
         renamed.collect()
     }
 
-    /// Returns the error for a difference that no entry shows: the value of a hidden property.
-    fn hidden_change(&self) -> Option<ConfigError> {
+    /// Returns the error for a difference that no entry shows: the value of a hidden property, or a password.
+    fn hidden_change(&self, to: &Config) -> Option<ConfigError> {
         let section = KeyPath::default().child("kafka");
+        let is_same_registry = self.settings.kafka.schema_registry == to.settings.kafka.schema_registry;
+        let changed = if is_same_registry { "properties" } else { "schema_registry" };
         let servers = section.child("bootstrap_servers");
         Some(ConfigError {
-            key: section.child("properties"),
+            key: section.child(changed),
             service: None,
             problem: "a value that is not shown has changed".to_owned(),
             allowed: RESTART.to_owned(),

@@ -303,3 +303,47 @@ fn every_other_variable_of_the_repository_is_known() {
     let unknown = |name: &&String| read(RIGHT, &[(&format!("WATERMASTER_{name}"), "1")]).is_err();
     assert_eq!(found.iter().filter(unknown).collect::<Vec<_>>(), Vec::<&String>::new());
 }
+
+#[test]
+fn a_schema_registry_has_a_url_and_perhaps_a_login_that_is_never_shown() {
+    use crate::model::SchemaRegistry;
+    use crate::secrets::Password;
+
+    let with = |lines: &str| read(&format!("[kafka.schema_registry]\n{lines}\n{RIGHT}"), &[("HUSH", "hush")]);
+    let registry = |lines: &str| with(lines).unwrap().settings.kafka.schema_registry;
+    assert_eq!((registry(""), read(RIGHT, &[]).unwrap().settings.kafka.schema_registry), (None, None));
+    let open = SchemaRegistry { url: "http://r:8081".to_owned(), login: None, ca_file: None };
+    assert_eq!(registry("url = \"http://r:8081\""), Some(open));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("password");
+    std::fs::write(&file, "hush\r\n").unwrap();
+    let lines = format!("url = \"https://r\"\nusername = \"wm\"\npassword_file = {file:?}\nca_file = {file:?}");
+    let from_file = registry(&lines).unwrap();
+    assert_eq!(from_file.ca_file.as_deref(), Some(file.as_path()));
+    assert_eq!(from_file.login.unwrap().password.read().unwrap(), "hush");
+    let config = with("url = \"https://r\"\nusername = \"wm\"\npassword = \"${HUSH}\"").unwrap();
+    let login = config.settings.kafka.schema_registry.clone().unwrap().login.unwrap();
+    assert_eq!((login.username.as_str(), login.password), ("wm", Password::Text("hush".to_owned())));
+    let shown = format!("{config:?}{}{}", config.effective.to_json(), config.effective.to_toml());
+    assert!(!shown.contains("hush") && shown.contains("(redacted)"), "{shown}");
+    let other = with("url = \"https://r\"\nusername = \"wm\"\npassword = \"murmur\"").unwrap();
+    let refused = config.changes(&other).unwrap_err().to_string();
+    assert!(refused.contains("kafka.schema_registry") && !refused.contains("murmur"), "{refused}");
+    for (lines, said) in [
+        ("username = \"wm\"", "kafka.schema_registry.url is missing"),
+        ("url = \"http://wm:hush@r\"", "kafka.schema_registry.url is (redacted)"),
+        ("url = \"http://r\"\nusername = \"wm\"", "password is missing beside username"),
+        ("url = \"http://r\"\npassword = \"hush\"", "username is missing beside a password"),
+        ("url = \"http://r\"\nusername = \"wm\"\npassword = 1234567", "password is (redacted)"),
+        ("url = \"http://r\"\nca_file = \"/nowhere/ca.pem\"", "ca_file is \"/nowhere/ca.pem\""),
+    ] {
+        let errors = with(lines).unwrap_err();
+        // An error has its key on one line, and its problem on the next.
+        let errors = errors.replace('\n', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        let (key, problem) = said.split_once(' ').unwrap();
+        assert!(errors.contains(key.rsplit('.').next().unwrap()) && errors.contains(problem), "{said}: {errors}");
+        assert!(!errors.contains("hush") && !errors.contains("1234567"), "{errors}");
+    }
+    let both = format!("url = \"http://r\"\nusername = \"wm\"\npassword = \"hush\"\npassword_file = {file:?}");
+    assert!(with(&both).unwrap_err().contains("stands beside password"));
+}

@@ -21,7 +21,7 @@ pub struct Realm {
 }
 
 impl Realm {
-    /// Creates the realm with a keytab for each principal, and starts its KDC.
+    /// Creates the realm with a keytab for each principal, and an old one for the user; starts its KDC.
     pub fn start() -> Realm {
         let (dir, port) = (temporary_directory(), free_port());
         let path = |file: &str| dir.path().join(file).display().to_string();
@@ -49,8 +49,11 @@ impl Realm {
         };
         let run = |mut command: Command| assert!(command.status().expect("krb5-kdc is installed").success());
         run(command("kdb5_util", &["create", "-s", "-P", "master"]));
-        for (principal, keytab) in [(BROKER, "broker.keytab"), (USER, "user.keytab")] {
+        for principal in [BROKER, USER] {
             run(command("kadmin.local", &["-q", &format!("addprinc -randkey {principal}")]));
+        }
+        // Each of these makes a new key, so that the former keytab of the same principal no longer fits.
+        for (principal, keytab) in [(BROKER, "broker.keytab"), (USER, "old.keytab"), (USER, "user.keytab")] {
             run(command("kadmin.local", &["-q", &format!("ktadd -k {} {principal}", path(keytab))]));
         }
         let kdc = Process::start(&mut command("krb5kdc", &["-n"]));
