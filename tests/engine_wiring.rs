@@ -26,7 +26,7 @@ use watermaster_core::{offset_map, policy::Policy, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
-    SchemaFormat, SchemaRegistry, Service, Source, StartFrom, secrets::Secrets,
+    Service, Source, StartFrom, secrets::Secrets,
 };
 
 /// A limit for every wait, longer than any of them takes.
@@ -443,49 +443,86 @@ fn a_consumer_that_does_not_get_into_its_group_is_replaced() {
     assert_eq!(bench.completed(), (0..200).collect());
 }
 
-/// Record 50 has a schema that the registry has, record 100 one that it does not have; the others name none.
+/// Clients in values with schemas.
 #[cfg(feature = "schema-registry")]
-#[test]
-fn a_partition_waits_for_its_schema_and_goes_on_in_order() {
-    const CLIENT: &str = r#"{"type": "record", "name": "R", "fields": [{"name": "client", "type": "string"}]}"#;
-    let answers = Arc::new(AtomicBool::new(false));
-    let open = Arc::clone(&answers);
-    let registry = stub::StubRegistry::start(move |question| match question.path.as_str() {
-        _ if !open.load(Ordering::Relaxed) => (503, "starting".to_owned()),
-        "/schemas/ids/7" => (200, stub::stored("AVRO", CLIENT, &serde_json::json!([]))),
-        _ => (404, stub::not_found()),
-    });
-    let mut bench = Bench::new(10_000, Duration::from_secs(1));
-    bench.service.policy.burst = Ratio::ONE;
-    bench.service.client_from =
-        vec![ClientFrom::Schema(SchemaFormat::Avro, vec!["client".to_owned()]), ClientFrom::Topic];
-    let settings = SchemaRegistry { url: registry.url.clone(), login: None, ca_file: None };
-    bench.kafka.schema_registry = Some(settings);
-    bench.feed_values((0..150).map(|n| match n {
-        50 => (n, b"\0\0\0\0\x07\x08acme".to_vec()),
-        100 => (n, b"\0\0\0\0\x0c\x08acme".to_vec()),
-        _ => (n, n.to_string().into_bytes()),
-    }));
-    let waits = |shown: &ServiceSnapshot| {
-        let names_schema = shown.trouble.as_ref().is_some_and(|trouble| trouble.contains("schema 7 is not known yet"));
-        admitted(shown) == 50 && names_schema && shown.paused == [0, 0, 0, 1] && !shown.ready
-    };
-    let first = bench.start();
-    first.until("wait", waits);
-    let (ended, took) = first.stop();
-    ended.unwrap();
-    assert!(took < Duration::from_secs(10), "{took:?}");
-    assert_eq!(bench.completed(), (0..50).collect(), "nothing behind the record is decided");
-    let second = bench.start();
-    second.until("wait again", |shown| shown.paused == [0, 0, 0, 1]);
-    answers.store(true, Ordering::Relaxed);
-    let shown = second.until("the rest admitted", |shown| admitted(shown) == 100);
-    let clients: BTreeMap<_, _> = shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
-    assert_eq!(clients, BTreeMap::from([("acme", 1), ("loans", 99)]));
-    second.until("ready", |shown| shown.ready && shown.paused == [0; 4]);
-    let requests = second.cell.get().engine.schema_requests;
-    assert_eq!(requests[..2], [1, 1], "one schema is found, one is missing: {requests:?}, {:?}", registry.paths());
-    second.stop().0.unwrap();
-    all_once(&bench.read("target"), 150);
-    assert_eq!(bench.completed(), (0..150).collect());
+mod schemas {
+    use watermaster_core::policy::Mode;
+    use watermaster_settings::{SchemaFormat, SchemaRegistry};
+
+    use super::*;
+
+    /// A registry that refuses all questions until the flag is set. It has the schema 7, in which a value is one string.
+    fn registry_of(bench: &mut Bench) -> (stub::StubRegistry, Arc<AtomicBool>) {
+        const CLIENT: &str = r#"{"type": "record", "name": "R", "fields": [{"name": "client", "type": "string"}]}"#;
+        let answers = Arc::new(AtomicBool::new(false));
+        let open = Arc::clone(&answers);
+        let registry = stub::StubRegistry::start(move |question| match question.path.as_str() {
+            _ if !open.load(Ordering::Relaxed) => (503, "starting".to_owned()),
+            "/schemas/ids/7" => (200, stub::stored("AVRO", CLIENT, &serde_json::json!([]))),
+            _ => (404, stub::not_found()),
+        });
+        bench.service.client_from =
+            vec![ClientFrom::Schema(SchemaFormat::Avro, vec!["client".to_owned()]), ClientFrom::Topic];
+        bench.kafka.schema_registry = Some(SchemaRegistry { url: registry.url.clone(), login: None, ca_file: None });
+        (registry, answers)
+    }
+
+    /// A value with the schema 7 and the client `acme`.
+    const OF_ACME: &[u8] = b"\0\0\0\0\x07\x08acme";
+
+    /// Record 50 has a schema that the registry has, record 100 one that it does not have; the others name none.
+    #[test]
+    fn a_partition_waits_for_its_schema_and_goes_on_in_order() {
+        let mut bench = Bench::new(10_000, Duration::from_secs(1));
+        bench.service.policy.burst = Ratio::ONE;
+        let (registry, answers) = registry_of(&mut bench);
+        bench.feed_values((0..150).map(|n| match n {
+            50 => (n, OF_ACME.to_vec()),
+            100 => (n, b"\0\0\0\0\x0c\x08acme".to_vec()),
+            _ => (n, n.to_string().into_bytes()),
+        }));
+        let waits = |shown: &ServiceSnapshot| {
+            let names_schema =
+                shown.trouble.as_ref().is_some_and(|trouble| trouble.contains("schema 7 is not known yet"));
+            admitted(shown) == 50 && names_schema && shown.paused == [0, 0, 0, 1] && !shown.ready
+        };
+        let first = bench.start();
+        first.until("wait", waits);
+        let (ended, took) = first.stop();
+        ended.unwrap();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert_eq!(bench.completed(), (0..50).collect(), "nothing behind the record is decided");
+        let second = bench.start();
+        second.until("wait again", |shown| shown.paused == [0, 0, 0, 1]);
+        answers.store(true, Ordering::Relaxed);
+        let shown = second.until("the rest admitted", |shown| admitted(shown) == 100);
+        let clients: BTreeMap<_, _> =
+            shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
+        assert_eq!(clients, BTreeMap::from([("acme", 1), ("loans", 99)]));
+        second.until("ready", |shown| shown.ready && shown.paused == [0; 4]);
+        let requests = second.cell.get().engine.schema_requests;
+        assert_eq!(requests[..2], [1, 1], "one schema is found, one is missing: {requests:?}, {:?}", registry.paths());
+        second.stop().0.unwrap();
+        all_once(&bench.read("target"), 150);
+        assert_eq!(bench.completed(), (0..150).collect());
+    }
+
+    /// The records behind the first one come while the partition waits: in reject mode, their clients are not to blame.
+    #[test]
+    fn records_that_piled_up_behind_an_unknown_schema_are_not_rejected() {
+        let cycle = Duration::from_millis(200);
+        let mut bench = Bench::new(50, cycle);
+        bench.service.policy.mode = Mode::Reject;
+        let (_registry, answers) = registry_of(&mut bench);
+        bench.feed_values([(0, OF_ACME.to_vec())].into_iter());
+        let engine = bench.start();
+        engine.until("wait", |shown| shown.paused == [0, 0, 0, 1]);
+        bench.feed(1..300);
+        thread::sleep(3 * cycle);
+        answers.store(true, Ordering::Relaxed);
+        let shown = engine.until("all decided", |shown| admitted(shown) + rejected(shown) == 300);
+        assert_eq!((admitted(&shown), rejected(&shown)), (300, 0));
+        engine.stop().0.unwrap();
+        assert_eq!(bench.completed(), (0..300).collect());
+    }
 }
