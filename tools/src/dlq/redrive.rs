@@ -76,15 +76,15 @@ fn job_id(text: &str) -> Result<String, &'static str> {
 
 /// The outcome of a redrive.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-struct Counts {
+struct RedriveCounts {
     /// Dead letters that were read, selected or not.
     read: u64,
     redriven: u64,
     parked: BTreeMap<&'static str, u64>,
 }
 
-impl Counts {
-    fn add(&mut self, other: Counts) {
+impl RedriveCounts {
+    fn add(&mut self, other: RedriveCounts) {
         self.read += other.read;
         self.redriven += other.redriven;
         for (why, count) in other.parked {
@@ -173,7 +173,7 @@ fn new_id() -> String {
 }
 
 fn dry_run(args: &RedriveArgs, kafka: &Kafka, plan: &FateRules<'_>) -> Result<(), DlqError> {
-    let (mut counts, mut stubs) = (Counts::default(), 0_u64);
+    let (mut counts, mut stubs) = (RedriveCounts::default(), 0_u64);
     read_selected(kafka, &args.topic.topic(plan.service), &args.select, |letter, origin| {
         counts.read += 1;
         match plan.fate(letter, origin, None) {
@@ -212,7 +212,7 @@ struct Redrive<'s> {
     /// The part of each partition that the job is about, up to its end, and the text to commit for it.
     extents: BTreeMap<i32, (i64, String)>,
     positions: BTreeMap<i32, i64>,
-    counts: Counts,
+    counts: RedriveCounts,
 }
 
 /// The dead letters of one transaction.
@@ -222,7 +222,7 @@ struct Batch {
     places: Vec<(i32, i64)>,
     positions: BTreeMap<i32, i64>,
     bytes: usize,
-    counts: Counts,
+    counts: RedriveCounts,
 }
 
 impl<'s> Redrive<'s> {
@@ -244,7 +244,7 @@ impl<'s> Redrive<'s> {
             fences: 0,
             extents: BTreeMap::new(),
             positions: BTreeMap::new(),
-            counts: Counts::default(),
+            counts: RedriveCounts::default(),
         }
     }
 
@@ -318,7 +318,7 @@ impl<'s> Redrive<'s> {
 
     /// Reads the committed positions; waits for brokers that are away.
     fn committed(&mut self) -> Result<Positions, DlqError> {
-        let mut waiting = Waiting::new();
+        let mut waiting = BrokerWait::new();
         loop {
             match self.reader.committed(CONNECT_TIMEOUT) {
                 Ok(committed) => return Ok(committed),
@@ -329,7 +329,7 @@ impl<'s> Redrive<'s> {
     }
 
     fn start_job(&mut self) -> Result<(), DlqError> {
-        let (mut waiting, interrupts) = (Waiting::new(), &self.interrupts);
+        let (mut waiting, interrupts) = (BrokerWait::new(), &self.interrupts);
         let started = self.job.start(|error| waiting.goes_on(error) && interrupts.try_recv().is_err());
         started.map_err(|error| match error {
             JobError::Unknown(error) => DlqError::Unreachable(error.to_string()),
@@ -349,7 +349,7 @@ impl<'s> Redrive<'s> {
             places: Vec::new(),
             positions: self.positions.clone(),
             bytes: 0,
-            counts: Counts::default(),
+            counts: RedriveCounts::default(),
         };
         let paced = self.pace.as_ref().map_or(MAX_RECORDS, |pace| pace.records_in(PACED_TRANSACTION));
         let most = if self.single > 0 { 1 } else { paced.clamp(1, MAX_RECORDS) };
@@ -407,7 +407,7 @@ impl<'s> Redrive<'s> {
     }
 
     fn read_original(&mut self, origin: &Origin) -> Result<Option<Letter>, DlqError> {
-        let mut waiting = Waiting::new();
+        let mut waiting = BrokerWait::new();
         loop {
             match self.originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
                 Ok(original) => return Ok(original),
@@ -487,7 +487,7 @@ impl<'s> Redrive<'s> {
                 "job": id, "complete": complete, "seconds": seconds, "counts": counts,
             })),
             Output::Text => {
-                let Counts { read, redriven, .. } = counts;
+                let RedriveCounts { read, redriven, .. } = counts;
                 let rate = *redriven as f64 / seconds.max(0.001);
                 let parked = counts.parked_text();
                 print(format_args!(
@@ -499,15 +499,15 @@ impl<'s> Redrive<'s> {
 }
 
 /// Waits for brokers, with a line at intervals.
-struct Waiting {
+struct BrokerWait {
     begun: Instant,
     next: Instant,
 }
 
-impl Waiting {
-    fn new() -> Waiting {
+impl BrokerWait {
+    fn new() -> BrokerWait {
         let begun = Instant::now();
-        Waiting { begun, next: begun + WAITING_INTERVAL }
+        BrokerWait { begun, next: begun + WAITING_INTERVAL }
     }
 
     /// Returns whether to try again.
