@@ -140,7 +140,13 @@ impl Pace {
         self.follows = true;
         if self.params.control == Control::Apply {
             let followed = limit.unwrap_or(self.limit().min(self.params.capacity));
-            self.estimate = self.params.clamped(followed * MILLI);
+            let followed = self.params.clamped(followed * MILLI);
+            // A limit that falls was too high: this instance will go there with small steps, if it has to search on.
+            if limit.is_some() && followed < self.estimate && !self.in_episode {
+                self.too_high = Some(self.estimate);
+            }
+            self.in_episode = followed < self.estimate || self.in_episode && followed == self.estimate;
+            self.estimate = followed;
         }
         self.find_limit();
     }

@@ -357,6 +357,21 @@ mod long {
         world.finish();
     }
 
+    #[test]
+    #[ignore = "takes minutes: scripts/test --long"]
+    fn records_of_other_writers_are_subtracted() {
+        let mut world = World::start(300, APPLY);
+        world.wait_for(400.0, Duration::from_secs(180));
+        let target = world.rig.target.clone();
+        let foreign = Load::start(&world.rig.broker, 120, move |n| Outgoing::numbered(&target, n, "foreign"));
+        let found = world.wait_for(280.0, Duration::from_secs(180));
+        eprintln!("beside 120 records of another writer: found after {:.0} s", found.as_secs_f64());
+        foreign.stop();
+        world.load.stop();
+        assert_eq!(world.watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
+        world.workers.stop();
+    }
+
     /// The first instance searches, and the second one takes over its limit; once the first one is gone, the second
     /// one searches on from there.
     #[test]

@@ -201,6 +201,25 @@ fn a_tail_of_markers_does_not_look_late_once_it_is_known_to_be_empty() {
 }
 
 #[test]
+fn an_instance_that_searches_on_knows_where_the_limit_was_too_high() {
+    let (mut pace, mut now) = steady(Control::Apply);
+    for limit in [100, 110, 110, 80, 50, 50] {
+        pace.handle_other(Some(limit));
+        assert_eq!((pace.limit(), pace.view(now).state), (limit, PaceState::NotAlone));
+    }
+    let mut end = 0;
+    let mut limits = Vec::new();
+    for _ in 0..18 {
+        poll_steadily(&mut pace, &mut now, 5, &mut end);
+        limits.push(pace.limit());
+    }
+    // By a tenth up to 85 % of 110, then by 2 %, and only while the service finishes as much.
+    assert_eq!(limits[..8], [55, 60, 66, 73, 80, 88, 97, 97], "{limits:?}");
+    assert!(limits[8..].iter().all(|limit| *limit <= 99), "{limits:?}");
+    assert_eq!(pace.view(now).state, PaceState::Found);
+}
+
+#[test]
 fn another_control_begins_anew_and_other_bounds_do_not() {
     let (mut pace, mut now) = steady(Control::Apply);
     let mut end = 0;
