@@ -75,7 +75,7 @@ enum DlqError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Open(#[from] OpenError),
     #[error("error: {0}")]
     Usage(String),

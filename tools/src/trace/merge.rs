@@ -74,8 +74,10 @@ impl<'l, W: Write> Merge<'l, W> {
         for index in 0..self.positions.len() {
             interrupted |= !self.fetch(index, interrupts)?;
         }
-        let mut written = 0_u64;
-        while let Some(Reverse((_, index))) = self.next.pop().filter(|_| !interrupted) {
+        let (mut written, mut latest) = (0_u64, 0);
+        while let Some(Reverse((at_ms, index))) = self.next.pop().filter(|_| !interrupted) {
+            debug_assert!(at_ms >= latest, "the next record of each partition is known");
+            latest = at_ms;
             self.writer.push(self.positions[index].record).map_err(unwritable)?;
             written += 1;
             if written.is_multiple_of(LOOK_RECORDS) {

@@ -19,7 +19,6 @@ use watermaster_kafka::{KafkaError, load::OpenError};
 use watermaster_settings::{ClientFrom, Settings, config::ConfigErrors};
 
 use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
-use crate::format::with_source;
 use crate::moment::{millis, moment, shown};
 use crate::signals;
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
@@ -68,11 +67,11 @@ enum RecordingError {
     NoSource { service: String },
     #[error("error: {0}")]
     Connect(#[from] ConnectError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Names(#[source] KafkaError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Open(#[from] OpenError),
-    #[error("error: {}", with_source(.0))]
+    #[error("error: {0}")]
     Log(#[from] LogError),
     #[error("error: {topic}/{partition}: no answer from the brokers for {} s: {why}", .waited.as_secs())]
     NoProgress { topic: String, partition: i32, waited: Duration, why: String },
@@ -185,6 +184,9 @@ impl Sums {
 
 fn text(path: &Path, bytes: u64, contents: &Contents) -> String {
     let (records, sums) = (contents.records(), Sums::of(contents));
+    if records == 0 {
+        return format!("{}: no record in {} partitions in this time", path.display(), contents.partitions.len());
+    }
     let mut lines = vec![format!(
         "{}: {records} records of {} clients in {} partitions, {} to {}",
         path.display(),
@@ -198,7 +200,7 @@ fn text(path: &Path, bytes: u64, contents: &Contents) -> String {
         0 => "producers (CreateTime)",
         _ => "producers and brokers, by topic",
     };
-    lines.push(format!("{:.1} bytes a record; times are those of the {clock}", bytes as f64 / records.max(1) as f64));
+    lines.push(format!("{:.1} bytes a record; times are those of the {clock}", bytes as f64 / records as f64));
     let notes = [
         (contents.retried, "records had been rejected before (header throttle-attempt)"),
         (sums.late, "records are more than 1 s older than the record before them: they count as that one's time"),
