@@ -118,5 +118,17 @@ mod tests {
             let failed = in_parallel(jobs, 20, |index| if index > 4 { Err(index) } else { Ok(()) });
             assert_eq!(failed, Err(5));
         }
+        // The first piece ends last.
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = (Mutex::new(sender), Mutex::new(receiver));
+        let work = |index| {
+            if index == 0 {
+                receiver.lock().unwrap().recv().unwrap();
+            } else if index == 9 {
+                sender.lock().unwrap().send(()).unwrap();
+            }
+            Ok::<_, ()>(index)
+        };
+        assert_eq!(in_parallel(NonZeroUsize::new(2).unwrap(), 10, work).unwrap(), (0..10).collect::<Vec<_>>());
     }
 }

@@ -159,6 +159,20 @@ fn a_paused_partition_is_read_later_and_loses_nothing() {
     }
 }
 
+/// Whole partitions pause, so a client that shares its partition with a flood waits for it.
+#[test]
+fn a_pause_holds_back_all_records_of_a_partition() {
+    let p50 = |queue_capacity| {
+        let outcome = with(1_000, one_partition(2_000, 10), |service| {
+            (service.policy.overflow, service.policy.queue_capacity) = (Overflow::Pause, queue_capacity);
+        });
+        assert_eq!(outcome.total.admitted, 2_000);
+        outcome.clients.iter().find(|client| client.name == "steady").unwrap().delay_seconds.p50.unwrap()
+    };
+    let (free, paused) = (p50(1 << 40), p50(20));
+    assert!(free < 0.1 && paused > 0.2, "{free} and {paused}");
+}
+
 #[test]
 fn records_beyond_a_bound_are_rejected_with_its_reason() {
     let full = with(100, steady(), |service| service.policy.queue_capacity = 20);
@@ -181,21 +195,20 @@ fn shadow_mode_is_simulated_as_if_it_were_enforced() {
     let enforced = with(100, steady(), |_| {});
     let shadow = with(100, steady(), |service| service.policy.enforce = false);
     assert_eq!(enforced, shadow);
-    let enforced = with(1_000, one_partition(), |_| {});
-    let shadow = with(1_000, one_partition(), |service| service.policy.enforce = false);
+    let enforced = with(1_000, one_partition(360_000, 3), |_| {});
+    let shadow = with(1_000, one_partition(360_000, 3), |service| service.policy.enforce = false);
     assert!(enforced.total.rejected_total() > 0, "the offset map bounds what enforcing can keep");
     assert_eq!(shadow.total.rejected_total(), 0);
 }
 
-/// Two clients in one partition for two minutes: one floods, and the records of the other one complete between its.
-fn one_partition() -> TraceSource {
+/// Two clients in one partition, two records a millisecond: every so many records one of the steady client.
+fn one_partition(records: u64, every: u64) -> TraceSource {
     let options = WriterOptions { partitions: vec![TracedPartition::default()], ..WriterOptions::default() };
     let mut writer = TraceWriter::new(Vec::new(), options).unwrap();
-    let clients = [writer.client("flood"), writer.client("steady")];
-    for n in 0..360_000 {
-        writer
-            .push(TraceRecord { at_ms: n / 3, client: clients[n as usize % 3 / 2], ..TraceRecord::default() })
-            .unwrap();
+    let (flood, steady) = (writer.client("flood"), writer.client("steady"));
+    for n in 0..records {
+        let client = if n.is_multiple_of(every) { steady } else { flood };
+        writer.push(TraceRecord { at_ms: n / 2, client, ..TraceRecord::default() }).unwrap();
     }
     TraceSource::Memory(writer.finish().unwrap().0.into())
 }
