@@ -130,7 +130,7 @@ mod long {
     /// A generator that is later, or a round that takes longer, tells that the machine stood still for a while. An
     /// instance that stands still reads many records at once, which a simulation does not know.
     const MAX_LATE: f64 = 0.1;
-    const MAX_ROUND: &str = "le=\"0.1\"";
+    const MAX_ROUND: &str = "le=\"0.25\"";
 
     /// Runs the campaign three times, and compares each time what the clients met with what the simulation says.
     fn compare(keys: &str, shadow: bool) {
@@ -173,17 +173,18 @@ mod long {
             let live = report["clients"].as_array().expect("a list").iter().find(|live| live["name"] == name);
             let live = live.expect("load knows the client");
             let what = |what: &str| format!("seed {}, {name}: {what}", report["seed"]);
-            let counts = (0.01 * number(&live["sent"]) as f64).max(20.0);
+            let counts = |part: f64| (part * number(&live["sent"]) as f64).max(20.0);
             let metric = |metric: &str| {
                 let prefix = if shadow { "watermaster_shadow_" } else { "watermaster_" };
                 let label = format!("client=\"{name}\"");
                 watermaster.metric(&format!("{prefix}{metric}"), &[&label]).unwrap_or(0.0)
             };
             assert_eq!(live["sent"], client["records"], "{}", what("records"));
+            // Records that come at once wait for each other, if only for milliseconds. On a busy machine more of them do.
             let found = number(&client["delayed"]) as f64;
-            assert_agree(&what("delayed"), metric("delayed_total"), found, (0.0, counts));
+            assert_agree(&what("delayed"), metric("delayed_total"), found, (0.0, counts(0.03)));
             let found = rejected(client) as f64;
-            assert_agree(&what("rejected"), metric("rejected_total"), found, (0.0, counts));
+            assert_agree(&what("rejected"), metric("rejected_total"), found, (0.0, counts(0.01)));
             for quantile in ["p50", "p99"].iter().filter(|_| !shadow) {
                 let seconds = |of: &Value| of["delay_seconds"][quantile].as_f64().expect("a delay");
                 assert_agree(&what(quantile), seconds(live), seconds(client), (0.05, 0.2));
