@@ -444,7 +444,8 @@ mod long {
         eprintln!("before the campaign {before}, after it {found}");
         assert_eq!(found["at_least"], false, "{found}");
         let is = found["found"].as_f64().unwrap_or(0.0);
-        assert!((is / 400.0 - 1.0).abs() <= 0.1, "{found}");
+        // The rate covers some seconds before the campaign, and loses the markers of records that still wait.
+        assert!((0.75..=1.1).contains(&(is / 400.0)), "{found}");
         workers.stop();
         assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
     }
