@@ -58,6 +58,8 @@ pub struct Pace {
     params: PaceParams,
     partitions: BTreeMap<i32, Partition>,
     history: History,
+    /// Observation: the commits of the last minute, also of times in which most partitions had nothing open.
+    steady: History,
     /// The parts of the time in which records waited, in millionths, with the polls that told them.
     waits: VecDeque<(Time, u32)>,
     next_check: Time,
@@ -96,6 +98,7 @@ impl Pace {
         Pace {
             partitions: BTreeMap::new(),
             history: History::default(),
+            steady: History::default(),
             waits: VecDeque::new(),
             next_check: now + params.interval,
             estimate: if params.control == Control::Apply { params.clamped(capacity) } else { 0 },
@@ -154,6 +157,7 @@ impl Pace {
     /// Forgets the measured rate: the records that were admitted so far are counted anew.
     pub fn forget_rate(&mut self) {
         self.history.clear();
+        self.steady.clear();
     }
 
     /// Takes the offsets of all partitions of the target in which the group has committed.
@@ -177,12 +181,18 @@ impl Pace {
         while self.waits.front().is_some_and(|&(at, _)| at < now - self.params.interval) {
             self.waits.pop_front();
         }
+        let ends: i64 = offsets.iter().map(|one| one.end).sum();
+        let commits: Vec<_> = self.partitions.values().map(Partition::last_commit).collect();
+        let others = i128::from(ends) - i128::from(admitted);
+        if self.stalled {
+            self.forget_rate();
+        } else if self.params.control == Control::Observe {
+            self.steady.push(now, commits.clone(), others);
+        }
         if self.stalled || 2 * open < written.max(1) {
             self.history.clear();
         } else {
-            let ends: i64 = offsets.iter().map(|one| one.end).sum();
-            let commits = self.partitions.values().map(Partition::last_commit).collect();
-            self.history.push(now, commits, i128::from(ends) - i128::from(admitted));
+            self.history.push(now, commits, others);
         }
         let target = self.params.target(self.known_estimate());
         self.brake = brake(self.late, target);
@@ -212,7 +222,7 @@ impl Pace {
         }
         // Offsets that were set back or that vanished tell nothing about the service.
         if is_new {
-            self.history.clear();
+            self.forget_rate();
         }
     }
 
@@ -229,7 +239,7 @@ impl Pace {
     }
 
     fn forget(&mut self) {
-        self.history.clear();
+        self.forget_rate();
         self.partitions.clear();
         (self.late, self.brake, self.stalled, self.rate) = (0, WHOLE, false, None);
     }
@@ -316,23 +326,23 @@ impl Pace {
     /// Observation: compares the finished rate with the estimate. An overloaded service may be degraded, so within an
     /// episode only the first rate counts.
     fn compare(&mut self, target: u64) {
-        let longest_gap = self.longest_gap();
-        let Some(rate) = self.history.rate(RATE_WINDOW, longest_gap, self.params.cycle) else { return };
-        self.rate = Some(rate);
+        let (gap, cycle) = (self.longest_gap(), self.params.cycle);
         if self.late > target {
-            if self.was_late && !self.in_episode {
+            self.rate = self.history.rate(RATE_WINDOW, gap, cycle);
+            if let (Some(rate), true, false) = (self.rate, self.was_late, self.in_episode) {
                 (self.is_found, self.in_episode) = (true, true);
                 self.set_estimate(rate, ChangeCause::Late);
             }
-            self.was_late = true;
+            self.was_late |= self.rate.is_some();
             return;
         }
+        self.rate = self.steady.rate(RATE_WINDOW, gap, cycle);
         self.was_late = false;
         if self.late < target / 2 {
             self.in_episode = false;
         }
-        if self.history.age() > STEADY_WINDOW
-            && let Some(steady) = self.history.rate(STEADY_WINDOW, longest_gap, self.params.cycle)
+        if self.steady.age() > STEADY_WINDOW
+            && let Some(steady) = self.steady.rate(STEADY_WINDOW, gap, cycle)
         {
             self.set_estimate(self.estimate.max(steady), ChangeCause::Probe);
         }

@@ -1,11 +1,13 @@
 //! The search for the capacity, with a real consumer group behind the target.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
 use serde_json::Value;
 
 use crate::rig::{DRAIN_TIMEOUT, Rig, TARGET_PARTITIONS, TargetTime};
@@ -33,6 +35,7 @@ struct Shared {
     /// Records per second of all members together.
     rate: AtomicU64,
     paused: AtomicBool,
+    degrades: AtomicBool,
     stop: AtomicBool,
     finished: AtomicU64,
     /// The records that wait for each member.
@@ -76,6 +79,7 @@ impl Workers {
         let shared = Arc::new(Shared {
             rate: rate.into(),
             paused: false.into(),
+            degrades: true.into(),
             stop: false.into(),
             finished: 0.into(),
             waiting: (0..members).map(|_| 0.into()).collect(),
@@ -107,7 +111,7 @@ impl Workers {
 /// Works off records, one at a time, and commits at intervals.
 fn work(consumer: &BaseConsumer, target: &str, shared: &Shared, member: usize, commit_interval: Duration) {
     let mut commit_at = Instant::now() + commit_interval;
-    let (mut records, mut committed) = (0_u64, 0);
+    let (mut records, mut passed) = (0_u64, BTreeMap::new());
     while !shared.stop.load(Ordering::Relaxed) {
         if shared.paused.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(20));
@@ -115,23 +119,34 @@ fn work(consumer: &BaseConsumer, target: &str, shared: &Shared, member: usize, c
         }
         if Instant::now() >= commit_at {
             commit_at = Instant::now() + commit_interval;
-            if std::mem::replace(&mut committed, records) < records {
-                consumer.commit_consumer_state(CommitMode::Async).expect("the offsets can be committed");
-            }
-            let (done, waiting) = offsets(consumer, target);
-            // Markers of transactions are no work.
-            let waiting = waiting * records.min(done) / done.max(1);
-            shared.waiting[member].store(waiting, Ordering::Relaxed);
-            if member == 0 {
-                shared.degrade(commit_interval);
+            commit(consumer, target, std::mem::take(&mut passed));
+            if shared.degrades.load(Ordering::Relaxed) {
+                let (done, waiting) = offsets(consumer, target);
+                // Markers of transactions are no work.
+                let waiting = waiting * records.min(done) / done.max(1);
+                shared.waiting[member].store(waiting, Ordering::Relaxed);
+                if member == 0 {
+                    shared.degrade(commit_interval);
+                }
             }
         }
-        let Some(Ok(_)) = consumer.poll(Duration::from_millis(10)) else { continue };
+        let Some(Ok(record)) = consumer.poll(Duration::from_millis(10)) else { continue };
+        passed.insert(record.partition(), record.offset() + 1);
         shared.take_turn();
         shared.finished.fetch_add(1, Ordering::Relaxed);
         records += 1;
     }
-    let _ = consumer.commit_consumer_state(CommitMode::Sync);
+    commit(consumer, target, passed);
+}
+
+/// Commits the offset after the last record of each partition, as most consumers do.
+fn commit(consumer: &BaseConsumer, target: &str, passed: BTreeMap<i32, i64>) {
+    let mut list = TopicPartitionList::new();
+    for (partition, offset) in passed {
+        list.add_partition_offset(target, partition, Offset::Offset(offset)).expect("a valid offset");
+    }
+    // A partition that has moved to another member is committed there.
+    let _ = consumer.commit(&list, CommitMode::Async);
 }
 
 /// The offsets that this member has passed, and those that wait for it.
@@ -165,33 +180,10 @@ fn pace(watermaster: &Watermaster) -> Value {
     watermaster.service("kyc")["pace"].clone()
 }
 
-/// The workers commit the offset after their last record, and so never the marker of the transaction behind it: once the
-/// target is still, that must not look like an open record.
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn a_tail_of_markers_is_no_open_record() {
-    let broker = Broker::of_this_run();
-    let rig = Rig::new(&broker, "pace", 1, 1, TargetTime::Append);
-    Producer::to(&broker).send_all((0..100).map(|n| Outgoing::numbered(&rig.sources[0], n, "one")));
-    let workers = Workers::start(&rig, 1, 1_000, Duration::from_millis(200));
-    let (code, said) = check(&config(&rig, 1_000, &workers, ""));
-    assert!(code == Some(0) && said.contains("has committed nothing in it"), "{said}");
-    let mut watermaster = start(&rig, 1_000, &workers, "poll = \"200ms\"\n");
-    wait_until("all records to be finished", DRAIN_TIMEOUT, || workers.finished() == 100);
-    wait_until("the tails to be known as empty", DRAIN_TIMEOUT, || {
-        let pace = pace(&watermaster);
-        pace["signal_age_seconds"].is_number() && pace["open_offsets"] == 0 && pace["state"] != "no_signal"
-    });
-    let committed = rig_offsets(&rig, &workers.group);
-    assert!(committed.iter().any(|(end, committed)| end > committed), "no partition ends with a marker: {committed:?}");
-    workers.stop();
-    assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
-}
-
 /// Returns the end and the committed offset of each partition of the target in which the group committed.
 fn rig_offsets(rig: &Rig, group: &str) -> Vec<(i64, i64)> {
     let consumer: BaseConsumer = rig.broker.client().set("group.id", group).create().expect("a consumer");
-    let mut list = rdkafka::TopicPartitionList::new();
+    let mut list = TopicPartitionList::new();
     list.add_partition_range(&rig.target, 0, TARGET_PARTITIONS - 1);
     let committed = consumer.committed_offsets(list, DRAIN_TIMEOUT).expect("the broker answers");
     let offsets = committed.elements().into_iter().filter_map(|element| {
@@ -295,6 +287,33 @@ mod long {
             assert_eq!(ids.len(), target.len(), "records are repeated");
             assert!(target.len() as u64 + rejected.len() as u64 <= sent);
         }
+    }
+
+    /// The workers commit the offset after their last record, and so never the marker of the transaction behind it: once
+    /// the target is still, that must not look like an open record.
+    #[test]
+    #[ignore = "takes minutes: scripts/test --long"]
+    fn a_tail_of_markers_is_no_open_record() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "pace", 1, 1, TargetTime::Append);
+        Producer::to(&broker).send_all((0..100).map(|n| Outgoing::numbered(&rig.sources[0], n, "one")));
+        let workers = Workers::start(&rig, 1, 1_000, Duration::from_millis(200));
+        workers.shared.degrades.store(false, Ordering::Relaxed);
+        let (code, said) = check(&config(&rig, 1_000, &workers, ""));
+        assert!(code == Some(0) && said.contains("has committed nothing in it"), "{said}");
+        let mut watermaster = start(&rig, 1_000, &workers, "poll = \"200ms\"\n");
+        wait_until("all records to be finished", DRAIN_TIMEOUT, || workers.finished() == 100);
+        wait_until("the tails to be known as empty", DRAIN_TIMEOUT, || {
+            let pace = pace(&watermaster);
+            pace["signal_age_seconds"].is_number() && pace["open_offsets"] == 0 && pace["state"] != "no_signal"
+        });
+        let committed = rig_offsets(&rig, &workers.group);
+        assert!(
+            committed.iter().any(|(end, committed)| end > committed),
+            "no partition ends with a marker: {committed:?}"
+        );
+        workers.stop();
+        assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
     }
 
     #[test]
@@ -407,6 +426,8 @@ mod long {
     fn shadow_mode_tells_the_capacity_after_a_campaign() {
         let rig = Rig::new(&Broker::of_this_run(), "pace", 1, 4, TargetTime::Append);
         let workers = Workers::start(&rig, 2, 400, Duration::from_secs(1));
+        // A service that degrades would show the rate to which it had fallen.
+        workers.shared.degrades.store(false, Ordering::Relaxed);
         let mut watermaster = start(&rig, 1_000, &workers, "");
         let source = rig.sources[0].clone();
         let send = |rate: u64, time: Duration| {
@@ -423,7 +444,8 @@ mod long {
         eprintln!("before the campaign {before}, after it {found}");
         assert_eq!(found["at_least"], false, "{found}");
         let is = found["found"].as_f64().unwrap_or(0.0);
-        assert!((is / 400.0 - 1.0).abs() <= 0.1, "{found}");
+        // The rate covers some seconds before the campaign, and loses the markers of records that still wait.
+        assert!((0.75..=1.1).contains(&(is / 400.0)), "{found}");
         workers.stop();
         assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
     }

@@ -246,3 +246,17 @@ fn another_control_begins_anew_and_other_bounds_do_not() {
     let view = pace.view(now);
     assert_eq!((view.found, view.at_least, view.state), (Some(50), true, PaceState::AtLeast));
 }
+
+/// A service that is much faster than its traffic has nothing open at most polls.
+#[test]
+fn a_service_with_nothing_open_shows_what_it_takes_at_least() {
+    let (mut pace, mut now) = steady(Control::Observe);
+    for second in 1..=70 {
+        now = now + Duration::from_secs(1);
+        let end = second * 40;
+        let committed = if second % 2 == 0 { end } else { end - 40 };
+        pace.handle_offsets(now, &[Offsets { partition: 0, end, committed }], end as u64, Ratio::ZERO);
+    }
+    let view = pace.view(now);
+    assert_eq!((view.found, view.at_least, view.state), (Some(40), true, PaceState::AtLeast));
+}
