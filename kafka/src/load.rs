@@ -33,6 +33,8 @@ pub enum OpenError {
     MissingTopic { topic: String },
     #[error("topic {topic}: {code}")]
     RefusedTopic { topic: String, code: Code },
+    #[error("consumer group {group}: {code}: grant READ on it")]
+    RefusedGroup { group: String, code: Code },
     #[error("topic {topic}: {source}")]
     Topic { topic: String, source: ClientError },
     #[error(transparent)]

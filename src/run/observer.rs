@@ -20,6 +20,9 @@ const OBSERVE_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The interval between two questions that the brokers refuse.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
+
 /// The client that asks about one service, and its last answers.
 #[derive(Default)]
 struct Subject {
@@ -28,6 +31,8 @@ struct Subject {
     consumer_group: Option<String>,
     partitions: BTreeMap<String, usize>,
     backlog: Option<Backlog>,
+    /// The time at which the brokers refused to tell the dead letters.
+    refused_at: Option<Instant>,
 }
 
 /// Starts to follow the topics of all services until the program stops. Without a thread the metrics stay as they are.
@@ -66,10 +71,14 @@ impl Subject {
         if let Err(why) = self.ask(kafka, service, stop, &mut target_lag) {
             warn!(service = service.name, "the brokers do not tell the partitions of the sources or a lag: {why}");
         }
+        if self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_INTERVAL) {
+            return Observed { partitions: self.partitions.clone(), target_lag, unread: None };
+        }
         let unread = self.unread(kafka, service).inspect_err(|why| {
-            // The right to read dead letters is optional.
+            // The right to read dead letters is optional, so a refusal is no reason for a line at each look.
             debug!(service = service.name, "the brokers do not tell the dead letters: {why}");
-            self.backlog = None;
+            let refused = matches!(why, OpenError::RefusedGroup { .. } | OpenError::RefusedTopic { .. });
+            (self.backlog, self.refused_at) = (None, refused.then(Instant::now));
         });
         Observed { partitions: self.partitions.clone(), target_lag, unread: unread.ok() }
     }

@@ -14,7 +14,7 @@ use watermaster_settings::Kafka;
 use crate::load::{self, OpenError};
 use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
-use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, oauth::FIRST_POLL};
+use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, oauth::FIRST_POLL, refusal::BrokerError};
 
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
@@ -60,6 +60,7 @@ impl Letter {
 /// Reads one topic.
 pub struct Reader {
     pub(super) consumer: BaseConsumer<LoggingContext>,
+    group: String,
     topics: Topics,
     partitions: Vec<SourcePartition>,
     /// The end of each partition that is not read up to it.
@@ -75,7 +76,8 @@ impl Reader {
         let consumer = consumer(kafka, group, "earliest")?;
         let count = load::partitions(&consumer, kafka, topic, timeout)?;
         let partitions = (0..count).map(|partition| (SourceIndex(0), partition)).collect();
-        Ok(Reader { consumer, topics: Topics::new([topic]), partitions, open: BTreeMap::new() })
+        let (group, topics) = (group.to_owned(), Topics::new([topic]));
+        Ok(Reader { consumer, group, topics, partitions, open: BTreeMap::new() })
     }
 
     /// Returns the number of the topic's partitions.
@@ -120,13 +122,26 @@ impl Reader {
     ///
     /// # Errors
     /// The group's coordinator does not answer within `timeout`, or refuses.
-    pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, KafkaError> {
-        let found = assign::committed(&self.consumer, &self.topics, &self.partitions, timeout)?;
+    pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
+        let found = assign::committed(&self.consumer, &self.topics, &self.partitions, timeout);
+        let found = found.map_err(|error| self.group_error(error))?;
         let text = |metadata: Vec<u8>| String::from_utf8_lossy(&metadata).into_owned();
         let committed = found.into_iter().filter_map(|((_, partition), committed)| {
             committed.map(|(offset, metadata)| (partition, (offset, text(metadata))))
         });
         Ok(committed.collect())
+    }
+
+    /// Returns the error of a question about the group. librdkafka asks for the group's coordinator again and again; that
+    /// the coordinator refuses the group is only told in an event.
+    fn group_error(&self, error: ClientError) -> OpenError {
+        while self.consumer.poll(Duration::ZERO).is_some() {}
+        match self.consumer.context().last_error() {
+            Some(BrokerError { code: code @ Code::GroupAuthorizationFailed, .. }) => {
+                OpenError::RefusedGroup { group: self.group.clone(), code }
+            }
+            _ => OpenError::Client(error.into()),
+        }
     }
 
     /// Starts to read these offsets instead of others.

@@ -2,7 +2,8 @@
 
 use super::permissions::{Kind, Operation, Permission, grant, required};
 use super::*;
-use crate::support::{producer::Outgoing, watermaster::Watermaster};
+use crate::dead_letters::{Desk, dead_letter, first};
+use crate::support::{broker::Topic, producer::Outgoing, watermaster::Watermaster};
 
 /// The number of users that the broker knows. The first one has all permissions.
 const USERS: usize = 16;
@@ -90,6 +91,17 @@ impl Case {
     }
 }
 
+/// Starts a broker that knows the users.
+fn start() -> Secured {
+    let users: String = (0..USERS).map(|n| format!(" user_user-{n}=\"user-{n}\"")).collect();
+    let module = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+    let properties = vec![
+        "listener.name.plain.sasl.enabled.mechanisms=PLAIN".to_owned(),
+        format!("listener.name.plain.plain.sasl.jaas.config={module}{users};"),
+    ];
+    Secured::start(Arc::new(Keys::new()), &[("PLAIN", "SASL_PLAINTEXT")], properties, "")
+}
+
 /// These tests run only with `scripts/test --long`.
 mod long {
     use super::*;
@@ -97,13 +109,7 @@ mod long {
     #[test]
     #[ignore = "needs a real Kafka and its jars: scripts/test"]
     fn the_documented_permissions_suffice_and_each_missing_one_is_named() {
-        let users: String = (0..USERS).map(|n| format!(" user_user-{n}=\"user-{n}\"")).collect();
-        let module = "org.apache.kafka.common.security.plain.PlainLoginModule required";
-        let properties = vec![
-            "listener.name.plain.sasl.enabled.mechanisms=PLAIN".to_owned(),
-            format!("listener.name.plain.plain.sasl.jaas.config={module}{users};"),
-        ];
-        let secured = Secured::start(Arc::new(Keys::new()), &[("PLAIN", "SASL_PLAINTEXT")], properties, "");
+        let secured = start();
         for delivery in ["exactly_once", "at_least_once"] {
             Login { delivery, ..login(0) }.forwards(&secured);
         }
@@ -124,5 +130,53 @@ mod long {
         for (case, login) in cases.iter().zip(&logins[1..]) {
             case.assert_named(&secured, &rig, login);
         }
+    }
+
+    /// Without one of its permissions a redrive names what is missing, and moves nothing.
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test"]
+    fn a_redrive_names_the_permission_that_it_lacks_and_moves_nothing() {
+        let secured = start();
+        let rig = Rig::new(&secured, "redrive", 1, 1, TargetTime::Create);
+        let record = first(1, &rig.sources[0], crate::rig::an_hour_ago());
+        // The first one goes back, the second one to the parking topic.
+        let letters = [1, 5].map(|attempt| dead_letter(&rig, &record, (0, 7), "expired", attempt));
+        Producer::to(&secured).send_all(letters);
+        let parked = format!("{}.parked", rig.dead_letter);
+        let _parked = secured.create(&[Topic::new(&parked, 1)]);
+        let group = |n: usize| format!("{}.kyc.redrive.job-{n}", rig.name);
+        let permission = |kind, name: &str, operation| Permission { kind, name: name.to_owned(), operation };
+        let needed = |n: usize| {
+            vec![
+                permission(Kind::Topic, &rig.dead_letter, Operation::Read),
+                permission(Kind::Group, &group(n), Operation::Read),
+                permission(Kind::Topic, &rig.sources[0], Operation::Write),
+                permission(Kind::Topic, &parked, Operation::Write),
+                permission(Kind::TransactionalId, &group(n), Operation::Write),
+            ]
+        };
+        let logins: Vec<Login> = (0..6).map(login).collect();
+        let needs: Vec<_> = (0..6).map(needed).collect();
+        let has = |n: usize| needs[n].iter().enumerate().filter(move |(at, _)| *at != n).map(|(_, one)| one);
+        grant(
+            &secured,
+            &(0..6).flat_map(|n| has(n).map(|one| (logins[n].user, one)).collect::<Vec<_>>()).collect::<Vec<_>>(),
+        );
+        let redrive = |n: usize| {
+            let desk = Desk::new(&logins[n].config(&rig, &secured));
+            let output = desk.command("redrive", &["--job", &format!("job-{n}")]).output().expect("watermaster runs");
+            (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+        };
+        for (n, missing) in needs.iter().enumerate().take(5) {
+            let (code, said) = redrive(n);
+            let name = &missing[n].name;
+            assert!(
+                code != Some(0) && said.contains(name) && said.contains("uthoriz"),
+                "without {name}: {code:?} {said}"
+            );
+            assert_eq!(rig.read_sources().len(), 0, "without {name} something was moved");
+        }
+        let (code, said) = redrive(5);
+        assert_eq!((code, rig.read_sources().len()), (Some(0), 1), "{said}");
     }
 }

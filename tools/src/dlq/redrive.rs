@@ -10,7 +10,7 @@ use watermaster_kafka::dead_letters::ensure_parking;
 use watermaster_kafka::dead_letters::{
     DEFAULT_JOB, Job, JobError, Letter, Originals, Outgoing, Positions, Ranges, Reader,
 };
-use watermaster_kafka::{headers, load::find_topics};
+use watermaster_kafka::{headers, load::OpenError, load::find_topics};
 use watermaster_settings::{Kafka, Service};
 
 use super::origin::Origin;
@@ -322,6 +322,7 @@ impl<'s> Redrive<'s> {
         loop {
             match self.reader.committed(CONNECT_TIMEOUT) {
                 Ok(committed) => return Ok(committed),
+                Err(error @ OpenError::RefusedGroup { .. }) => return Err(error.into()),
                 Err(error) if waiting.goes_on(&error) && !self.see_interrupt() => {}
                 Err(error) => return Err(DlqError::Unreachable(format!("the positions of the job: {error}"))),
             }
