@@ -132,8 +132,8 @@ impl Reader {
         Ok(committed.collect())
     }
 
-    /// Returns the error of a question about the group. librdkafka asks for the group's coordinator again and again; that
-    /// the coordinator refuses the group is only told in an event.
+    /// Returns the error of a question about the group. librdkafka asks for the group's coordinator again and again,
+    /// and tells only in an event that the group is refused.
     fn group_error(&self, error: ClientError) -> OpenError {
         while self.consumer.poll(Duration::ZERO).is_some() {}
         match self.consumer.context().last_error() {
