@@ -220,7 +220,9 @@ fn a_redrive_counts_for_its_own_client_and_mistakes_move_nothing() {
     assert!(code == Some(2) && err.contains("begun with other options"), "{code:?} {err}");
     producer.send_all((50..60).map(|number| dead_letter(&rig, &record(number), (0, 7), "expired", 1)));
     assert_eq!(desk.json("redrive", &[])["counts"]["redriven"], 30);
+    assert_eq!(desk.json("redrive", &["--dry-run"])["counts"]["redriven"], 10);
     assert_eq!(desk.json("redrive", &[])["counts"]["redriven"], 10);
+    assert_eq!(desk.json("redrive", &["--dry-run"])["counts"]["redriven"], 0);
     let mut watermaster = Watermaster::start(&config);
     wait_until("the redriven records to be admitted", DRAIN_TIMEOUT, || {
         watermaster.metric("watermaster_records_total", &["client=\"redrive\"", "decision=\"admitted\""]) == Some(60.0)

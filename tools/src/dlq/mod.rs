@@ -2,8 +2,10 @@
 //!
 //! - `origin`: where a dead letter came from; `select`: the dead letters that a command is about
 //! - `ls`, `show`, `export`: read them
-//! - `plan`: the fate of each dead letter in a redrive; `redrive`: the job that carries it out; `progress`: its lines
+//! - `plan`: the fate of each dead letter in a redrive
+//! - `redrive`: the job that carries it out, with its `scope`, `pace` and `tally`; `dry_run`; `progress`: its lines
 
+mod dry_run;
 mod export;
 mod ls;
 mod origin;
@@ -11,8 +13,10 @@ mod pace;
 mod plan;
 mod progress;
 mod redrive;
+mod scope;
 mod select;
 mod show;
+mod tally;
 
 use std::io;
 use std::time::Duration;

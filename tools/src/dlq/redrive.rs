@@ -5,19 +5,19 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
 use watermaster_kafka::dead_letters::ensure_parking;
-use watermaster_kafka::dead_letters::{
-    DEFAULT_JOB, Job, JobError, Letter, Originals, Outgoing, Positions, Ranges, Reader,
-};
+use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Letter, Originals, Outgoing, Positions, Reader};
 use watermaster_kafka::{headers, load::OpenError, load::find_topics};
-use watermaster_settings::{Kafka, Service};
+use watermaster_settings::Service;
 
+use super::dry_run::dry_run;
 use super::origin::Origin;
 use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
 use super::progress::{OffsetProgress, total};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, read_selected, select::SelectArgs};
+use super::scope::Scope;
+use super::tally::{BrokerWait, RedriveCounts};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, select::SelectArgs};
 use crate::cli::{Output, OutputArg, print, print_json};
 use crate::signals::{self, Interrupts};
 
@@ -26,10 +26,6 @@ const MAX_RECORDS: usize = 2_000;
 const MAX_BYTES: usize = 4 << 20;
 /// The longest time that `--rate` stretches a transaction over.
 const PACED_TRANSACTION: Duration = Duration::from_secs(2);
-/// The time that brokers may be away before the redrive gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The interval of lines while they are away.
-const WAITING_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of times that another process may take the job over.
 const MAX_FENCES: u32 = 3;
 
@@ -74,53 +70,17 @@ fn job_id(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// The outcome of a redrive.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
-struct RedriveCounts {
-    /// Dead letters that were read, selected or not.
-    read: u64,
-    redriven: u64,
-    parked: BTreeMap<&'static str, u64>,
-}
-
-impl RedriveCounts {
-    fn add(&mut self, other: RedriveCounts) {
-        self.read += other.read;
-        self.redriven += other.redriven;
-        for (why, count) in other.parked {
-            *self.parked.entry(why).or_default() += count;
-        }
-    }
-
-    fn decided(&self) -> u64 {
-        self.redriven + self.parked.values().sum::<u64>()
-    }
-
-    fn parked_text(&self) -> String {
-        let each: Vec<String> = self.parked.iter().map(|(why, count)| format!("{count} {why}")).collect();
-        if each.is_empty() { "0".to_owned() } else { each.join(", ") }
-    }
-}
-
-/// The extent of a job in one partition. It is kept as the metadata of the job's committed offset, so that a job that
-/// goes on later ends where it was to end.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Extent {
-    end: i64,
-    select: SelectArgs,
-    to: Destination,
-}
-
 pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
     let plan = plan(args, &service)?;
-    if args.dry_run {
-        return dry_run(args, &kafka, &plan);
-    }
-    let interrupts = signals::listen().map_err(DlqError::Signals)?;
     let fresh = || if args.select.is_everything() { DEFAULT_JOB.to_owned() } else { new_id() };
     let id = args.job.clone().unwrap_or_else(fresh);
     let group = Job::group(&kafka, &service, &id);
+    if args.dry_run {
+        let topic = args.topic.topic(&service);
+        return dry_run(&kafka, (&group, &topic), &args.select, &plan, args.output.format);
+    }
+    let interrupts = signals::listen().map_err(DlqError::Signals)?;
     let reader = Reader::open(&kafka, &group, &args.topic.topic(&service), CONNECT_TIMEOUT)?;
     find_topics(&kafka, &destinations(&plan), CONNECT_TIMEOUT)?;
     if ensure_parking(&kafka, &service.parked(), &reader, CONNECT_TIMEOUT)? {
@@ -172,31 +132,9 @@ fn new_id() -> String {
     format!("{second}-{nanos:08x}")
 }
 
-fn dry_run(args: &RedriveArgs, kafka: &Kafka, plan: &FateRules<'_>) -> Result<(), DlqError> {
-    let (mut counts, mut stubs) = (RedriveCounts::default(), 0_u64);
-    read_selected(kafka, &args.topic.topic(plan.service), &args.select, |letter, origin| {
-        counts.read += 1;
-        match plan.fate(letter, origin, None) {
-            Fate::Send(_) => counts.redriven += 1,
-            Fate::NeedsOriginal => stubs += 1,
-            Fate::Park(why) => *counts.parked.entry(why.into()).or_default() += 1,
-        }
-        Ok(true)
-    })?;
-    match args.output.format {
-        Output::Json => print_json(&serde_json::json!({ "dry_run": true, "stubs": stubs, "counts": counts })),
-        Output::Text => {
-            let (redriven, parked) = (counts.redriven, counts.parked_text());
-            print(format_args!("would redrive {redriven}, fetch the originals of {stubs} stubs, park {parked}"));
-        }
-    }
-    Ok(())
-}
-
 /// A redrive in progress.
 struct Redrive<'s> {
     plan: FateRules<'s>,
-    select: SelectArgs,
     output: Output,
     reader: Reader,
     job: Job,
@@ -209,9 +147,7 @@ struct Redrive<'s> {
     /// The dead letter that is refused.
     refused: Option<(i32, i64)>,
     fences: u32,
-    /// The part of each partition that the job is about, up to its end, and the text to commit for it.
-    extents: BTreeMap<i32, (i64, String)>,
-    positions: BTreeMap<i32, i64>,
+    scope: Scope,
     counts: RedriveCounts,
 }
 
@@ -231,7 +167,6 @@ impl<'s> Redrive<'s> {
     ) -> Redrive<'s> {
         Redrive {
             plan,
-            select: args.select.clone(),
             output: args.output.format,
             reader,
             job,
@@ -242,8 +177,7 @@ impl<'s> Redrive<'s> {
             single: 0,
             refused: None,
             fences: 0,
-            extents: BTreeMap::new(),
-            positions: BTreeMap::new(),
+            scope: Scope { select: args.select.clone(), extents: BTreeMap::new(), positions: BTreeMap::new() },
             counts: RedriveCounts::default(),
         }
     }
@@ -251,69 +185,26 @@ impl<'s> Redrive<'s> {
     /// Sends all dead letters of the job. Returns false if it was interrupted.
     fn run(&mut self) -> Result<bool, DlqError> {
         self.start_job()?;
-        self.find_extents()?;
-        let ranges = self.ranges();
+        let committed = self.committed()?;
+        self.scope = Scope::find(&self.reader, &self.scope.select, self.plan.to, committed)?;
+        let ranges = self.scope.ranges();
         let progress = OffsetProgress::new("done", total(&ranges));
         self.reader.start(&ranges)?;
         while !self.interrupted && !self.is_done() {
             let batch = self.read_batch()?;
-            if batch.positions != self.positions {
+            if batch.positions != self.scope.positions {
                 self.deliver(batch, &progress)?;
             }
             let more = format!("{} redriven, {} parked", self.counts.redriven, self.counts.parked_text());
-            progress.set(total(&ranges) - total(&self.ranges()), &more);
+            progress.set(total(&ranges) - total(&self.scope.ranges()), &more);
         }
         progress.finish();
         Ok(self.is_done())
     }
 
     fn is_done(&self) -> bool {
-        let limited = self.select.limit.is_some_and(|limit| self.counts.decided() >= limit);
-        limited || self.is_at_end()
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.ranges().values().all(|range| range.is_empty())
-    }
-
-    /// Returns the offsets that are left.
-    fn ranges(&self) -> Ranges {
-        let range = |(partition, (end, _)): (&i32, &(i64, String))| (*partition, self.positions[partition]..*end);
-        self.extents.iter().map(range).collect()
-    }
-
-    /// Takes the extents of a job that was interrupted, or makes those of a new one. A job that has reached its end
-    /// begins anew behind it.
-    fn find_extents(&mut self) -> Result<(), DlqError> {
-        let foreign = |_| DlqError::Stopped("the group of this job has offsets of another program".to_owned());
-        let mut begun = BTreeMap::new();
-        for (partition, (offset, text)) in self.committed()? {
-            let extent: Extent = serde_json::from_str(&text).map_err(foreign)?;
-            begun.insert(partition, (offset, text, extent));
-        }
-        if begun.values().all(|(offset, _, extent)| *offset >= extent.end) {
-            for (partition, mut range) in self.select.ranges(&self.reader, CONNECT_TIMEOUT)? {
-                range.start = range.start.max(begun.get(&partition).map_or(0, |(offset, ..)| *offset));
-                let extent = Extent { end: range.end, select: self.select.clone(), to: self.plan.to };
-                let text = serde_json::to_string(&extent).map_err(|error| DlqError::Usage(error.to_string()))?;
-                self.extents.insert(partition, (range.end, text));
-                self.positions.insert(partition, range.start);
-            }
-            return Ok(());
-        }
-        for (partition, (offset, text, extent)) in begun {
-            if extent.to != self.plan.to || !self.select.continues(&extent.select) {
-                let text =
-                    "this job was interrupted and begun with other options: leave them out, or use another --job";
-                return Err(DlqError::Usage(text.to_owned()));
-            }
-            let limit = self.select.limit;
-            self.select = extent.select;
-            self.select.limit = limit;
-            self.extents.insert(partition, (extent.end, text));
-            self.positions.insert(partition, offset);
-        }
-        Ok(())
+        let limited = self.scope.select.limit.is_some_and(|limit| self.counts.decided() >= limit);
+        limited || self.scope.is_at_end()
     }
 
     /// Reads the committed positions; waits for brokers that are away.
@@ -348,7 +239,7 @@ impl<'s> Redrive<'s> {
         let mut batch = Batch {
             records: Vec::new(),
             places: Vec::new(),
-            positions: self.positions.clone(),
+            positions: self.scope.positions.clone(),
             bytes: 0,
             counts: RedriveCounts::default(),
         };
@@ -356,7 +247,7 @@ impl<'s> Redrive<'s> {
         let most = if self.single > 0 { 1 } else { paced.clamp(1, MAX_RECORDS) };
         while batch.places.len() < most && batch.bytes < MAX_BYTES && !self.reader.is_done() && !self.see_interrupt() {
             let decided = self.counts.decided() + batch.counts.decided();
-            if self.select.limit.is_some_and(|limit| decided >= limit) {
+            if self.scope.select.limit.is_some_and(|limit| decided >= limit) {
                 break;
             }
             match self.reader.next(READ_TIMEOUT)? {
@@ -365,7 +256,7 @@ impl<'s> Redrive<'s> {
                 None => {}
             }
         }
-        for (partition, (end, _)) in &self.extents {
+        for (partition, (end, _)) in &self.scope.extents {
             if !self.reader.is_open(*partition) {
                 // Nothing but the marks of transactions is left up to the end.
                 batch.positions.insert(*partition, *end);
@@ -379,7 +270,7 @@ impl<'s> Redrive<'s> {
         batch.positions.insert(letter.partition, letter.offset + 1);
         batch.counts.read += 1;
         let origin = Origin::of(&letter);
-        if !self.select.matches(&letter, origin.as_ref()) {
+        if !self.scope.select.matches(&letter, origin.as_ref()) {
             return Ok(());
         }
         let fate = match self.plan.fate(&letter, origin.as_ref(), None) {
@@ -419,7 +310,7 @@ impl<'s> Redrive<'s> {
     }
 
     fn deliver(&mut self, batch: Batch, progress: &OffsetProgress) -> Result<(), DlqError> {
-        let text = |(partition, offset): (&i32, &i64)| (*partition, (*offset, self.extents[partition].1.clone()));
+        let text = |(partition, offset): (&i32, &i64)| (*partition, (*offset, self.scope.extents[partition].1.clone()));
         let positions: Positions = batch.positions.iter().map(text).collect();
         let pace = &self.pace;
         let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(Pace::wait));
@@ -441,7 +332,7 @@ impl<'s> Redrive<'s> {
 
     fn accept(&mut self, batch: Batch) -> Result<(), DlqError> {
         self.single = self.single.saturating_sub(batch.places.len());
-        self.positions = batch.positions;
+        self.scope.positions = batch.positions;
         self.counts.add(batch.counts);
         Ok(())
     }
@@ -473,15 +364,18 @@ impl<'s> Redrive<'s> {
         if committed == batch.positions {
             // The commit had succeeded.
             self.accept(batch)?;
-        } else if !committed.is_empty() {
-            self.positions = committed;
+        } else {
+            for (partition, offset) in committed {
+                // Before the first commit of an extent, the position of the former one stands there.
+                self.scope.positions.entry(partition).and_modify(|position| *position = offset.max(*position));
+            }
         }
-        let ranges = self.ranges();
+        let ranges = self.scope.ranges();
         Ok(self.reader.start(&ranges)?)
     }
 
     fn report(&self, id: &str, time: Duration) {
-        let (counts, complete) = (&self.counts, self.is_at_end());
+        let (counts, complete) = (&self.counts, self.scope.is_at_end());
         let seconds = time.as_millis() as f64 / 1_000.0;
         match self.output {
             Output::Json => print_json(&serde_json::json!({
@@ -496,27 +390,5 @@ impl<'s> Redrive<'s> {
                 ));
             }
         }
-    }
-}
-
-/// Waits for brokers, with a line at intervals.
-struct BrokerWait {
-    begun: Instant,
-    next: Instant,
-}
-
-impl BrokerWait {
-    fn new() -> BrokerWait {
-        let begun = Instant::now();
-        BrokerWait { begun, next: begun + WAITING_INTERVAL }
-    }
-
-    /// Returns whether to try again.
-    fn goes_on(&mut self, error: &dyn std::fmt::Display) -> bool {
-        if Instant::now() >= self.next {
-            self.next += WAITING_INTERVAL;
-            eprintln!("waiting for the brokers: {error}");
-        }
-        self.begun.elapsed() < PATIENCE
     }
 }
