@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use watermaster_core::{delays::Histogram, policy::Mode, reason::Reason};
+use watermaster_kafka::dead_letters::Unread;
 
 use super::table::Kind;
 use super::*;
@@ -88,7 +89,8 @@ fn publish_start(publisher: &mut Publisher) {
 /// Returns answers of the brokers with this lag of the target's consumer group.
 fn lag(lag: u64) -> Arc<Observed> {
     let partitions = [("home-loan.kyc".to_owned(), 12)].into();
-    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread: None })
+    let unread = Some(Unread { offsets: lag, oldest_ms: None });
+    Arc::new(Observed { partitions, target_lag: Some(("bureau".to_owned(), lag)), unread })
 }
 
 fn scrape(publisher: &mut Publisher, snapshot: ServiceSnapshot) -> Samples {
@@ -129,6 +131,23 @@ fn the_table_and_the_scrape_name_the_same_metrics_with_the_same_labels() {
             assert_eq!(labels.keys().cloned().collect::<BTreeSet<_>>(), expected, "{name}");
         }
     }
+}
+
+#[test]
+fn dead_letters_have_no_series_while_they_are_unknown_and_no_age_if_there_is_none() {
+    let mut publisher = Publisher::new("", 10);
+    publish_start(&mut publisher);
+    let shown = |publisher: &mut Publisher, unread| {
+        publisher.publish_observed("kyc", Arc::new(Observed { unread, ..(*lag(0)).clone() }));
+        let samples = parse(&publisher.render()).0;
+        let names = ["watermaster_dead_letter_unread_offsets", "watermaster_dead_letter_oldest_seconds"];
+        names.map(|name| sample(&samples, name, &[("service", "kyc")]))
+    };
+    assert_eq!(shown(&mut publisher, None), [None, None]);
+    assert_eq!(shown(&mut publisher, Some(Unread::default())), [Some(0.0), Some(0.0)]);
+    // A record of the first second of 1970.
+    let [offsets, age] = shown(&mut publisher, Some(Unread { offsets: 3, oldest_ms: Some(1) }));
+    assert!(offsets == Some(3.0) && age > Some(1.7e9), "{offsets:?} {age:?}");
 }
 
 #[test]
