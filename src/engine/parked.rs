@@ -64,7 +64,7 @@ impl<'c> Engine<'c> {
         let partition = record.origin.address();
         let (service, topic) = (&self.job.service.name, &self.link.partitions.sources.get(partition.0).topic);
         debug!(service, topic, partition = partition.1, schema, "waiting for a schema");
-        // It may wait for long, and must not pin the memory of its fetch.
+        // The record may wait for long, and must not pin the memory of its fetch.
         record.detach();
         self.schemas.ask(schema, now.since(Time::ZERO));
         self.intake.parked.0.insert(partition, ParkedPartition { schema, since: now, records: [record].into() });

@@ -28,7 +28,7 @@ fn fill(rig: &Rig) -> HashMap<u64, (Outgoing, u64)> {
     (0..DEAD_LETTERS).map(|number| (number, (record(number), 1 + number % 4))).collect()
 }
 
-/// A throttler that admits whatever comes, and its load.
+/// Starts a throttler that admits all records, and its load.
 fn under_load(rig: &Rig) -> (Config, Watermaster, Load) {
     let mut config = rig.config(rig.service(60_000, "1s", "", "[service.shape]\nqueue_capacity = 200000"));
     config.kafka = "delivery = \"exactly_once\"".to_owned();

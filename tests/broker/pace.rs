@@ -55,7 +55,7 @@ impl Shared {
         let rate = self.rate.load(Ordering::Relaxed) as f64;
         let turn = {
             let mut turns = self.pace.lock().expect("no holder panics");
-            // What a busy machine delays is made up for.
+            // The consumer makes up for the delays of a busy machine.
             let earliest = Instant::now() - Duration::from_millis(500);
             turns.next = turns.next.max(earliest) + Duration::from_secs_f64(1.0 / (rate * turns.part));
             turns.next

@@ -1,4 +1,4 @@
-//! Laws that hold whatever offsets the brokers tell.
+//! Laws that hold for any offsets of the brokers.
 
 use std::time::Duration;
 

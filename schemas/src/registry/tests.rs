@@ -32,7 +32,7 @@ fn bank(path: &str) -> (u16, String) {
             let reference = json!([{"name": "base.proto", "subject": "base", "version": 1}]);
             (200, stored("PROTOBUF", "package bank; message Client { string id = 1; }", &reference))
         }
-        // It refers back, which a registry never does.
+        // This schema refers back, which a registry never does.
         "/subjects/base/versions/1?deleted=true" => {
             let reference = json!([{"name": "client.proto", "subject": "bank/client", "version": 3}]);
             (200, stored("PROTOBUF", "package base;", &reference))

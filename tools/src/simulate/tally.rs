@@ -100,7 +100,7 @@ impl Tally {
             return;
         }
         let waited = now.nanos_since(arrived) / NANOS_PER_MILLI;
-        // It grows as it needs to.
+        // The histogram grows as it needs to.
         let _ = self.delays.record(waited);
         self.longest = self.longest.max(waited);
         self.leave(arrived, now, threshold);

@@ -1,4 +1,5 @@
-//! What a trace keeps of a record: its client, as the service finds it, its size, and whether it was sent before.
+//! The facts of a record that a trace keeps: its client, as the service finds it, its size, and whether it was sent
+//! before.
 
 use std::borrow::Cow;
 
