@@ -114,6 +114,25 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced:
     config
 }
 
+/// Returns the properties of a reader that assigns partitions to itself: it may name a group, which it never joins.
+/// `reset` says what happens at an offset that does not exist. The end of a partition comes as an event.
+#[cfg(any(test, feature = "tools"))]
+pub(super) fn reader_config(
+    kafka: &settings::Kafka, group: &str, reset: &str, defaults: &[(&str, &str)],
+) -> ClientConfig {
+    let defaults = [&[("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")], defaults].concat();
+    let forced = [
+        ("group.id", group),
+        ("enable.auto.commit", "false"),
+        ("enable.auto.offset.store", "false"),
+        ("isolation.level", "read_committed"),
+        ("auto.offset.reset", reset),
+        ("allow.auto.create.topics", "false"),
+        ("enable.partition.eof", "true"),
+    ];
+    config(kafka, &defaults, &forced)
+}
+
 /// Keeps librdkafka's lines out of the log: the caller shows the errors that it gets. The property counts until the
 /// client is made, when its first attempt to connect has begun already.
 pub(super) fn silence(config: &mut ClientConfig) {

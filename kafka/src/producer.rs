@@ -18,7 +18,7 @@ pub(crate) use config::config;
 #[cfg(any(test, feature = "tools"))]
 pub(crate) use config::job_config;
 pub use config::{DEFAULT_BATCH_BYTES, transaction_timeout, transactional_id};
-pub use transactions::Transactions;
+pub use transactions::{MAX_TAINTED_STARTS, Transactions};
 
 /// The one producer of a service.
 pub struct Producer {

@@ -170,17 +170,7 @@ impl SourceLog {
 }
 
 fn consumer(kafka: &Kafka, kib: usize) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    let kib = kib.to_string();
-    let forced = [
-        ("group.id", GROUP),
-        ("enable.auto.commit", "false"),
-        ("enable.auto.offset.store", "false"),
-        ("isolation.level", "read_committed"),
-        ("auto.offset.reset", "error"),
-        ("allow.auto.create.topics", "false"),
-        ("enable.partition.eof", "true"),
-        ("queued.max.messages.kbytes", kib.as_str()),
-    ];
-    let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10"), ("client.id", GROUP)];
-    Ok(client::config(kafka, &defaults, &forced).create_with_context(LoggingContext::default())?)
+    let mut config = client::reader_config(kafka, GROUP, "error", &[("client.id", GROUP)]);
+    config.set("queued.max.messages.kbytes", kib.to_string());
+    Ok(config.create_with_context(LoggingContext::default())?)
 }

@@ -8,7 +8,7 @@ use watermaster_core::delivery::{
 
 use super::{Job, partitions::Partitions};
 use watermaster_kafka::consumer::{Consumer, Offsets, SourcePartition};
-use watermaster_kafka::producer::Producer;
+use watermaster_kafka::producer::{MAX_TAINTED_STARTS, Producer};
 use watermaster_kafka::record::Record;
 
 /// The longest wait of one step. Between two steps the heart beats and a shutdown is seen.
@@ -16,8 +16,6 @@ pub(super) const STEP_TIMEOUT: Duration = Duration::from_millis(100);
 /// The longest wait of a transaction's call that can be repeated.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 const COMMITTED_TIMEOUT: Duration = Duration::from_secs(3);
-/// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
-const MAX_TAINTED_STARTS: u32 = 3;
 
 /// The consumer and the producer of an engine, and the numbers of its partitions.
 pub(super) struct Link<'c> {

@@ -18,13 +18,11 @@ use watermaster_settings::{Kafka, Service};
 use super::reader::{Header, Reader};
 use crate::consumer::Offsets;
 use crate::ffi::{self, GroupMetadata, HeaderList, TopicHandle};
-use crate::producer::{self, Transactions, transaction_timeout};
+use crate::producer::{self, MAX_TAINTED_STARTS, Transactions, transaction_timeout};
 use crate::{client::KafkaError, load::OpenError};
 
 /// The longest wait of one call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);
-/// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
-const MAX_TAINTED_STARTS: u32 = 3;
 /// The pause before another producer after one that could not start.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 

@@ -16,6 +16,9 @@ use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
 use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, oauth::FIRST_POLL, refusal::BrokerError};
 
+/// Memory for records that are fetched ahead.
+const QUEUED_KIB: &str = "16384";
+
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
 
@@ -251,19 +254,8 @@ impl Originals {
 }
 
 fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    let defaults =
-        [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10"), ("queued.max.messages.kbytes", "16384")];
-    let forced = [
-        ("group.id", group),
-        ("enable.auto.commit", "false"),
-        ("enable.auto.offset.store", "false"),
-        ("isolation.level", "read_committed"),
-        ("auto.offset.reset", reset),
-        ("enable.partition.eof", "true"),
-        ("allow.auto.create.topics", "false"),
-    ];
-    let consumer: BaseConsumer<LoggingContext> =
-        client::config(kafka, &defaults, &forced).create_with_context(LoggingContext::default())?;
+    let config = client::reader_config(kafka, group, reset, &[("queued.max.messages.kbytes", QUEUED_KIB)]);
+    let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
     // Without a token of OAuth the first question would wait in vain.
     consumer.poll(FIRST_POLL);
     Ok(consumer)

@@ -42,29 +42,30 @@ const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("delivery.report.only.error", "true"),
 ];
 
+/// Returns the properties of a service's producer.
 pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service, batch_bytes: u64) -> ClientConfig {
-    let batch = batch_bytes.to_string();
-    let transactional_id = transactional_id(kafka, service);
-    let mut defaults = DEFAULT_PROPERTIES.to_vec();
-    defaults.push(("batch.size", &batch));
-    let mut forced = FORCED_PROPERTIES.to_vec();
-    if kafka.delivery == Delivery::ExactlyOnce {
-        defaults.push(TRANSACTION_TIMEOUT);
-        // A broken connection taints a producer, and only the log reports it.
-        forced.extend([("transactional.id", transactional_id.as_str()), ("log.connection.close", "true")]);
-    } else {
-        defaults.push(MESSAGE_TIMEOUT);
-    }
-    client::config(kafka, &defaults, &forced)
+    let id = (kafka.delivery == Delivery::ExactlyOnce).then(|| transactional_id(kafka, service));
+    with_transactions(kafka, id.as_deref(), batch_bytes)
 }
 
 /// Returns the properties of a job's producer, which always sends in transactions.
 #[cfg(any(test, feature = "tools"))]
 pub(crate) fn job_config(kafka: &settings::Kafka, transactional_id: &str) -> ClientConfig {
+    with_transactions(kafka, Some(transactional_id), DEFAULT_BATCH_BYTES)
+}
+
+fn with_transactions(kafka: &settings::Kafka, transactional_id: Option<&str>, batch_bytes: u64) -> ClientConfig {
+    let batch = batch_bytes.to_string();
     let mut defaults = DEFAULT_PROPERTIES.to_vec();
-    defaults.push(TRANSACTION_TIMEOUT);
+    defaults.push(("batch.size", &batch));
     let mut forced = FORCED_PROPERTIES.to_vec();
-    forced.extend([("transactional.id", transactional_id), ("log.connection.close", "true")]);
+    if let Some(id) = transactional_id {
+        defaults.push(TRANSACTION_TIMEOUT);
+        // A broken connection taints a producer, and only the log reports it.
+        forced.extend([("transactional.id", id), ("log.connection.close", "true")]);
+    } else {
+        defaults.push(MESSAGE_TIMEOUT);
+    }
     client::config(kafka, &defaults, &forced)
 }
 

@@ -11,6 +11,9 @@ use super::{offsets_call::OffsetsCall, polled::PolledProducer};
 use crate::ffi::{self, ProducedRecord, TopicHandle, TransactionStep};
 use crate::{client::KafkaError, consumer::Offsets};
 
+/// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
+pub const MAX_TAINTED_STARTS: u32 = 3;
+
 /// A producer whose records and offsets become visible together.
 ///
 /// In each transaction: begin, send, send the offsets, commit or abort. [`init`](Transactions::init) comes first.

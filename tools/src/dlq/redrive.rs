@@ -315,7 +315,10 @@ impl<'s> Redrive<'s> {
         let pace = &self.pace;
         let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(Pace::wait));
         let error = match self.job.deliver(&positions, records) {
-            Ok(()) => return self.accept(batch),
+            Ok(()) => {
+                self.accept(batch);
+                return Ok(());
+            }
             Err(error) => error,
         };
         match &error {
@@ -324,23 +327,20 @@ impl<'s> Redrive<'s> {
                 return Err(DlqError::Stopped("another process runs this job".to_owned()));
             }
             JobError::Fenced(_) => self.fences += 1,
-            JobError::Refused { refused, error } => self.take_refused(&batch, refused, error)?,
+            JobError::Refused { error, .. } => self.take_refused(&batch, error)?,
             JobError::Unknown(error) => progress.note(&format!("begins again from the committed positions: {error}")),
         }
         self.recover(batch)
     }
 
-    fn accept(&mut self, batch: Batch) -> Result<(), DlqError> {
+    fn accept(&mut self, batch: Batch) {
         self.single = self.single.saturating_sub(batch.places.len());
         self.scope.positions = batch.positions;
         self.counts.add(batch.counts);
-        Ok(())
     }
 
     /// Finds the refused dead letter, by sending those of the batch one by one, and has it parked.
-    fn take_refused(
-        &mut self, batch: &Batch, refused: &[usize], error: &impl std::fmt::Display,
-    ) -> Result<(), DlqError> {
+    fn take_refused(&mut self, batch: &Batch, error: &impl std::fmt::Display) -> Result<(), DlqError> {
         let [only] = &batch.places[..] else {
             self.single = batch.places.len();
             return Ok(());
@@ -351,7 +351,6 @@ impl<'s> Redrive<'s> {
             let text = format!("{parked} refuses the dead letter at partition {partition}, offset {offset}: {error}");
             return Err(DlqError::Stopped(text));
         }
-        debug_assert_eq!(refused, [0]);
         Ok(())
     }
 
@@ -363,7 +362,7 @@ impl<'s> Redrive<'s> {
             self.committed()?.into_iter().map(|(partition, (offset, _))| (partition, offset)).collect();
         if committed == batch.positions {
             // The commit had succeeded.
-            self.accept(batch)?;
+            self.accept(batch);
         } else {
             for (partition, offset) in committed {
                 // Before the first commit of an extent, the position of the former one stands there.
