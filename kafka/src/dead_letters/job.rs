@@ -133,10 +133,6 @@ impl Job {
         }
         let deadline = Instant::now() + self.timeout;
         self.transactions.begin().map_err(failed)?;
-        let offsets = Offsets::of_group(self.list(positions), Arc::clone(&self.group));
-        while !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
-            in_time(deadline)?;
-        }
         let mut refused = Vec::new();
         for (tag, record) in records.enumerate() {
             if let Err(error) = self.send(record, tag, deadline)? {
@@ -150,6 +146,12 @@ impl Job {
             in_time(deadline)?;
         }
         self.judge(refused)?;
+        // After a commit, the brokers refuse further calls for some 20 ms. The records wait for that in librdkafka's
+        // queue, while more of them come. If the positions were sent first, the caller would have to wait.
+        let offsets = Offsets::of_group(self.list(positions), Arc::clone(&self.group));
+        while !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
+            in_time(deadline)?;
+        }
         loop {
             match self.transactions.commit(CALL_TIMEOUT) {
                 Ok(()) => return Ok(()),

@@ -1,13 +1,13 @@
 //! The rate at which a redrive sends.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// The part of a second's records that may be sent at once, after the pause for a commit: 1.6 %.
-const BURST_DIVISOR: u32 = 64;
+/// The part of a second's records that may be sent at once, after the pause for a commit: 2 %, so that no second has
+/// more than 102 % of the rate.
+const BURST_DIVISOR: u32 = 50;
 
 pub(super) struct Pace {
     limiter: DefaultDirectRateLimiter,
@@ -20,12 +20,18 @@ impl Pace {
     pub fn new(rate: NonZeroU32) -> Pace {
         let burst = NonZeroU32::new(rate.get() / BURST_DIVISOR).unwrap_or(NonZeroU32::MIN);
         let limiter = RateLimiter::direct(Quota::per_second(rate).allow_burst(burst));
+        // Without this, the first second would have the burst in addition.
+        let _ = limiter.check_n(burst);
         Pace { limiter, clock: DefaultClock::default(), rate }
     }
 
-    /// Returns the number of records that take this long.
-    pub fn records_in(&self, time: Duration) -> usize {
-        usize::try_from(u128::from(self.rate.get()) * time.as_millis() / 1_000).unwrap_or(usize::MAX)
+    /// Returns the number of records of one transaction, at most `most`: those of a second, or of an equal part of it.
+    ///
+    /// Each commit interrupts the sending for some milliseconds. So every span of a second contains the same number of
+    /// interruptions, and the same number of records.
+    pub fn transaction(&self, most: usize) -> usize {
+        let second = usize::try_from(self.rate.get()).unwrap_or(usize::MAX);
+        second.div_ceil(second.div_ceil(most))
     }
 
     /// Waits until another record may be sent.

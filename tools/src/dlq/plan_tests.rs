@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
 use watermaster_settings::config::Config;
@@ -113,14 +114,16 @@ fn any_headers() -> impl Strategy<Value = Vec<Header>> {
     proptest::collection::vec((name, proptest::option::of(proptest::collection::vec(any::<u8>(), 0..4))), 0..6)
 }
 
+/// Reading a configuration takes longer than all else that a case does.
+static SERVICE: LazyLock<Service> = LazyLock::new(service);
+
 proptest! {
     /// The law of a redrive: the first headers, in order, then the attempt and the client.
     #[test]
     fn first_headers_stay_as_they_are(headers in any_headers(), attempt in 1_u64..5) {
-        let service = service();
         let first: Vec<Header> = headers.iter().filter(|(name, _)| name != headers::ATTEMPT).cloned().collect();
         let origin = origin(attempt);
-        let fate = plan(&service).fate(&letter(headers), Some(&origin), None);
+        let fate = plan(&SERVICE).fate(&letter(headers), Some(&origin), None);
         let Fate::Send(sent) = fate else { panic!("it is sent") };
         let attempt = attempt.to_string();
         let added = [header(b"throttle-attempt", &attempt), header(b"throttle-redrive", "redrive")];

@@ -24,8 +24,6 @@ use crate::signals::{self, Interrupts};
 /// The most records and bytes of one transaction.
 const MAX_RECORDS: usize = 2_000;
 const MAX_BYTES: usize = 4 << 20;
-/// The longest time that `--rate` stretches a transaction over.
-const PACED_TRANSACTION: Duration = Duration::from_secs(2);
 /// The number of times that another process may take the job over.
 const MAX_FENCES: u32 = 3;
 
@@ -243,8 +241,8 @@ impl<'s> Redrive<'s> {
             bytes: 0,
             counts: RedriveCounts::default(),
         };
-        let paced = self.pace.as_ref().map_or(MAX_RECORDS, |pace| pace.records_in(PACED_TRANSACTION));
-        let most = if self.single > 0 { 1 } else { paced.clamp(1, MAX_RECORDS) };
+        let paced = || self.pace.as_ref().map_or(MAX_RECORDS, |pace| pace.transaction(MAX_RECORDS));
+        let most = if self.single > 0 { 1 } else { paced() };
         while batch.places.len() < most && batch.bytes < MAX_BYTES && !self.reader.is_done() && !self.see_interrupt() {
             let decided = self.counts.decided() + batch.counts.decided();
             if self.scope.select.limit.is_some_and(|limit| decided >= limit) {

@@ -178,7 +178,7 @@ fn the_page_is_self_contained() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn every_report_is_a_page(
