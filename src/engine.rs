@@ -18,11 +18,11 @@ mod group;
 mod intake;
 mod link;
 mod log;
-mod parked;
 mod partitions;
 mod report;
 mod rounds;
 mod sources;
+mod suspended;
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -221,7 +221,7 @@ impl<'c> Engine<'c> {
                 self.contact.end_gap(now, self.throttle, &mut self.link);
             }
             self.intake.probe_ends(now, self.throttle, &self.link);
-            self.release_parked(now);
+            self.release_suspended(now);
             self.take_change(now)?;
             self.serve_group_member()?;
             self.throttle.handle_timeout(now);

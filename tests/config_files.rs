@@ -192,6 +192,7 @@ fn the_hash_follows_the_meaning_and_not_the_instance() {
     };
     let plain = hash("UNRELATED__NAME", "x");
     assert_eq!(plain, hash("WATERMASTER_KAFKA__INSTANCE_ID", "another"));
+    assert_eq!(plain, hash("WATERMASTER_ADMIN__LISTEN", "127.0.0.1:1"));
     assert_ne!(plain, hash("WATERMASTER_KAFKA__GROUP_ID", "another"));
 }
 

@@ -124,7 +124,7 @@ impl Scheduler {
         self.bounds.excess.discard();
     }
 
-    /// Changes the capacity only: no record is evicted, no client is parked or not, and the tags stay.
+    /// Changes the capacity only: no record is evicted, no client is blocked or not, and the tags stay.
     pub fn change_capacity(&mut self, now: Time, capacity: u64) {
         if capacity != self.policy.capacity {
             self.policy.capacity = capacity;
@@ -211,8 +211,8 @@ impl Scheduler {
     }
 
     #[cold]
-    pub fn park(&mut self, client: u32, until: Time) {
-        self.backlog.park(client, &mut self.clients.get_mut(client).queue, until);
+    pub fn block(&mut self, client: u32, until: Time) {
+        self.backlog.block(client, &mut self.clients.get_mut(client).queue, until);
     }
 
     #[inline]
@@ -229,9 +229,9 @@ impl Scheduler {
     /// The client that is served next, and its first record; `None` if no record may go now.
     #[inline]
     pub fn next_turn(&mut self, now: Time) -> Option<(u32, Slot)> {
-        while let Some(client) = self.backlog.next_parked(now) {
+        while let Some(client) = self.backlog.next_blocked(now) {
             if self.clients.lookup(client).is_some() {
-                self.backlog.unpark(now, client, &mut self.clients.get_mut(client).queue);
+                self.backlog.unblock(now, client, &mut self.clients.get_mut(client).queue);
             }
         }
         let client = self.next_client()?;
@@ -243,12 +243,12 @@ impl Scheduler {
     }
 
     /// Sends a record in the turn of a client; usually one of its own. Returns `None` if the own limit of the record's
-    /// client refuses it: then the client that has its turn is parked.
+    /// client refuses it: then the client that has its turn is blocked.
     #[inline]
     pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Option<Served> {
         let client = self.clients.get_mut(self.backlog.get(slot).client);
         if let Err(until) = client.take_own_limit(now) {
-            self.park(turn, until);
+            self.block(turn, until);
             return None;
         }
         let record = self.backlog.serve(slot, &mut client.queue);
@@ -287,7 +287,7 @@ impl Scheduler {
         if let Some(oldest) = self.oldest() {
             next = next.min(self.backlog.get(oldest).since + self.policy.max_delay);
         }
-        if let Some(until) = self.backlog.parked_until() {
+        if let Some(until) = self.backlog.blocked_until() {
             next = next.min(until);
         }
         if self.next_client().is_some() {

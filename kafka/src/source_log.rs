@@ -17,11 +17,13 @@ use crate::client::{self, KafkaError, LoggingContext};
 use crate::load::{self, OpenError};
 use crate::record::Record;
 use crate::topics::{SourcePartition, Topics};
-use crate::{assign, record::SourceIndex};
+use crate::{assign, oauth::FIRST_POLL, record::SourceIndex};
 
 /// Memory for records that were fetched ahead, over all partitions, and the least and the most for each.
 const FETCHED_KIB: usize = 256 << 10;
 const PARTITION_KIB: (usize, usize) = (256, 16 << 10);
+/// The number of offsets after which waiting events of the client are served.
+const SERVE_EVERY: i64 = 4_096;
 /// librdkafka requires a group, which is never joined; nothing is committed.
 const GROUP: &str = "watermaster-trace";
 
@@ -146,6 +148,9 @@ impl SourceLog {
         match queue.poll(timeout) {
             Some(Ok(message)) if message.offset() < log.end => {
                 log.position.set(message.offset() + 1);
+                if message.offset() % SERVE_EVERY == 0 {
+                    self.serve();
+                }
                 let append_time = matches!(message.timestamp(), Timestamp::LogAppendTime(_));
                 Ok(LogEvent::Record { record: Record::new(message, log.source), append_time })
             }
@@ -156,11 +161,15 @@ impl SourceLog {
             }
             Some(Err(source)) => Err(LogError { topic: log.topic.clone(), partition: log.number, source }),
             None => {
-                // Errors of connections come here; librdkafka connects again by itself.
-                while self.consumer.poll(Duration::ZERO).is_some() {}
+                self.serve();
                 Ok(LogEvent::Idle)
             }
         }
+    }
+
+    /// Takes errors of connections, which librdkafka makes again by itself, and renews tokens.
+    fn serve(&self) {
+        while self.consumer.poll(Duration::ZERO).is_some() {}
     }
 
     /// Returns the last error of a connection, for people.
@@ -172,5 +181,8 @@ impl SourceLog {
 fn consumer(kafka: &Kafka, kib: usize) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
     let mut config = client::reader_config(kafka, GROUP, "error", &[("client.id", GROUP)]);
     config.set("queued.max.messages.kbytes", kib.to_string());
-    Ok(config.create_with_context(LoggingContext::default())?)
+    let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
+    // Without a token of OAuth the first question would wait in vain.
+    consumer.poll(FIRST_POLL);
+    Ok(consumer)
 }

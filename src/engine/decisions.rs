@@ -15,8 +15,8 @@ impl<'c> Engine<'c> {
     pub(super) fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
         let Origin { source, partition, offset, .. } = record.origin;
         let Some(number) = self.link.partitions.find((source, partition)) else { return 0 };
-        if self.intake.parked.contains((source, partition)) {
-            self.intake.parked.add(record);
+        if self.intake.suspended.contains((source, partition)) {
+            self.intake.suspended.add(record);
             return 0;
         }
         self.contact.end_silence(now, number, self.throttle, &mut self.link);
@@ -32,7 +32,7 @@ impl<'c> Engine<'c> {
             },
             Identity::Unknown(schema) => {
                 let schema = *schema;
-                self.park(now, schema, record);
+                self.suspend(now, schema, record);
                 return 0;
             }
             Identity::Anonymous(why) => {

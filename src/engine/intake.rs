@@ -8,7 +8,7 @@ use std::time::Duration;
 use tracing::{debug, error, warn};
 use watermaster_core::{throttle::Throttle, units::Time};
 
-use super::parked::{ANSWER_INTERVAL, Parked};
+use super::suspended::{ANSWER_INTERVAL, Suspended};
 use super::{IDLE_INTERVAL, Job, link::Link, report::Reporter};
 use watermaster_kafka::consumer::{Consumer, Event, SourcePartition};
 use watermaster_kafka::record::Record;
@@ -22,7 +22,7 @@ pub(super) struct Intake<'c> {
     pub(super) consumer: &'c Consumer,
     /// Records that were polled while a round was under way.
     deferred: VecDeque<Record<'c>>,
-    pub(super) parked: Parked<'c>,
+    pub(super) suspended: Suspended<'c>,
     /// All partitions are paused because records had to be deferred.
     pub(super) reading_paused: bool,
     pub(super) end_probe: EndProbe,
@@ -42,7 +42,7 @@ impl<'c> Intake<'c> {
         Intake {
             consumer,
             deferred: VecDeque::new(),
-            parked: Parked::default(),
+            suspended: Suspended::default(),
             reading_paused: false,
             end_probe: EndProbe::default(),
         }
@@ -63,7 +63,7 @@ impl<'c> Intake<'c> {
 
     /// Returns the longest time for which nothing has to be looked at.
     pub(super) fn idle_interval(&self) -> Duration {
-        if self.parked.is_empty() { IDLE_INTERVAL } else { ANSWER_INTERVAL }
+        if self.suspended.is_empty() { IDLE_INTERVAL } else { ANSWER_INTERVAL }
     }
 
     /// Keeps a record until the round is committed. Returns whether it is the first one, after which reading must
@@ -75,13 +75,13 @@ impl<'c> Intake<'c> {
 
     /// Returns whether records of the partition wait for a decision.
     pub(super) fn has_deferred(&self, partition: SourcePartition) -> bool {
-        self.parked.contains(partition) || self.deferred.iter().any(|record| record.origin.address() == partition)
+        self.suspended.contains(partition) || self.deferred.iter().any(|record| record.origin.address() == partition)
     }
 
     /// Drops the records of a revoked partition that were not decided.
     pub(super) fn forget(&mut self, partition: SourcePartition) {
         self.deferred.retain(|record| record.origin.address() != partition);
-        self.parked.forget(partition);
+        self.suspended.forget(partition);
     }
 
     /// Pauses partitions. If that fails, they are read on, which is harmless: records are kept within the same bounds.
@@ -94,7 +94,8 @@ impl<'c> Intake<'c> {
 
     /// Reads partitions again, except those that wait for a schema.
     pub(super) fn resume(&self, partitions: &[SourcePartition], job: &Job, reporter: &mut Reporter) {
-        let open: Vec<_> = partitions.iter().filter(|partition| !self.parked.contains(**partition)).copied().collect();
+        let open: Vec<_> =
+            partitions.iter().filter(|partition| !self.suspended.contains(**partition)).copied().collect();
         if let Err(error) = self.consumer.resume(&open) {
             let warn = |suppressed| error!(service = job.service.name, suppressed, "resuming failed: {error}");
             reporter.log_limiter.warn("resuming", warn);

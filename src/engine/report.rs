@@ -54,7 +54,7 @@ pub(super) struct Reporter {
     pub(super) counts: EngineCounts,
     pub(super) group: GroupSnapshot,
     /// The number of partitions that wait for a schema.
-    pub(super) parked: u64,
+    pub(super) suspended: u64,
     /// Limits log lines that could repeat with each record or attempt.
     pub(super) log_limiter: LogLimiter,
     /// The time in each phase of the running round.
@@ -120,7 +120,7 @@ impl Reporter {
         }
         let mut snapshot = self.snapshot(now, job, throttle);
         add_partitions(&mut snapshot, throttle, link);
-        snapshot.paused[PAUSE_REASONS.len() - 1] = self.parked;
+        snapshot.paused[PAUSE_REASONS.len() - 1] = self.suspended;
         snapshot.source_retention = link.partitions.sources.retention();
         self.set_flags(&mut snapshot);
         job.cell.set(snapshot);

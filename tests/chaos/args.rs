@@ -30,6 +30,7 @@ process of its own checks every record. The exit code is 0 if all checks passed.
   --records-per-second R   average rate of the generator (default 1200)
   --instances N            number of instances that run all the time (default 3)
   --scope group|instance   group (default): the instances share one capacity; instance: each has one for itself
+  --pace                   the service has a consumer group of its own, and pace searches its capacity
   --campaign               constant load above the capacity, mode shape, and one fault of instances or of the control
                            topic at a time: tells for each how much capacity was used, and when all of it was again
   --faults A,B,C           only these kinds of faults
@@ -52,6 +53,8 @@ pub struct Args {
     pub rate: u64,
     pub instances: usize,
     pub grouped: bool,
+    /// A consumer group works behind the target, and pace searches its capacity (`--pace`).
+    pub pace: bool,
     /// Measures how much of the capacity is used around each fault (`--campaign`).
     pub campaign: bool,
     pub faults: Vec<String>,
@@ -74,6 +77,7 @@ impl Default for Args {
             rate: 1200,
             instances: 3,
             grouped: true,
+            pace: false,
             campaign: false,
             faults: Vec::new(),
             group_protocol: "classic".to_owned(),
@@ -124,6 +128,7 @@ pub fn parse(words: &[String]) -> Result<Args, EarlyExit> {
                     other => return Err(refuse(&format!("unknown scope {other:?}: expected group or instance"))),
                 }
             }
+            "--pace" => args.pace = true,
             "--campaign" => args.campaign = true,
             "--faults" => args.faults = value()?.split(',').map(str::to_owned).collect(),
             "--group-protocol" => {
@@ -194,6 +199,7 @@ impl Args {
             transaction_ms: self.timeouts_ms().1,
             lease_ms: self.timeouts_ms().0.max(3_000),
             steady: self.campaign,
+            pace: self.pace,
             compaction_lag_ms: if self.short { 15_000 } else { 30_000 },
             group_protocol: self.group_protocol.clone(),
             more_kafka: String::new(),

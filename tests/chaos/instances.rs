@@ -153,13 +153,18 @@ impl Fleet {
                 ("service", &plan.service),
                 ("target", &plan.target),
                 ("dead_letter", &plan.dead_letter),
-                ("capacity", &plan.capacity.to_string()),
+                ("capacity", &plan.start_capacity().to_string()),
                 ("cycle_ms", &plan.cycle_ms.to_string()),
                 ("scope", if plan.grouped { "group" } else { "instance" }),
                 ("lease_ms", &plan.lease_ms.to_string()),
                 ("mode", if plan.mode == Mode::Shape { "shape" } else { "reject" }),
             ],
         );
+        if plan.pace {
+            let (group, floor, ceiling) = (plan.workers(), plan.capacity / 10, plan.capacity);
+            text += "[service.pace]\ncontrol = \"apply\"\n";
+            text += &format!("group = \"{group}\"\nfloor = {floor}\nceiling = {ceiling}\n");
+        }
         for source in &plan.sources {
             text += &format!("[[service.source]]\ntopic = \"{}\"\n", source.name);
         }

@@ -27,6 +27,7 @@ mod records;
 mod runs;
 mod schedule;
 mod wire;
+mod workers;
 mod world;
 
 use std::path::{Path, PathBuf};

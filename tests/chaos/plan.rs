@@ -50,6 +50,8 @@ pub struct Plan {
     pub transaction_ms: u64,
     /// The time for which an instance admits records without an answer from the control topic.
     pub lease_ms: u64,
+    /// Pace moves the limit up to the capacity, by what the consumer group behind the target commits.
+    pub pace: bool,
     /// The load is constant, and one client sends to one partition only.
     pub steady: bool,
     /// The age at which the cleaner may remove a record.
@@ -86,6 +88,16 @@ impl Plan {
     /// Returns the consumer group of the service.
     pub fn consumer_group(&self) -> String {
         format!("{}.{}", self.group, self.service)
+    }
+
+    /// Returns the consumer group behind the target.
+    pub fn workers(&self) -> String {
+        format!("{}.workers", self.group)
+    }
+
+    /// The capacity with which the instances start. The promise is the capacity, in any case.
+    pub fn start_capacity(&self) -> u64 {
+        if self.pace { self.capacity / 2 } else { self.capacity }
     }
 
     /// The topic through which the instances share one capacity.

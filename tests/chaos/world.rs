@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, NODES};
 use crate::instances::{Fleet, Metrics};
 use crate::journal::{Journal, Recovery};
 use crate::plan::{DEAD_LETTER_PARTITIONS, Plan, TARGET_MAX_BYTES, TARGET_PARTITIONS, now_ms};
-use crate::{children::Role, flow::Flow, outcome::Outcome, proxy::Proxy};
+use crate::{children::Role, flow::Flow, outcome::Outcome, proxy::Proxy, workers::Workers};
 
 /// Slots for temporary instances, in addition to the permanent ones.
 const EXTRA_SLOTS: usize = 2;
@@ -44,6 +44,8 @@ pub struct World {
     pub fleet: Fleet,
     pub oracle: Role,
     pub generator: Role,
+    /// The consumer group behind the target; only with `--pace`.
+    workers: Option<Workers>,
     pub journal: Journal,
     /// Output times that the oracle reports during the run.
     pub flow: Arc<Flow>,
@@ -103,6 +105,7 @@ impl World {
             fleet: Fleet::new(&plan, dir, &site.proxied(), permanent + EXTRA_SLOTS, environment),
             oracle: Role::start("oracle", &file, dir, move |news| listener.add(news)),
             generator: Role::start("generate", &file, dir, |_| {}),
+            workers: plan.pace.then(|| Workers::start(&plan)),
             journal: Journal::new(dir),
             flow,
             watching: AtomicBool::new(true),
@@ -245,6 +248,20 @@ impl World {
         }
     }
 
+    /// Checks that pace has raised the limit, and that the service has worked.
+    fn check_pace(&self) {
+        let Some(workers) = &self.workers else { return };
+        let all = self.fleet.all_metrics();
+        let most = |name: &str| all.values().map(|metrics| metrics.sum(name, &[])).fold(0.0, f64::max);
+        let (found, changes) = (most("watermaster_capacity_found_units"), most("watermaster_capacity_changes_total"));
+        let text = format!("pace found {found} in {changes} changes; {} records finished", workers.finished());
+        self.journal.line(&text);
+        if found <= self.plan.start_capacity() as f64 || workers.finished() == 0 {
+            self.journal
+                .anomaly("pace", format!("the search did not rise from {}: {text}", self.plan.start_capacity()));
+        }
+    }
+
     /// Ends all faults, stops the generator, and waits until sessions and transactions have settled and no work is
     /// left.
     pub fn quiet(&self) -> Result<(), Box<dyn Error>> {
@@ -266,6 +283,7 @@ impl World {
         let seconds = began.elapsed().as_secs_f32();
         self.journal.line(&format!("idle {seconds:.0}s after the last record; {delayed} delays, {decided} decisions"));
         self.check_windows();
+        self.check_pace();
         self.watching.store(false, Ordering::Relaxed);
         Ok(())
     }

@@ -33,7 +33,7 @@ pub(crate) struct Backlog {
     pub(crate) bytes: u64,
     pub(super) fair: FairQueue,
     /// Clients that their own limit refused a record, by the time at which they may try again.
-    parked: BinaryHeap<Reverse<(Time, u32)>>,
+    blocked: BinaryHeap<Reverse<(Time, u32)>>,
 }
 
 impl Backlog {
@@ -85,43 +85,43 @@ impl Backlog {
     /// Removes all clients from the queues, for each to be [requeued](Backlog::requeue).
     pub(super) fn clear_queues(&mut self) {
         self.fair.clear();
-        self.parked.clear();
+        self.blocked.clear();
     }
 
     /// Adds a client to the queue of a group again. Records that it was served recently count as at most one record of
-    /// its present weight. A parked client may try again.
+    /// its present weight. A blocked client may try again.
     pub(super) fn requeue(&mut self, client: u32, queue: &mut ClientQueue, group: Group) {
         self.fair.change_group(queue, group);
-        queue.parked = None;
+        queue.blocked = None;
         self.fair.enter(client, queue);
     }
 
-    /// Parks a client: none of its records is sent before `until`.
-    pub(super) fn park(&mut self, client: u32, queue: &mut ClientQueue, until: Time) {
-        queue.parked = Some(until);
-        self.parked.push(Reverse((until, client)));
+    /// Blocks a client: none of its records is sent before `until`.
+    pub(super) fn block(&mut self, client: u32, queue: &mut ClientQueue, until: Time) {
+        queue.blocked = Some(until);
+        self.blocked.push(Reverse((until, client)));
     }
 
-    /// Removes a client from the parked ones if its time has come; the caller passes its queue to
-    /// [`unpark`](Backlog::unpark).
+    /// Removes a client from the blocked ones if its time has come; the caller passes its queue to
+    /// [`unblock`](Backlog::unblock).
     #[inline]
-    pub(super) fn next_parked(&mut self, now: Time) -> Option<u32> {
-        let &Reverse((until, client)) = self.parked.peek()?;
+    pub(super) fn next_blocked(&mut self, now: Time) -> Option<u32> {
+        let &Reverse((until, client)) = self.blocked.peek()?;
         (until <= now).then(|| {
-            self.parked.pop();
+            self.blocked.pop();
             client
         })
     }
 
-    /// The time at which the first parked client may try again.
-    pub(super) fn parked_until(&self) -> Option<Time> {
-        self.parked.peek().map(|&Reverse((until, _))| until)
+    /// The time at which the first blocked client may try again.
+    pub(super) fn blocked_until(&self) -> Option<Time> {
+        self.blocked.peek().map(|&Reverse((until, _))| until)
     }
 
-    /// Lets a parked client try again, if its time has come.
-    pub(super) fn unpark(&mut self, now: Time, client: u32, queue: &mut ClientQueue) {
-        if queue.parked.is_some_and(|until| until <= now) {
-            queue.parked = None;
+    /// Lets a blocked client try again, if its time has come.
+    pub(super) fn unblock(&mut self, now: Time, client: u32, queue: &mut ClientQueue) {
+        if queue.blocked.is_some_and(|until| until <= now) {
+            queue.blocked = None;
             self.fair.enter(client, queue);
         }
     }

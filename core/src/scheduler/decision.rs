@@ -46,7 +46,7 @@ impl Scheduler {
         }
         let client = self.clients.get_mut(index);
         if let Err(until) = client.take_own_limit(now) {
-            self.park(index, until);
+            self.block(index, until);
             return Decision::Delay { client: index };
         }
         self.backlog.fair.charge(&mut client.queue);

@@ -63,14 +63,14 @@ pub(crate) struct ClientQueue {
     /// The sum of the records' bytes.
     pub(super) bytes: u64,
     /// The client's own limit refused its first record until this time.
-    pub(super) parked: Option<Time>,
+    pub(super) blocked: Option<Time>,
     group: Group,
 }
 
 impl Default for ClientQueue {
     /// The queue of a client that is known from the start, without a weight so far.
     fn default() -> ClientQueue {
-        ClientQueue { records: LinkedList::default(), flow: Flow::new(0), bytes: 0, parked: None, group: Group::Main }
+        ClientQueue { records: LinkedList::default(), flow: Flow::new(0), bytes: 0, blocked: None, group: Group::Main }
     }
 }
 
@@ -84,13 +84,13 @@ impl ClientQueue {
     /// The tag under which the client stands in its group's heap; `None` if it has no record that may go.
     #[inline]
     pub(super) fn eligible_tag(&self) -> Option<VirtualTime> {
-        if self.parked.is_some() { None } else { self.flow.head_tag }
+        if self.blocked.is_some() { None } else { self.flow.head_tag }
     }
 
     /// Notes that the last record left.
     pub(super) fn empty(&mut self) {
         self.flow.head_tag = None;
-        self.parked = None;
+        self.blocked = None;
     }
 }
 
@@ -142,7 +142,7 @@ impl FairQueue {
     /// Tags a record that becomes the first one of its client, and adds the client to its queue if it may go.
     pub(super) fn make_head(&mut self, client: u32, queue: &mut ClientQueue) {
         queue.flow.head_tag = Some(self.of(queue.group).next_tag(&queue.flow));
-        if queue.parked.is_none() {
+        if queue.blocked.is_none() {
             self.enter(client, queue);
         }
     }

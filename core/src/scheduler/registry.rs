@@ -271,7 +271,7 @@ impl Registry {
     }
 
     /// Puts every client in the queue that it belongs to now, with virtual times on the scale of its new weight: those
-    /// of a time when all weights were smaller would starve the clients that were served then. Clients that are parked
+    /// of a time when all weights were smaller would starve the clients that were served then. Clients that are blocked
     /// for their own limit may try again.
     pub(super) fn requeue_all(&mut self, backlog: &mut Backlog) {
         backlog.clear_queues();

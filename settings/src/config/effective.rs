@@ -28,12 +28,14 @@ impl Effective {
 
     /// Returns sixteen hexadecimal digits that are equal wherever equal configurations take effect.
     ///
-    /// Hidden values and the instance's id are left out: the instances of a group can be compared, and the hash gives
-    /// no way to guess a secret.
+    /// Hidden values, the instance's id and its address are left out: the instances of a group can be compared, and the
+    /// hash gives no way to guess a secret.
     pub fn hash(&self) -> String {
         let mut tree = self.to_json();
-        if let Some(kafka) = tree.get_mut("kafka").and_then(Value::as_object_mut) {
-            kafka.remove("instance_id");
+        for (section, key) in [("kafka", "instance_id"), ("admin", "listen")] {
+            if let Some(section) = tree.get_mut(section).and_then(Value::as_object_mut) {
+                section.remove(key);
+            }
         }
         format!("{:016x}", fnv1a(tree.to_string().as_bytes()))
     }

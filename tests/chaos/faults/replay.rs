@@ -39,6 +39,7 @@ fn plan(world: &World) -> Plan {
         dead_letter: format!("{group}.dead-letter"),
         append_time: true,
         capacity: 2_000,
+        pace: false,
         more_kafka: "on_foreign_offset = \"replay\"".to_owned(),
         group,
         ..world.plan.clone()
