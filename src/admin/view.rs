@@ -13,8 +13,8 @@ use crate::snapshot::{ClientSnapshot, Counts, GroupSnapshot, Levels, MemberSnaps
 /// The configuration in force.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ConfigView {
-    /// Sixteen hexadecimal digits that are equal for equal configurations; `instance_id`, `admin.listen` and hidden values
-    /// don't count.
+    /// Sixteen hexadecimal digits that are equal for equal configurations. `instance_id`, `admin.listen` and hidden
+    /// values don't count.
     pub(super) hash: String,
     /// Every key with its value, nested as in the file.
     pub(super) config: Value,

@@ -86,26 +86,6 @@ fn a_record_that_can_not_be_read_stops_the_service() {
     assert!(instance.log().contains("version"), "{}", instance.log());
 }
 
-/// Each instance would stop for good, or go on with a part that others take, if it did not notice.
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn an_instance_goes_on_after_its_control_topic_was_deleted() {
-    let broker = Broker::of_this_run();
-    let rig = Rig::new(&broker, "deleted", 1, 2, TargetTime::Append);
-    let mut instance = start(&rig, "wm-0");
-    let mut follower = Follower::of(&broker, &[&rig.target], Identity::Value);
-    let producer = Producer::to(&broker);
-    let numbered = |n: u64| Outgoing::numbered(&rig.sources[0], n, "one");
-    producer.send_all((0..100).map(numbered));
-    follower.wait_for(100, DRAIN_TIMEOUT);
-    broker.delete(&[format!("{}.kyc.control", rig.name)]);
-    wait_until("the instance to notice", DRAIN_TIMEOUT, || instance.log().contains("opening the control log again"));
-    producer.send_all((100..200).map(numbered));
-    follower.wait_for(200, DRAIN_TIMEOUT);
-    assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0));
-    assert_eq!(rig.read_target().len(), 200, "records are lost or repeated");
-}
-
 mod long {
     use super::*;
 
@@ -167,5 +147,27 @@ mod long {
             let off = group[&client].abs_diff(alone).saturating_sub(3 * COMPARED);
             assert!(off * 20 <= alone, "{client}: {} in the group, {alone} alone", group[&client]);
         }
+    }
+
+    /// Each instance would stop for good, or go on with a part that others take, if it did not notice.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn an_instance_goes_on_after_its_control_topic_was_deleted() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "deleted", 1, 2, TargetTime::Append);
+        let mut instance = start(&rig, "wm-0");
+        let mut follower = Follower::of(&broker, &[&rig.target], Identity::Value);
+        let producer = Producer::to(&broker);
+        let numbered = |n: u64| Outgoing::numbered(&rig.sources[0], n, "one");
+        producer.send_all((0..100).map(numbered));
+        follower.wait_for(100, DRAIN_TIMEOUT);
+        broker.delete(&[format!("{}.kyc.control", rig.name)]);
+        wait_until("the instance to notice", DRAIN_TIMEOUT, || {
+            instance.log().contains("opening the control log again")
+        });
+        producer.send_all((100..200).map(numbered));
+        follower.wait_for(200, DRAIN_TIMEOUT);
+        assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0));
+        assert_eq!(rig.read_target().len(), 200, "records are lost or repeated");
     }
 }

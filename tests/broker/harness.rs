@@ -52,21 +52,26 @@ fn the_oracle_accepts_a_plain_copy() {
     assert_eq!(verdict.assert_right().admitted, RECORDS as u64);
 }
 
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn our_own_kafka_keeps_its_data_when_it_is_killed() {
-    let mut broker = OwnBroker::start();
-    let rig = Rig::new(&broker, "own", 1, 1, TargetTime::Append);
-    let source = &rig.sources[0];
-    let numbered = |number| Outgoing::numbered(source, number, "one");
-    Producer::to(&broker).send_all((0..100).map(numbered));
-    broker.kill();
-    assert!(!broker.answers());
-    broker.start_again();
-    Producer::to(&broker).send_all((100..200).map(numbered));
-    broker.freeze();
-    assert!(!broker.answers());
-    broker.thaw();
-    let numbers: Vec<u64> = rig.read_sources().iter().filter_map(|record| Identity::Value.of(record)).collect();
-    assert_eq!(numbers, (0..200).collect::<Vec<u64>>());
+/// These tests run only with `scripts/test --long`.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn our_own_kafka_keeps_its_data_when_it_is_killed() {
+        let mut broker = OwnBroker::start();
+        let rig = Rig::new(&broker, "own", 1, 1, TargetTime::Append);
+        let source = &rig.sources[0];
+        let numbered = |number| Outgoing::numbered(source, number, "one");
+        Producer::to(&broker).send_all((0..100).map(numbered));
+        broker.kill();
+        assert!(!broker.answers());
+        broker.start_again();
+        Producer::to(&broker).send_all((100..200).map(numbered));
+        broker.freeze();
+        assert!(!broker.answers());
+        broker.thaw();
+        let numbers: Vec<u64> = rig.read_sources().iter().filter_map(|record| Identity::Value.of(record)).collect();
+        assert_eq!(numbers, (0..200).collect::<Vec<u64>>());
+    }
 }

@@ -71,37 +71,6 @@ fn a_control_topic_that_a_group_can_not_trust_is_refused() {
 
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn an_own_kafka_without_support_is_refused() {
-    let own = ["group.coordinator.rebalance.protocols=classic", "transaction.max.timeout.ms=5000"];
-    let broker = OwnBroker::with(&[&own[..], &WITH_ACLS].concat());
-    let rig = Rig::new(&broker, "preflight-not", 1, 1, TargetTime::Create);
-    refused(
-        &config(&rig, "delivery = \"at_least_once\"\ngroup_protocol = \"consumer\""),
-        &["do not know kafka.group_protocol = \"consumer\"", "is \"classic\"", "set it to \"classic\""],
-    );
-    refused(
-        &config(&rig, "delivery = \"exactly_once\""),
-        &["transaction.timeout.ms is 10000, the brokers allow 5000", "[kafka.properties]"],
-    );
-    let short = config(&rig, "delivery = \"exactly_once\"\n[kafka.properties]\n\"transaction.timeout.ms\" = \"4000\"");
-    let (code, said) = check(&short);
-    assert_eq!(code, Some(0), "{said}");
-    // An ACL for another user takes the default permission for the id away from all others.
-    let ids = format!("{}.kyc.", rig.name);
-    let acl =
-        ["--add", "--allow-principal", "User:other", "--operation", "Write", "--resource-pattern-type", "prefixed"];
-    broker.tool("org.apache.kafka.tools.AclCommand", &[&acl[..], &["--transactional-id", &ids]].concat());
-    let (_, said) = check(&short);
-    assert!(said.contains(&format!("not allowed to use the transactional id {ids}only.check")), "{said}");
-    let mut watermaster = Watermaster::spawn(&short);
-    let status = watermaster.wait(DRAIN_TIMEOUT);
-    let log = watermaster.log();
-    assert_ne!(status.code(), Some(0), "{log}");
-    assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
-}
-
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
 fn a_transaction_log_that_may_not_be_described_is_only_a_warning() {
     let mut broker = OwnBroker::with(&WITH_ACLS);
     let rig = Rig::new(&broker, "preflight-hidden", 1, 1, TargetTime::Create);
@@ -119,4 +88,41 @@ fn a_transaction_log_that_may_not_be_described_is_only_a_warning() {
     assert!(said.contains("want 3 replicas") && said.contains("DESCRIBE on __transaction_state"), "{said}");
     let mut watermaster = Watermaster::start(&config);
     assert_eq!(watermaster.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", watermaster.log());
+}
+
+/// These tests run only with `scripts/test --long`.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test"]
+    fn an_own_kafka_without_support_is_refused() {
+        let own = ["group.coordinator.rebalance.protocols=classic", "transaction.max.timeout.ms=5000"];
+        let broker = OwnBroker::with(&[&own[..], &WITH_ACLS].concat());
+        let rig = Rig::new(&broker, "preflight-not", 1, 1, TargetTime::Create);
+        refused(
+            &config(&rig, "delivery = \"at_least_once\"\ngroup_protocol = \"consumer\""),
+            &["do not know kafka.group_protocol = \"consumer\"", "is \"classic\"", "set it to \"classic\""],
+        );
+        refused(
+            &config(&rig, "delivery = \"exactly_once\""),
+            &["transaction.timeout.ms is 10000, the brokers allow 5000", "[kafka.properties]"],
+        );
+        let short =
+            config(&rig, "delivery = \"exactly_once\"\n[kafka.properties]\n\"transaction.timeout.ms\" = \"4000\"");
+        let (code, said) = check(&short);
+        assert_eq!(code, Some(0), "{said}");
+        // An ACL for another user takes the default permission for the id away from all others.
+        let ids = format!("{}.kyc.", rig.name);
+        let acl =
+            ["--add", "--allow-principal", "User:other", "--operation", "Write", "--resource-pattern-type", "prefixed"];
+        broker.tool("org.apache.kafka.tools.AclCommand", &[&acl[..], &["--transactional-id", &ids]].concat());
+        let (_, said) = check(&short);
+        assert!(said.contains(&format!("not allowed to use the transactional id {ids}only.check")), "{said}");
+        let mut watermaster = Watermaster::spawn(&short);
+        let status = watermaster.wait(DRAIN_TIMEOUT);
+        let log = watermaster.log();
+        assert_ne!(status.code(), Some(0), "{log}");
+        assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
+    }
 }

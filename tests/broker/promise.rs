@@ -78,18 +78,6 @@ fn holds_in_a_flood() {
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn holds_across_kills() {
-    let mut flood = Flood::start(&Broker::of_this_run(), 7);
-    for cycles in [2, 3] {
-        flood.wait_for_cycles(cycles);
-        flood.watermaster.kill();
-        flood.watermaster = start(&flood.rig);
-    }
-    flood.finish(2, 2);
-}
-
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
 fn a_restart_within_a_cycle_remembers_recent_admissions() {
     restart_within_a_cycle(["group"; 2]);
 }
@@ -173,5 +161,17 @@ mod long {
         let_the_fault_last(Duration::from_secs(5));
         broker.thaw();
         flood.finish(0, 1);
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn holds_across_kills() {
+        let mut flood = Flood::start(&Broker::of_this_run(), 7);
+        for cycles in [2, 3] {
+            flood.wait_for_cycles(cycles);
+            flood.watermaster.kill();
+            flood.watermaster = start(&flood.rig);
+        }
+        flood.finish(2, 2);
     }
 }

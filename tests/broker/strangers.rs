@@ -290,9 +290,14 @@ fn ids_that_are_used_once_leave_configured_clients_their_share_in_a_full_registr
     ids_that_are_used_once_leave_configured_clients_their_share(1_000);
 }
 
-/// Every id has its own backlog.
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn ids_that_are_used_once_leave_configured_clients_their_share_beside_thousands_of_backlogs() {
-    ids_that_are_used_once_leave_configured_clients_their_share(100_000);
+/// These tests run only with `scripts/test --long`.
+mod long {
+    use super::*;
+
+    /// Every id has its own backlog.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn ids_that_are_used_once_leave_configured_clients_their_share_beside_thousands_of_backlogs() {
+        ids_that_are_used_once_leave_configured_clients_their_share(100_000);
+    }
 }

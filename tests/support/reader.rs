@@ -70,10 +70,16 @@ impl Follower {
     pub fn wait_for(&mut self, count: u64, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         while (self.seen.len() as u64) < count {
-            let seen = self.seen.len();
-            assert!(Instant::now() < deadline, "{seen} of {count} records were delivered within {timeout:?}");
+            assert!(Instant::now() < deadline, "{} within {timeout:?}", self.progress(count));
             self.poll();
         }
+    }
+
+    /// Tells how many of `count` records were seen, and the first of those that were not. Most tests number theirs
+    /// from 0.
+    fn progress(&self, count: u64) -> String {
+        let missing: Vec<u64> = (0..count).filter(|number| !self.seen.contains(number)).take(10).collect();
+        format!("{} of {count} records were delivered, without {missing:?} …", self.seen.len())
     }
 
     fn poll(&mut self) {

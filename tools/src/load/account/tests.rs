@@ -1,5 +1,7 @@
 //! Properties of the account: it adds up after any events.
 
+use std::sync::LazyLock;
+
 use proptest::prelude::*;
 
 use super::super::plan::tests::plan;
@@ -28,9 +30,12 @@ fn rejected(number: usize, ms: u64) -> Event {
     Event::Arrived { number, outcome: Outcome::Rejected("queue_full".to_owned()), at: at(ms) }
 }
 
+/// Reading a configuration takes longer than all else that a case does.
+static PLAN: LazyLock<Plan> = LazyLock::new(|| plan(TWO));
+
 /// Returns the account after these events, and the last retry.
 fn after(events: &[Event]) -> (Account, Option<Attempt>) {
-    let mut account = Account::new(plan(TWO));
+    let mut account = Account::new(PLAN.clone());
     let retry = events.iter().map(|event| account.apply(event)).last().flatten();
     (account, retry)
 }
