@@ -28,7 +28,7 @@ pub enum Answer {
 /// The registry gave no answer that says anything about the schema.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    #[error("{url} can't be reached: {source}")]
+    #[error("{url} can't be reached: {source}{}", advice(source.as_ref()))]
     Unreachable { url: String, source: Box<dyn Error + Send + Sync> },
     #[error("{0} asks for a user and a password (401): kafka.schema_registry.username and password")]
     LoginNeeded(String),
@@ -42,6 +42,11 @@ pub enum RegistryError {
     NotARegistry(String),
     #[error("{} can't be read: {source}", path.display())]
     File { path: PathBuf, source: Box<dyn Error + Send + Sync> },
+}
+
+fn advice(error: &(dyn Error + Send + Sync)) -> &'static str {
+    let is_untrusted = error.to_string().contains("certificate verify failed");
+    if is_untrusted { ": kafka.schema_registry.ca_file names the certificates to trust" } else { "" }
 }
 
 impl RegistryError {
