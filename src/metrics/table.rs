@@ -1,7 +1,7 @@
 //! Every metric, in one table. The page and `docs/metrics.md` are made from it; dashboards and rules are tested
 //! against it.
 
-use strum::{IntoStaticStr, VariantNames};
+use strum::VariantNames;
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
 use watermaster_core::policy::Mode;
 
@@ -9,39 +9,15 @@ use super::{Instance, LabelFigures, ServiceMetrics, text::Samples};
 use crate::clock;
 use crate::snapshot::{ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES};
 
+mod kind;
 mod samples;
 
+pub use kind::{Kind, Unit};
 use samples::{
-    by_reason, capacity_changes, dead_letter_age, dead_letter_offsets, errors, live_members, pace_state, partitions,
-    phases, put_delays, put_pace, retention, target_lag,
+    by_reason, capacity_changes, dead_letter_age, dead_letter_ages, dead_letter_offsets, dead_letters, errors,
+    live_members, pace_state, partitions, phases, put_delays, put_pace, redrive_jobs, retention, target_lag,
+    uncounted_dead_letters,
 };
-
-/// The kind of a metric, named as in a `# TYPE` line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Kind {
-    /// Never decreases while the process lives.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// Cumulative buckets, a sum and a count.
-    Histogram,
-}
-
-/// The unit of a metric's value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unit {
-    /// Whole records; capacity is counted in them too.
-    Records,
-    Seconds,
-    Bytes,
-    /// From 0 to 1.
-    Ratio,
-    /// Either 0 or 1.
-    Bool,
-    /// A number of the things that the name tells.
-    Count,
-}
 
 /// The function that writes the samples of a metric, by the first labels that its samples share.
 #[derive(Debug, Clone, Copy)]
@@ -284,6 +260,18 @@ metrics! {
     "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
         "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."
         Service dead_letter_age;
+    "watermaster_dead_letter_records" Gauge Records ["service" "reason"]
+        "Dead letters behind the position of the redrive job 'default', as far as they are counted."
+        Service dead_letters;
+    "watermaster_dead_letter_reason_oldest_seconds" Gauge Seconds ["service" "reason"]
+        "Age of the oldest of these dead letters with this reason, by its record's time; 0 if there is none."
+        Service dead_letter_ages;
+    "watermaster_dead_letter_uncounted_offsets" Gauge Count ["service"]
+        "Offsets behind that position that are not counted yet."
+        Service uncounted_dead_letters;
+    "watermaster_redrive_jobs" Gauge Count ["service" "state"]
+        "Jobs of dlq redrive that moved within the last minute (running), or stand before their end (unfinished)."
+        Service redrive_jobs;
 
     // ## Pace: only with `[service.pace]`
     "watermaster_capacity_found_units" Gauge Records ["service"]

@@ -1,27 +1,26 @@
 //! Follows the topics of all services on a thread of its own, which no engine waits for.
 
+mod dead_letters;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, warn};
-use watermaster_kafka::dead_letters::{Backlog, Unread};
-use watermaster_kafka::{KafkaError, load::OpenError, observer::Observer};
+use tracing::warn;
+use watermaster_kafka::{KafkaError, observer::Observer};
 use watermaster_settings::{Kafka, Service};
 
 use super::pace::Followers;
 use super::{CHECK_INTERVAL, Parts};
 use crate::snapshot::Observed;
+use dead_letters::{DeadLetterFigures, DeadLetterWatch};
 
 /// The interval between two rounds of questions, which is also that of the log lines about errors.
 const OBSERVE_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest wait for one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The interval between two questions that the brokers refuse.
-const REFUSED_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The client that asks about one service, and its last answers.
 #[derive(Default)]
@@ -30,9 +29,7 @@ struct Subject {
     observer: Option<Observer>,
     consumer_group: Option<String>,
     partitions: BTreeMap<String, usize>,
-    backlog: Option<Backlog>,
-    /// The time at which the brokers refused to tell the dead letters.
-    refused_at: Option<Instant>,
+    dead_letters: DeadLetterWatch,
 }
 
 /// Starts to follow the topics of all services until the program stops. Without a thread the metrics stay as they are.
@@ -48,7 +45,8 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
             followers.follow(&kafka, &running, &stop);
             for (service, handle) in &running {
                 let subject = subjects.entry(service.name.clone()).or_default();
-                handle.cell.set_observed(subject.observe(&kafka, service, &stop));
+                let counts_dead_letters = dead_letters::is_counted_here(service, &handle.cell.get());
+                handle.cell.set_observed(subject.observe(&kafka, service, &stop, counts_dead_letters));
             }
             while Instant::now() < next && !stop.load(Ordering::Relaxed) {
                 thread::sleep(CHECK_INTERVAL);
@@ -62,7 +60,7 @@ pub(super) fn start(kafka: &Kafka, parts: &Parts) {
 
 impl Subject {
     /// Asks about the topics of the service. A number of partitions stays if its answer is missing; a lag does not.
-    fn observe(&mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool) -> Observed {
+    fn observe(&mut self, kafka: &Kafka, service: &Service, stop: &AtomicBool, counts_dead_letters: bool) -> Observed {
         if self.consumer_group != service.consumer_group {
             *self = Subject { consumer_group: service.consumer_group.clone(), ..Subject::default() };
         }
@@ -71,24 +69,8 @@ impl Subject {
         if let Err(why) = self.ask(kafka, service, stop, &mut target_lag) {
             warn!(service = service.name, "the brokers do not tell the partitions of the sources or a lag: {why}");
         }
-        if self.refused_at.is_some_and(|at| at.elapsed() < REFUSED_INTERVAL) {
-            return Observed { partitions: self.partitions.clone(), target_lag, unread: None };
-        }
-        let unread = self.unread(kafka, service).inspect_err(|why| {
-            // The right to read dead letters is optional, so a refusal is no reason for a line at each look.
-            debug!(service = service.name, "the brokers do not tell the dead letters: {why}");
-            let refused = matches!(why, OpenError::RefusedGroup { .. } | OpenError::RefusedTopic { .. });
-            (self.backlog, self.refused_at) = (None, refused.then(Instant::now));
-        });
-        Observed { partitions: self.partitions.clone(), target_lag, unread: unread.ok() }
-    }
-
-    fn unread(&mut self, kafka: &Kafka, service: &Service) -> Result<Unread, OpenError> {
-        let backlog = match &mut self.backlog {
-            Some(backlog) => backlog,
-            none => none.insert(Backlog::open(kafka, service, ANSWER_TIMEOUT)?),
-        };
-        backlog.look(ANSWER_TIMEOUT)
+        let DeadLetterFigures { unread, jobs } = self.dead_letters.look(kafka, service, counts_dead_letters);
+        Observed { partitions: self.partitions.clone(), target_lag, unread, jobs }
     }
 
     fn ask(

@@ -1,14 +1,14 @@
 //! Reads ranges of a topic's partitions, `read_committed`, without joining a group.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::{ClientConfig, Message as _};
 use watermaster_settings::Kafka;
 
 use crate::load::{self, OpenError};
@@ -68,6 +68,8 @@ pub struct Reader {
     partitions: Vec<SourcePartition>,
     /// The end of each partition that is not read up to it.
     open: BTreeMap<i32, i64>,
+    /// The partitions that are paused, because their ranges have ended.
+    paused: BTreeSet<i32>,
 }
 
 impl Reader {
@@ -80,7 +82,7 @@ impl Reader {
         let count = load::partitions(&consumer, kafka, topic, timeout)?;
         let partitions = (0..count).map(|partition| (SourceIndex(0), partition)).collect();
         let (group, topics) = (group.to_owned(), Topics::new([topic]));
-        Ok(Reader { consumer, group, topics, partitions, open: BTreeMap::new() })
+        Ok(Reader { consumer, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
     }
 
     /// Returns the number of the topic's partitions.
@@ -126,8 +128,15 @@ impl Reader {
     /// # Errors
     /// The group's coordinator does not answer within `timeout`, or refuses.
     pub fn committed(&self, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
-        let found = assign::committed(&self.consumer, &self.topics, &self.partitions, timeout);
-        let found = found.map_err(|error| self.group_error(error))?;
+        self.committed_by(&self.consumer, timeout)
+    }
+
+    /// Returns the offsets that the group of `client` has committed, as [`committed`](Reader::committed) does.
+    pub(super) fn committed_by(
+        &self, client: &BaseConsumer<LoggingContext>, timeout: Duration,
+    ) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
+        let found = assign::committed(client, &self.topics, &self.partitions, timeout);
+        let found = found.map_err(|error| self.group_error(client, error))?;
         let text = |metadata: Vec<u8>| String::from_utf8_lossy(&metadata).into_owned();
         let committed = found.into_iter().filter_map(|((_, partition), committed)| {
             committed.map(|(offset, metadata)| (partition, (offset, text(metadata))))
@@ -137,9 +146,9 @@ impl Reader {
 
     /// Returns the error of a question about the group. librdkafka asks for the group's coordinator again and again,
     /// and tells only in an event that the group is refused.
-    fn group_error(&self, error: ClientError) -> OpenError {
-        while self.consumer.poll(Duration::ZERO).is_some() {}
-        match self.consumer.context().last_error() {
+    fn group_error(&self, client: &BaseConsumer<LoggingContext>, error: ClientError) -> OpenError {
+        while client.poll(Duration::ZERO).is_some() {}
+        match client.context().last_error() {
             Some(BrokerError { code: code @ Code::GroupAuthorizationFailed, .. }) => {
                 OpenError::RefusedGroup { group: self.group.clone(), code }
             }
@@ -152,6 +161,13 @@ impl Reader {
     /// # Errors
     /// librdkafka refuses the partitions.
     pub fn start(&mut self, ranges: &Ranges) -> Result<(), KafkaError> {
+        if !self.paused.is_empty() {
+            // A partition stays paused when it is assigned again.
+            self.consumer.unassign()?;
+            let paused: Vec<_> = self.paused.iter().map(|partition| (SourceIndex(0), *partition)).collect();
+            self.consumer.resume(&self.topics.list(&paused))?;
+            self.paused.clear();
+        }
         let ranges = ranges.iter().filter(|(_, range)| !range.is_empty());
         self.open = ranges.clone().map(|(partition, range)| (*partition, range.end)).collect();
         let at = ranges.map(|(partition, range)| ((SourceIndex(0), *partition), Offset::Offset(range.start)));
@@ -173,12 +189,19 @@ impl Reader {
     /// # Errors
     /// The topic is refused for good. Connections that break are not errors.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Letter>, OpenError> {
-        let (letter, ended) = match self.consumer.poll(wait) {
+        self.next_with(wait, Letter::new)
+    }
+
+    /// Returns what `take` returns for the next record, as [`next`](Reader::next) returns the record.
+    pub(super) fn next_with<T>(
+        &mut self, wait: Duration, take: impl FnOnce(&BorrowedMessage<'_>) -> T,
+    ) -> Result<Option<T>, OpenError> {
+        let (taken, ended) = match self.consumer.poll(wait) {
             Some(Ok(message)) => {
                 let (partition, offset) = (message.partition(), message.offset());
                 let Some(&end) = self.open.get(&partition) else { return Ok(None) };
                 let ended = (offset + 1 >= end).then_some(partition);
-                ((offset < end).then(|| Letter::new(&message)), ended)
+                ((offset < end).then(|| take(&message)), ended)
             }
             // All stable records were read, and the end was one of them.
             Some(Err(ClientError::PartitionEOF(partition))) => (None, Some(partition)),
@@ -188,7 +211,7 @@ impl Reader {
             Some(Err(_)) | None => (None, None),
         };
         ended.into_iter().for_each(|partition| self.close(partition));
-        Ok(letter)
+        Ok(taken)
     }
 
     /// Ends the range of a partition.
@@ -196,6 +219,7 @@ impl Reader {
         if self.open.remove(&partition).is_some() {
             // A partition that stays open is only fetched in vain.
             let _ = self.consumer.pause(&self.topics.list([&(SourceIndex(0), partition)]));
+            self.paused.insert(partition);
         }
     }
 
@@ -254,7 +278,16 @@ impl Originals {
 }
 
 fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    let config = client::reader_config(kafka, group, reset, &[("queued.max.messages.kbytes", QUEUED_KIB)]);
+    client_of(&client::reader_config(kafka, group, reset, &[("queued.max.messages.kbytes", QUEUED_KIB)]))
+}
+
+/// Makes a client that asks for the committed offsets of a job while it runs. The client does not wait for the end of
+/// pending transactions, since a redrive with `--rate` has one nearly all the time.
+pub(super) fn position_client(kafka: &Kafka, group: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
+    client_of(client::reader_config(kafka, group, "earliest", &[]).set("isolation.level", "read_uncommitted"))
+}
+
+fn client_of(config: &ClientConfig) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
     let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
     // Without a token of OAuth the first question would wait in vain.
     consumer.poll(FIRST_POLL);

@@ -4,9 +4,11 @@
 //! - `ls`, `show`, `export`: read them
 //! - `plan`: the fate of each dead letter in a redrive
 //! - `redrive`: the job that carries it out, with its `scope`, `pace` and `tally`; `dry_run`; `progress`: its lines
+//! - `jobs`: counts the jobs that the brokers know
 
 mod dry_run;
 mod export;
+mod jobs;
 mod ls;
 mod origin;
 mod pace;
@@ -31,6 +33,8 @@ use crate::cli::{ChoiceError, ConfigFile, Exit, choose, fail};
 use crate::format::with_source;
 use origin::Origin;
 use select::SelectArgs;
+
+pub use jobs::{JobCounts, JobState, count_jobs};
 
 /// The time that the brokers may take to answer at the start.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
