@@ -31,7 +31,7 @@ function settings(panel, name) {
     }
   }
   delete config.links;
-  return { ...config, displayName: name };
+  return { displayName: name, ...config };
 }
 
 function field(panel, name, type, values, seriesIndex = 0) {
@@ -116,13 +116,15 @@ function Stat({ panel, queries, ...size }) {
 function StateTimeline({ panel, queries, height }) {
   const all = frames(panel, queries);
   const row = { display: "flex", alignItems: "center", height: Math.min(60, height / all.length) };
+  const labels = 7 * Math.max(...all.map(({ fields: [, { config }] }) => config.displayName.length));
   return all.map(({ fields: [, states] }) => (
     <div key={states.name} style={row}>
-      <div style={{ width: 110, fontSize: 12 }}>{states.name}</div>
+      <div style={{ width: labels, fontSize: 12, flex: "none" }}>{states.config.displayName}</div>
       {spans(states.values).map(([value, length], index) => {
         const { text, color } = value === null ? {} : states.display(value);
-        const look = { flex: length, background: color, opacity: 0.8, height: "80%", padding: 4, fontSize: 12 };
-        return <div key={index} style={{ ...look, color: "black" }}>{text}</div>;
+        const look = { background: color, opacity: 0.8, height: "80%", padding: "4px 0", fontSize: 12, color: "black" };
+        const shown = panel.options.showValue === "never" ? "" : text;
+        return <div key={index} style={{ ...look, flex: `${length} 0 0`, overflow: "hidden", whiteSpace: "nowrap" }}>{shown}</div>;
       })}
     </div>
   ));

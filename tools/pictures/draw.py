@@ -17,7 +17,11 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 BUILD = HERE.parent.parent / "target/pictures"
-DASHBOARDS = ["service", "client", "platform", "capacity-planning"]
+# The files that the runs leave, with the name of the picture and what was run.
+SHARES = "a five-minute run on a real Kafka, {}, with tools/pictures/watermaster.toml"
+PACE = "an eight-minute run on a real Kafka, {}, with tools/pictures/pace.toml"
+DASHBOARDS = {name: (f"dashboard-{name}", SHARES) for name in ("service", "client", "platform", "capacity-planning")}
+DASHBOARDS["pace"] = ("pace", PACE)
 WIDTH = 1600
 
 # How an appended script tells how high a page is.
@@ -104,20 +108,25 @@ def main():
     pictures.mkdir(parents=True, exist_ok=True)
     bundle()
     page = BUILD / "page.html"
-    source = f"a five-minute run on a real Kafka, {(run / 'date').read_text().strip()}, with tools/pictures/watermaster.toml"
-    for name in DASHBOARDS:
-        label = (f"Drawn by scripts/pictures with Grafana's panel components from what the panels' queries answered in {source}. "
-                 "Not a screenshot of Grafana.")
+    date = (run / "date").read_text().strip()
+    for name, (picture, source) in DASHBOARDS.items():
+        if not (run / f"{name}.json").exists():
+            continue
+        label = ("Drawn by scripts/pictures with Grafana's panel components from what the panels' queries answered in "
+                 f"{source.format(date)}. Not a screenshot of Grafana.")
         answers = json.loads((run / f"{name}.json").read_text())
         page.write_text(board_page(answers, label))
-        photograph(page, pictures / f"dashboard-{name}.png", WIDTH)
+        photograph(page, pictures / f"{picture}.png", WIDTH)
         if name == "service":
             page.write_text(board_page(upper_part(answers, "Delays and rejections"), label))
             photograph(page, pictures / "campaign.png", WIDTH)
-    page.write_text(report_page((run / "report.html").read_text(), f"The page that `watermaster load --report` wrote, of {source}."))
-    photograph(page, pictures / "load-report.png", 1280)
-    page.write_text(terminal_page((run / "top.ansi").read_text(), f"The screen of `watermaster top` in the middle of {source}."))
-    photograph(page, pictures / "top.png", 1000)
+    source = SHARES.format(date)
+    if (run / "report.html").exists():
+        page.write_text(report_page((run / "report.html").read_text(), f"The page that `watermaster load --report` wrote, of {source}."))
+        photograph(page, pictures / "load-report.png", 1280)
+    if (run / "top.ansi").exists():
+        page.write_text(terminal_page((run / "top.ansi").read_text(), f"The screen of `watermaster top` in the middle of {source}."))
+        photograph(page, pictures / "top.png", 1000)
 
 
 if __name__ == "__main__":

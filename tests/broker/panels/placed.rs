@@ -82,6 +82,17 @@ const SERVICE: &[Placed] = &[
     panel(41, "Time in a backlog by client (p99)", &[SHAPED]),
     panel(42, "Capacity used by client", &[SHAPED]),
     panel(43, "Lag of the service", &[SHAPED]),
+    // Only this service searches for its capacity.
+    panel(51, "Limit in force", &[SHADOWED]),
+    panel(52, "Capacity found", &[SHADOWED]),
+    panel(53, "Service is late by", &[SHADOWED]),
+    panel(54, "Brake", &[SHADOWED]),
+    panel(55, "Open offsets", &[SHADOWED]),
+    panel(56, "Stuck partitions", &[Needs::Quiet(SHADOW)]),
+    panel(57, "Limit and found capacity", &[SHADOWED]),
+    panel(58, "How late the service is", &[SHADOWED]),
+    panel(59, "State of the search", &[SHADOWED]),
+    panel(60, "Changes of the found capacity", &[SHADOWED]),
 ];
 
 const CLIENT: &[Placed] = &[

@@ -2,6 +2,9 @@
 //! share the capacity of two of the services.
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::{fs::File, path::PathBuf, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
@@ -17,7 +20,7 @@ use crate::{support::own_broker::free_port, support::process::Process, support::
 pub const CAMPAIGN: &str = "campaign";
 /// The service in mode `reject`. A second instance joins it, and shares its capacity.
 pub const REJECTS: &str = "rejects";
-/// The service in shadow mode.
+/// The service in shadow mode, with `[service.pace]`.
 pub const SHADOW: &str = "shadow";
 /// The service in mode `shape` with `overflow = "pause"`, which leaves the excess in Kafka. A second instance joins it,
 /// and shares its capacity.
@@ -40,6 +43,8 @@ const PARTITIONS: i32 = 2;
 
 /// The duration of the campaign in seconds. The test may end earlier: as soon as all queries return data.
 const PLAYED: &str = "40";
+/// The time that the service behind the target of [`SHADOW`] takes for a record: too long for the campaign.
+const WORK_TIME: Duration = Duration::from_millis(25);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const TOKEN: &str = "the-token-of-the-panels";
 
@@ -47,6 +52,7 @@ pub struct Stage {
     first: Watermaster,
     second: Option<Watermaster>,
     loads: Vec<Load>,
+    worker: Worker,
     config: Config,
     ports: [u16; 2],
     /// The folder with the configuration for the loads, their logs and the token.
@@ -84,6 +90,8 @@ impl Stage {
         let mut services: Vec<Service> = SERVICES.iter().map(|name| service(&group, name)).collect();
         let topics = broker.create(&services.iter().flat_map(topics).collect::<Vec<_>>());
         read_slowly(&broker, &group, &mut services[0]);
+        let shadow = services.iter().find(|service| service.name == SHADOW).expect("a service in shadow mode");
+        let worker = Worker::start(&broker, &format!("{group}.workers"), &shadow.target);
         let dir = tempfile::Builder::new().prefix("watermaster-panels-").tempdir().expect("a temporary directory");
         let token = dir.path().join("token");
         std::fs::write(&token, TOKEN).expect("the token can be written");
@@ -94,7 +102,7 @@ impl Stage {
         std::fs::write(dir.path().join("load.toml"), config.to_toml()).expect("the configuration can be written");
         let first = Watermaster::start(&config);
         let loads = SERVICES.iter().map(|service| Load::start(&dir, service)).collect();
-        Stage { first, second: None, loads, config, ports, dir, _topics: topics }
+        Stage { first, second: None, loads, worker, config, ports, dir, _topics: topics }
     }
 
     /// Starts the second instance, which takes over partitions of two services.
@@ -127,6 +135,7 @@ impl Stage {
     /// Ends the loads and the instances.
     pub fn end(mut self) {
         self.loads.clear();
+        self.worker.stop();
         for watermaster in [Some(&mut self.first), self.second.as_mut()].into_iter().flatten() {
             assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());
         }
@@ -153,6 +162,36 @@ impl Load {
     }
 }
 
+/// A protected service that works off one record at a time, and commits several times a second.
+struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Worker {
+    fn start(broker: &Broker, group: &str, target: &str) -> Worker {
+        let mut config = broker.client();
+        config.set("group.id", group).set("auto.offset.reset", "earliest").set("auto.commit.interval.ms", "200");
+        let consumer: BaseConsumer = config.create().expect("a consumer");
+        consumer.subscribe(&[target]).expect("the target exists");
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let work = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                if consumer.poll(Duration::from_millis(100)).is_some() {
+                    thread::sleep(WORK_TIME);
+                }
+            }
+        };
+        Worker { stop, thread: thread::spawn(work) }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the worker does not panic");
+    }
+}
+
 /// Commits the beginning of a target for a consumer group, as a protected service that is slow would.
 fn read_slowly(broker: &Broker, group: &str, service: &mut Service) {
     let readers = format!("{group}.readers");
@@ -176,6 +215,15 @@ fn topics(service: &Service) -> Vec<Topic> {
     names.map(topic).collect()
 }
 
+const SHADOW_TABLES: &str = "[service.shape]
+queue_capacity = 300
+max_delay = \"5s\"
+[service.pace]
+group = \"GROUP.workers\"
+ceiling = 200
+interval = \"1s\"
+poll = \"200ms\"";
+
 fn service(group: &str, name: &str) -> Service {
     // The bounds differ between the services, so that every outcome of a mode occurs in it.
     let (capacity, keys, tables) = match name {
@@ -184,7 +232,7 @@ fn service(group: &str, name: &str) -> Service {
             let limit = "[service.client.credit-card]\nlimit = { rate = 80, per = \"1s\", burst = 20 }";
             (SHARED_CAPACITY, "mode = \"reject\"\nscope = \"group\"", limit)
         }
-        SHADOW => (100, "enforce = false", "[service.shape]\nqueue_capacity = 300\nmax_delay = \"5s\""),
+        SHADOW => (100, "enforce = false", SHADOW_TABLES),
         _ => (SHARED_CAPACITY, "scope = \"group\"", "[service.shape]\nqueue_capacity = 100\noverflow = \"pause\""),
     };
     let known = |client: &&&str| !tables.contains(&format!("service.client.{client}]"));
@@ -200,6 +248,6 @@ fn service(group: &str, name: &str) -> Service {
             .map(|client| (format!("{group}.{name}.{client}"), (*client).to_owned()))
             .collect(),
         keys: format!("client_from = [\"header:client-id\"]\n{keys}"),
-        tables: format!("{tables}\n{clients}"),
+        tables: format!("{}\n{clients}", tables.replace("GROUP", group)),
     }
 }

@@ -19,6 +19,8 @@ pub fn questions(boards: &[Board]) -> Vec<Sum> {
         ("watermaster-service", 10, "C"),
         ("watermaster-service", 12, "B"),
         ("watermaster-service", 13, "B"),
+        ("watermaster-service", 51, "A"),
+        ("watermaster-service", 57, "A"),
         ("watermaster-capacity-planning", 3, "A"),
         ("watermaster-capacity-planning", 8, "C"),
         ("watermaster-platform", 29, "A"),
