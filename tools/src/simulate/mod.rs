@@ -6,6 +6,8 @@
 //! - [`sweep`]: many simulations; [`find`]: the smallest capacity that suffices
 //! - `report`: the result as text and JSON; `picture`: as SVG
 
+#[cfg(test)]
+mod evidence;
 pub mod find;
 mod picture;
 pub mod planned;
