@@ -134,6 +134,8 @@ fn lines() -> String {
 fn simulate_prints_the_same_with_any_number_of_jobs() {
     let lines = lines();
     let sweep = ["--capacity", "1000..4000/500", "--mode", "shape,reject", "--lending", "proportional,max_min"];
+    let service = ["--retries", "model:1s,3", "--service-rate", "200", "--service-knee", "4s"];
+    let sweep = [&sweep[..], &service].concat();
     for format in ["json", "text"] {
         let printed = |jobs: &str| {
             let output = simulate(lines.as_bytes(), &[&sweep[..], &["--output", format, "--jobs", jobs]].concat());
@@ -184,6 +186,30 @@ fn simulate_names_what_is_wrong_with_a_trace() {
         assert_eq!(output.status.code(), Some(78));
         assert!(text(&output.stderr).contains(said), "{}", text(&output.stderr));
     }
+}
+
+/// In mode reject the clients of this scenario send rejected records again, and the service has to finish what is
+/// admitted.
+#[test]
+fn simulate_takes_a_scenario_in_place_of_a_trace() {
+    let of = |path: &str| format!("{}/config/{path}", env!("CARGO_MANIFEST_DIR"));
+    let (config, scenario) = (of("watermaster.minimal.toml"), of("scenarios/retry-storm.toml"));
+    let point = |more: &[&str]| {
+        let arguments =
+            ["simulate", "--config", &config, "--scenario", &scenario, "--mode", "reject", "--output", "json"];
+        let output = watermaster(&[&arguments[..], more].concat(), &[], "");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        json["points"][0].clone()
+    };
+    let (kept, dropped) = (point(&["--service-rate", "100"]), point(&["--retries", "drop"]));
+    let count = |point: &serde_json::Value, key: &str| point["all"][key].as_u64().unwrap();
+    assert!(count(&kept, "retries") > 1_000 && count(&dropped, "retries") == 0, "{kept:#}\n{dropped:#}");
+    assert_eq!(count(&kept, "records"), count(&dropped, "records"));
+    assert!(kept["service"]["wait_seconds"]["max"].as_f64().unwrap() > 10.0, "{kept:#}");
+    assert!(dropped["service"].is_null() && dropped["all"].get("finish_seconds").is_none(), "{dropped:#}");
+    let both = ["simulate", "--config", &config, "--scenario", &scenario, "--trace", "x"];
+    assert_eq!(watermaster(&both, &[], "").status.code(), Some(2));
 }
 
 #[test]

@@ -98,7 +98,7 @@ mod tests {
     fn waited(delay: Duration) -> Outcome {
         let client =
             ClientResult { p99_of_all: Some(seconds(delay.as_millis() as u64)), ..Tally::default().result("a") };
-        Outcome { used: 1.0, largest_window: 0, total: client.clone(), clients: vec![client] }
+        Outcome { used: 1.0, largest_window: 0, service: None, total: client.clone(), clients: vec![client] }
     }
 
     proptest! {

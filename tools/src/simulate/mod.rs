@@ -1,14 +1,21 @@
 //! `watermaster simulate`: what another capacity, mode or lending would have meant for the clients of a trace.
 //!
-//! - [`replay`]: one simulation, through the core of `run`
-//! - [`tally`]: its counts
+//! - [`replay`]: one simulation, through the core of `run`; `senders`: the clients as the service sees them
+//! - [`tally`]: its counts; [`retries`]: rejected records that come back; [`service`]: the service behind the target
+//! - [`planned`]: records of a scenario in place of a trace
 //! - [`sweep`]: many simulations; [`find`]: the smallest capacity that suffices
 //! - `report`: the result as text and JSON; `picture`: as SVG
 
+#[cfg(test)]
+mod evidence;
 pub mod find;
 mod picture;
+pub mod planned;
 pub mod replay;
 mod report;
+pub mod retries;
+mod senders;
+pub mod service;
 pub mod sweep;
 pub mod tally;
 
@@ -28,11 +35,16 @@ use watermaster_settings::config::ConfigErrors;
 use watermaster_settings::{Service, Settings};
 
 use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json, variant};
+use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
 use crate::trace_file::{Contents, TraceError, reader::TraceSource};
 use find::{Bound, Goal};
-use replay::{Outcome, Replay, ReplayOptions, Senders};
+use planned::{Planned, PlannedError};
+use replay::{Outcome, Replay, ReplayOptions};
 use report::{FoundCapacity, Point, WhatIf};
+use retries::Retries;
+use senders::Senders;
+use service::ServiceModel;
 use sweep::{Capacities, Rules, in_parallel};
 
 /// The longest time that a trace may cover.
@@ -45,8 +57,11 @@ pub struct SimulateArgs {
     #[command(flatten)]
     file: ConfigFile,
     /// The trace, or a CSV: ms,client,partition,bytes
-    #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "scenario")]
+    trace: Option<PathBuf>,
+    /// Simulate the records that `watermaster load` would send for this scenario, and the retries of its clients
+    #[arg(long, value_name = "FILE", conflicts_with = "trace")]
+    scenario: Option<PathBuf>,
     /// The service; may be omitted if the trace or the configuration names only one
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
@@ -74,9 +89,18 @@ pub struct SimulateArgs {
     /// Show for how long a record had waited for more than this time
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     delay: Duration,
-    /// Keep or drop records that were sent again after a rejection
-    #[arg(long, value_enum, default_value = "keep")]
+    /// Keep or drop records that were sent again after a rejection, or model:BACKOFF,ATTEMPTS: in place of them, send
+    /// each record that is rejected here again after BACKOFF, which doubles each time to at most 10s, until it has been
+    /// sent ATTEMPTS times in all
+    #[arg(long, value_name = "HOW", default_value = "keep")]
     retries: Retries,
+    /// Simulate a service that finishes this many records a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    service_rate: Option<u32>,
+    /// While more work than this waits in the service, it becomes slower: by 8 % for each further second of work, to
+    /// half its rate
+    #[arg(long, value_name = "TIME", requires = "service_rate", value_parser = humantime::parse_duration)]
+    service_knee: Option<Duration>,
     /// Cycles at the start that are not counted
     #[arg(long, value_name = "CYCLES", default_value = "2", value_parser = clap::value_parser!(u32).range(0..=1_000))]
     warm_up: u32,
@@ -106,13 +130,6 @@ enum Find {
     Capacity,
 }
 
-/// The treatment of records that had been rejected before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Retries {
-    Keep,
-    Drop,
-}
-
 fn millionths(text: &str) -> Result<u32, &'static str> {
     let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
     let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or("allowed: 0% to 100%")?;
@@ -140,6 +157,10 @@ enum SimulateError {
     TooLong { path: PathBuf },
     #[error("error: --client: the trace has no record of {name:?} after the first cycles")]
     UnknownClient { name: String },
+    #[error(transparent)]
+    Planned(#[from] PlannedError),
+    #[error("error: the scenario {} can't be read: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("error: {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
 }
@@ -148,6 +169,7 @@ impl SimulateError {
     fn exit(&self) -> Exit {
         match self {
             Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } => Exit::Config,
+            Self::Planned(_) | Self::Unreadable { .. } => Exit::Config,
             Self::Choice(_) | Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
         }
     }
@@ -168,31 +190,13 @@ pub fn run(args: &SimulateArgs) -> Exit {
 }
 
 fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
-    let settings = args.file.load()?.settings;
-    let failed = |source| SimulateError::Trace { path: args.trace.clone(), source };
-    let trace = TraceSource::find(&args.trace).map_err(failed)?;
-    let contents = trace.open().map_err(failed)?.contents().clone();
-    check(&contents, &args.trace)?;
+    let path = args.trace.as_ref().or(args.scenario.as_ref()).cloned().unwrap_or_default();
+    let failed = |source| SimulateError::Trace { path: path.clone(), source };
     if let Some(path) = &args.picture {
         // A picture that can't be written is better found out now than after minutes.
         write(path, "")?;
     }
-    let service = service_of(settings, &contents, args.service.as_deref())?;
-    let job = Job {
-        trace,
-        senders: Senders::new(&contents, &service),
-        options: ReplayOptions {
-            step: args.step,
-            warm_up: args.warm_up,
-            threshold: args.delay,
-            cycle_start_ms: args.cycle_start.map(|at| u64::try_from(millis(at)).unwrap_or(0)),
-            drop_retried: args.retries == Retries::Drop,
-        },
-        jobs: args.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN),
-        rules: Rules::all(&args.mode, &args.lending, &service.policy),
-        service,
-        contents,
-    };
+    let job = job(args, &path)?;
     let mut report = WhatIf::new(&job.contents, &job.service, &job.options);
     match args.find {
         None => report.points = job.sweep(args.capacity.as_ref()).map_err(failed)?,
@@ -210,6 +214,47 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
         write(path, &picture::svg(&report))?;
     }
     Ok(report)
+}
+
+/// Reads configuration and trace.
+fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
+    let settings = args.file.load()?.settings;
+    let failed = |source| SimulateError::Trace { path: path.to_owned(), source };
+    let planned = match &args.scenario {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|source| SimulateError::Unreadable { path: path.clone(), source })?;
+            let scenario = Scenario::parse(&text, path)?;
+            Some(Planned::new(&scenario, choose(&settings.services, args.service.as_deref())?)?)
+        }
+        None => None,
+    };
+    let trace = match &planned {
+        Some(planned) => planned.trace.clone(),
+        None => TraceSource::find(path).map_err(failed)?,
+    };
+    let contents = trace.open().map_err(failed)?.contents().clone();
+    check(&contents, path)?;
+    let service = service_of(settings, &contents, args.service.as_deref())?;
+    let all = if let Retries::Model(policy) = args.retries { Some(policy) } else { None };
+    let planned = planned.filter(|_| args.retries == Retries::Keep);
+    let senders = Senders::new(&contents, &service);
+    Ok(Job {
+        trace,
+        senders: senders.with_retries(all, |name| planned.as_ref()?.retry_of(name)),
+        options: ReplayOptions {
+            step: args.step,
+            warm_up: args.warm_up,
+            threshold: args.delay,
+            cycle_start_ms: args.cycle_start.map(|at| u64::try_from(millis(at)).unwrap_or(0)),
+            drop_retried: args.retries != Retries::Keep,
+            service: args.service_rate.map(|rate| ServiceModel { rate, knee: args.service_knee }),
+        },
+        jobs: args.jobs.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN),
+        rules: Rules::all(&args.mode, &args.lending, &service.policy),
+        service,
+        contents,
+    })
 }
 
 fn check(contents: &Contents, path: &Path) -> Result<(), SimulateError> {

@@ -3,20 +3,22 @@
 //! Each record is handed over at its time, and the throttle's timeouts and actions every 10 ms. A paused partition is
 //! not read: its records wait in the topic, and that wait counts as part of their delays.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io::{Read, Seek};
 use std::time::Duration;
 
 use watermaster_core::offset_map::OffsetMap;
-use watermaster_core::policy::{Overflow, Policy, Scope};
+use watermaster_core::policy::Policy;
 use watermaster_core::reason::Reason;
 use watermaster_core::slot::Slot;
-use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, Throttle, Verdict};
 use watermaster_core::units::Time;
-use watermaster_settings::Service;
 
-use super::tally::{Backlog, ClientResult, Tally};
-use crate::trace_file::{ANONYMOUS, Contents, FIRST_CLIENT, OVERSIZED, TraceError, TraceReader, TraceRecord, ids};
+use super::retries::Returning;
+use super::senders::Senders;
+use super::service::{OpenRecord, ServiceModel, ServiceOutcome, ServiceQueue};
+use super::tally::{Backlog, ClientResult, SimulatedAttempt, Tally};
+use crate::trace_file::{Contents, FIRST_CLIENT, TraceError, TraceReader, TraceRecord};
 
 /// The most records that are read between two looks at the throttle's actions, as in the engine.
 const MAX_UNTIMED_RECORDS: usize = 64;
@@ -35,78 +37,8 @@ pub struct ReplayOptions {
     pub cycle_start_ms: Option<u64>,
     /// Leave out records that had been rejected before.
     pub drop_retried: bool,
-}
-
-/// The senders of a trace as a service sees them.
-#[derive(Debug)]
-pub struct Senders {
-    /// The names of the clients in the trace.
-    names: Vec<String>,
-    /// The ids of configured clients in place of their hashes.
-    shown: Vec<String>,
-    hashed: bool,
-    /// For each partition, the clients that its source allows; `None` for all.
-    allowed: Vec<Option<Vec<bool>>>,
-    /// The service only counts its decisions: the offset maps of commits delay nothing.
-    shadow: bool,
-}
-
-impl Senders {
-    /// Fits the clients of a trace to the sources of a service.
-    pub fn new(contents: &Contents, service: &Service) -> Senders {
-        let hashed = contents.hashed_ids;
-        let allowed = contents.partitions.iter().map(|partition| {
-            let source = service.sources.iter().find(|source| source.topic == partition.topic)?;
-            let listed: BTreeSet<String> =
-                source.allowed_clients.as_ref()?.iter().map(|id| named(id, hashed)).collect();
-            Some(contents.clients.iter().map(|name| listed.contains(name)).collect())
-        });
-        let configured = service.policy.clients.iter().map(|client| (named(&client.name, hashed), client.name.clone()));
-        let configured: BTreeMap<String, String> = configured.collect();
-        let shown = contents.clients.iter().map(|name| configured.get(name).unwrap_or(name).clone());
-        Senders {
-            names: contents.clients.clone(),
-            shown: shown.collect(),
-            hashed,
-            allowed: allowed.collect(),
-            shadow: !service.policy.enforce,
-        }
-    }
-
-    /// Returns the policy to simulate. Shadow mode is simulated as if its decisions were carried out, and
-    /// the capacity is that of one instance.
-    fn policy(&self, policy: &Policy) -> Policy {
-        let mut policy = Policy { enforce: true, scope: Scope::Instance, ..policy.clone() };
-        if self.shadow {
-            policy.overflow = Overflow::DeadLetter;
-        }
-        policy.clients.iter_mut().for_each(|client| client.name = named(&client.name, self.hashed));
-        policy
-    }
-
-    /// Returns the name of a client for people.
-    fn shown(&self, client: u32) -> &str {
-        match client {
-            ANONYMOUS => "(no id)",
-            OVERSIZED => "(too many headers)",
-            client => &self.shown[(client - FIRST_CLIENT) as usize],
-        }
-    }
-
-    #[inline]
-    fn of(&self, record: &TraceRecord) -> Sender<'_> {
-        match record.client {
-            ANONYMOUS => Sender::Anonymous,
-            OVERSIZED => Sender::Oversized,
-            client => {
-                let index = (client - FIRST_CLIENT) as usize;
-                match &self.allowed[record.partition as usize] {
-                    Some(allowed) if !allowed[index] => Sender::NotAllowed(&self.names[index]),
-                    _ => Sender::Client(&self.names[index]),
-                }
-            }
-        }
-    }
+    /// The service behind the target; `None` for one that takes all that is admitted.
+    pub service: Option<ServiceModel>,
 }
 
 /// The result of a simulation.
@@ -116,6 +48,8 @@ pub struct Outcome {
     pub used: f64,
     /// The most records admitted in any window of one cycle. It may be half a percent of a cycle's too large.
     pub largest_window: u64,
+    /// The modelled service.
+    pub service: Option<ServiceOutcome>,
     pub total: ClientResult,
     /// Clients with a record, in the order of the trace.
     pub clients: Vec<ClientResult>,
@@ -127,14 +61,7 @@ struct Log {
     next_offset: i64,
     paused: bool,
     /// Records that came while the partition was paused.
-    unread: VecDeque<TraceRecord>,
-}
-
-/// A delayed record.
-#[derive(Debug, Clone, Copy)]
-struct Waiting {
-    client: u32,
-    arrived: Time,
+    unread: VecDeque<SimulatedAttempt>,
 }
 
 /// A simulation under way.
@@ -143,6 +70,8 @@ pub struct Replay<'t> {
     senders: &'t Senders,
     options: ReplayOptions,
     start: Time,
+    /// The time of the next look at the throttle.
+    tick: Time,
     counted_from: Time,
     /// Admissions since then.
     admitted: u64,
@@ -150,16 +79,13 @@ pub struct Replay<'t> {
     /// Partitions that may have unread records and are not paused.
     resumed: VecDeque<u32>,
     /// By slot.
-    waiting: Vec<Waiting>,
+    waiting: Vec<SimulatedAttempt>,
+    returning: Returning,
+    service: Option<ServiceQueue>,
     backlog: Backlog,
     largest_backlog: Backlog,
     /// By client of the trace.
     tallies: Vec<Tally>,
-}
-
-/// Returns the name that a trace has for a client.
-fn named(id: &str, hashed: bool) -> String {
-    if hashed { ids::hashed(id) } else { id.to_owned() }
 }
 
 fn time(at_ms: u64) -> Time {
@@ -190,11 +116,14 @@ impl<'t> Replay<'t> {
             senders,
             options,
             start,
+            tick: start,
             counted_from,
             admitted: 0,
             logs: logs.collect(),
             resumed: VecDeque::new(),
             waiting: Vec::new(),
+            returning: Returning::default(),
+            service: options.service.map(|model| ServiceQueue::new(model, options.threshold, counted_from)),
             backlog: Backlog::default(),
             largest_backlog: Backlog::default(),
             tallies: (0..clients).map(|_| Tally::default()).collect(),
@@ -211,27 +140,42 @@ impl<'t> Replay<'t> {
     /// # Errors
     /// The trace can't be read, or is damaged.
     pub fn run<R: Read + Seek>(mut self, trace: &mut TraceReader<R>) -> Result<Outcome, TraceError> {
-        let (mut block, mut tick) = (Vec::new(), self.start);
+        let mut block = Vec::new();
         while trace.next_block(&mut block)? {
             for record in &block {
                 if record.retried && self.options.drop_retried {
                     continue;
                 }
-                let at = time(record.at_ms);
-                while tick <= at {
-                    self.look(tick);
-                    tick = self.next_look(tick, at);
-                }
-                self.arrive(at, record);
+                let TraceRecord { at_ms, client, partition, bytes, .. } = *record;
+                let at = time(at_ms);
+                while self.step(at) {}
+                self.arrive(SimulatedAttempt { client, partition, bytes, number: 1, sent: at, arrived: at });
             }
         }
         let end = time(trace.contents().last_ms);
         let admitted = self.admitted;
-        while self.backlog.records > 0 && tick < Time::NEVER {
-            self.look(tick);
-            tick = self.next_look(tick, Time::NEVER);
+        while self.tick < Time::NEVER && (self.backlog.records > 0 || self.returning.due().is_some()) {
+            self.step(Time::NEVER);
         }
+        self.work(Time::NEVER);
         Ok(self.outcome(admitted, end))
+    }
+
+    /// Does the next thing that is due at `end` or earlier: a look at the throttle, or a record that comes back.
+    /// Returns false if there is none.
+    #[inline]
+    fn step(&mut self, end: Time) -> bool {
+        let next = |replay: &Self| replay.returning.due().map_or(end, |due| due.min(end));
+        if self.tick <= next(self) {
+            self.look(self.tick);
+            self.tick = self.next_look(self.tick, next(self));
+            return true;
+        }
+        let returned = self.returning.pop(end);
+        returned.is_some_and(|attempt| {
+            self.arrive(attempt);
+            true
+        })
     }
 
     /// Returns the next time at which something may happen, on the grid of steps.
@@ -263,16 +207,17 @@ impl<'t> Replay<'t> {
 
     fn act(&mut self, now: Time, action: Action) {
         match action {
-            Action::Admit { slot, bytes, .. } => {
-                let Waiting { client, arrived } = self.end_wait(slot, bytes);
-                self.admit(now, client, arrived);
+            Action::Admit { slot, .. } => {
+                let attempt = self.end_wait(slot);
+                self.admit(now, &attempt);
             }
-            Action::Reject { slot, bytes, rejection, .. } => {
-                let Waiting { client, arrived } = self.end_wait(slot, bytes);
-                if !matches!(rejection.reason, Reason::QueueFull | Reason::Expired) && arrived >= self.counted_from {
-                    self.tallies[client as usize].undo_delay();
+            Action::Reject { slot, rejection, .. } => {
+                let attempt = self.end_wait(slot);
+                let was_delayed = matches!(rejection.reason, Reason::QueueFull | Reason::Expired);
+                if !was_delayed && attempt.sent >= self.counted_from {
+                    self.tallies[attempt.client as usize].undo_delay();
                 }
-                self.reject(now, client, arrived, rejection.reason);
+                self.reject(now, &attempt, rejection.reason);
             }
             Action::Pause { partition } => self.logs[partition as usize].paused = true,
             Action::Resume { partition } => {
@@ -290,87 +235,110 @@ impl<'t> Replay<'t> {
             if log.paused {
                 return;
             }
-            let Some(record) = log.unread.pop_front() else { return };
-            self.count_leaving(record.client, record.bytes);
-            self.decide(now, time(record.at_ms), number, &record);
+            let Some(attempt) = log.unread.pop_front() else { return };
+            self.count_leaving(&attempt);
+            self.decide(now, number, &attempt);
         }
         self.resumed.push_back(number);
     }
 
     #[inline]
-    fn arrive(&mut self, now: Time, record: &TraceRecord) {
-        if now >= self.counted_from {
-            self.tallies[record.client as usize].arrive();
+    fn arrive(&mut self, attempt: SimulatedAttempt) {
+        if attempt.number == 1 && attempt.sent >= self.counted_from {
+            self.tallies[attempt.client as usize].arrive();
         }
-        let number = if self.senders.shadow { record.client } else { record.partition };
+        let number = if self.senders.shadow { attempt.client } else { attempt.partition };
         let log = &mut self.logs[number as usize];
         if log.paused || !log.unread.is_empty() {
-            log.unread.push_back(*record);
-            self.count_waiting(record.client, record.bytes);
+            log.unread.push_back(attempt);
+            self.count_waiting(&attempt);
         } else {
-            self.decide(now, now, number, record);
+            self.decide(attempt.arrived, number, &attempt);
         }
     }
 
     /// Has the throttle decide on a record that is read now.
     #[inline]
-    fn decide(&mut self, now: Time, arrived: Time, partition: u32, record: &TraceRecord) {
+    fn decide(&mut self, now: Time, partition: u32, attempt: &SimulatedAttempt) {
         let log = &mut self.logs[partition as usize];
-        let (offset, client, bytes) = (log.next_offset, record.client, record.bytes);
+        let offset = log.next_offset;
         log.next_offset += 1;
-        let arrival = Arrival { partition, offset, bytes, sender: self.senders.of(record) };
+        let arrival = Arrival { partition, offset, bytes: attempt.bytes, sender: self.senders.of(attempt) };
         match self.throttle.handle_record(now, &arrival) {
             // An offset comes once.
             Verdict::Skip => {}
-            Verdict::Admit(_) => self.admit(now, client, arrived),
-            Verdict::Reject(rejection) => self.reject(now, client, arrived, rejection.reason),
+            Verdict::Admit(_) => self.admit(now, attempt),
+            Verdict::Reject(rejection) => self.reject(now, attempt, rejection.reason),
             Verdict::Delay(slot) => {
-                if arrived >= self.counted_from {
-                    self.tallies[client as usize].delay();
+                if attempt.sent >= self.counted_from {
+                    self.tallies[attempt.client as usize].delay();
                 }
-                self.begin_wait(slot, Waiting { client, arrived }, bytes);
+                self.begin_wait(slot, attempt);
             }
         }
     }
 
     #[inline]
-    fn admit(&mut self, now: Time, client: u32, arrived: Time) {
+    fn admit(&mut self, now: Time, attempt: &SimulatedAttempt) {
         self.admitted += u64::from(now >= self.counted_from);
-        if arrived >= self.counted_from {
-            self.tallies[client as usize].admit(arrived, now, self.options.threshold);
+        if attempt.sent >= self.counted_from {
+            self.tallies[attempt.client as usize].admit(attempt, now, self.options.threshold);
+        }
+        self.work(now);
+        if let Some(service) = &mut self.service {
+            service.add(OpenRecord { client: attempt.client, sent: attempt.sent, admitted: now });
         }
     }
 
     #[inline]
-    fn reject(&mut self, now: Time, client: u32, arrived: Time, reason: Reason) {
-        if arrived >= self.counted_from {
-            self.tallies[client as usize].reject(reason, arrived, now, self.options.threshold);
+    fn reject(&mut self, now: Time, attempt: &SimulatedAttempt, reason: Reason) {
+        let returns = self.returning.add(self.senders.retry_of(attempt.client), attempt, now);
+        if attempt.sent < self.counted_from {
+            return;
+        }
+        let tally = &mut self.tallies[attempt.client as usize];
+        if returns {
+            tally.retry(attempt, now, self.options.threshold);
+        } else {
+            tally.reject(reason, attempt, now, self.options.threshold);
         }
     }
 
-    fn begin_wait(&mut self, slot: Slot, waiting: Waiting, bytes: u32) {
+    /// Has the modelled service work until this time.
+    #[inline]
+    fn work(&mut self, until: Time) {
+        let Some(service) = &mut self.service else { return };
+        let (tallies, counted_from) = (&mut self.tallies, self.counted_from);
+        service.advance(until, |record, now| {
+            if record.sent >= counted_from {
+                tallies[record.client as usize].finish(record.sent, now);
+            }
+        });
+    }
+
+    fn begin_wait(&mut self, slot: Slot, attempt: &SimulatedAttempt) {
         let index = slot.0 as usize;
         if index >= self.waiting.len() {
-            self.waiting.resize(index + 1, waiting);
+            self.waiting.resize(index + 1, *attempt);
         }
-        self.waiting[index] = waiting;
-        self.count_waiting(waiting.client, bytes);
+        self.waiting[index] = *attempt;
+        self.count_waiting(attempt);
     }
 
-    fn end_wait(&mut self, slot: Slot, bytes: u32) -> Waiting {
-        let waiting = self.waiting[slot.0 as usize];
-        self.count_leaving(waiting.client, bytes);
-        waiting
+    fn end_wait(&mut self, slot: Slot) -> SimulatedAttempt {
+        let attempt = self.waiting[slot.0 as usize];
+        self.count_leaving(&attempt);
+        attempt
     }
 
-    fn count_waiting(&mut self, client: u32, bytes: u32) {
-        self.backlog.add(bytes, &mut self.largest_backlog);
-        self.tallies[client as usize].begin_wait(bytes);
+    fn count_waiting(&mut self, attempt: &SimulatedAttempt) {
+        self.backlog.add(attempt.bytes, &mut self.largest_backlog);
+        self.tallies[attempt.client as usize].begin_wait(attempt.bytes);
     }
 
-    fn count_leaving(&mut self, client: u32, bytes: u32) {
-        self.backlog.remove(bytes);
-        self.tallies[client as usize].end_wait(bytes);
+    fn count_leaving(&mut self, attempt: &SimulatedAttempt) {
+        self.backlog.remove(attempt.bytes);
+        self.tallies[attempt.client as usize].end_wait(attempt.bytes);
     }
 
     fn outcome(mut self, admitted: u64, end: Time) -> Outcome {
@@ -384,6 +352,7 @@ impl<'t> Replay<'t> {
             clients: clients.map(|(client, tally)| tally.result(self.senders.shown(client))).collect(),
             total: ClientResult { backlog: self.largest_backlog, seconds_above: None, ..total.result("all") },
             largest_window: self.throttle.window_admitted(end).1,
+            service: self.service.as_ref().map(ServiceQueue::outcome),
         }
     }
 }

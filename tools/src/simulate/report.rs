@@ -133,7 +133,7 @@ fn point_json(rules: Rules, capacity: u64, outcome: &Outcome) -> Value {
     json!({
         "mode": <&str>::from(rules.mode), "lending": <&str>::from(rules.lending), "capacity": capacity,
         "used": outcome.used, "largest_window": outcome.largest_window,
-        "all": outcome.total, "clients": outcome.clients,
+        "service": outcome.service, "all": outcome.total, "clients": outcome.clients,
     })
 }
 
@@ -157,12 +157,14 @@ pub fn text(report: &WhatIf, top: usize) -> String {
     let mut text = report.title() + "\n";
     for points in report.points.chunk_by(|one, other| one.rules == other.rules) {
         let _ = write!(text, "\n{}\n{}\n", title(points[0].rules, facts), table(points, facts, top));
+        points.iter().for_each(|point| text.extend(beside(point, facts)));
     }
     for answer in &report.answers {
         let _ = write!(text, "\n{}: {}\n", title(answer.rules, facts), answer.sentence());
         if let Some((capacity, outcome)) = &answer.found.answer {
             let point = Point { rules: answer.rules, capacity: *capacity, outcome: outcome.clone() };
-            let _ = writeln!(text, "{}", table(&[point], facts, top));
+            let _ = writeln!(text, "{}", table(std::slice::from_ref(&point), facts, top));
+            text.extend(beside(&point, facts));
         }
     }
     for note in &facts.notes {
@@ -222,6 +224,29 @@ fn table(points: &[Point], facts: &TraceFacts, top: usize) -> String {
         column.set_padding((0, if index + 1 == 12 { 0 } else { 2 }));
     }
     table.trim_fmt()
+}
+
+/// Says what the table has no column for: retries, and the modelled service.
+fn beside(point: &Point, facts: &TraceFacts) -> Option<String> {
+    let (capacity, retries) = (point.capacity, point.outcome.total.retries);
+    let mut parts = Vec::new();
+    if retries > 0 {
+        parts.push(format!("{retries} retries"));
+    }
+    if let Some(service) = &point.outcome.service {
+        let delay = |delay: Option<f64>| delay.map_or("-".to_owned(), seconds);
+        let above = humantime::format_duration(facts.threshold);
+        parts.push(format!(
+            "records were in the service for {} (p99), {} at most, for more than {above} during {}; \
+             at most {} at a time; it fell to {} % of its rate",
+            delay(service.wait_seconds.p99),
+            delay(service.wait_seconds.max),
+            seconds(service.seconds_above),
+            service.most_open,
+            (100.0 * service.slowest).round(),
+        ));
+    }
+    (!parts.is_empty()).then(|| format!("{capacity}: {}\n", parts.join("; ")))
 }
 
 /// Returns the clients with the longest delays and the most rejections, in their order, and the number of the others.

@@ -12,20 +12,95 @@ const DIGITS: u8 = 3;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
 /// The counts of one client.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     records: u64,
     admitted: u64,
     delayed: u64,
     rejected: ReasonCounts,
-    /// Admitted records that did not wait.
-    at_once: u64,
-    /// The delays of all other admitted records, in milliseconds.
-    delays: Histogram<u64>,
-    longest: u64,
+    /// Further attempts after a rejection.
+    retries: u64,
+    /// Admitted records: the times from their first attempts to their admissions.
+    delays: Waits,
+    /// Records that the modelled service finished: the times from their first attempts to then.
+    finished: Waits,
     waiting: Backlog,
     largest: Backlog,
     above: TimeAbove,
+}
+
+/// Times of records, in milliseconds.
+#[derive(Debug)]
+pub struct Waits {
+    /// The number of records that did not wait.
+    at_once: u64,
+    /// The waits of all others.
+    waits: Histogram<u64>,
+    longest: u64,
+}
+
+impl Default for Waits {
+    fn default() -> Waits {
+        Waits { at_once: 0, waits: Histogram::new(DIGITS).expect("1 to 5 digits are allowed"), longest: 0 }
+    }
+}
+
+impl Waits {
+    #[inline]
+    pub fn add(&mut self, from: Time, to: Time) {
+        if from == to {
+            self.at_once += 1;
+            return;
+        }
+        let waited = to.nanos_since(from) / NANOS_PER_MILLI;
+        // The histogram grows as it needs to.
+        let _ = self.waits.record(waited);
+        self.longest = self.longest.max(waited);
+    }
+
+    fn merge(&mut self, other: &Waits) {
+        self.at_once += other.at_once;
+        self.waits.add(&other.waits).expect("a histogram grows as it needs to");
+        self.longest = self.longest.max(other.longest);
+    }
+
+    fn records(&self) -> u64 {
+        self.at_once + self.waits.len()
+    }
+
+    pub fn result(&self) -> SimulatedDelays {
+        SimulatedDelays {
+            p50: self.quantile(50, self.records()),
+            p99: self.quantile(99, self.records()),
+            max: (self.records() > 0).then(|| seconds(self.longest)),
+        }
+    }
+
+    /// Returns the delay that this percentage of `records` does not exceed; `None` if it takes records that have none.
+    fn quantile(&self, percent: u64, records: u64) -> Option<f64> {
+        let rank = (records * percent).div_ceil(100).max(1);
+        if rank > self.records() {
+            return None;
+        }
+        let Some(rank) = rank.checked_sub(self.at_once).filter(|rank| *rank > 0) else { return Some(0.0) };
+        // The middle between two ranks, so that no rounding moves it to the next one.
+        let quantile = (rank as f64 - 0.5) / self.waits.len() as f64;
+        Some(seconds(self.waits.value_at_quantile(quantile).min(self.longest)))
+    }
+}
+
+/// One sending of a record. A client may send a rejected record again.
+#[derive(Debug, Clone, Copy)]
+pub struct SimulatedAttempt {
+    pub client: u32,
+    pub partition: u32,
+    pub bytes: u32,
+    /// From 1.
+    pub number: u32,
+    /// The time of the first attempt.
+    pub sent: Time,
+    /// The time of this attempt.
+    pub arrived: Time,
 }
 
 /// Records that wait, and their bytes.
@@ -52,7 +127,7 @@ impl Backlog {
 
 /// The time in which at least one record had waited for longer than the threshold.
 #[derive(Debug, Clone, Copy, Default)]
-struct TimeAbove {
+pub struct TimeAbove {
     total: Duration,
     /// Time until here is counted.
     until: Time,
@@ -61,26 +136,13 @@ struct TimeAbove {
 impl TimeAbove {
     /// Counts a record that left at `now`, after it had exceeded the threshold at `since`. Records of a client leave in
     /// order, so the intervals do too.
-    fn add(&mut self, since: Time, now: Time) {
+    pub fn add(&mut self, since: Time, now: Time) {
         self.total += now.since(since.max(self.until));
         self.until = self.until.max(now);
     }
-}
 
-impl Default for Tally {
-    fn default() -> Tally {
-        Tally {
-            records: 0,
-            admitted: 0,
-            delayed: 0,
-            rejected: ReasonCounts::default(),
-            at_once: 0,
-            delays: Histogram::new(DIGITS).expect("1 to 5 digits are allowed"),
-            longest: 0,
-            waiting: Backlog::default(),
-            largest: Backlog::default(),
-            above: TimeAbove::default(),
-        }
+    pub fn seconds(&self) -> f64 {
+        self.total.as_millis() as f64 / 1e3
     }
 }
 
@@ -93,24 +155,28 @@ impl Tally {
 
     /// Counts an admission.
     #[inline]
-    pub fn admit(&mut self, arrived: Time, now: Time, threshold: Duration) {
+    pub fn admit(&mut self, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
         self.admitted += 1;
-        if now == arrived {
-            self.at_once += 1;
-            return;
-        }
-        let waited = now.nanos_since(arrived) / NANOS_PER_MILLI;
-        // The histogram grows as it needs to.
-        let _ = self.delays.record(waited);
-        self.longest = self.longest.max(waited);
-        self.leave(arrived, now, threshold);
+        self.delays.add(attempt.sent, now);
+        self.leave(attempt.arrived, now, threshold);
     }
 
-    /// Counts a rejection.
+    /// Counts a rejection after which the record does not come back.
     #[inline]
-    pub fn reject(&mut self, reason: Reason, arrived: Time, now: Time, threshold: Duration) {
+    pub fn reject(&mut self, reason: Reason, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
         self.rejected.add(reason);
-        self.leave(arrived, now, threshold);
+        self.leave(attempt.arrived, now, threshold);
+    }
+
+    /// Counts a rejection after which the client sends the record again.
+    pub fn retry(&mut self, attempt: &SimulatedAttempt, now: Time, threshold: Duration) {
+        self.retries += 1;
+        self.leave(attempt.arrived, now, threshold);
+    }
+
+    /// Counts a record that the modelled service has finished.
+    pub fn finish(&mut self, sent: Time, now: Time) {
+        self.finished.add(sent, now);
     }
 
     fn leave(&mut self, arrived: Time, now: Time, threshold: Duration) {
@@ -146,9 +212,9 @@ impl Tally {
         self.admitted += other.admitted;
         self.delayed += other.delayed;
         self.rejected.merge(&other.rejected);
-        self.at_once += other.at_once;
-        self.delays.add(&other.delays).expect("a histogram grows as it needs to");
-        self.longest = self.longest.max(other.longest);
+        self.retries += other.retries;
+        self.delays.merge(&other.delays);
+        self.finished.merge(&other.finished);
     }
 
     /// Returns whether any record was counted.
@@ -165,28 +231,13 @@ impl Tally {
             admitted: self.admitted,
             delayed: self.delayed,
             rejected: rejected.map(|(reason, count)| (<&str>::from(reason), count)).collect(),
-            delay_seconds: SimulatedDelays {
-                p50: self.quantile(50, self.admitted),
-                p99: self.quantile(99, self.admitted),
-                max: (self.admitted > 0).then(|| seconds(self.longest)),
-            },
-            p99_of_all: self.quantile(99, self.admitted + self.rejected.total()),
+            retries: self.retries,
+            delay_seconds: self.delays.result(),
+            p99_of_all: self.delays.quantile(99, self.admitted + self.rejected.total()),
+            finish_seconds: (self.finished.records() > 0).then(|| self.finished.result()),
             backlog: self.largest,
-            seconds_above: Some(self.above.total.as_millis() as f64 / 1e3),
+            seconds_above: Some(self.above.seconds()),
         }
-    }
-
-    /// Returns the delay that this percentage of `records` does not exceed; `None` if it takes records that were not
-    /// admitted.
-    fn quantile(&self, percent: u64, records: u64) -> Option<f64> {
-        let rank = (records * percent).div_ceil(100).max(1);
-        if rank > self.admitted {
-            return None;
-        }
-        let Some(rank) = rank.checked_sub(self.at_once).filter(|rank| *rank > 0) else { return Some(0.0) };
-        // The middle between two ranks, so that no rounding moves it to the next one.
-        let quantile = (rank as f64 - 0.5) / self.delays.len() as f64;
-        Some(seconds(self.delays.value_at_quantile(quantile).min(self.longest)))
     }
 }
 
@@ -202,12 +253,17 @@ pub struct ClientResult {
     pub records: u64,
     pub admitted: u64,
     pub delayed: u64,
-    /// Rejected records by reason.
+    /// Rejected records by reason, without those that were sent again.
     pub rejected: BTreeMap<&'static str, u64>,
+    /// Further attempts after a rejection.
+    pub retries: u64,
     pub delay_seconds: SimulatedDelays,
     /// The 99th percentile if a rejected record counts as one that waits for ever.
     #[serde(skip)]
     pub p99_of_all: Option<f64>,
+    /// Times from the first attempt until the modelled service has finished the record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finish_seconds: Option<SimulatedDelays>,
     /// The largest backlog.
     pub backlog: Backlog,
     /// The time in which a record had waited for longer than the threshold; `null` for all clients together.
@@ -221,7 +277,7 @@ impl ClientResult {
     }
 }
 
-/// Quantiles of the delays of admitted records; `null` without an admitted record.
+/// Quantiles of times; `null` without a record.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SimulatedDelays {
     pub p50: Option<f64>,
@@ -237,20 +293,24 @@ mod tests {
         Time::from_nanos(millis * NANOS_PER_MILLI)
     }
 
+    fn attempt(at_ms: u64) -> SimulatedAttempt {
+        SimulatedAttempt { client: 0, partition: 0, bytes: 0, number: 1, sent: at(at_ms), arrived: at(at_ms) }
+    }
+
     #[test]
     fn quantiles_count_records_that_did_not_wait() {
         let mut tally = Tally::default();
         for wait in (0..97).map(|_| 0).chain([100, 200, 300]) {
             tally.arrive();
-            tally.admit(at(1_000), at(1_000 + wait), Duration::from_secs(1));
+            tally.admit(&attempt(1_000), at(1_000 + wait), Duration::from_secs(1));
         }
         let result = tally.result("a");
         let SimulatedDelays { p50, p99, max } = result.delay_seconds;
         assert_eq!((p50, p99, max), (Some(0.0), Some(0.2), Some(0.3)));
         assert_eq!(result.p99_of_all, Some(0.2));
-        tally.reject(Reason::Expired, at(1_000), at(1_000), Duration::from_secs(1));
+        tally.reject(Reason::Expired, &attempt(1_000), at(1_000), Duration::from_secs(1));
         assert_eq!(tally.result("a").p99_of_all, Some(0.3));
-        tally.reject(Reason::Expired, at(1_000), at(1_000), Duration::from_secs(1));
+        tally.reject(Reason::Expired, &attempt(1_000), at(1_000), Duration::from_secs(1));
         assert_eq!(tally.result("a").p99_of_all, None, "99 % of 102 records are more than were admitted");
         assert_eq!(tally.result("a").delay_seconds.p99, Some(0.2));
     }
@@ -260,7 +320,7 @@ mod tests {
         let mut tally = Tally::default();
         // Above one second from 1 s to 3 s, from 1.5 s to 3.5 s, and from 11 s to 12 s.
         for (arrived, left) in [(0, 3_000), (500, 3_500), (4_000, 4_900), (10_000, 12_000)] {
-            tally.admit(at(arrived), at(left), Duration::from_secs(1));
+            tally.admit(&attempt(arrived), at(left), Duration::from_secs(1));
         }
         assert_eq!(tally.result("a").seconds_above, Some(3.5));
     }

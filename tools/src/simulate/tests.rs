@@ -9,8 +9,10 @@ use watermaster_core::units::Weight;
 use watermaster_settings::Service;
 
 use super::find::{Bound, Goal};
-use super::{Job, Outcome, ReplayOptions, Senders, sweep::Rules, tally::ClientResult};
+use super::sweep::Capacities;
+use super::{Job, Outcome, ReplayOptions, Senders, ServiceModel, sweep::Rules, tally::ClientResult};
 use crate::load::plan::tests::service;
+use crate::load::scenario::RetryPolicy;
 use crate::trace_file::reader::TraceSource;
 use crate::trace_file::{ANONYMOUS, TraceRecord, TraceWriter, TracedPartition, WriterOptions, ids};
 
@@ -66,6 +68,7 @@ fn job(trace: TraceSource, service: Service) -> Job {
             threshold: Duration::from_secs(1),
             cycle_start_ms: None,
             drop_retried: false,
+            service: None,
         },
         rules: vec![SHAPE],
         jobs: NonZeroUsize::new(2).unwrap(),
@@ -266,4 +269,58 @@ fn the_first_cycles_are_not_counted_and_silence_is_skipped() {
     let outcome = job.simulate(SHAPE, 1_000).unwrap();
     assert_eq!((outcome.total.records, outcome.total.admitted, outcome.clients.len()), (3, 3, 1));
     assert_eq!(job.largest_window().unwrap(), 2);
+}
+
+/// Two clients send 100 records a second each to a capacity of 100; rejected records come back. Each record ends once.
+#[test]
+fn rejected_records_come_back_and_end_once() {
+    let simulate = |retry: Option<RetryPolicy>, jobs: usize| {
+        let mut service = roomy();
+        service.policy.cycle = Duration::from_secs(1);
+        let mut job = job(steady(), service);
+        job.senders = job.senders.with_retries(retry, |_| None);
+        (job.options.warm_up, job.options.drop_retried, job.jobs) = (0, true, NonZeroUsize::new(jobs).unwrap());
+        job.rules = vec![Rules { mode: Mode::Reject, ..SHAPE }, SHAPE];
+        job.sweep(Some(&Capacities(vec![100, 150]))).unwrap().into_iter().map(|point| point.outcome).collect::<Vec<_>>()
+    };
+    let second = Duration::from_secs(1);
+    let retry = RetryPolicy { backoff: second, max_backoff: 10 * second, attempts: 4 };
+    let (without, with) = (simulate(None, 1), simulate(Some(retry), 1));
+    assert_eq!(with, simulate(Some(retry), 3), "the number of threads does not matter");
+    let (without, with) = (&without[0], &with[0]);
+    for outcome in [without, with] {
+        let total = &outcome.total;
+        assert_eq!((total.records, total.admitted + total.rejected_total()), (2_000, 2_000), "{total:?}");
+        assert!(outcome.largest_window <= 100);
+    }
+    assert_eq!(without.total.retries, 0);
+    // The trace ends after ten seconds; for seven more, records come back to a service that has room for them.
+    assert!(with.total.admitted > without.total.admitted + 300, "{with:?}");
+    // A record that was rejected for good came back three times.
+    assert!(with.total.retries >= 3 * with.total.rejected_total(), "{with:?}");
+    let max = with.total.delay_seconds.max.unwrap();
+    assert!((7.0..7.1).contains(&max), "a fourth attempt comes 1 + 2 + 4 s after the first: {max}");
+}
+
+/// The time in the service adds to the delay before it.
+#[test]
+fn a_slow_service_takes_longer_than_the_throttle() {
+    let simulate = |rate: Option<u32>, capacity: u64| {
+        let mut service = roomy();
+        service.policy.cycle = Duration::from_secs(1);
+        let mut job = job(steady(), service);
+        job.options.warm_up = 0;
+        job.options.service = rate.map(|rate| ServiceModel { rate, knee: None });
+        job.simulate(SHAPE, capacity).unwrap()
+    };
+    let (slow, none) = (simulate(Some(100), 200), simulate(None, 200));
+    let wait = slow.service.unwrap().wait_seconds.max.unwrap();
+    assert_near(wait, 10.0, "2 000 records in ten seconds, at 100 a second");
+    assert_eq!((slow.total.delay_seconds, none.total.finish_seconds), (none.total.delay_seconds, None));
+    let shaped = simulate(Some(100), 100);
+    // The bucket lets two commit intervals' worth through at once.
+    assert!(shaped.service.unwrap().wait_seconds.max.unwrap() <= 0.2, "{:?}", shaped.service);
+    // The client feels the same: the record waits before the service instead of in it.
+    let finish = |outcome: &Outcome| outcome.total.finish_seconds.unwrap().max.unwrap();
+    assert_near(finish(&shaped), finish(&slow), "the end");
 }

@@ -1,0 +1,102 @@
+//! The clients of a trace as the sources of a service see them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use watermaster_core::policy::{Overflow, Policy, Scope};
+use watermaster_core::throttle::Sender;
+use watermaster_settings::Service;
+
+use super::tally::SimulatedAttempt;
+use crate::load::scenario::RetryPolicy;
+use crate::trace_file::{ANONYMOUS, Contents, FIRST_CLIENT, OVERSIZED, ids};
+
+/// The senders of a trace as a service sees them.
+#[derive(Debug)]
+pub struct Senders {
+    /// The names of the clients in the trace.
+    names: Vec<String>,
+    /// The ids of configured clients in place of their hashes.
+    shown: Vec<String>,
+    hashed: bool,
+    /// For each partition, the clients that its source allows; `None` for all.
+    allowed: Vec<Option<Vec<bool>>>,
+    /// The service only counts its decisions: the offset maps of commits delay nothing.
+    pub(super) shadow: bool,
+    /// The retries of each client of the trace.
+    retries: Vec<Option<RetryPolicy>>,
+}
+
+impl Senders {
+    /// Fits the clients of a trace to the sources of a service.
+    pub fn new(contents: &Contents, service: &Service) -> Senders {
+        let hashed = contents.hashed_ids;
+        let allowed = contents.partitions.iter().map(|partition| {
+            let source = service.sources.iter().find(|source| source.topic == partition.topic)?;
+            let listed: BTreeSet<String> =
+                source.allowed_clients.as_ref()?.iter().map(|id| named(id, hashed)).collect();
+            Some(contents.clients.iter().map(|name| listed.contains(name)).collect())
+        });
+        let configured = service.policy.clients.iter().map(|client| (named(&client.name, hashed), client.name.clone()));
+        let configured: BTreeMap<String, String> = configured.collect();
+        let shown = contents.clients.iter().map(|name| configured.get(name).unwrap_or(name).clone());
+        Senders {
+            names: contents.clients.clone(),
+            shown: shown.collect(),
+            hashed,
+            allowed: allowed.collect(),
+            shadow: !service.policy.enforce,
+            retries: vec![None; FIRST_CLIENT as usize + contents.clients.len()],
+        }
+    }
+
+    /// Has clients send rejected records again: all of them by one policy, or each by its own.
+    pub fn with_retries(mut self, all: Option<RetryPolicy>, of: impl Fn(&str) -> Option<RetryPolicy>) -> Senders {
+        let names = self.names.iter().map(|name| all.or_else(|| of(name)));
+        self.retries = [all; FIRST_CLIENT as usize].into_iter().chain(names).collect();
+        self
+    }
+
+    pub(super) fn retry_of(&self, client: u32) -> Option<RetryPolicy> {
+        self.retries[client as usize]
+    }
+
+    /// Returns the policy to simulate. Shadow mode is simulated as if its decisions were carried out, and
+    /// the capacity is that of one instance.
+    pub(super) fn policy(&self, policy: &Policy) -> Policy {
+        let mut policy = Policy { enforce: true, scope: Scope::Instance, ..policy.clone() };
+        if self.shadow {
+            policy.overflow = Overflow::DeadLetter;
+        }
+        policy.clients.iter_mut().for_each(|client| client.name = named(&client.name, self.hashed));
+        policy
+    }
+
+    /// Returns the name of a client for people.
+    pub(super) fn shown(&self, client: u32) -> &str {
+        match client {
+            ANONYMOUS => "(no id)",
+            OVERSIZED => "(too many headers)",
+            client => &self.shown[(client - FIRST_CLIENT) as usize],
+        }
+    }
+
+    #[inline]
+    pub(super) fn of(&self, attempt: &SimulatedAttempt) -> Sender<'_> {
+        match attempt.client {
+            ANONYMOUS => Sender::Anonymous,
+            OVERSIZED => Sender::Oversized,
+            client => {
+                let index = (client - FIRST_CLIENT) as usize;
+                match &self.allowed[attempt.partition as usize] {
+                    Some(allowed) if !allowed[index] => Sender::NotAllowed(&self.names[index]),
+                    _ => Sender::Client(&self.names[index]),
+                }
+            }
+        }
+    }
+}
+
+/// Returns the name that a trace has for a client.
+fn named(id: &str, hashed: bool) -> String {
+    if hashed { ids::hashed(id) } else { id.to_owned() }
+}
