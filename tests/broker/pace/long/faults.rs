@@ -23,7 +23,7 @@ fn a_withdrawn_permission_is_no_signal_and_changes_no_limit() {
         own.tool(ACLS, &arguments.into_iter().chain(forced).collect::<Vec<_>>());
     };
     acl("--add", "--allow-principal", "All");
-    world.wait_for(400.0, Duration::from_secs(150));
+    world.used(400.0, Duration::from_secs(60));
     let state = || pace(&world.watermaster)["state"].as_str().unwrap_or_default().to_owned();
     let limit = || world.watermaster.service("kyc")["capacity"].as_f64().unwrap_or(0.0);
     acl("--add", "--deny-principal", "Describe");
@@ -76,7 +76,7 @@ impl World {
 #[ignore = "takes minutes: scripts/test --long"]
 fn reset_offsets_move_the_estimate_by_one_step_at_most() {
     let mut world = World::on(&Broker::of_this_run(), 300, APPLY, Duration::from_secs(1));
-    world.wait_for(400.0, Duration::from_secs(150));
+    world.used(400.0, Duration::from_secs(60));
     for (name, to) in [("the start", 0), ("the end", i64::MAX)] {
         world.reset_offsets(|end| end.min(to));
         let (fall, rise) = world.steps(Duration::from_secs(60));
