@@ -124,10 +124,15 @@ fn the_rate_is_never_exceeded() {
     let in_second =
         |from: i64| times.partition_point(|time| *time < from + 1_000) - times.partition_point(|t| *t < from);
     // A second begins at any millisecond; the last one has to be whole.
-    let counts: Vec<usize> = (first..=last - 1_000).map(in_second).collect();
-    let (least, most) = (counts.iter().min().expect("seconds"), counts.iter().max().expect("seconds"));
+    let mut counts: Vec<usize> = (first..=last - 1_000).map(in_second).collect();
+    counts.sort_unstable();
+    let [least, low, high, most] = [0, 1, 99, 100].map(|percent| counts[(counts.len() - 1) * percent / 100]);
     let mean = (times.len() - 1) as f64 * 1_000.0 / (last - first) as f64;
-    eprintln!("{mean:.1} records/s on average, {least} to {most} in any second, {:?} in all", began.elapsed());
+    eprintln!(
+        "{mean:.1} records/s on average, {least} to {most} in any second ({low} to {high} in \
+         98 % of them), {:?} in all",
+        began.elapsed()
+    );
     // A broker that stalls appends late and then much at once, so only the mean is a matter of the pace alone.
     assert!(mean <= RATE as f64 * 1.02, "{mean} records/s");
 }

@@ -1,13 +1,16 @@
 //! The rate at which a redrive sends.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// The part of a second's records that may be sent at once, after the pause for a commit: 2 %, so that no second has
-/// more than 102 % of the rate.
-const BURST_DIVISOR: u32 = 50;
+/// The part of a second's records that may be sent at once, after the pause for a commit: 3 %.
+const BURST_DIVISOR: u32 = 33;
+/// The time for which brokers may still end a transaction after its commit was confirmed. A record that is sent in this
+/// time waits for 20 ms more in librdkafka, so that some pauses would be longer than others.
+const SETTLE_TIME: Duration = Duration::from_millis(25);
 
 pub(super) struct Pace {
     limiter: DefaultDirectRateLimiter,
@@ -27,11 +30,16 @@ impl Pace {
 
     /// Returns the number of records of one transaction, at most `most`: those of a second, or of an equal part of it.
     ///
-    /// Each commit interrupts the sending for some milliseconds. So every span of a second contains the same number of
+    /// Each commit interrupts the sending for some 30 ms. So every span of a second contains the same number of
     /// interruptions, and the same number of records.
     pub fn transaction(&self, most: usize) -> usize {
         let second = usize::try_from(self.rate.get()).unwrap_or(usize::MAX);
         second.div_ceil(second.div_ceil(most))
+    }
+
+    /// Waits after a commit.
+    pub fn settle(&self) {
+        std::thread::sleep(SETTLE_TIME);
     }
 
     /// Waits until another record may be sent.

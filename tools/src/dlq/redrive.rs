@@ -314,6 +314,7 @@ impl<'s> Redrive<'s> {
         let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(Pace::wait));
         let error = match self.job.deliver(&positions, records) {
             Ok(()) => {
+                self.pace.iter().for_each(Pace::settle);
                 self.accept(batch);
                 return Ok(());
             }
