@@ -18,7 +18,7 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  * rate, and commits every second. A service becomes slower the more work waits, as if its database ran out of memory
  * (tests/broker/pace.rs has the same one).
  *
- * <p>java Worker.java BOOTSTRAP PORT RATE TOPIC... : GET /metrics on PORT is for Prometheus, GET /rate/200 changes the rate.
+ * <p>java Worker.java BOOTSTRAP PORT RATE TOPIC... : on PORT, /metrics is for Prometheus, and /rate/200 sets the rate.
  */
 public class Worker {
     /** The work in seconds from which on a service becomes slower, the part lost for each second more, the least part. */
@@ -73,7 +73,7 @@ public class Worker {
         }
     }
 
-    /** Counts the waiting records, and slows down or recovers for the second that passed. The partition that lags most counts. */
+    /** Counts waiting records, measures the lag of the latest partition, and slows down or recovers by a second. */
     void look() {
         double passed = 0, open = 0, most = 0;
         for (var end : consumer.endOffsets(consumer.assignment()).entrySet()) {
