@@ -146,5 +146,5 @@ fn the_shipped_scenarios_are_valid_and_fit_the_demo() {
         names.push(scenario.name);
     }
     names.sort();
-    assert_eq!(names, ["campaign", "retry-storm", "steady"]);
+    assert_eq!(names, ["burst", "campaign", "retry-storm", "steady"]);
 }
