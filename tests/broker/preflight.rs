@@ -69,27 +69,6 @@ fn a_control_topic_that_a_group_can_not_trust_is_refused() {
     refused(&grouped(&lossy), &["unclean.leader.election.enable is true", "min.compaction.lag.ms is 0"]);
 }
 
-#[test]
-#[ignore = "needs a real Kafka and its jars: scripts/test"]
-fn a_transaction_log_that_may_not_be_described_is_only_a_warning() {
-    let mut broker = OwnBroker::with(&WITH_ACLS);
-    let rig = Rig::new(&broker, "preflight-hidden", 1, 1, TargetTime::Create);
-    let config = config(&rig, "delivery = \"exactly_once\"");
-    let (code, said) = check(&config);
-    assert_eq!(code, Some(0), "{said}");
-    // The check has created the transaction log with one replica. After the restart, the broker wants three.
-    let hide =
-        ["--add", "--deny-principal", "User:ANONYMOUS", "--operation", "Describe", "--topic", "__transaction_state"];
-    broker.tool("org.apache.kafka.tools.AclCommand", &hide);
-    broker.kill();
-    broker.start_again_with("transaction.state.log.replication.factor=3");
-    let (code, said) = check(&config);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("want 3 replicas") && said.contains("DESCRIBE on __transaction_state"), "{said}");
-    let mut watermaster = Watermaster::start(&config);
-    assert_eq!(watermaster.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", watermaster.log());
-}
-
 /// These tests run only with `scripts/test --long`.
 mod long {
     use super::*;
@@ -124,5 +103,27 @@ mod long {
         let log = watermaster.log();
         assert_ne!(status.code(), Some(0), "{log}");
         assert!(log.contains(&format!("grant WRITE and DESCRIBE on the transactional id {ids}only")), "{log}");
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka and its jars: scripts/test"]
+    fn a_transaction_log_that_may_not_be_described_is_only_a_warning() {
+        let mut broker = OwnBroker::with(&WITH_ACLS);
+        let rig = Rig::new(&broker, "preflight-hidden", 1, 1, TargetTime::Create);
+        let config = config(&rig, "delivery = \"exactly_once\"");
+        let (code, said) = check(&config);
+        assert_eq!(code, Some(0), "{said}");
+        // The check has created the transaction log with one replica. After the restart, the broker wants three.
+        let hide = [
+            "--add", "--deny-principal", "User:ANONYMOUS", "--operation", "Describe", "--topic", "__transaction_state",
+        ];
+        broker.tool("org.apache.kafka.tools.AclCommand", &hide);
+        broker.kill();
+        broker.start_again_with("transaction.state.log.replication.factor=3");
+        let (code, said) = check(&config);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains("want 3 replicas") && said.contains("DESCRIBE on __transaction_state"), "{said}");
+        let mut watermaster = Watermaster::start(&config);
+        assert_eq!(watermaster.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", watermaster.log());
     }
 }

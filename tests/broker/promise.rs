@@ -66,22 +66,6 @@ fn start(rig: &Rig) -> Watermaster {
     Watermaster::start(&config)
 }
 
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn holds_in_a_flood() {
-    let mut flood = Flood::start(&Broker::of_this_run(), 5);
-    flood.wait_for_cycles(1);
-    let most = flood.watermaster.metric("watermaster_window_admitted_max_units", &[]).expect("the metric exists");
-    assert!(most <= PROMISE.capacity as f64, "{most} records in a window by decision time");
-    flood.finish(0, 0);
-}
-
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn a_restart_within_a_cycle_remembers_recent_admissions() {
-    restart_within_a_cycle(["group"; 2]);
-}
-
 /// The log of a new group knows nothing of what an instance admitted before, but its commits do.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
@@ -173,5 +157,21 @@ mod long {
             flood.watermaster = start(&flood.rig);
         }
         flood.finish(2, 2);
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn holds_in_a_flood() {
+        let mut flood = Flood::start(&Broker::of_this_run(), 5);
+        flood.wait_for_cycles(1);
+        let most = flood.watermaster.metric("watermaster_window_admitted_max_units", &[]).expect("the metric exists");
+        assert!(most <= PROMISE.capacity as f64, "{most} records in a window by decision time");
+        flood.finish(0, 0);
+    }
+
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn a_restart_within_a_cycle_remembers_recent_admissions() {
+        restart_within_a_cycle(["group"; 2]);
     }
 }

@@ -283,13 +283,6 @@ fn ids_that_are_used_once_leave_configured_clients_their_share(max_clients: u32)
     assert!(others > 0, "other ids use the rest of the capacity");
 }
 
-/// The registry is full after a few seconds: most records of other ids are rejected as too_many_clients.
-#[test]
-#[ignore = "needs a real Kafka: scripts/test"]
-fn ids_that_are_used_once_leave_configured_clients_their_share_in_a_full_registry() {
-    ids_that_are_used_once_leave_configured_clients_their_share(1_000);
-}
-
 /// These tests run only with `scripts/test --long`.
 mod long {
     use super::*;
@@ -299,5 +292,12 @@ mod long {
     #[ignore = "needs a real Kafka: scripts/test"]
     fn ids_that_are_used_once_leave_configured_clients_their_share_beside_thousands_of_backlogs() {
         ids_that_are_used_once_leave_configured_clients_their_share(100_000);
+    }
+
+    /// The registry is full after a few seconds: most records of other ids are rejected as too_many_clients.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test"]
+    fn ids_that_are_used_once_leave_configured_clients_their_share_in_a_full_registry() {
+        ids_that_are_used_once_leave_configured_clients_their_share(1_000);
     }
 }

@@ -1,45 +1,54 @@
 //! The rate at which a redrive sends.
 
+use std::cell::Cell;
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// The part of a second's records that may be sent at once, after the pause for a commit: 3 %.
-const BURST_DIVISOR: u32 = 33;
-/// The time for which brokers may still end a transaction after its commit was confirmed. A record that is sent in this
-/// time waits for 20 ms more in librdkafka, so that some pauses would be longer than others.
-const SETTLE_TIME: Duration = Duration::from_millis(25);
+/// The part of a transaction's time that is left for its commit. The brokers end a transaction after they have confirmed
+/// the commit; a record that is sent before that waits for 20 ms in librdkafka, and others come behind it at once.
+const COMMIT_TIME: Duration = Duration::from_millis(50);
+/// The records that may be sent at once after a delay: those of 10 ms.
+const BURST_DIVISOR: u32 = 100;
 
+/// Spreads records so that every span of a second has the same number of them: transactions begin at equal distances,
+/// and so every second has equally many pauses for commits.
 pub(super) struct Pace {
     limiter: DefaultDirectRateLimiter,
     clock: DefaultClock,
-    rate: NonZeroU32,
+    rate: f64,
+    /// The number of records of a transaction.
+    records: usize,
+    next_begin: Cell<Instant>,
 }
 
 impl Pace {
-    /// Makes a pace of this many records a second.
-    pub fn new(rate: NonZeroU32) -> Pace {
+    /// Makes a pace of this many records a second, with at most `most` records in a transaction.
+    pub fn new(rate: NonZeroU32, most: usize) -> Pace {
+        let second = usize::try_from(rate.get()).unwrap_or(usize::MAX);
+        let records = second.div_ceil(second.div_ceil(most));
+        let time = Duration::from_secs_f64(records as f64 / f64::from(rate.get()));
+        let sending = time.saturating_sub(COMMIT_TIME).max(time / 2);
+        let quota = Quota::with_period(sending.div_f64(records as f64)).expect("the time of a record is not 0");
         let burst = NonZeroU32::new(rate.get() / BURST_DIVISOR).unwrap_or(NonZeroU32::MIN);
-        let limiter = RateLimiter::direct(Quota::per_second(rate).allow_burst(burst));
-        // Without this, the first second would have the burst in addition.
-        let _ = limiter.check_n(burst);
-        Pace { limiter, clock: DefaultClock::default(), rate }
+        let limiter = RateLimiter::direct(quota.allow_burst(burst));
+        let next_begin = Cell::new(Instant::now());
+        Pace { limiter, clock: DefaultClock::default(), rate: rate.get().into(), records, next_begin }
     }
 
-    /// Returns the number of records of one transaction, at most `most`: those of a second, or of an equal part of it.
-    ///
-    /// Each commit interrupts the sending for some 30 ms. So every span of a second contains the same number of
-    /// interruptions, and the same number of records.
-    pub fn transaction(&self, most: usize) -> usize {
-        let second = usize::try_from(self.rate.get()).unwrap_or(usize::MAX);
-        second.div_ceil(second.div_ceil(most))
+    /// Returns the number of records of one transaction: those of a second, or of an equal part of it.
+    pub fn transaction(&self) -> usize {
+        self.records
     }
 
-    /// Waits after a commit.
-    pub fn settle(&self) {
-        std::thread::sleep(SETTLE_TIME);
+    /// Waits until a transaction with so many records may begin. One that begins late delays the later ones, too: no
+    /// second makes up for the one before.
+    pub fn begin(&self, records: usize) {
+        let begin = self.next_begin.get().max(Instant::now());
+        std::thread::sleep(begin.saturating_duration_since(Instant::now()));
+        self.next_begin.set(begin + Duration::from_secs_f64(records as f64 / self.rate));
     }
 
     /// Waits until another record may be sent.

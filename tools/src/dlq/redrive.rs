@@ -171,7 +171,7 @@ impl<'s> Redrive<'s> {
             originals,
             interrupts,
             interrupted: false,
-            pace: args.rate.map(Pace::new),
+            pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)),
             single: 0,
             refused: None,
             fences: 0,
@@ -241,7 +241,7 @@ impl<'s> Redrive<'s> {
             bytes: 0,
             counts: RedriveCounts::default(),
         };
-        let paced = || self.pace.as_ref().map_or(MAX_RECORDS, |pace| pace.transaction(MAX_RECORDS));
+        let paced = || self.pace.as_ref().map_or(MAX_RECORDS, Pace::transaction);
         let most = if self.single > 0 { 1 } else { paced() };
         while batch.places.len() < most && batch.bytes < MAX_BYTES && !self.reader.is_done() && !self.see_interrupt() {
             let decided = self.counts.decided() + batch.counts.decided();
@@ -311,10 +311,10 @@ impl<'s> Redrive<'s> {
         let text = |(partition, offset): (&i32, &i64)| (*partition, (*offset, self.scope.extents[partition].1.clone()));
         let positions: Positions = batch.positions.iter().map(text).collect();
         let pace = &self.pace;
+        pace.iter().for_each(|pace| pace.begin(batch.records.len()));
         let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(Pace::wait));
         let error = match self.job.deliver(&positions, records) {
             Ok(()) => {
-                self.pace.iter().for_each(Pace::settle);
                 self.accept(batch);
                 return Ok(());
             }
