@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// The part of a transaction's time that is left for its commit. The brokers end a transaction after they have confirmed
-/// the commit; a record that is sent before that waits for 20 ms in librdkafka, and others come behind it at once.
+/// The part of a transaction's time that is left for its commit. The brokers end a transaction after they have
+/// confirmed the commit; a record that is sent before that waits for 20 ms in librdkafka.
 const COMMIT_TIME: Duration = Duration::from_millis(50);
 /// The records that may be sent at once after a delay: those of 10 ms.
 const BURST_DIVISOR: u32 = 100;
