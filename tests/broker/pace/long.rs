@@ -124,37 +124,32 @@ fn a_tail_of_markers_is_no_open_record() {
     assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
 }
 
+/// Asserts that the capacity of 400 a second is found in time, and used from then on.
+fn assert_found(name: &str, world: World, timeout: Duration) {
+    let found = world.wait_for(400.0, timeout);
+    let used = world.used(400.0, Duration::from_secs(120));
+    eprintln!("{name}: found after {:.0} s, then {used:.3} used", found.as_secs_f64());
+    assert!(used >= 0.93, "{used}");
+    world.finish();
+}
+
 #[test]
 #[ignore = "takes minutes: scripts/test --long"]
 fn the_capacity_is_found_from_below() {
-    let world = World::start(100, APPLY);
-    let found = world.wait_for(400.0, Duration::from_secs(150));
-    let used = world.used(400.0, Duration::from_secs(120));
-    eprintln!("from 100: found after {:.0} s, then {used:.3} used", found.as_secs_f64());
-    assert!(used >= 0.93, "{used}");
-    world.finish();
+    assert_found("from 100", World::start(100, APPLY), Duration::from_secs(150));
 }
 
 #[test]
 #[ignore = "takes minutes: scripts/test --long"]
 fn commits_each_five_seconds_suffice() {
     let world = World::on(&Broker::of_this_run(), 100, APPLY, Duration::from_secs(5));
-    let found = world.wait_for(400.0, Duration::from_secs(150));
-    let used = world.used(400.0, Duration::from_secs(120));
-    eprintln!("commits each 5 s: found after {:.0} s, then {used:.3} used", found.as_secs_f64());
-    assert!(used >= 0.93, "{used}");
-    world.finish();
+    assert_found("commits each 5 s", world, Duration::from_secs(150));
 }
 
 #[test]
 #[ignore = "takes minutes: scripts/test --long"]
 fn the_capacity_is_found_from_above() {
-    let world = World::start(1_600, APPLY);
-    let found = world.wait_for(400.0, Duration::from_secs(270));
-    let used = world.used(400.0, Duration::from_secs(120));
-    eprintln!("from 1600: found after {:.0} s, then {used:.3} used", found.as_secs_f64());
-    assert!(used >= 0.93, "{used}");
-    world.finish();
+    assert_found("from 1600", World::start(1_600, APPLY), Duration::from_secs(270));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What befalls the signal: permissions and offsets change under the search.
+//! Faults of the signal: permissions and offsets change under the search.
 
 use super::*;
 use crate::support::own_broker::OwnBroker;
@@ -17,8 +17,8 @@ fn a_withdrawn_permission_is_no_signal_and_changes_no_limit() {
     let own = OwnBroker::with(&WITH_ACLS);
     let world = World::on(&own, 300, APPLY, Duration::from_secs(1));
     let group = world.workers.group.clone();
-    let acl = |verb: &str, who: &str, operation: &str| {
-        let arguments = [verb, who, "User:ANONYMOUS", "--operation", operation, "--group", &group];
+    let acl = |verb: &str, principal: &str, operation: &str| {
+        let arguments = [verb, principal, "User:ANONYMOUS", "--operation", operation, "--group", &group];
         let forced = ["--force"].into_iter().filter(|_| verb == "--remove");
         own.tool(ACLS, &arguments.into_iter().chain(forced).collect::<Vec<_>>());
     };
