@@ -5,13 +5,14 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
-use rdkafka::{client::ClientContext, consumer::ConsumerContext, statistics::Statistics, types::RDKafkaConfRes};
+use rdkafka::{client::ClientContext, statistics::Statistics, types::RDKafkaConfRes};
 use watermaster_settings::config::{PropertyRefused, PropertyRules};
 use watermaster_settings::{self as settings, properties};
 
-use crate::{log_limiter::LogLimiter, refusal::BrokerError};
+use crate::{log_limiter::LogLimiter, oauth::FIRST_POLL, refusal::BrokerError};
 
 /// An error of making or using a client.
 #[derive(Debug, thiserror::Error)]
@@ -131,6 +132,13 @@ pub(super) fn reader_config(
         ("enable.partition.eof", "true"),
     ];
     config(kafka, &defaults, &forced)
+}
+
+/// Makes a consumer that takes its first token of OAuth: without it, the first question would wait in vain.
+pub(super) fn consumer(config: &ClientConfig) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
+    let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
+    consumer.poll(FIRST_POLL);
+    Ok(consumer)
 }
 
 /// Keeps librdkafka's lines out of the log: the caller shows the errors that it gets. The property counts until the

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::{Kafka, Service};
 
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::{login::Login, oauth::FIRST_POLL};
+use crate::login::Login;
 
 /// A client of its own, so that no engine waits for the answers. It reads no record and joins no group.
 pub struct Observer {
@@ -35,10 +35,7 @@ impl Observer {
         let mut config = client::config(kafka, &[], &forced);
         client::silence(&mut config);
         let login = Login::new(kafka);
-        let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
-        // Without a token of OAuth the first question would wait in vain.
-        consumer.poll(FIRST_POLL);
-        Ok(Observer { consumer, login })
+        Ok(Observer { consumer: client::consumer(&config)?, login })
     }
 
     /// Returns true if secrets have changed that only another client takes.

@@ -17,7 +17,7 @@ use crate::client::{self, KafkaError, LoggingContext};
 use crate::load::{self, OpenError};
 use crate::record::Record;
 use crate::topics::{SourcePartition, Topics};
-use crate::{assign, oauth::FIRST_POLL, record::SourceIndex};
+use crate::{assign, record::SourceIndex};
 
 /// Memory for records that were fetched ahead, over all partitions, and the least and the most for each.
 const FETCHED_KIB: usize = 256 << 10;
@@ -181,8 +181,5 @@ impl SourceLog {
 fn consumer(kafka: &Kafka, kib: usize) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
     let mut config = client::reader_config(kafka, GROUP, "error", &[("client.id", GROUP)]);
     config.set("queued.max.messages.kbytes", kib.to_string());
-    let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
-    // Without a token of OAuth the first question would wait in vain.
-    consumer.poll(FIRST_POLL);
-    Ok(consumer)
+    client::consumer(&config)
 }

@@ -153,7 +153,8 @@ fn the_service_waits_for_a_broker_that_goes_away() {
     assert_complete(&rig, 2_500);
 }
 
-const WITH_ACLS: [&str; 3] = [
+/// Properties of a broker with an authorizer.
+pub const WITH_ACLS: [&str; 3] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found=true",
     "super.users=User:unused",

@@ -1,7 +1,7 @@
 //! Counts of the dead letters of one partition by reason.
 //!
-//! They are kept in chunks of offsets. A redrive that passes dead letters drops chunks from the front; at most one of
-//! them has to be counted again.
+//! The counts are kept in chunks of offsets. A redrive that passes dead letters drops chunks from the front; at most
+//! one of them has to be counted again.
 
 use std::ops::Range;
 

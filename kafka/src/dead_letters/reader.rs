@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::message::BorrowedMessage;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka::{ClientConfig, Message as _};
 use watermaster_settings::Kafka;
 
 use crate::load::{self, OpenError};
 use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
-use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, oauth::FIRST_POLL, refusal::BrokerError};
+use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, refusal::BrokerError};
 
 /// Memory for records that are fetched ahead.
 const QUEUED_KIB: &str = "16384";
@@ -278,18 +278,11 @@ impl Originals {
 }
 
 fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    client_of(&client::reader_config(kafka, group, reset, &[("queued.max.messages.kbytes", QUEUED_KIB)]))
+    client::consumer(&client::reader_config(kafka, group, reset, &[("queued.max.messages.kbytes", QUEUED_KIB)]))
 }
 
 /// Makes a client that asks for the committed offsets of a job while it runs. The client does not wait for the end of
 /// pending transactions, since a redrive with `--rate` has one nearly all the time.
 pub(super) fn position_client(kafka: &Kafka, group: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    client_of(client::reader_config(kafka, group, "earliest", &[]).set("isolation.level", "read_uncommitted"))
-}
-
-fn client_of(config: &ClientConfig) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
-    // Without a token of OAuth the first question would wait in vain.
-    consumer.poll(FIRST_POLL);
-    Ok(consumer)
+    client::consumer(client::reader_config(kafka, group, "earliest", &[]).set("isolation.level", "read_uncommitted"))
 }

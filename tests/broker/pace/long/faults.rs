@@ -1,14 +1,10 @@
 //! Faults of the signal: permissions and offsets change under the search.
 
 use super::*;
+use crate::outage::WITH_ACLS;
 use crate::support::own_broker::OwnBroker;
 
 const ACLS: &str = "org.apache.kafka.tools.AclCommand";
-const WITH_ACLS: [&str; 3] = [
-    "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found=true",
-    "super.users=User:unused",
-];
 
 /// Kafka's tool needs some seconds to begin, so the time counts from its end.
 #[test]

@@ -35,7 +35,7 @@ const TRAFFICS: [(&str, &str); 4] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     NoLimit,
-    /// Each client has a limit of its default share, whatever the others send.
+    /// Each client has a limit of its default share, also while the other clients send less than theirs.
     Fixed(Mode),
     Shared(Mode, Lending),
 }
@@ -118,7 +118,7 @@ fn outcomes() -> Vec<Vec<Outcome>> {
     all.expect("no simulation fails").chunks(WAYS.len()).map(<[Outcome]>::to_vec).collect()
 }
 
-/// What the clients within their shares felt, and the client beyond its share: the worst of each number.
+/// Delays and rejections of some clients: the worst of each number.
 #[derive(Debug, Default, Clone, Copy)]
 struct Felt {
     p99: f64,
