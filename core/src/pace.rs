@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use strum::VariantNames;
 
 use crate::units::{Ratio, Time};
-use history::History;
+use history::{History, RateWindow, Units};
 pub use params::{ChangeCause, Control, Offsets, PaceParams};
 use partition::Partition;
 pub use view::{PaceState, PaceView};
@@ -49,6 +49,8 @@ const FAST_STEP: u64 = 100_000;
 /// A step, in millionths, near a value that was too high once. It doubles after each [`DOUBLE_AFTER`] raises.
 const SLOW_STEP: u64 = 20_000;
 const DOUBLE_AFTER: u32 = 12;
+/// Observation: a service that is late by this part of what is tolerated is busy all of the time.
+const BUSY_PART: u64 = 4;
 /// A part in percent: the estimate is near a value, or the finished rate near the estimate.
 const NEAR_PERCENT: u64 = 85;
 
@@ -80,9 +82,13 @@ pub struct Pace {
     /// The finished rate of the last check.
     rate: Option<u64>,
     late: u64,
+    /// Observation: the service has been late, by a part of what is tolerated at least, since this time.
+    late_since: Option<Time>,
     brake: u64,
     limit: u64,
     stalled: bool,
+    /// The most markers of transactions that our instances write to the target, per second.
+    markers: u64,
     /// Another instance searches.
     follows: bool,
     blind_since: Option<Time>,
@@ -111,9 +117,11 @@ impl Pace {
             raised_at: None,
             rate: None,
             late: 0,
+            late_since: None,
             brake: WHOLE,
             limit: if params.control == Control::Apply { params.clamped(capacity) } else { capacity },
             stalled: false,
+            markers: 0,
             follows: false,
             blind_since: None,
             told_at: None,
@@ -125,8 +133,8 @@ impl Pace {
     /// Changes the settings. The estimate stays, within the new bounds; another use or cycle begins anew.
     pub fn change(&mut self, params: PaceParams, now: Time) {
         if (params.control, params.cycle) != (self.params.control, self.params.cycle) {
-            let changes = self.changes;
-            *self = Pace { changes, ..Pace::new(params, now) };
+            let (changes, markers) = (self.changes, self.markers);
+            *self = Pace { changes, markers, ..Pace::new(params, now) };
             return;
         }
         self.params = params;
@@ -158,6 +166,12 @@ impl Pace {
     pub fn forget_rate(&mut self) {
         self.history.clear();
         self.steady.clear();
+    }
+
+    /// Tells how many markers of transactions our instances write to the target, per second and at most. Offsets that
+    /// are neither our records nor our markers are records of other writers.
+    pub fn expect_markers(&mut self, per_second: u64) {
+        self.markers = per_second;
     }
 
     /// Takes the offsets of all partitions of the target in which the group has committed.
@@ -196,6 +210,8 @@ impl Pace {
         }
         let target = self.params.target(self.known_estimate());
         self.brake = brake(self.late, target);
+        let is_late = self.late > target / BUSY_PART;
+        self.late_since = is_late.then(|| self.late_since.unwrap_or(now));
         if now >= self.next_check {
             self.next_check = now + self.params.interval;
             if !self.stalled {
@@ -241,7 +257,7 @@ impl Pace {
     fn forget(&mut self) {
         self.forget_rate();
         self.partitions.clear();
-        (self.late, self.brake, self.stalled, self.rate) = (0, WHOLE, false, None);
+        (self.late, self.late_since, self.brake, self.stalled, self.rate) = (0, None, WHOLE, false, None);
     }
 
     /// The partitions whose open offsets may be markers of transactions only: their end has not moved for a while.
@@ -279,7 +295,7 @@ impl Pace {
     /// Changes the estimate: down to the finished rate if the service is late, up if it is on time and records wait.
     fn decide(&mut self, now: Time, committed: i64, target: u64) {
         let before = self.estimate;
-        self.rate = self.history.rate(RATE_WINDOW, self.longest_gap(), self.params.cycle);
+        self.rate = self.history.rate(&self.window(RATE_WINDOW, None), &self.units());
         if self.late > target {
             if let (true, Some(rate)) = (self.was_late, self.rate) {
                 if !self.in_episode {
@@ -326,9 +342,9 @@ impl Pace {
     /// Observation: compares the finished rate with the estimate. An overloaded service may be degraded, so within an
     /// episode only the first rate counts.
     fn compare(&mut self, target: u64) {
-        let (gap, cycle) = (self.longest_gap(), self.params.cycle);
         if self.late > target {
-            self.rate = self.history.rate(RATE_WINDOW, gap, cycle);
+            // Before it was late, the service may have had less to do than it can.
+            self.rate = self.history.rate(&self.window(RATE_WINDOW, self.late_since), &self.units());
             if let (Some(rate), true, false) = (self.rate, self.was_late, self.in_episode) {
                 (self.is_found, self.in_episode) = (true, true);
                 self.set_estimate(rate, ChangeCause::Late);
@@ -336,16 +352,24 @@ impl Pace {
             self.was_late |= self.rate.is_some();
             return;
         }
-        self.rate = self.steady.rate(RATE_WINDOW, gap, cycle);
+        self.rate = self.steady.rate(&self.window(RATE_WINDOW, None), &self.units());
         self.was_late = false;
         if self.late < target / 2 {
             self.in_episode = false;
         }
         if self.steady.age() > STEADY_WINDOW
-            && let Some(steady) = self.steady.rate(STEADY_WINDOW, gap, cycle)
+            && let Some(steady) = self.steady.rate(&self.window(STEADY_WINDOW, None), &self.units())
         {
             self.set_estimate(self.estimate.max(steady), ChangeCause::Probe);
         }
+    }
+
+    fn window(&self, length: u64, since: Option<Time>) -> RateWindow {
+        RateWindow { length, gap: self.longest_gap(), since }
+    }
+
+    fn units(&self) -> Units {
+        Units { cycle: self.params.cycle, markers: self.markers }
     }
 
     fn longest_gap(&self) -> u64 {

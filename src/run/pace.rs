@@ -14,7 +14,7 @@ use watermaster_core::reason::Reason;
 use watermaster_core::units::Ratio;
 use watermaster_kafka::log_limiter::LogLimiter;
 use watermaster_kafka::{KafkaError, observer::Observer};
-use watermaster_settings::{Kafka, PaceSettings, Service};
+use watermaster_settings::{Delivery, Kafka, PaceSettings, Service};
 
 use super::CHECK_INTERVAL;
 use crate::clock::Clock;
@@ -79,6 +79,7 @@ fn search(kafka: &Kafka, service: &Service, handle: &ServiceHandle, stop: &Atomi
         let cuts = cuts(&pace, &clock);
         let snapshot = handle.cell.get();
         if searches(&snapshot, handle, &mut engine, &mut pace) {
+            pace.expect_markers(target.markers(1 + snapshot.group.others.lives.len() as u32));
             look(&mut pace, &mut target, &clock, engine.total(&snapshot), engine.waited(&snapshot));
         }
         tell(&pace, &settings, handle, &snapshot);
@@ -231,6 +232,16 @@ impl<'a> Target<'a> {
                 None
             }
         }
+    }
+
+    /// Returns the most markers that the transactions of these instances write per second: one for each partition.
+    fn markers(&self, instances: u32) -> u64 {
+        let partitions = self.partitions.map_or(0, |(partitions, _)| partitions);
+        let transactions = match self.kafka.delivery {
+            Delivery::ExactlyOnce => f64::from(instances) / self.kafka.commit_interval.as_secs_f64(),
+            Delivery::AtLeastOnce => 0.0,
+        };
+        (partitions as f64 * transactions).ceil() as u64
     }
 
     fn ask(&mut self) -> Result<Vec<Offsets>, KafkaError> {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{MILLI, SECOND};
+use super::{MILLI, SECOND, partition::LastCommit};
 use crate::units::{Time, nanos};
 
 /// The longest history.
@@ -23,9 +23,29 @@ pub(super) struct History {
 struct Poll {
     at: Time,
     /// The last commit of each partition.
-    commits: Vec<(Time, i64)>,
+    commits: Vec<LastCommit>,
     /// The offsets that are none of our records: the sum of all ends less the records that were admitted.
     others: i128,
+}
+
+/// The part of a history over which a rate is measured.
+pub(super) struct RateWindow {
+    /// The least length, in nanoseconds; two gaps if that is more.
+    pub(super) length: u64,
+    pub(super) gap: u64,
+    /// The earliest beginning. A window that begins there may be as short as [`RateWindow::LEAST`].
+    pub(super) since: Option<Time>,
+}
+
+impl RateWindow {
+    const LEAST: u64 = 5 * SECOND;
+}
+
+/// The units of a rate.
+pub(super) struct Units {
+    pub(super) cycle: Duration,
+    /// The most markers of transactions that our instances write, per second.
+    pub(super) markers: u64,
 }
 
 impl History {
@@ -33,7 +53,7 @@ impl History {
         self.polls.clear();
     }
 
-    pub(super) fn push(&mut self, at: Time, commits: Vec<(Time, i64)>, others: i128) {
+    pub(super) fn push(&mut self, at: Time, commits: Vec<LastCommit>, others: i128) {
         self.polls.push_back(Poll { at, commits, others });
         while self.polls.len() > 1 && self.polls.front().is_some_and(|poll| at.nanos_since(poll.at) > MAX_AGE) {
             self.polls.pop_front();
@@ -45,29 +65,49 @@ impl History {
         self.polls.back().zip(self.polls.front()).map_or(0, |(newest, oldest)| newest.at.nanos_since(oldest.at))
     }
 
-    /// The rate over the shortest history of at least `window` and two gaps that holds enough records, in thousandths
-    /// of a record per cycle: the committed offsets of each partition from commit to commit, less the offsets that
-    /// are not our records. `None` if the history is too short.
-    pub(super) fn rate(&self, window: u64, gap: u64, cycle: Duration) -> Option<u64> {
+    /// The rate over the shortest part that fits the window and holds enough records, in thousandths of a record per
+    /// cycle. `None` if the history is too short.
+    pub(super) fn rate(&self, window: &RateWindow, units: &Units) -> Option<u64> {
         let newest = self.polls.back()?;
-        let per_cycle = i128::from(nanos(cycle)) * i128::from(MILLI);
+        let is_before = |poll: &Poll| window.since.is_some_and(|since| poll.at < since);
         for (index, old) in self.polls.iter().enumerate().rev() {
             let age = newest.at.nanos_since(old.at);
-            if age < window.max(2 * gap) {
-                continue;
-            }
-            let (mut rate, mut records) = (0, 0);
-            for ((since, from), (until, to)) in old.commits.iter().zip(&newest.commits) {
-                if until > since {
-                    rate += i128::from(to - from) * per_cycle / i128::from(until.nanos_since(*since));
-                    records += to - from;
+            let is_last = index == 0 || is_before(&self.polls[index - 1]);
+            let least = if is_last && window.since.is_some() { RateWindow::LEAST } else { window.length };
+            if age >= least.max(2 * window.gap) {
+                let (rate, records) = rate_between(old, newest, units);
+                if records >= MIN_RECORDS || index == 0 && age >= LONG_AGE {
+                    return Some(rate);
                 }
             }
-            if records >= MIN_RECORDS || index == 0 && age >= LONG_AGE {
-                let others = (newest.others - old.others) * per_cycle / i128::from(age.max(1));
-                return Some(u64::try_from((rate - others).max(0)).unwrap_or(u64::MAX));
+            if is_last {
+                break;
             }
         }
         None
     }
+}
+
+/// Returns the rate between two polls, and the committed offsets between them.
+///
+/// The rate is the committed offsets of each partition from commit to commit, less the offsets that are not our
+/// records. Records of other writers take work from the service as they are written. A marker of a transaction takes
+/// none; it only has to leave the rate if the commits passed it.
+fn rate_between(old: &Poll, newest: &Poll, units: &Units) -> (u64, i64) {
+    let per_cycle = i128::from(nanos(units.cycle)) * i128::from(MILLI);
+    let (mut rate, mut records) = (0, 0);
+    // The time from commit to commit, and the time in which the records between them were written.
+    let (mut time, mut written_in) = (0, 0);
+    for (from, to) in old.commits.iter().zip(&newest.commits).filter(|(from, to)| to.at > from.at) {
+        let between = i128::from(to.at.nanos_since(from.at));
+        rate += i128::from(to.offset - from.offset) * per_cycle / between;
+        records += to.offset - from.offset;
+        time += between;
+        written_in += i128::from(to.passed_until.nanos_since(from.passed_until));
+    }
+    let age = newest.at.nanos_since(old.at);
+    let others = (newest.others - old.others) * per_cycle / i128::from(age.max(1));
+    let markers = others.clamp(0, i128::from(units.markers) * per_cycle / i128::from(SECOND));
+    let passed = markers * written_in / time.max(1);
+    (u64::try_from((rate - (others - markers) - passed).max(0)).unwrap_or(u64::MAX), records)
 }

@@ -23,9 +23,8 @@ pub(super) struct Partition {
     /// The ends that the partition reached beyond the committed offset, each with the poll that saw it first.
     ledger: VecDeque<(Time, i64)>,
     end: i64,
-    committed: i64,
-    /// The poll that saw the last commit, or the first poll.
-    committed_at: Time,
+    /// The last commit, or the offsets at the first poll.
+    commit: LastCommit,
     written_at: Option<Time>,
     /// The times from an open record, or the commit before, to a commit.
     gaps: VecDeque<u64>,
@@ -37,6 +36,17 @@ pub(super) struct Partition {
     usual: u64,
     /// The arrival of the oldest open record at the last poll.
     open_since: Option<Time>,
+}
+
+/// How far the group is in a partition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LastCommit {
+    /// The poll that saw the commit.
+    pub(super) at: Time,
+    /// The committed offset.
+    pub(super) offset: i64,
+    /// The arrival of the oldest record that the commit left open, or the time of the commit if it left none.
+    pub(super) passed_until: Time,
 }
 
 /// A partition with open records at one moment.
@@ -52,8 +62,7 @@ impl Partition {
         let mut partition = Partition {
             ledger: VecDeque::new(),
             end: committed,
-            committed,
-            committed_at: now,
+            commit: LastCommit { at: now, offset: committed, passed_until: now },
             written_at: None,
             gaps: VecDeque::new(),
             gap: FIRST_GAP,
@@ -69,7 +78,7 @@ impl Partition {
     /// Takes the offsets of a poll. Returns whether they go on from the last ones: a committed offset that went back
     /// was reset.
     pub(super) fn handle_offsets(&mut self, now: Time, end: i64, committed: i64) -> bool {
-        if committed < self.committed {
+        if committed < self.commit.offset {
             return false;
         }
         if end > self.end {
@@ -85,7 +94,7 @@ impl Partition {
             });
         }
         let oldest = self.ledger.front().map(|&(arrival, _)| arrival);
-        if committed > self.committed {
+        if committed > self.commit.offset {
             self.note_commit(now, committed, oldest);
         }
         self.open_since = oldest;
@@ -94,13 +103,13 @@ impl Partition {
 
     fn note_commit(&mut self, now: Time, committed: i64, oldest: Option<Time>) {
         if let Some(open_since) = self.open_since {
-            self.gaps.push_back(now.nanos_since(self.committed_at.max(open_since)));
+            self.gaps.push_back(now.nanos_since(self.commit.at.max(open_since)));
             if self.gaps.len() > MAX_GAPS {
                 self.gaps.pop_front();
             }
             self.gap = median(self.gaps.make_contiguous().to_vec().as_mut_slice());
         }
-        (self.committed, self.committed_at) = (committed, now);
+        self.commit = LastCommit { at: now, offset: committed, passed_until: oldest.unwrap_or(now) };
         self.delay = oldest.map_or(0, |arrival| now.nanos_since(arrival));
         self.delays.push_back((now, self.delay));
         let is_old = |&(at, _): &(Time, u64)| now.nanos_since(at) > DELAYS_AGE;
@@ -129,9 +138,8 @@ impl Partition {
         self.usual.min(self.gap)
     }
 
-    /// The last commit: the poll that saw it, and its offset.
-    pub(super) fn last_commit(&self) -> (Time, i64) {
-        (self.committed_at, self.committed)
+    pub(super) fn last_commit(&self) -> LastCommit {
+        self.commit
     }
 
     /// Returns whether a record came in the last ten minutes.
@@ -143,7 +151,7 @@ impl Partition {
     pub(super) fn signal(&self, now: Time) -> Option<Signal> {
         let oldest = self.ledger.front().map(|&(arrival, _)| arrival).filter(|_| self.was_written(now))?;
         let (gap, usual) = (self.gap, self.usual());
-        let is_fresh = now.nanos_since(self.committed_at) <= gap + gap / 2 + SECOND;
+        let is_fresh = now.nanos_since(self.commit.at) <= gap + gap / 2 + SECOND;
         let delay = if is_fresh { self.delay } else { 0 };
         let overdue = now.nanos_since(oldest).saturating_sub(gap + gap / 5 + SECOND / 2);
         Some(Signal {
@@ -153,7 +161,7 @@ impl Partition {
     }
 
     fn silence(&self, now: Time, oldest: Time) -> u64 {
-        now.nanos_since(self.committed_at.max(oldest))
+        now.nanos_since(self.commit.at.max(oldest))
     }
 
     /// Returns whether a record has been open for long without a commit.
@@ -163,13 +171,13 @@ impl Partition {
 
     /// The offsets of which no record is committed, markers included.
     pub(super) fn open_offsets(&self) -> u64 {
-        if self.ledger.is_empty() { 0 } else { u64::try_from(self.end - self.committed).unwrap_or(0) }
+        if self.ledger.is_empty() { 0 } else { u64::try_from(self.end - self.commit.offset).unwrap_or(0) }
     }
 
     /// The open offsets, if the end has not moved for one and a half gaps.
     pub(super) fn doubtful_tail(&self, now: Time, partition: i32) -> Option<Offsets> {
         let still = self.written_at.map_or(0, |at| now.nanos_since(at)) > self.gap + self.gap / 2;
-        let tail = Offsets { partition, end: self.end, committed: self.committed };
+        let tail = Offsets { partition, end: self.end, committed: self.commit.offset };
         (still && !self.ledger.is_empty()).then_some(tail)
     }
 }

@@ -260,3 +260,40 @@ fn a_service_with_nothing_open_shows_what_it_takes_at_least() {
     let view = pace.view(now);
     assert_eq!((view.found, view.at_least, view.state), (Some(40), true, PaceState::AtLeast));
 }
+
+/// A service of 400 records a second, in whose target a marker follows each tenth of a second, gets 100 records a second
+/// for a minute and then 1 200. Returns what is found.
+fn found_in_a_campaign(told_of_markers: bool) -> u64 {
+    let (mut pace, start) = steady(Control::Observe);
+    if told_of_markers {
+        pace.expect_markers(10);
+    }
+    let (mut ends, mut written, mut passed) = (vec![0], 0, 0.0_f64);
+    for poll in 1..=160 {
+        let in_campaign = poll > 120;
+        for _ in 0..5 {
+            written += if in_campaign { 120 } else { 10 };
+            ends.push(ends[ends.len() - 1] + 1 + if in_campaign { 120 } else { 10 });
+        }
+        // The service passes markers without work.
+        let mut work: f64 = 200.0;
+        while work > 0.0 && (passed as i64) < ends[ends.len() - 1] {
+            let next = ends[ends.partition_point(|&end| end as f64 <= passed)] - 1;
+            let step = work.min((next as f64 - passed).max(0.0));
+            (work, passed) = (work - step, passed + step);
+            passed += if passed >= next as f64 { 1.0 } else { 0.0 };
+        }
+        let now = start + Duration::from_millis(500) * poll;
+        let offsets = [Offsets { partition: 0, end: ends[ends.len() - 1], committed: passed as i64 }];
+        pace.handle_offsets(now, &offsets, written, Ratio::ZERO);
+    }
+    let view = pace.view(start + Duration::from_secs(80));
+    assert!(!view.at_least, "{view:?}");
+    view.found.unwrap()
+}
+
+/// Three times as many markers are written as the service passes.
+#[test]
+fn markers_of_records_that_wait_are_no_work() {
+    assert_eq!((found_in_a_campaign(true), found_in_a_campaign(false)), (400, 393));
+}

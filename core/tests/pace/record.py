@@ -47,6 +47,7 @@ RUNS = [
 OBSERVED = [
     ("observe: demand 50 to 130 %", 1500, lambda t: 200 * (.9 + .4 * math.sin(t / 300))),
     ("observe: demand 30 to 70 %", 900, lambda t: 200 * (.5 + .2 * math.sin(t / 300))),
+    ("observe: 60 s of 300 % over 50 %", 700, lambda t: 200 * (3 if 200 < t < 260 else .5)),
 ]
 
 
@@ -113,7 +114,43 @@ def observer():
     source = open(sys.argv[1] + "/observe.py").read().split("\nC0 = ")[0]
     names = {}
     exec(source, names)
-    return names["Observe"]
+    return busy_only(names["Observe"])
+
+
+def busy_only(observe):
+    """The first rate in an episode covers no time before the service was late by a quarter of what is tolerated."""
+
+    class Busy(observe):
+        late_since = None
+
+        def step(self, now, obs, limited, sent):
+            self.now = now
+            answer = super().step(now, obs, limited, sent)
+            self.late_since = self.late_since or now if self.late > self.max_behind / 4 else None
+            return answer
+
+        def measure(self):
+            if self.late <= self.max_behind:
+                return super().measure()
+            late_since = self.late_since or self.now
+            gap = max(one["g"] for one in self.p.values())
+            until, new, others = self.h[-1]
+            for back in range(len(self.h) - 1, -1, -1):
+                since, old, others_before = self.h[back]
+                is_last = back == 0 or self.h[back - 1][0] < late_since
+                age, rate, records = until - since, 0.0, 0.0
+                for (at, offset), (last_at, last) in zip(old, new):
+                    if last_at > at:
+                        rate += (last - offset) / (last_at - at)
+                        records += last - offset
+                fits = age >= max(5 if is_last else self.window, 2 * gap)
+                if fits and (records >= self.min_records or back == 0 and age >= self.max_window - 2):
+                    return max(0.0, rate - (others - others_before) / age)
+                if is_last:
+                    return None
+            return None
+
+    return Busy
 
 
 for number, (name, seconds, poll) in enumerate(RUNS):
