@@ -2,6 +2,7 @@
 
 mod brokers;
 mod client;
+mod commits;
 mod control;
 mod pace;
 mod problem;
@@ -148,6 +149,22 @@ pub fn probe_transactions(settings: &Settings, timeout: Duration, report: &mut R
             report.findings.push(problem.of_service(&service.name));
         }
     }
+}
+
+/// Looks twice at the targets of services with a search for the capacity, and adds findings about commits that are too
+/// rare and about other writers. Takes one `pace.interval`, but 15 s at most.
+pub fn watch_commits(settings: &Settings, timeout: Duration, report: &mut Report) {
+    if report.has_errors() {
+        return;
+    }
+    let settings = settings.with_matches(report.names.as_deref().unwrap_or_default());
+    let with_search = settings.services.iter().filter(|service| service.pace.is_some());
+    let partitions = |topic: &str| report.topics.get(topic).map_or(0, |facts| facts.partitions);
+    let with_search =
+        with_search.map(|service| (service, service.sources.iter().map(|source| partitions(&source.topic)).collect()));
+    let problems = commits::watch(&settings.kafka, with_search, timeout);
+    let findings = problems.into_iter().map(|(service, problem)| problem.of_topic(&service.name, &service.target));
+    report.findings.extend(findings.collect::<Vec<_>>());
 }
 
 fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Problem> {

@@ -84,6 +84,7 @@ fn ask(config: &Config) -> Answers {
         let registry = registry.map(|registry| scope.spawn(|| Registry::new(registry).check()));
         let brokers = preflight::check(settings, CONNECT_TIMEOUT).map(|mut report| {
             preflight::probe_transactions(settings, CONNECT_TIMEOUT, &mut report);
+            preflight::watch_commits(settings, CONNECT_TIMEOUT, &mut report);
             report
         });
         let registry = registry.map(|asked| asked.join().expect("the thread does not panic"));

@@ -61,6 +61,17 @@ pub enum Problem {
     NothingCommitted { group: String },
     #[error("nothing tells how far the consumer group {group} is: grant DESCRIBE on the group ({reason})")]
     GroupUnanswered { group: String, reason: String },
+    #[error(
+        "the consumer group {group} committed nothing in it for {interval} while records waited: no capacity is found \
+         from rarer commits. Have the service commit more often, or set pace.interval to more than its time between \
+         two commits"
+    )]
+    RareCommits { group: String, interval: humantime::FormattedDuration },
+    #[error(
+        "other programs write about {rate} records a second to it: the capacity that is found is the part that they \
+         leave"
+    )]
+    OtherWriters { rate: u64 },
 
     // ## A control topic
     #[error("does not exist: it is made at the start, if this program may make topics")]
@@ -156,6 +167,8 @@ impl Problem {
             | Problem::Compacted
             | Problem::NothingCommitted { .. }
             | Problem::GroupUnanswered { .. }
+            | Problem::RareCommits { .. }
+            | Problem::OtherWriters { .. }
             | Problem::ControlInSync
             | Problem::HiddenLogOfTooFewBrokers { .. }
             | Problem::ThinLog { .. }

@@ -131,6 +131,37 @@ fn campaign(rig: &Rig, first: u64) -> Load {
     Load::start(&rig.broker, 1_200, move |n| Outgoing::numbered(&source, first + n, client(n)))
 }
 
+/// The check knows the records of running instances, also those behind a delayed one, and leaves them out.
+#[test]
+#[ignore = "takes minutes: scripts/test --long"]
+fn the_check_names_other_writers_and_rare_commits() {
+    let mut world = World::start(380, APPLY);
+    world.used(400.0, Duration::from_secs(20));
+    let asked = || {
+        let (code, said) = check(&config(&world.rig, 380, &world.workers, APPLY));
+        assert_eq!(code, Some(0), "{said}");
+        (said.contains("committed nothing in it for 5s while records waited"), said)
+    };
+    let (is_rare, said) = asked();
+    assert!(!is_rare && !said.contains("other programs"), "{said}");
+    let target = world.rig.target.clone();
+    let foreign = Load::start(&world.rig.broker, 120, move |n| Outgoing::numbered(&target, n, "foreign"));
+    let (is_rare, said) = asked();
+    let rate = said.split("other programs write about ").nth(1).and_then(|text| text.split(' ').next());
+    let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("no other writer in {said}"));
+    eprintln!("{rate} records of other writers per second");
+    assert!(!is_rare && (60.0..=130.0).contains(&rate), "{said}");
+    foreign.stop();
+    world.workers.shared.paused.store(true, Ordering::Relaxed);
+    thread::sleep(Duration::from_secs(1));
+    let (is_rare, said) = asked();
+    assert!(is_rare, "{said}");
+    world.workers.shared.paused.store(false, Ordering::Relaxed);
+    world.load.stop();
+    assert_eq!(world.watermaster.terminate(STOP_TIMEOUT).code(), Some(0));
+    world.workers.stop();
+}
+
 /// Asserts that the capacity of 400 a second is found in time, and used from then on.
 fn assert_found(name: &str, world: World, timeout: Duration) {
     let found = world.wait_for(400.0, timeout);

@@ -1,0 +1,143 @@
+//! Looks twice at the commits in a service's target: the search for the capacity needs frequent ones, and subtracts the
+//! records of other writers.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use watermaster_core::offset_map;
+use watermaster_core::pace::Offsets;
+use watermaster_settings::{Delivery, Kafka, Service};
+
+use super::problem::Problem;
+use crate::assign::{committed, remaining};
+use crate::client::{self, KafkaError, LoggingContext};
+use crate::consumer::group_id;
+use crate::observer::Observer;
+use crate::record::SourceIndex;
+use crate::topics::{SourcePartition, Topics};
+
+/// The longest time between the two looks. A longer `interval` is not checked.
+const MAX_INTERVAL: Duration = Duration::from_secs(15);
+/// Other writers are reported from this many records between the looks on.
+const MIN_RECORDS: i64 = 20;
+/// The time between the first question of a look and its last one, and until a commit is visible.
+const SKEW: Duration = Duration::from_secs(1);
+
+/// The clients that ask about one service.
+struct Watch<'s> {
+    service: &'s Service,
+    partitions: usize,
+    target: Observer,
+    sources: BaseConsumer<LoggingContext>,
+    topics: Topics,
+    source_partitions: Vec<SourcePartition>,
+}
+
+struct Look {
+    at: Instant,
+    target: Vec<Offsets>,
+    /// The records of the sources that are completed: committed, or in an offset map.
+    completed: i64,
+}
+
+/// Looks at the targets of these services, whose sources have so many partitions each. Waits for as long as the longest
+/// interval between two changes of the found capacity, but for 15 s at most.
+pub(super) fn watch<'s>(
+    kafka: &Kafka, services: impl Iterator<Item = (&'s Service, Vec<usize>)>, timeout: Duration,
+) -> Vec<(&'s Service, Problem)> {
+    // A group that does not answer was reported before.
+    let began = services.filter_map(|(service, partitions)| {
+        let watch = Watch::new(kafka, service, &partitions, timeout).ok()?;
+        let first = watch.look(timeout, true).ok()?;
+        Some((watch, first))
+    });
+    let began: Vec<(Watch<'s>, Look)> = began.filter(|(_, first)| !first.target.is_empty()).collect();
+    let interval = |watch: &Watch<'_>| watch.interval().min(MAX_INTERVAL);
+    thread::sleep(began.iter().map(|(watch, _)| interval(watch)).max().unwrap_or_default());
+    let mut problems = Vec::new();
+    for (watch, first) in &began {
+        let Ok(second) = watch.look(timeout, false) else { continue };
+        problems.extend(watch.compare(kafka, first, &second, timeout).into_iter().map(|one| (watch.service, one)));
+    }
+    problems
+}
+
+impl<'s> Watch<'s> {
+    fn new(kafka: &Kafka, service: &'s Service, partitions: &[usize], timeout: Duration) -> Result<Self, KafkaError> {
+        let target = Observer::new(kafka, service)?;
+        let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
+        let of_source = |(source, &count): (u16, &usize)| (0..count as i32).map(move |at| (SourceIndex(source), at));
+        Ok(Watch {
+            service,
+            partitions: target.partitions(&service.target, timeout)?,
+            target,
+            sources: client::consumer(&client::reader_config(kafka, &group_id(kafka, service), "earliest", &[]))?,
+            topics,
+            source_partitions: (0u16..).zip(partitions).flat_map(of_source).collect(),
+        })
+    }
+
+    fn interval(&self) -> Duration {
+        self.service.pace.as_ref().map_or(Duration::ZERO, |pace| pace.params.interval)
+    }
+
+    /// Asks for the offsets. The time between the looks at the sources contains that between the looks at the target,
+    /// so that no record of this program looks like that of another writer.
+    fn look(&self, timeout: Duration, sources_first: bool) -> Result<Look, KafkaError> {
+        let completed = || self.completed(timeout);
+        let target = || self.target.offsets(&self.service.target, self.partitions, timeout);
+        let at = Instant::now();
+        let (target, completed) = if sources_first {
+            let completed = completed()?;
+            (target()?, completed)
+        } else {
+            (target()?, completed()?)
+        };
+        Ok(Look { at, target, completed })
+    }
+
+    fn completed(&self, timeout: Duration) -> Result<i64, KafkaError> {
+        let deadline = Instant::now() + timeout;
+        let committed = committed(&self.sources, &self.topics, &self.source_partitions, remaining(deadline))?;
+        let of_partition = |(offset, metadata): (i64, Vec<u8>)| {
+            let map = offset_map::decode(offset, &metadata).unwrap_or_default();
+            offset + map.completed.iter().map(|run| run.end - run.start).sum::<i64>()
+        };
+        Ok(committed.into_iter().filter_map(|(_, committed)| committed.map(of_partition)).sum())
+    }
+
+    fn compare(&self, kafka: &Kafka, first: &Look, second: &Look, timeout: Duration) -> Vec<Problem> {
+        let group = self.service.consumer_group.clone().unwrap_or_default();
+        let sum = |look: &Look, of: fn(&Offsets) -> i64| look.target.iter().map(of).sum::<i64>();
+        let mut problems = Vec::new();
+        let stood_still = sum(first, |one| one.committed) == sum(second, |one| one.committed);
+        if stood_still && self.interval() <= MAX_INTERVAL && self.has_open_record(first, timeout) {
+            problems.push(Problem::RareCommits { group, interval: humantime::format_duration(self.interval()) });
+        }
+        let time = second.at - first.at;
+        let written = sum(second, |one| one.end) - sum(first, |one| one.end);
+        let others = written - (second.completed - first.completed) - self.markers(kafka, time + SKEW, timeout);
+        if others >= MIN_RECORDS {
+            problems.push(Problem::OtherWriters { rate: (others as f64 / time.as_secs_f64()).ceil() as u64 });
+        }
+        problems
+    }
+
+    /// Returns whether a record, and not only markers of transactions, was open at a look.
+    fn has_open_record(&self, look: &Look, timeout: Duration) -> bool {
+        let open = look.target.iter().filter(|one| one.end > one.committed);
+        open.into_iter().any(|one| self.target.has_record(&self.service.target, *one, timeout).unwrap_or(false))
+    }
+
+    /// Returns the most markers that the transactions of all instances write to the target in this time.
+    fn markers(&self, kafka: &Kafka, time: Duration, timeout: Duration) -> i64 {
+        if kafka.delivery == Delivery::AtLeastOnce {
+            return 0;
+        }
+        let groups = self.sources.fetch_group_list(Some(&group_id(kafka, self.service)), timeout);
+        let instances = groups.ok().and_then(|groups| Some(groups.groups().first()?.members().len())).unwrap_or(1);
+        let transactions = (time.as_secs_f64() / kafka.commit_interval.as_secs_f64()).ceil();
+        (self.partitions * instances.max(1)) as i64 * transactions as i64
+    }
+}
