@@ -4,11 +4,13 @@
 //! - [`tally`]: its counts; [`retries`]: rejected records that come back; [`service`]: the service behind the target
 //! - [`planned`]: records of a scenario in place of a trace
 //! - [`sweep`]: many simulations; [`find`]: the smallest capacity that suffices
+//! - [`live`]: a live run beside the simulation of its trace
 //! - `report`: the result as text and JSON; `picture`: as SVG
 
 #[cfg(test)]
 mod evidence;
 pub mod find;
+pub mod live;
 mod picture;
 pub mod planned;
 pub mod replay;
@@ -39,6 +41,7 @@ use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
 use crate::trace_file::{Contents, TraceError, reader::TraceSource};
 use find::{Bound, Goal};
+use live::{LiveError, LiveRun};
 use planned::{Planned, PlannedError};
 use replay::{Outcome, Replay, ReplayOptions};
 use report::{FoundCapacity, Point, WhatIf};
@@ -101,7 +104,10 @@ pub struct SimulateArgs {
     /// half its rate
     #[arg(long, value_name = "TIME", requires = "service_rate", value_parser = humantime::parse_duration)]
     service_knee: Option<Duration>,
-    /// Cycles at the start that are not counted
+    /// Compare with a live run: the report of `watermaster load --output json` for the records of the trace
+    #[arg(long, value_name = "RUN.json", conflicts_with_all = ["find", "capacity", "mode", "lending", "scenario"])]
+    record_at: Option<PathBuf>,
+    /// Cycles at the start that are not counted; with --record-at all are
     #[arg(long, value_name = "CYCLES", default_value = "2", value_parser = clap::value_parser!(u32).range(0..=1_000))]
     warm_up: u32,
     /// A time at which a cycle of the live instance began, to compare with it; by default a cycle begins with the first
@@ -159,6 +165,8 @@ enum SimulateError {
     UnknownClient { name: String },
     #[error(transparent)]
     Planned(#[from] PlannedError),
+    #[error(transparent)]
+    Live(#[from] LiveError),
     #[error("error: the scenario {} can't be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("error: {} can't be written: {source}", path.display())]
@@ -169,7 +177,7 @@ impl SimulateError {
     fn exit(&self) -> Exit {
         match self {
             Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } => Exit::Config,
-            Self::Planned(_) | Self::Unreadable { .. } => Exit::Config,
+            Self::Planned(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
             Self::Choice(_) | Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
         }
     }
@@ -183,7 +191,7 @@ pub fn run(args: &SimulateArgs) -> Exit {
                 Output::Text => print(report::text(&report, args.top)),
                 Output::Json => print_json(&report),
             }
-            if report.has_answers() { Exit::Done } else { Exit::No }
+            if report.has_answers() && report.agrees() { Exit::Done } else { Exit::No }
         }
         Err(error) => fail(error.exit(), &error),
     }
@@ -198,6 +206,9 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
     }
     let job = job(args, &path)?;
     let mut report = WhatIf::new(&job.contents, &job.service, &job.options);
+    let policy = &job.service.policy;
+    let live = args.record_at.as_deref();
+    let live = live.map(|path| LiveRun::read(path, job.rules[0], policy.capacity, policy.enforce)).transpose()?;
     match args.find {
         None => report.points = job.sweep(args.capacity.as_ref()).map_err(failed)?,
         Some(Find::Capacity) => {
@@ -210,6 +221,7 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
             report.answers = job.find(&goal).map_err(failed)?.ok_or_else(unknown)?;
         }
     }
+    report.live = live.map(|live| live.compare(&report.points[0].outcome));
     if let Some(path) = &args.picture {
         write(path, &picture::svg(&report))?;
     }
@@ -244,7 +256,7 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
         senders: senders.with_retries(all, |name| planned.as_ref()?.retry_of(name)),
         options: ReplayOptions {
             step: args.step,
-            warm_up: args.warm_up,
+            warm_up: if args.record_at.is_some() { 0 } else { args.warm_up },
             threshold: args.delay,
             cycle_start_ms: args.cycle_start.map(|at| u64::try_from(millis(at)).unwrap_or(0)),
             drop_retried: args.retries != Retries::Keep,

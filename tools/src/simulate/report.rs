@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use watermaster_settings::Service;
 
 use super::find::{Bound, Found, Goal};
+use super::live::{self, Comparison};
 use super::replay::{Outcome, ReplayOptions};
 use super::sweep::Rules;
 use super::tally::ClientResult;
@@ -20,6 +21,8 @@ pub struct WhatIf {
     pub facts: TraceFacts,
     pub points: Vec<Point>,
     pub answers: Vec<FoundCapacity>,
+    /// A live run beside the only point, if there was one.
+    pub live: Option<Vec<Comparison>>,
 }
 
 /// The trace, and the settings that all simulations have in common.
@@ -66,7 +69,7 @@ impl WhatIf {
             to: shown(contents.last_ms),
             notes: notes(contents, service, options),
         };
-        WhatIf { facts, points: Vec::new(), answers: Vec::new() }
+        WhatIf { facts, points: Vec::new(), answers: Vec::new(), live: None }
     }
 
     /// Returns a sentence about the trace.
@@ -78,6 +81,11 @@ impl WhatIf {
     /// Returns whether every question has an answer.
     pub fn has_answers(&self) -> bool {
         self.answers.iter().all(|answer| answer.found.answer.is_some())
+    }
+
+    /// Returns whether every number of the live run agrees with the simulated one.
+    pub fn agrees(&self) -> bool {
+        self.live.iter().flatten().all(|one| one.agrees)
     }
 }
 
@@ -111,7 +119,7 @@ impl Serialize for WhatIf {
             "records": facts.records, "clients": facts.clients, "partitions": facts.partitions,
             "from": facts.from, "to": facts.to,
         });
-        let mut report = serializer.serialize_struct("WhatIf", 7)?;
+        let mut report = serializer.serialize_struct("WhatIf", 8)?;
         report.serialize_field("service", &facts.service)?;
         report.serialize_field("cycle_seconds", &facts.cycle.as_secs_f64())?;
         report.serialize_field("threshold_seconds", &facts.threshold.as_secs_f64())?;
@@ -119,6 +127,9 @@ impl Serialize for WhatIf {
         report.serialize_field("notes", &facts.notes)?;
         report.serialize_field("points", &self.points.iter().map(Point::json).collect::<Vec<_>>())?;
         report.serialize_field("answers", &self.answers.iter().map(FoundCapacity::json).collect::<Vec<_>>())?;
+        if let Some(live) = &self.live {
+            report.serialize_field("live", live)?;
+        }
         report.end()
     }
 }
@@ -166,6 +177,9 @@ pub fn text(report: &WhatIf, top: usize) -> String {
             let _ = writeln!(text, "{}", table(std::slice::from_ref(&point), facts, top));
             text.extend(beside(&point, facts));
         }
+    }
+    if let Some(live) = &report.live {
+        let _ = write!(text, "\nbeside the live run\n{}\n", live::text(live));
     }
     for note in &facts.notes {
         let _ = write!(text, "\nnote: {note}");

@@ -9,6 +9,7 @@ use watermaster_core::units::Weight;
 use watermaster_settings::Service;
 
 use super::find::{Bound, Goal};
+use super::live::LiveRun;
 use super::sweep::Capacities;
 use super::{Job, Outcome, ReplayOptions, Senders, ServiceModel, sweep::Rules, tally::ClientResult};
 use crate::load::plan::tests::service;
@@ -323,4 +324,45 @@ fn a_slow_service_takes_longer_than_the_throttle() {
     // The client feels the same: the record waits before the service instead of in it.
     let finish = |outcome: &Outcome| outcome.total.finish_seconds.unwrap().max.unwrap();
     assert_near(finish(&shaped), finish(&slow), "the end");
+}
+
+/// The report of a live run with the numbers of a simulation, but for a part more of each client's p99.
+fn report_of(outcome: &Outcome, more: f64) -> String {
+    let client = |client: &ClientResult| {
+        let (p50, p99) = (client.delay_seconds.p50.unwrap(), client.delay_seconds.p99.unwrap());
+        serde_json::json!({
+            "name": client.name, "sent": client.records, "rejected": client.rejected,
+            "delay_seconds": { "p50": p50, "p99": p99 * (1.0 + more) },
+        })
+    };
+    serde_json::json!({
+        "service": { "mode": "shape", "enforce": true, "capacity": 2_500 },
+        "window": { "most_admitted": outcome.largest_window },
+        "clients": outcome.clients.iter().map(client).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+#[test]
+fn a_live_run_agrees_within_bounds_and_belongs_to_one_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.json");
+    let outcome = job(campaign(), roomy()).simulate(SHAPE, 2_500).unwrap();
+    let differing = |more: f64| {
+        std::fs::write(&path, report_of(&outcome, more)).unwrap();
+        let compared = LiveRun::read(&path, SHAPE, 2_500, true).unwrap().compare(&outcome);
+        assert_eq!(compared.len(), 4 * NAMES.len() + 1);
+        let differing = compared.into_iter().filter(|one| !one.agrees);
+        differing.map(|one| (one.client.unwrap(), one.what)).collect::<Vec<_>>()
+    };
+    assert_eq!(differing(0.05), []);
+    // The other clients wait for less than a second, of which a tenth is less than 200 ms.
+    assert_eq!(differing(0.1), [("credit-card".to_owned(), "p99")]);
+    let other = LiveRun::read(&path, SHAPE, 2_000, true).unwrap_err().to_string();
+    assert!(
+        other.contains("mode shape, capacity 2500, enforce = true: the configuration has mode shape, capacity 2000")
+    );
+    std::fs::write(&path, "{\"service\": 1}").unwrap();
+    let damaged = LiveRun::read(&path, SHAPE, 2_500, true).unwrap_err().to_string();
+    assert!(damaged.contains("is no report of `watermaster load --output json`"), "{damaged}");
 }

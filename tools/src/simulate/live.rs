@@ -1,0 +1,156 @@
+//! A live run beside the simulation of its trace.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use comfy_table::{CellAlignment, Table, presets::NOTHING};
+use serde::{Deserialize, Serialize};
+
+use super::replay::Outcome;
+use super::sweep::Rules;
+use crate::format::{printable, seconds};
+
+/// A number of records agrees if it differs by no more than this part of the client's records, or by this many.
+const RECORDS: (f64, f64) = (0.01, 20.0);
+/// A delay in seconds agrees within this part, or this time.
+const DELAY: (f64, f64) = (0.05, 0.2);
+/// The largest window agrees within this part.
+const WINDOW: (f64, f64) = (0.01, 0.0);
+
+/// The report of `watermaster load --output json`, as far as a simulation can tell the same.
+#[derive(Debug, Deserialize)]
+pub struct LiveRun {
+    service: LiveService,
+    window: LiveWindow,
+    clients: Vec<LiveClient>,
+}
+
+#[derive(Debug, Deserialize)]
+struct LiveService {
+    mode: String,
+    enforce: bool,
+    capacity: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct LiveWindow {
+    most_admitted: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct LiveClient {
+    name: String,
+    sent: u64,
+    rejected: BTreeMap<String, u64>,
+    delay_seconds: LiveDelays,
+}
+
+#[derive(Debug, Deserialize)]
+struct LiveDelays {
+    p50: f64,
+    p99: f64,
+}
+
+/// A live run can't be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    #[error("error: {} can't be read: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("error: {} is no report of `watermaster load --output json`: {source}", path.display())]
+    NoReport { path: PathBuf, source: serde_json::Error },
+    #[error(
+        "error: {} is a run with {}: the configuration has {}",
+        path.display(),
+        .live,
+        .configured
+    )]
+    OtherPolicy { path: PathBuf, live: String, configured: String },
+}
+
+/// A number of the live run beside the simulated one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The client; `None` for all together.
+    pub client: Option<String>,
+    pub what: &'static str,
+    pub live: f64,
+    pub simulated: Option<f64>,
+    pub agrees: bool,
+}
+
+impl LiveRun {
+    /// Reads the report of a run with this policy.
+    ///
+    /// # Errors
+    /// The file can't be read, is no report, or is the report of a run with another mode or capacity.
+    pub fn read(path: &Path, rules: Rules, capacity: u64, enforce: bool) -> Result<LiveRun, LiveError> {
+        let path = || path.to_owned();
+        let text = std::fs::read(path()).map_err(|source| LiveError::Unreadable { path: path(), source })?;
+        let run: LiveRun =
+            serde_json::from_slice(&text).map_err(|source| LiveError::NoReport { path: path(), source })?;
+        let words = |mode: &str, enforce, capacity| format!("mode {mode}, capacity {capacity}, enforce = {enforce}");
+        let live = words(&run.service.mode, run.service.enforce, run.service.capacity);
+        let configured = words(rules.mode.into(), enforce, capacity);
+        if live != configured {
+            return Err(LiveError::OtherPolicy { path: path(), live, configured });
+        }
+        Ok(run)
+    }
+
+    /// Compares the clients of the run with those of a simulation. In shadow mode nothing was held back, so there is
+    /// nothing to compare but the number of records.
+    pub fn compare(&self, outcome: &Outcome) -> Vec<Comparison> {
+        let mut found = Vec::new();
+        for live in &self.clients {
+            let simulated = outcome.clients.iter().find(|client| client.name == live.name);
+            let mut put = |what, number: f64, other: Option<f64>, (part, absolute): (f64, f64), of: f64| {
+                let agrees = other.is_some_and(|other| (number - other).abs() <= (of * part).max(absolute));
+                let client = Some(live.name.clone());
+                found.push(Comparison { client, what, live: number, simulated: other, agrees });
+            };
+            let sent = live.sent as f64;
+            put("records", sent, simulated.map(|client| client.records as f64), (0.0, 0.0), sent);
+            if !self.service.enforce {
+                continue;
+            }
+            let rejected = live.rejected.values().sum::<u64>() as f64;
+            put("rejected", rejected, simulated.map(|client| client.rejected_total() as f64), RECORDS, sent);
+            let LiveDelays { p50, p99 } = live.delay_seconds;
+            put("p50", p50, simulated.and_then(|client| client.delay_seconds.p50), DELAY, p50);
+            put("p99", p99, simulated.and_then(|client| client.delay_seconds.p99), DELAY, p99);
+        }
+        if self.service.enforce {
+            let (live, simulated) = (self.window.most_admitted as f64, outcome.largest_window as f64);
+            let agrees = (live - simulated).abs() <= live * WINDOW.0;
+            found.push(Comparison { client: None, what: "window", live, simulated: Some(simulated), agrees });
+        }
+        found
+    }
+}
+
+/// Writes a comparison for a terminal.
+pub fn text(comparisons: &[Comparison]) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    table.set_header(["client", "", "live", "simulated", ""]);
+    let mut last = None;
+    for one in comparisons {
+        let shown = |number: f64| if one.what.starts_with('p') { seconds(number) } else { number.to_string() };
+        let client = one.client.as_deref().unwrap_or("all");
+        let name = if last == Some(client) { String::new() } else { printable(client).into_owned() };
+        last = Some(client);
+        table.add_row([
+            name,
+            one.what.to_owned(),
+            shown(one.live),
+            one.simulated.map_or("-".to_owned(), shown),
+            if one.agrees { "" } else { "differs" }.to_owned(),
+        ]);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let is_number = index == 2 || index == 3;
+        column.set_cell_alignment(if is_number { CellAlignment::Right } else { CellAlignment::Left });
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
