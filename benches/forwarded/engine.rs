@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 use std::{error::Error, sync::Arc, thread};
 
 use watermaster::engine::{self, Job};
+use watermaster::services::{Change, Inbox};
 use watermaster::{heartbeat::Heartbeat, snapshot::SnapshotCell};
+use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::{CatchUp, Mode, Policy};
 use watermaster_core::units::Ratio;
 use watermaster_kafka::preflight;
 use watermaster_settings::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
-    Service, Source, StartFrom, secrets::Secrets,
+    PaceSettings, Service, Source, StartFrom, secrets::Secrets,
 };
 
 use crate::records::{RECORDS, SOURCE};
@@ -33,6 +35,8 @@ pub struct Case {
     enforce: bool,
     catch_up: CatchUp,
     capacity: u64,
+    /// A search for the capacity has changed the limit.
+    paced: bool,
 }
 
 /// Shape mode with no record delayed; the other cases differ from it in one or two fields.
@@ -44,12 +48,14 @@ const SHAPE: Case = Case {
     enforce: true,
     catch_up: CatchUp::Reject,
     capacity: UNLIMITED,
+    paced: false,
 };
 
 impl Case {
-    pub const ALL: [Case; 7] = [
+    pub const ALL: [Case; 8] = [
         Case { name: "forwarded_shadow", enforce: false, ..SHAPE },
         SHAPE,
+        Case { name: "forwarded_paced", paced: true, ..SHAPE },
         Case { name: "forwarded_shape_at_least_once", delivery: Delivery::AtLeastOnce, ..SHAPE },
         Case { name: "forwarded_shape_json", json: true, ..SHAPE },
         Case { name: "forwarded_reject", mode: Mode::Reject, ..SHAPE },
@@ -94,7 +100,7 @@ impl Case {
             dead_letter_headers: DeadLetterHeaders::Native,
             redrive_client: "redrive".to_owned(),
             consumer_group: None,
-            pace: None,
+            pace: self.paced.then(pace),
             group_lease: NEVER,
             policy: self.policy(),
         }
@@ -117,12 +123,30 @@ impl Case {
     }
 }
 
+fn pace() -> PaceSettings {
+    let params = PaceParams {
+        control: Control::Apply,
+        capacity: UNLIMITED,
+        floor: 1,
+        ceiling: UNLIMITED,
+        cycle: NEVER * 10,
+        max_behind: NEVER,
+        interval: NEVER,
+        signal_timeout: NEVER,
+    };
+    PaceSettings { params, poll: NEVER }
+}
+
 /// Runs the engine of a case until all records are committed. Callgrind counts this thread while it is inside this
 /// function.
 #[inline(never)]
 pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
     let case = Case::ALL.iter().find(|known| known.name == case).ok_or("unknown case")?;
     let (cell, shutdown) = (SnapshotCell::default(), Arc::new(AtomicBool::new(false)));
+    let inbox = Arc::<Inbox>::default();
+    if case.paced {
+        inbox.leave(Change { capacity: Some(UNLIMITED / 2), ..Change::default() });
+    }
     let job = Job {
         kafka: case.kafka(broker),
         service: case.service(),
@@ -130,7 +154,7 @@ pub fn measured(broker: &str, case: &str) -> Result<(), Box<dyn Error>> {
         facts: preflight::Report::default(),
         cell: cell.clone(),
         heartbeat: Arc::new(Heartbeat::new(Instant::now(), RUN_TIMEOUT)),
-        inbox: Arc::default(),
+        inbox,
         shutdown: Arc::clone(&shutdown),
     };
     let watcher = thread::spawn(move || {
