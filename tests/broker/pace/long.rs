@@ -233,7 +233,7 @@ fn two_minutes_without_records_change_no_estimate() {
     world.used(400.0, Duration::from_secs(60));
     let none = Load::start(&world.rig.broker, 0, |_| unreachable!("no record is due"));
     world.sent = std::mem::replace(&mut world.load, none).stop();
-    wait_until("the backlog to be finished", Duration::from_secs(120), || {
+    wait_until("the backlog to be finished", Duration::from_secs(300), || {
         world.figure("open_offsets") == 0.0 && pace(&world.watermaster)["state"] == "no_demand"
     });
     let found = world.figure("found");
