@@ -16,8 +16,10 @@ use crate::record::{Headers, NO_TIMESTAMP, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
 use crate::{assign, client, client::KafkaError, client::LoggingContext, ffi, refusal::BrokerError};
 
-/// Memory for records that are fetched ahead.
-const QUEUED_KIB: &str = "16384";
+/// Bounds for the memory of records that are fetched ahead. A fetch is bounded as it comes: compressed records can take
+/// twenty times as much.
+const FETCH_BOUNDS: [(&str, &str); 3] =
+    [("queued.max.messages.kbytes", "4096"), ("queued.min.messages", "5000"), ("fetch.message.max.bytes", "131072")];
 
 /// Name and value of a header.
 pub type Header = (Vec<u8>, Option<Vec<u8>>);
@@ -278,7 +280,7 @@ impl Originals {
 }
 
 fn consumer(kafka: &Kafka, group: &str, reset: &str) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    client::consumer(&client::reader_config(kafka, group, reset, &[("queued.max.messages.kbytes", QUEUED_KIB)]))
+    client::consumer(&client::reader_config(kafka, group, reset, &FETCH_BOUNDS))
 }
 
 /// Makes a client that asks for the committed offsets of a job while it runs. The client does not wait for the end of
