@@ -126,8 +126,8 @@ impl<'s> Watch<'s> {
 
     /// Returns whether a record, and not only markers of transactions, was open at a look.
     fn has_open_record(&self, look: &Look, timeout: Duration) -> bool {
-        let open = look.target.iter().filter(|one| one.end > one.committed);
-        open.into_iter().any(|one| self.target.has_record(&self.service.target, *one, timeout).unwrap_or(false))
+        let mut open = look.target.iter().filter(|one| one.end > one.committed);
+        open.any(|one| self.target.has_record(&self.service.target, *one, timeout).unwrap_or(false))
     }
 
     /// Returns the most markers that the transactions of all instances write to the target in this time.
