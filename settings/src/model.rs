@@ -46,6 +46,15 @@ impl Kafka {
         all.extend(self.secrets.values());
         all
     }
+
+    /// Returns the most transactions per second that an instance commits: one each `commit_interval`, or none with
+    /// `at_least_once`.
+    pub fn transactions_per_second(&self) -> f64 {
+        match self.delivery {
+            Delivery::ExactlyOnce => self.commit_interval.as_secs_f64().recip(),
+            Delivery::AtLeastOnce => 0.0,
+        }
+    }
 }
 
 /// The registry of the schemas by which values are written.

@@ -14,7 +14,7 @@ use watermaster_core::reason::Reason;
 use watermaster_core::units::Ratio;
 use watermaster_kafka::log_limiter::LogLimiter;
 use watermaster_kafka::{KafkaError, observer::Observer};
-use watermaster_settings::{Delivery, Kafka, PaceSettings, Service};
+use watermaster_settings::{Kafka, PaceSettings, Service};
 
 use super::CHECK_INTERVAL;
 use crate::clock::Clock;
@@ -237,10 +237,7 @@ impl<'a> Target<'a> {
     /// Returns the most markers that the transactions of these instances write per second: one for each partition.
     fn markers(&self, instances: u32) -> u64 {
         let partitions = self.partitions.map_or(0, |(partitions, _)| partitions);
-        let transactions = match self.kafka.delivery {
-            Delivery::ExactlyOnce => f64::from(instances) / self.kafka.commit_interval.as_secs_f64(),
-            Delivery::AtLeastOnce => 0.0,
-        };
+        let transactions = f64::from(instances) * self.kafka.transactions_per_second();
         (partitions as f64 * transactions).ceil() as u64
     }
 

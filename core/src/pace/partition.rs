@@ -38,7 +38,7 @@ pub(super) struct Partition {
     open_since: Option<Time>,
 }
 
-/// How far the group is in a partition.
+/// The last commit of the service's group in a partition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LastCommit {
     /// The poll that saw the commit.

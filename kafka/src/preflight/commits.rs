@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use watermaster_core::offset_map;
 use watermaster_core::pace::Offsets;
-use watermaster_settings::{Delivery, Kafka, Service};
+use watermaster_settings::{Kafka, Service};
 
 use super::problem::Problem;
 use crate::assign::{committed, remaining};
@@ -49,7 +49,7 @@ pub(super) fn watch<'s>(
     // A group that does not answer was reported before.
     let began = services.filter_map(|(service, partitions)| {
         let watch = Watch::new(kafka, service, &partitions, timeout).ok()?;
-        let first = watch.look(timeout, true).ok()?;
+        let first = watch.first_look(timeout).ok()?;
         Some((watch, first))
     });
     let began: Vec<(Watch<'s>, Look)> = began.filter(|(_, first)| !first.target.is_empty()).collect();
@@ -57,7 +57,7 @@ pub(super) fn watch<'s>(
     thread::sleep(began.iter().map(|(watch, _)| interval(watch)).max().unwrap_or_default());
     let mut problems = Vec::new();
     for (watch, first) in &began {
-        let Ok(second) = watch.look(timeout, false) else { continue };
+        let Ok(second) = watch.second_look(timeout) else { continue };
         problems.extend(watch.compare(kafka, first, &second, timeout).into_iter().map(|one| (watch.service, one)));
     }
     problems
@@ -82,19 +82,18 @@ impl<'s> Watch<'s> {
         self.service.pace.as_ref().map_or(Duration::ZERO, |pace| pace.params.interval)
     }
 
-    /// Asks for the offsets. The time between the looks at the sources contains that between the looks at the target,
-    /// so that no record of this program looks like that of another writer.
-    fn look(&self, timeout: Duration, sources_first: bool) -> Result<Look, KafkaError> {
-        let completed = || self.completed(timeout);
-        let target = || self.target.offsets(&self.service.target, self.partitions, timeout);
+    /// Asks for the offsets when the watch begins. The time between the two looks at the sources contains that between
+    /// the two at the target, so that no record of this program looks like that of another writer.
+    fn first_look(&self, timeout: Duration) -> Result<Look, KafkaError> {
         let at = Instant::now();
-        let (target, completed) = if sources_first {
-            let completed = completed()?;
-            (target()?, completed)
-        } else {
-            (target()?, completed()?)
-        };
-        Ok(Look { at, target, completed })
+        let completed = self.completed(timeout)?;
+        Ok(Look { at, target: self.target.offsets(&self.service.target, self.partitions, timeout)?, completed })
+    }
+
+    fn second_look(&self, timeout: Duration) -> Result<Look, KafkaError> {
+        let at = Instant::now();
+        let target = self.target.offsets(&self.service.target, self.partitions, timeout)?;
+        Ok(Look { at, target, completed: self.completed(timeout)? })
     }
 
     fn completed(&self, timeout: Duration) -> Result<i64, KafkaError> {
@@ -132,12 +131,9 @@ impl<'s> Watch<'s> {
 
     /// Returns the most markers that the transactions of all instances write to the target in this time.
     fn markers(&self, kafka: &Kafka, time: Duration, timeout: Duration) -> i64 {
-        if kafka.delivery == Delivery::AtLeastOnce {
-            return 0;
-        }
         let groups = self.sources.fetch_group_list(Some(&group_id(kafka, self.service)), timeout);
         let instances = groups.ok().and_then(|groups| Some(groups.groups().first()?.members().len())).unwrap_or(1);
-        let transactions = (time.as_secs_f64() / kafka.commit_interval.as_secs_f64()).ceil();
+        let transactions = (time.as_secs_f64() * kafka.transactions_per_second()).ceil();
         (self.partitions * instances.max(1)) as i64 * transactions as i64
     }
 }
