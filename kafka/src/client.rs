@@ -4,15 +4,17 @@ use std::io;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::admin::AdminClient;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
-use rdkafka::producer::{DeliveryResult, ProducerContext};
-use rdkafka::{client::ClientContext, statistics::Statistics, types::RDKafkaConfRes};
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer};
+use rdkafka::{statistics::Statistics, types::RDKafkaConfRes};
 use watermaster_settings::config::{PropertyRefused, PropertyRules};
 use watermaster_settings::{self as settings, properties};
 
-use crate::{log_limiter::LogLimiter, oauth::FIRST_POLL, refusal::BrokerError};
+use crate::{log_limiter::LogLimiter, oauth, refusal::BrokerError};
 
 /// An error of making or using a client.
 #[derive(Debug, thiserror::Error)]
@@ -134,11 +136,46 @@ pub(super) fn reader_config(
     config(kafka, &defaults, &forced)
 }
 
-/// Makes a consumer that takes its first token of OAuth: without it, the first question would wait in vain.
+/// The kinds of clients that this program makes.
+pub(super) trait Handle<C: ClientContext>: FromClientConfigAndContext<C> {
+    fn handle(&self) -> &Client<C>;
+}
+
+impl<C: ConsumerContext> Handle<C> for BaseConsumer<C> {
+    fn handle(&self) -> &Client<C> {
+        self.client()
+    }
+}
+
+impl<C: ProducerContext> Handle<C> for BaseProducer<C> {
+    fn handle(&self) -> &Client<C> {
+        self.client()
+    }
+}
+
+impl<C: ProducerContext + 'static> Handle<C> for ThreadedProducer<C> {
+    fn handle(&self) -> &Client<C> {
+        self.client()
+    }
+}
+
+impl<C: ClientContext> Handle<C> for AdminClient<C> {
+    fn handle(&self) -> &Client<C> {
+        self.inner()
+    }
+}
+
+/// Makes a client that has its first token, if it needs one that this program makes.
+pub(super) fn create<C: ClientContext, T: Handle<C>>(config: &ClientConfig, context: C) -> Result<T, ClientError> {
+    #[expect(clippy::disallowed_methods, reason = "here the client gets its token")]
+    let client: T = config.create_with_context(context)?;
+    oauth::give_first_token(client.handle(), config);
+    Ok(client)
+}
+
+/// Makes a consumer that joins no group.
 pub(super) fn consumer(config: &ClientConfig) -> Result<BaseConsumer<LoggingContext>, KafkaError> {
-    let consumer: BaseConsumer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
-    consumer.poll(FIRST_POLL);
-    Ok(consumer)
+    Ok(create(config, LoggingContext::default())?)
 }
 
 /// Keeps librdkafka's lines out of the log: the caller shows the errors that it gets. The property counts until the

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::{ClientConfig, mocking::MockCluster};
 
-use crate::client::{KafkaError, LoggingContext};
+use crate::client::{KafkaError, LoggingContext, create};
 use crate::ffi;
 
 /// The time that a new group waits for more members; in real brokers, and by default in the embedded one, 3 s.
@@ -25,7 +25,7 @@ impl Embedded {
     pub fn start(brokers: u16) -> Result<Embedded, KafkaError> {
         let mut config = ClientConfig::new();
         config.set("test.mock.num.brokers", brokers.to_string());
-        let host: BaseProducer<LoggingContext> = config.create_with_context(LoggingContext::default())?;
+        let host: BaseProducer<LoggingContext> = create(&config, LoggingContext::default())?;
         ffi::set_initial_rebalance_delay(host.client(), INITIAL_REBALANCE_DELAY);
         Ok(Embedded { host })
     }

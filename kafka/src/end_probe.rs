@@ -10,13 +10,13 @@
 use std::time::{Duration, Instant};
 use std::{collections::HashMap, sync::Arc, thread};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::Consumer as _;
 use rdkafka::{ClientConfig, Message as _, Offset, statistics::Statistics};
 
 use watermaster_settings::secrets::Secrets;
 
 use crate::topics::{SourcePartition, Topics};
-use crate::{client::LoggingContext, consumer_error::ConsumerErrorKind, ffi};
+use crate::{client, consumer_error::ConsumerErrorKind, ffi};
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_TIMEOUT: Duration = Duration::from_millis(50);
@@ -71,9 +71,7 @@ impl EndProbe {
 fn probe_ends(config: &ClientConfig, topics: &Topics, offsets: Vec<(SourcePartition, i64)>) -> Found {
     let deadline = Instant::now() + PROBE_TIMEOUT;
     let mut found = Found::default();
-    let Ok(consumer) = config.create_with_context::<_, BaseConsumer<_>>(LoggingContext::default()) else {
-        return found;
-    };
+    let Ok(consumer) = client::consumer(config) else { return found };
     let assignment = topics.list_at(offsets.iter().map(|(partition, from)| (*partition, Offset::Offset(*from))));
     if consumer.assign(&assignment).is_err() {
         return found;

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::{mem, mem::ManuallyDrop, os::raw::c_int, ptr, ptr::NonNull, slice, time::Duration};
 
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
 use rdkafka::{
     bindings as sys, error::RDKafkaErrorCode as Code, topic_partition_list::TopicPartitionList, types::RDKafkaRespErr,
@@ -443,6 +443,36 @@ pub(super) fn set_login<C: ClientContext>(client: &Client<C>, user: &str, passwo
     // SAFETY: the client lives while it is borrowed; both texts are C strings, which are copied; the error is owned.
     // The only error is that a text is missing.
     let _ = unsafe { check(sys::rd_kafka_sasl_set_credentials(client.native_ptr(), user.as_ptr(), password.as_ptr())) };
+}
+
+/// Sets a client's token of OAuth. If librdkafka refuses it, its reason is the client's next error.
+pub(super) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) {
+    let [value, principal] = [&token.token, &token.principal_name].map(|text| c_text(text));
+    let mut error: [c_char; 512] = [0; 512];
+    let (to_error, error_size) = (error.as_mut_ptr(), error.len());
+    // SAFETY: the client lives while it is borrowed; both texts are C strings, which are copied; there are no
+    // extensions; `error` has room for `error_size` bytes, and librdkafka ends its text with a NUL.
+    unsafe {
+        let (rk, lifetime) = (client.native_ptr(), token.lifetime_ms);
+        let (value, principal, none) = (value.as_ptr(), principal.as_ptr(), ptr::null_mut());
+        let code = sys::rd_kafka_oauthbearer_set_token(rk, value, lifetime, principal, none, 0, to_error, error_size);
+        if code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            set_token_failure(client, &CStr::from_ptr(to_error).to_string_lossy());
+        }
+    }
+}
+
+/// Sets the reason why a client has no token of OAuth, as its next error.
+pub(super) fn set_token_failure<C: ClientContext>(client: &Client<C>, reason: &str) {
+    let reason = c_text(reason);
+    // SAFETY: the client lives while it is borrowed; the text is a C string, which is copied. The only error is that
+    // the client does not use OAUTHBEARER: it needs no token.
+    unsafe { sys::rd_kafka_oauthbearer_set_token_failure(client.native_ptr(), reason.as_ptr()) };
+}
+
+/// Returns a C string; an empty one for a text with a NUL, which no token has.
+fn c_text(text: &str) -> CString {
+    CString::new(text).unwrap_or_default()
 }
 
 /// Sets the time that a new group of an embedded cluster waits for more members.

@@ -81,7 +81,7 @@ impl<F: Fn(Delivery) + Send + Sync + 'static> LoadProducer<F> {
     pub fn new(kafka: &Kafka, on_delivery: F) -> Result<LoadProducer<F>, KafkaError> {
         let defaults = [("linger.ms", "5"), ("queue.buffering.max.messages", "500000")];
         let forced = [("enable.idempotence", "true"), ("partitioner", "murmur2_random")];
-        let producer = config(kafka, &defaults, &forced).create_with_context(Deliveries(on_delivery))?;
+        let producer = client::create(&config(kafka, &defaults, &forced), Deliveries(on_delivery))?;
         Ok(LoadProducer { producer })
     }
 
@@ -162,9 +162,7 @@ impl Watcher {
             ("auto.offset.reset", "earliest"),
         ];
         let defaults = [("fetch.wait.max.ms", "100"), ("fetch.queue.backoff.ms", "10")];
-        let consumer: BaseConsumer<LoggingContext> = config(kafka, &defaults, &forced)
-            .create_with_context(LoggingContext::default())
-            .map_err(KafkaError::from)?;
+        let consumer = client::consumer(&config(kafka, &defaults, &forced))?;
         let mut ends = TopicPartitionList::new();
         for topic in topics {
             for partition in 0..partitions(&consumer, kafka, topic, timeout)? {
@@ -196,8 +194,7 @@ impl Watcher {
 /// # Errors
 /// Fails when no broker answers within `timeout`, or a topic can't be used.
 pub fn find_topics(kafka: &Kafka, topics: &[&str], timeout: Duration) -> Result<(), OpenError> {
-    let consumer: BaseConsumer<LoggingContext> =
-        config(kafka, &[], &[]).create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+    let consumer = client::consumer(&config(kafka, &[], &[]))?;
     topics.iter().try_for_each(|topic| partitions(&consumer, kafka, topic, timeout).map(drop))
 }
 
@@ -210,8 +207,7 @@ pub fn committed(
     kafka: &Kafka, group: &str, topics: &[String], partitions: &[SourcePartition], timeout: Duration,
 ) -> Result<Vec<(SourcePartition, i64, Vec<u8>)>, KafkaError> {
     let forced = [("group.id", group), ("enable.auto.commit", "false"), ("isolation.level", "read_committed")];
-    let consumer: BaseConsumer<LoggingContext> =
-        config(kafka, &[], &forced).create_with_context(LoggingContext::default())?;
+    let consumer = client::consumer(&config(kafka, &[], &forced))?;
     let names = Topics::new(topics.iter().map(String::as_str));
     let deadline = Instant::now() + timeout;
     let found = loop {

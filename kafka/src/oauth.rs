@@ -3,15 +3,15 @@
 
 use std::{collections::BTreeMap, error::Error};
 
-use rdkafka::client::OAuthToken;
+use rdkafka::client::{Client, ClientContext, OAuthToken};
+use rdkafka::config::ClientConfig;
 
-/// The time for which a new client is polled where nothing polls it before its first question: it asks for a token in
-/// an event.
-pub(super) const FIRST_POLL: std::time::Duration = std::time::Duration::from_millis(10);
+use crate::ffi;
 
 /// True if this build makes tokens.
 pub(super) const MAKES_TOKENS: bool = cfg!(feature = "aws-msk-iam");
 
+const CONFIG: &str = "sasl.oauthbearer.config";
 /// The text that begins `sasl.oauthbearer.config` if Amazon MSK is to get tokens of AWS IAM; the region follows.
 pub(super) const MSK: &str = "aws-msk-iam region=";
 
@@ -30,11 +30,11 @@ pub(super) fn token(_: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
 pub(super) fn missing_tokens(properties: &BTreeMap<String, String>) -> Option<(&'static str, &'static str)> {
     let is = |name: &str, value: &str| properties.get(name).is_some_and(|found| found.eq_ignore_ascii_case(value));
     let asks = is("sasl.mechanism", "OAUTHBEARER") || is("sasl.mechanisms", "OAUTHBEARER");
-    let is_for_msk = properties.get("sasl.oauthbearer.config").is_some_and(|config| config.starts_with(MSK));
-    if !asks || is("sasl.oauthbearer.method", "oidc") || (is_for_msk && MAKES_TOKENS) {
+    let for_msk = is_for_msk(properties);
+    if !asks || is("sasl.oauthbearer.method", "oidc") || (for_msk && MAKES_TOKENS) {
         return None;
     }
-    Some(if is_for_msk {
+    Some(if for_msk {
         (
             "this build can't make the tokens that sasl.oauthbearer.config asks for",
             "a build of Watermaster with the feature aws-msk-iam",
@@ -48,7 +48,23 @@ pub(super) fn missing_tokens(properties: &BTreeMap<String, String>) -> Option<(&
     })
 }
 
-/// Lets the context of a client make tokens.
+/// Returns whether these properties ask for tokens of AWS IAM.
+pub(super) fn is_for_msk(properties: &BTreeMap<String, String>) -> bool {
+    properties.get(CONFIG).is_some_and(|config| config.starts_with(MSK))
+}
+
+/// Gives a new client its first token, if these properties ask for one that this program makes. The client asks for
+/// it in an event, too. But not all clients are polled before they connect, and rdkafka's admin client takes no such
+/// events.
+pub(super) fn give_first_token<C: ClientContext>(client: &Client<C>, config: &ClientConfig) {
+    let Some(config) = config.get(CONFIG).filter(|config| MAKES_TOKENS && config.starts_with(MSK)) else { return };
+    match token(Some(config)) {
+        Ok(token) => ffi::set_token(client, &token),
+        Err(reason) => ffi::set_token_failure(client, &reason.to_string()),
+    }
+}
+
+/// Lets the context of a client make tokens when librdkafka asks for them.
 macro_rules! makes_tokens {
     () => {
         const ENABLE_REFRESH_OAUTH_TOKEN: bool = crate::oauth::MAKES_TOKENS;

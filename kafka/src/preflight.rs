@@ -15,8 +15,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_core::policy::Scope;
 use watermaster_settings::{Delivery, Kafka, Service, Settings};
 
-use crate::client::{KafkaError, LoggingContext};
-use crate::oauth::FIRST_POLL;
+use crate::client::{KafkaError, LoggingContext, config, create};
 use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub(crate) use client::block_on;
@@ -176,10 +175,8 @@ fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Prob
         ("transaction.timeout.ms", &transaction_timeout.to_string()),
         ("enable.idempotence", "true"),
     ];
-    let producer: BaseProducer<LoggingContext> = crate::client::config(kafka, &[], &forced)
-        .create_with_context(LoggingContext::default())
-        .map_err(Problem::NoProducer)?;
-    producer.poll(FIRST_POLL);
+    let config = config(kafka, &[], &forced);
+    let producer: BaseProducer<_> = create(&config, LoggingContext::default()).map_err(Problem::NoProducer)?;
     let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
         return Ok(());
     };

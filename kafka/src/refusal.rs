@@ -5,6 +5,8 @@ mod certificate;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use watermaster_settings::{Kafka, properties};
 
+use crate::oauth;
+
 /// An error of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct BrokerError {
@@ -76,6 +78,10 @@ fn credentials(kafka: &Kafka) -> &'static str {
     match mechanism.map(String::as_str) {
         Some("PLAIN" | "SCRAM-SHA-256" | "SCRAM-SHA-512") => {
             "the credentials are not accepted: check sasl.username and sasl.password"
+        }
+        Some("OAUTHBEARER") if oauth::is_for_msk(&kafka.properties) => {
+            "there is no token, or it is not accepted: check the AWS credentials, the region in \
+             sasl.oauthbearer.config, and the policy of the role"
         }
         Some("OAUTHBEARER") => {
             "there is no token, or it is not accepted: check sasl.oauthbearer.client.id and \

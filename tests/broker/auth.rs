@@ -1,5 +1,7 @@
 //! Brokers that authenticate their clients: each way, the mistakes in it, and Kafka's own authorizer.
 
+#[cfg(feature = "aws-msk-iam")]
+mod aws_iam;
 mod denied;
 #[cfg(feature = "gssapi")]
 mod kerberos;
@@ -124,7 +126,7 @@ impl Login {
 #[test]
 #[ignore = "needs a real Kafka and its jars: scripts/test"]
 fn a_password_over_tls_opens_the_broker_and_a_wrong_one_is_named() {
-    let secured = Secured::start(Arc::new(Keys::new()), &[("SCRAM", "SASL_SSL")], vec![], "");
+    let secured = Secured::start(Arc::new(Keys::new()), &[("SCRAM", "SASL_SSL")], vec![], vec![]);
     let [ours, other] = ["ca.pem", "other-ca.pem"].map(|file| secured.keys.path(file));
     std::thread::scope(|scope| {
         scope.spawn(|| Login::scram("wrong horse", &ours).is_refused(&secured, "sasl.password"));
@@ -144,7 +146,7 @@ mod long {
     #[ignore = "needs a real Kafka and its jars: scripts/test"]
     fn a_certificate_opens_the_broker_and_a_wrong_one_is_named() {
         let listeners = [("MTLS", "SSL"), ("EXPIRED", "SSL"), ("ELSEWHERE", "SSL")];
-        let secured = Secured::start(Arc::new(Keys::new()), &listeners, vec![], "");
+        let secured = Secured::start(Arc::new(Keys::new()), &listeners, vec![], vec![]);
         let path = |file: &str| secured.keys.path(file);
         for (listener, authority, cause) in [
             ("EXPIRED", "ca.pem", "certificate has expired"),
@@ -181,9 +183,9 @@ mod long {
         let keys = Arc::new(Keys::new());
         let server = OAuthServer::start(Arc::clone(&keys), Duration::from_secs(20));
         let allowed = "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://";
-        let java_options = format!("{allowed}{}", keys.path("jwks.json"));
+        let environment = vec![("JAVA_TOOL_OPTIONS", format!("{allowed}{}", keys.path("jwks.json")))];
         let properties = OAuthServer::broker_properties(&keys);
-        let secured = Secured::start(keys, &[("OAUTH", "SASL_PLAINTEXT")], properties, &java_options);
+        let secured = Secured::start(keys, &[("OAUTH", "SASL_PLAINTEXT")], properties, environment);
         oidc(&server, "open barley").is_refused(&secured, "sasl.oauthbearer.client.secret");
         let login = oidc(&server, SECRET);
         let rig = login.rig(&secured);
@@ -199,6 +201,33 @@ mod long {
         assert_eq!(judge(&rig, &[]).admitted, sent);
     }
 
+    #[cfg(feature = "aws-msk-iam")]
+    #[test]
+    #[ignore = "needs a real Kafka, its jars and a JDK: scripts/test --long"]
+    fn aws_credentials_open_the_broker_and_wrong_ones_are_named() {
+        use super::aws_iam::{ACCESS_KEY, REGION, SECRET_KEY, broker_environment, broker_properties};
+
+        let keys = Arc::new(Keys::new());
+        let environment = broker_environment(&keys);
+        let secured = Secured::start(keys, &[("IAM", "SASL_SSL")], broker_properties(), environment);
+        let login = |region: &str, credentials: &[(&'static str, &str)]| {
+            let properties = [
+                ("security.protocol", "SASL_SSL"),
+                ("sasl.mechanism", "OAUTHBEARER"),
+                ("sasl.oauthbearer.config", &format!("aws-msk-iam region={region}")),
+                ("ssl.ca.location", &secured.keys.path("ca.pem")),
+            ];
+            let mut login = Login::new("IAM", ACCESS_KEY, &properties);
+            login.environment = credentials.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+            login
+        };
+        let credentials = |secret| [("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", secret)];
+        login(REGION, &[]).is_refused(&secured, "there are no AWS credentials");
+        login(REGION, &credentials("wrong")).is_refused(&secured, "check the AWS credentials");
+        login("eu-central-1", &credentials(SECRET_KEY)).is_refused(&secured, "check the AWS credentials");
+        login(REGION, &credentials(SECRET_KEY)).forwards(&secured);
+    }
+
     #[cfg(feature = "gssapi")]
     #[test]
     #[ignore = "needs a real Kafka, its jars and a KDC: scripts/test --long"]
@@ -206,9 +235,9 @@ mod long {
         use super::kerberos::{Realm, USER};
 
         let realm = Realm::start();
-        let java_options = format!("-Djava.security.krb5.conf={}", realm.path("krb5.conf"));
-        let listeners = [("KERBEROS", "SASL_PLAINTEXT")];
-        let secured = Secured::start(Arc::new(Keys::new()), &listeners, realm.broker_properties(), &java_options);
+        let options = format!("-Djava.security.krb5.conf={}", realm.path("krb5.conf"));
+        let (listeners, environment) = ([("KERBEROS", "SASL_PLAINTEXT")], vec![("JAVA_TOOL_OPTIONS", options)]);
+        let secured = Secured::start(Arc::new(Keys::new()), &listeners, realm.broker_properties(), environment);
         let login = |keytab: &str| {
             let properties = [
                 ("security.protocol", "SASL_PLAINTEXT"),

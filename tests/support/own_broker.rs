@@ -103,10 +103,8 @@ impl OwnBroker {
 
     /// Runs one of Kafka's command line tools, by its class, against this broker.
     pub fn tool(&self, class: &str, arguments: &[&str]) {
-        let jars = std::env::var_os("WATERMASTER_KAFKA_JARS").map(PathBuf::from);
-        let jars = jars.unwrap_or_else(|| repository().join(".cache/kafka")).join("*");
         let mut command = Command::new("java");
-        command.arg("-cp").arg(jars).arg(class);
+        command.arg("-cp").arg(jars()).arg(class);
         command.args(["--bootstrap-server", &self.bootstrap]).args(arguments);
         let output = command.output().expect("java runs");
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -179,6 +177,12 @@ pub fn free_ports<const N: usize>() -> [u16; N] {
 pub fn temporary_directory() -> TempDir {
     let run = std::env::var_os("WATERMASTER_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
     tempfile::Builder::new().prefix("watermaster-kafka-").tempdir_in(run).expect("a temporary directory")
+}
+
+/// Returns the class path of Kafka.
+pub fn jars() -> PathBuf {
+    let jars = std::env::var_os("WATERMASTER_KAFKA_JARS").map(PathBuf::from);
+    jars.unwrap_or_else(|| repository().join(".cache/kafka")).join("*")
 }
 
 fn repository() -> PathBuf {

@@ -12,11 +12,12 @@ use watermaster_settings::{self as settings, OnForeignOffset};
 use super::commit::{CommitFailure, CommitRequests, Offsets};
 use super::config::{config, group_id};
 use crate::assign::{self, Committed, StartRules};
+use crate::client::{KafkaError, create};
 use crate::end_probe::{EndProbe, Holes};
 use crate::ffi::{self, GroupMetadata};
 use crate::record::{Record, SourceIndex};
 use crate::topics::{SourcePartition, Topics};
-use crate::{client::KafkaError, event::Event, login::Login, membership::Membership};
+use crate::{event::Event, login::Login, membership::Membership};
 
 /// The one consumer of a service. Its group is `<group_id>.<service>`.
 pub struct Consumer {
@@ -51,7 +52,7 @@ impl Consumer {
         };
         let membership = Membership::new(&service.name, &group_id(kafka, service), Arc::clone(topics), rules);
         let login = Login::new(kafka);
-        let base: BaseConsumer<Membership> = config.create_with_context(membership)?;
+        let base: BaseConsumer<Membership> = create(&config, membership)?;
         let consumer = Consumer {
             commits: CommitRequests::new(base.client()),
             end_probe: RefCell::new(EndProbe::new(config, kafka.secrets.clone(), Arc::clone(topics))),

@@ -16,7 +16,7 @@ use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::{ffi, login::Login, oauth};
+use crate::{ffi, login::Login};
 
 /// The only partition of a control topic.
 const PARTITION: i32 = 0;
@@ -104,19 +104,14 @@ impl ControlLog {
         kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
     ) -> Result<ControlLog, ControlLogError> {
         let login = Login::new(kafka);
-        let consumer: BaseConsumer<LoggingContext> = config(kafka, CONSUMER_PROPERTIES)
-            .set("group.id", group)
-            .create_with_context(LoggingContext::default())
-            .map_err(KafkaError::from)?;
-        consumer.poll(oauth::FIRST_POLL);
+        let consumer = client::consumer(config(kafka, CONSUMER_PROPERTIES).set("group.id", group))?;
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
         let (_, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
         let mut assignment = TopicPartitionList::new();
         let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Beginning);
         beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
-        let producer = config(kafka, PRODUCER_PROPERTIES)
-            .create_with_context(ReportContext::default())
-            .map_err(KafkaError::from)?;
+        let producer = config(kafka, PRODUCER_PROPERTIES);
+        let producer = client::create(&producer, ReportContext::default()).map_err(KafkaError::from)?;
         Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, start: u64::try_from(end).unwrap_or(0) })
     }
 

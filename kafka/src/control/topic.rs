@@ -8,7 +8,7 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::{oauth::FIRST_POLL, preflight::block_on};
+use crate::preflight::block_on;
 
 /// The replicas of a control topic on three brokers or more.
 const REPLICAS: usize = 3;
@@ -70,9 +70,7 @@ pub fn ensure_topic(
     kafka: &settings::Kafka, topic: &str, timeout: Duration,
 ) -> Result<EnsuredTopic, ControlTopicError> {
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
-    let context = LoggingContext::default();
-    let asker: BaseProducer<LoggingContext> = config.create_with_context(context).map_err(KafkaError::from)?;
-    asker.poll(FIRST_POLL);
+    let asker: BaseProducer<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
     let unanswered = |source| ControlTopicError::Unanswered { topic: topic.to_owned(), source };
     let metadata = asker.client().fetch_metadata(None, timeout).map_err(unanswered)?;
     let brokers = metadata.brokers().len();
@@ -89,8 +87,7 @@ pub fn ensure_topic(
     for (name, value) in SETTINGS.iter().chain(&[("min.insync.replicas", insync.as_str())]) {
         new = new.set(name, value);
     }
-    let admin: AdminClient<LoggingContext> =
-        config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+    let admin: AdminClient<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
     let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let created = block_on(admin.create_topics([&new], &options)).map_err(unanswered)?;
     match created.into_iter().next() {

@@ -22,11 +22,9 @@ pub fn ensure_parking(kafka: &Kafka, topic: &str, reader: &Reader, timeout: Dura
         Err(OpenError::MissingTopic { .. }) => {}
         other => return other.map(|_| false),
     }
-    // The brokers are known, so a token of OAuth is there already.
     let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
     let config = client::config(kafka, &[], &[]);
-    let admin: AdminClient<LoggingContext> =
-        config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+    let admin: AdminClient<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
     let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let new = NewTopic::new(topic, reader.partition_count(), TopicReplication::Fixed(DEFAULT_REPLICAS));
     let made = block_on(admin.create_topics([&new], &options)).map_err(failed)?;

@@ -72,8 +72,7 @@ impl PreflightClient {
         if !matches!(config.log_level, RDKafkaLogLevel::Debug) {
             client::silence(&mut config);
         }
-        let consumer: BaseConsumer<LoggingContext> =
-            config.create_with_context(LoggingContext::default()).map_err(KafkaError::from)?;
+        let consumer = client::consumer(&config)?;
         let began = Instant::now();
         let mut explanations = Explanations::default();
         while consumer.client().fetch_cluster_id(CONNECT_TIMEOUT).is_none() {
@@ -153,7 +152,7 @@ impl PreflightClient {
         &self, resources: &[ResourceSpecifier<'_>], broker: Option<i32>, timeout: Duration,
     ) -> Result<Vec<ConfigResourceResult>, ClientError> {
         let options = AdminOptions::new().request_timeout(Some(timeout)).broker_id(broker);
-        let admin: AdminClient<LoggingContext> = self.config.create_with_context(LoggingContext::default())?;
+        let admin: AdminClient<_> = client::create(&self.config, LoggingContext::default())?;
         block_on(admin.describe_configs(resources, &options))
     }
 

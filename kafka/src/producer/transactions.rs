@@ -8,8 +8,9 @@ use watermaster_core::delivery::{ClientError, Failure, SendError, TransactionErr
 
 use super::context::{DeliveryContext, send_error};
 use super::{offsets_call::OffsetsCall, polled::PolledProducer};
+use crate::client::{KafkaError, create};
+use crate::consumer::Offsets;
 use crate::ffi::{self, ProducedRecord, TopicHandle, TransactionStep};
-use crate::{client::KafkaError, consumer::Offsets};
 
 /// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
 pub const MAX_TAINTED_STARTS: u32 = 3;
@@ -30,7 +31,7 @@ pub struct Transactions {
 impl Transactions {
     /// Makes a producer with these properties, whose transactions end after `timeout`. No broker is contacted yet.
     pub(crate) fn new(config: &ClientConfig, timeout: Duration) -> Result<Transactions, KafkaError> {
-        let inner = PolledProducer::new(config.create_with_context(DeliveryContext::default())?)?;
+        let inner = PolledProducer::new(create(config, DeliveryContext::default())?)?;
         Ok(Transactions {
             inner: Arc::new(inner),
             id: config.get("transactional.id").unwrap_or_default().to_owned(),

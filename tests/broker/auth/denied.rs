@@ -99,7 +99,7 @@ fn start() -> Secured {
         "listener.name.plain.sasl.enabled.mechanisms=PLAIN".to_owned(),
         format!("listener.name.plain.plain.sasl.jaas.config={module}{users};"),
     ];
-    Secured::start(Arc::new(Keys::new()), &[("PLAIN", "SASL_PLAINTEXT")], properties, "")
+    Secured::start(Arc::new(Keys::new()), &[("PLAIN", "SASL_PLAINTEXT")], properties, vec![])
 }
 
 /// These tests run only with `scripts/test --long`.

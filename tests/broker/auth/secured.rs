@@ -21,10 +21,11 @@ pub struct Secured {
 }
 
 impl Secured {
-    /// Starts the broker with these listeners (name and Kafka's security protocol), more properties and options of the
-    /// JVM.
+    /// Starts the broker with these listeners (name and Kafka's security protocol), and more properties and variables of
+    /// its environment.
     pub fn start(
-        keys: Arc<Keys>, listeners: &[(&'static str, &'static str)], more: Vec<String>, java_options: &str,
+        keys: Arc<Keys>, listeners: &[(&'static str, &'static str)], more: Vec<String>,
+        mut environment: Vec<(&'static str, String)>,
     ) -> Secured {
         let ports: [u16; 4] = free_ports();
         let listener = |(&(name, protocol), port)| Listener { name, protocol, host: HOST, port };
@@ -32,7 +33,7 @@ impl Secured {
         let mut properties = properties(&keys);
         properties.extend(more);
         let scram = format!("SCRAM-SHA-512=[name={USER},password={PASSWORD}]");
-        let environment = vec![("WATERMASTER_KAFKA_SCRAM", scram), ("JAVA_TOOL_OPTIONS", java_options.to_owned())];
+        environment.push(("WATERMASTER_KAFKA_SCRAM", scram));
         let own = OwnBroker::with_listeners(&listeners, properties, environment);
         Secured { own, keys, listeners }
     }
