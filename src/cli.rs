@@ -91,7 +91,6 @@ enum Command {
     /// Print a script by which a shell completes commands and options
     Completions(shell::CompletionsArgs),
     /// Write the manual pages into a folder
-    #[command(hide = true)]
     Man(shell::ManArgs),
 }
 

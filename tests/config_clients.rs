@@ -22,6 +22,16 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
+    Case {
+        properties: "\"security.protocol\" = \"TLS\"",
+        key: "security.protocol",
+        says: &["PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"],
+    },
+    Case {
+        properties: "\"sasl.pasword\" = \"hush\"",
+        key: "sasl.pasword",
+        says: &["No such configuration property", "(did you mean sasl.password?)"],
+    },
     #[cfg(not(feature = "gssapi"))]
     Case {
         properties: "\"security.protocol\" = \"sasl_plaintext\"\n\"sasl.mechanism\" = \"GSSAPI\"",
@@ -64,12 +74,12 @@ const CASES: &[Case] = &[
     Case {
         properties: "\"fetch.max.bytes\" = 1000\n\"message.max.bytes\" = 2000",
         key: "fetch.max.bytes",
-        says: &["makes no consumer", "`fetch.max.bytes` must be >= `message.max.bytes`"],
+        says: &["for a consumer", "`fetch.max.bytes` must be >= `message.max.bytes`"],
     },
     Case {
         properties: "\"max.in.flight\" = 6",
         key: "max.in.flight",
-        says: &["makes no producer", "`max.in.flight` must be set <= 5"],
+        says: &["for a producer", "`max.in.flight` must be set <= 5"],
     },
 ];
 
@@ -83,7 +93,7 @@ fn properties_that_do_not_fit_together_are_a_configuration_error() {
             let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(78), "{command:?}: {said}");
             assert!(said.starts_with("configuration: 1 error\n"), "{said}");
-            assert!(said.contains(&format!("\nkafka.properties.\"{}\" does not work", case.key)), "{said}");
+            assert!(said.contains(&format!("\nkafka.properties.\"{}\" ", case.key)), "{said}");
             assert!(said.contains(&format!("    from:    {path}:")), "{said}");
             for words in case.says {
                 assert!(said.contains(words), "{words:?} is not in {said}");

@@ -50,7 +50,7 @@ fn make<T: FromClientConfigAndContext<LoggingContext>>(
 
 fn refused(client: &str, text: String) -> ClientRefused {
     let allowed = allowed(&text).to_owned();
-    ClientRefused { problem: format!("librdkafka makes no {client} of all properties: {text}"), allowed }
+    ClientRefused { problem: format!("librdkafka refuses these properties together, for a {client}: {text}"), allowed }
 }
 
 /// Returns the way out of an error that librdkafka words for programmers.

@@ -19,6 +19,8 @@ pub(super) struct BrokerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     Credentials,
+    /// The listener takes other mechanisms of SASL.
+    Mechanism,
     BrokerCertificate,
     /// The brokers ask for a certificate.
     OwnCertificate,
@@ -36,6 +38,7 @@ impl BrokerError {
             return Some(Refusal::OwnCertificate);
         }
         match self.code {
+            Code::Authentication if self.text.contains("Unsupported SASL mechanism") => Some(Refusal::Mechanism),
             Code::Authentication => Some(Refusal::Credentials),
             Code::SSL => Some(Refusal::BrokerCertificate),
             Code::Resolve => Some(Refusal::HostName),
@@ -58,6 +61,7 @@ impl Explanations {
         let reason = match error.refusal() {
             None => return text,
             Some(Refusal::Credentials) => credentials(kafka),
+            Some(Refusal::Mechanism) => "the listener takes other mechanisms: check sasl.mechanism, and the port",
             Some(Refusal::OwnCertificate) => {
                 "the brokers ask for a certificate: check ssl.certificate.location and \
                                               ssl.key.location (or .pem), and which authorities the brokers accept"
@@ -84,8 +88,8 @@ fn credentials(kafka: &Kafka) -> &'static str {
              sasl.oauthbearer.config, and the policy of the role"
         }
         Some("OAUTHBEARER") => {
-            "there is no token, or it is not accepted: check sasl.oauthbearer.client.id and \
-             sasl.oauthbearer.client.secret"
+            "there is no token, or it is not accepted: check sasl.oauthbearer.client.id, \
+             sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url"
         }
         // librdkafka's default.
         Some("GSSAPI") | None => {
@@ -105,6 +109,7 @@ mod tests {
         let alert = "SSL alert number 116: error:0A00045C:SSL routines::tlsv13 alert certificate required";
         for (code, text, refusal) in [
             (Code::Authentication, "Authentication failed", Some(Refusal::Credentials)),
+            (Code::Authentication, "Unsupported SASL mechanism: broker's are SCRAM", Some(Refusal::Mechanism)),
             (Code::SSL, "SSL handshake failed", Some(Refusal::BrokerCertificate)),
             (Code::Resolve, "Failed to resolve", Some(Refusal::HostName)),
             (Code::BrokerTransportFailure, alert, Some(Refusal::OwnCertificate)),

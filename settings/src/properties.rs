@@ -65,6 +65,18 @@ const HARMLESS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Properties that are not harmless, and are often set.
+const OFTEN_SET: &[&str] = &[
+    "sasl.kerberos.keytab", "sasl.kerberos.principal", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.config", "sasl.oauthbearer.scope", "sasl.oauthbearer.token.endpoint.url", "sasl.password",
+    "sasl.username", "ssl.ca.pem", "ssl.certificate.pem", "ssl.key.location", "ssl.key.password", "ssl.key.pem",
+];
+
+/// Returns names of librdkafka's properties, to suggest one in place of an unknown one.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    HARMLESS.iter().flat_map(|(_, properties)| properties.split_whitespace()).chain(OFTEN_SET.iter().copied())
+}
+
 /// Returns whether the value of a librdkafka property may be shown.
 pub fn is_harmless(property: &str) -> bool {
     HARMLESS.iter().any(|(_, properties)| properties.split(' ').any(|listed| listed == property))
@@ -75,13 +87,32 @@ pub fn shown<'a>(property: &str, value: &'a str) -> &'a str {
     if is_harmless(property) && !has_user_info(value) { value } else { HIDDEN }
 }
 
+/// A value with fewer bytes is hidden only where it stands alone: the user `kafka` must not hide a part of
+/// `librdkafka`.
+const MIN_BYTES_WITHIN_WORDS: usize = 8;
+
 /// Returns a text without the values of these properties that may be secret.
 pub fn redact(properties: &BTreeMap<String, String>, text: &str) -> String {
     let is_hidden = |(name, value): &(&String, &String)| !value.is_empty() && shown(name, value) == HIDDEN;
     let mut values: Vec<&str> = properties.iter().filter(is_hidden).map(|(_, value)| value.as_str()).collect();
     // One value may be a part of another.
     values.sort_by_key(|value| Reverse(value.len()));
-    values.into_iter().fold(text.to_owned(), |text, value| text.replace(value, HIDDEN))
+    values.into_iter().fold(text.to_owned(), |text, value| hide(&text, value))
+}
+
+fn hide(text: &str, value: &str) -> String {
+    let mut hidden = String::new();
+    let mut rest = 0;
+    for (at, found) in text.match_indices(value) {
+        let end = at + found.len();
+        let goes_on = text[..at].ends_with(char::is_alphanumeric) || text[end..].starts_with(char::is_alphanumeric);
+        if value.len() >= MIN_BYTES_WITHIN_WORDS || !goes_on {
+            hidden += &text[rest..at];
+            hidden += HIDDEN;
+            rest = end;
+        }
+    }
+    hidden + &text[rest..]
 }
 
 /// Returns whether a value holds an address with a user, `https://user:password@host`. No harmless property has one.
@@ -94,6 +125,19 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_short_secret_is_hidden_where_it_stands_alone() {
+        let properties = [("sasl.username", "kafka"), ("sasl.password", "long enough")];
+        let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        for (text, expected) in [
+            ("librdkafka says: user=kafka", "librdkafka says: user=(redacted)"),
+            ("kafka, kafkas, \"kafka\"", "(redacted), kafkas, \"(redacted)\""),
+            ("xlong enoughx", "x(redacted)x"),
+        ] {
+            assert_eq!(redact(&properties, text), expected);
+        }
+    }
 
     /// A property in librdkafka's CONFIGURATION.md.
     struct Described {

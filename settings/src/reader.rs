@@ -29,6 +29,7 @@ use serde_json::Value;
 
 pub use self::error::{ConfigError, ConfigErrors, Origin};
 pub use self::key_path::{KeyPath, Segment};
+pub use self::names::similar;
 pub use self::schema::{Fallback, Key, Kind, Schema, SectionSchema, Shape, key, reloaded_key, section};
 pub use self::section::Section;
 pub use self::values::{Choice, FromText, ValueError, count, decimal, duration};

@@ -39,6 +39,12 @@ impl TopicPattern {
     pub fn captures_client(&self) -> bool {
         self.whole.capture_names().flatten().any(|name| name == CLIENT)
     }
+
+    /// Returns whether there are groups, and none of them captures the client.
+    pub fn captures_something_else(&self) -> bool {
+        // The first capture is the whole name.
+        self.whole.captures_len() > 1 && !self.captures_client()
+    }
 }
 
 /// The sources that match one pattern.

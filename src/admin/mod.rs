@@ -183,7 +183,7 @@ async fn require_token(
     match &state.token {
         Some(token) if offered.is_some_and(|offered| token.matches(offered.as_bytes())) => next.run(request).await,
         Some(_) => unauthorized("this request needs \"Authorization: Bearer\" and the token of admin.token_file"),
-        None => unauthorized("this request needs a token, and admin.token_file is not set"),
+        None => unauthorized("this request needs a token, and admin.token_file is not set there; SIGHUP reloads, too"),
     }
 }
 

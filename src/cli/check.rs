@@ -16,7 +16,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const EXAMPLES: &str = "\
 Examples:
   watermaster check --config watermaster.toml
-  watermaster check --config watermaster.toml --connect    also ask the brokers about topics, limits and permissions
+  watermaster check --config watermaster.toml --connect    also ask the brokers about topics and their limits
   watermaster check --config watermaster.toml --output json | jq '.errors[].key'
   watermaster check --config watermaster.toml --connect --output json | jq '.brokers'
 
@@ -27,7 +27,7 @@ Exits with 78 on errors. Warnings alone exit with 0.";
 pub struct CheckArgs {
     #[command(flatten)]
     file: ConfigFile,
-    /// Also ask the brokers whether the topics exist, their limits fit and permissions suffice, and the schema registry
+    /// Also ask the brokers whether the topics exist and may be seen and their limits fit, and the schema registry
     #[arg(long)]
     connect: bool,
     #[command(flatten)]
@@ -173,7 +173,7 @@ fn print_findings(report: &preflight::Report) {
         print(format_args!("{}", parts.join(": ")));
     }
     if !report.has_errors() {
-        print("the brokers have every topic");
+        print("the brokers have what the configuration needs");
     }
 }
 

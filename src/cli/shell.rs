@@ -44,12 +44,15 @@ pub fn completions(args: &CompletionsArgs, mut command: Command) -> Exit {
 pub fn man(args: &ManArgs, command: Command) -> Exit {
     let mut command = command.disable_help_subcommand(true);
     command.build();
-    let mut commands = std::iter::once(&command).chain(command.get_subcommands().filter(|one| !one.is_hide_set()));
-    let written = fs::create_dir_all(&args.folder);
-    match written.and_then(|()| commands.try_for_each(|command| write_page(command, &args.folder))) {
+    match fs::create_dir_all(&args.folder).and_then(|()| write_pages(&command, &args.folder)) {
         Ok(()) => Exit::Done,
         Err(error) => fail(Exit::Usage, format_args!("{}: {error}", args.folder.display())),
     }
+}
+
+fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
+    write_page(command, folder)?;
+    command.get_subcommands().try_for_each(|command| write_pages(command, folder))
 }
 
 fn write_page(command: &Command, folder: &Path) -> io::Result<()> {

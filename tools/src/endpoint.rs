@@ -8,6 +8,8 @@ use ureq::http::{Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::{Body, RequestBuilder};
 
+use crate::format::printable;
+
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The longest wait for a change: a reload may ask the brokers first.
@@ -94,10 +96,10 @@ pub enum EndpointError {
     Request(#[source] ureq::Error),
     #[error("the answer broke off: {0}")]
     Truncated(#[source] ureq::Error),
-    #[error("it asks for a token: --token-file")]
-    TokenNeeded,
-    #[error("it does not accept this token")]
-    TokenRefused,
+    #[error("it asks for a token: --token-file ({0})")]
+    TokenNeeded(String),
+    #[error("it does not accept this token ({0})")]
+    TokenRefused(String),
 }
 
 /// The status of an answer, and its text.
@@ -146,11 +148,19 @@ impl Endpoint {
         let mut response = response.map_err(EndpointError::Request)?;
         let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
         match response.status().as_u16() {
-            401 if self.authorization.is_none() => Err(EndpointError::TokenNeeded),
-            401 => Err(EndpointError::TokenRefused),
+            401 if self.authorization.is_none() => Err(EndpointError::TokenNeeded(reason(body))),
+            401 => Err(EndpointError::TokenRefused(reason(body))),
             status => Ok((status, body.map_err(EndpointError::Truncated)?)),
         }
     }
+}
+
+/// Returns the reason in an answer, as the instance words it, or what a proxy says.
+fn reason(body: Result<String, ureq::Error>) -> String {
+    let text = body.unwrap_or_else(|error| error.to_string());
+    let json = serde_json::from_str::<serde_json::Value>(&text).ok();
+    let error = json.and_then(|json| Some(json.get("error")?.as_str()?.to_owned()));
+    printable(error.as_deref().unwrap_or(text.trim())).into_owned()
 }
 
 #[cfg(test)]

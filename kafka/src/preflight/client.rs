@@ -31,8 +31,8 @@ const NO_ERROR: &str = "timed out; security.protocol may not be that of the brok
 /// The state in which no broker has answered yet.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
-    "no answer from kafka.bootstrap_servers = \"{bootstrap_servers}\" within {} s: {last_error}",
-    .waited.as_secs()
+    "no {} kafka.bootstrap_servers = \"{bootstrap_servers}\" within {} s: {last_error}",
+    if *.refused { "connection to" } else { "answer from" }, .waited.as_secs()
 )]
 pub struct Unreachable {
     pub bootstrap_servers: String,

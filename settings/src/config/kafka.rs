@@ -8,7 +8,7 @@ use serde_json::json;
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
 use super::{PropertyRefused, PropertyRules, registry, values};
 use crate::model::{Admin, GroupProtocol, Kafka};
-use crate::reader::{Section, ValueError};
+use crate::reader::{Section, ValueError, similar};
 use crate::secrets::{Secrets, without_line_end};
 use crate::{properties, read_struct, token::TokenFile};
 
@@ -38,7 +38,22 @@ fn properties(
         written.show(name, Some(json!(properties::shown(name, text))), written.origin(name));
         properties.insert(name.to_owned(), text.to_owned());
     }
+    warn_of_unused(&written, &properties);
     properties
+}
+
+/// Reports properties of TLS and of logins that have no effect with this `security.protocol`.
+fn warn_of_unused(section: &Section<'_>, properties: &BTreeMap<String, String>) {
+    let protocol = properties.get("security.protocol").map_or("plaintext".to_owned(), |text| text.to_lowercase());
+    for (prefix, needed, allowed) in
+        [("sasl.", "sasl_", "SASL_SSL or SASL_PLAINTEXT"), ("ssl.", "ssl", "SSL or SASL_SSL")]
+    {
+        let first = properties.keys().find(|name| name.starts_with(prefix));
+        if let Some(name) = first.filter(|_| !protocol.contains(needed)) {
+            let problem = format!("has no effect: security.protocol is {}", protocol.to_uppercase());
+            section.warn(name, problem, format!("security.protocol = {allowed}, or no property {prefix}*"));
+        }
+    }
 }
 
 /// Reads the properties that have their values in files.
@@ -96,7 +111,14 @@ fn check_property(section: &Section<'_>, name: &str, value: &str, rules: Propert
             section.refuse(name, format!("can't be used: {error}"), allowed);
         }
         Err(error) => {
-            let allowed = format!("a property of librdkafka {} and a value that it takes", (rules.version)());
+            let allowed = match name {
+                "security.protocol" => "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL".to_owned(),
+                _ => format!("a property of librdkafka {} and a value that it takes", (rules.version)()),
+            };
+            let is_unknown = error.to_string().contains("No such configuration property");
+            let similar = similar(name, properties::names()).filter(|_| is_unknown);
+            let hint = similar.map(|similar| format!(" (did you mean {similar}?)")).unwrap_or_default();
+            let allowed = format!("{allowed}{hint}");
             section.refuse(name, format!("is refused by librdkafka: {error}"), allowed);
         }
     }

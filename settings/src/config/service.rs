@@ -10,7 +10,7 @@ use super::{pace, registry, values};
 use crate::model::{ClientFrom, Service, Source};
 use crate::read_struct;
 use crate::reader::{Origin, Section};
-use crate::sources::SourcePattern;
+use crate::sources::{SourcePattern, TopicPattern};
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
@@ -170,6 +170,10 @@ fn source_pattern(section: &Section<'_>, configured: &[&str]) -> Option<SourcePa
     let client = section.optional("client", values::client);
     if matches!((&pattern, &client), (Some(pattern), Some(Some(_))) if pattern.captures_client()) {
         section.refuse("client", "stands beside a capture of the client in topic_pattern", "one of the two");
+    }
+    if pattern.as_ref().is_some_and(TopicPattern::captures_something_else) {
+        let problem = "has a group that names no client: the client of each topic is its name, or `client`";
+        section.warn("topic_pattern", problem, "(?<client>…), or (?:…) for a group that captures nothing");
     }
     let allowed_clients = allowed_clients(section, client.as_ref().and_then(Option::as_ref), configured);
     read_struct!(SourcePattern { pattern: pattern, client: client, allowed_clients: allowed_clients })

@@ -54,6 +54,35 @@ fn a_printed_configuration_has_the_values_of_the_one_that_was_read() {
 }
 
 #[test]
+fn a_login_that_is_not_used_is_reported() {
+    let warnings = |properties: &str| {
+        let config = read(&format!("{RIGHT}[kafka.properties]\n{properties}"), &[]).unwrap();
+        config.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let login = "\"sasl.username\" = \"u\"\n\"ssl.ca.location\" = \"ca.pem\"\n";
+    let both = warnings(login);
+    assert!(both.contains("\"sasl.username\" has no effect: security.protocol is PLAINTEXT"), "{both}");
+    assert!(both.contains("\"ssl.ca.location\" has no effect"), "{both}");
+    let tls = warnings(&format!("{login}\"security.protocol\" = \"ssl\""));
+    assert!(tls.contains("sasl.username") && !tls.contains("ssl.ca.location"), "{tls}");
+    assert_eq!(warnings(&format!("{login}\"security.protocol\" = \"sasl_ssl\"")), "");
+}
+
+#[test]
+fn a_group_that_captures_no_client_is_reported() {
+    for (pattern, is_reported) in [
+        ("(?<client>[a-z-]+)\\\\.kyc", false),
+        ("(?:a|b)\\\\.kyc", false),
+        ("(?<klient>.+)\\\\.kyc", true),
+        ("(.+)\\\\.kyc", true),
+    ] {
+        let text = RIGHT.replace("topic = \"loans.kyc\"", &format!("topic_pattern = \"{pattern}\""));
+        let warnings = read(&text, &[]).unwrap().warnings;
+        assert_eq!(warnings.iter().any(|one| one.to_string().contains("names no client")), is_reported, "{pattern}");
+    }
+}
+
+#[test]
 fn a_secret_from_a_variable_is_hidden() {
     let text = RIGHT.to_owned() + "[kafka.properties]\n\"sasl.password\" = \"${PASSWORD}\"\n";
     let config = read(&text, &[("PASSWORD", "hush")]).unwrap();

@@ -12,7 +12,7 @@ use super::tree::{Content, Form, Node, Table};
 /// The environment, by name: if two variables set one key, the order of the environment must not decide.
 pub type Environment = BTreeMap<OsString, OsString>;
 
-const ALLOWED: &str = "${NAME}, ${NAME:-default} or ${NAME:?message}; $$ stands for one dollar";
+const ALLOWED: &str = "${NAME}, ${NAME:-default} or ${NAME:?message}, one not within another; $$ stands for one dollar";
 
 /// The reason why a text can't be expanded. It follows the key in an error.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,6 +102,8 @@ fn variable(inner: &str, environment: &Environment) -> Result<String, VariableEr
     let text = match (operator.split_at_checked(2), text) {
         (None, Some(text)) if operator.is_empty() => text,
         (None, None) if operator.is_empty() => return Err(VariableError::Unset(name.to_owned())),
+        // The first brace ends a default, so a variable in it would be taken as a text.
+        (Some((":-" | ":?", text)), _) if text.contains("${") => return Err(VariableError::Malformed),
         (Some((":-", default)), _) => filled.unwrap_or(default),
         (Some((":?", message)), _) => {
             filled.ok_or_else(|| VariableError::Required { name: name.to_owned(), message: message.to_owned() })?
@@ -160,6 +162,7 @@ mod tests {
             ("hush${EMPTY:?why not}", required("EMPTY")),
             ("hush${LINES}", VariableError::LineBreak("LINES".to_owned())),
             ("${NONE:-a\nb}", VariableError::LineBreak("NONE".to_owned())),
+            ("${NONE:-${A:-b}}", VariableError::Malformed),
         ] {
             let error = expanded(text).unwrap_err();
             assert!(!error.to_string().contains("hush") && !error.allowed().contains("hush"), "{error}");

@@ -7,6 +7,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use watermaster_kafka::dead_letters::Letter;
+use watermaster_kafka::load::OpenError;
 
 use super::origin::Origin;
 use super::{DlqError, TopicArgs, read_selected, select::SelectArgs};
@@ -52,10 +53,15 @@ pub(super) fn run(args: &LsArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
     let topic = args.topic.topic(&service);
     let mut groups: BTreeMap<(String, String, String), Group> = BTreeMap::new();
-    read_selected(&kafka, &topic, &args.select, |letter, origin| {
+    let read = read_selected(&kafka, &topic, &args.select, |letter, origin| {
         add(&mut groups, letter, origin);
         Ok(true)
-    })?;
+    });
+    match read {
+        // A redrive makes this topic.
+        Err(DlqError::Open(OpenError::MissingTopic { .. })) if args.topic.parked => {}
+        other => other?,
+    }
     let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by_key(|group| std::cmp::Reverse(group.records));
     let records = groups.iter().map(|group| group.records).sum();

@@ -163,6 +163,8 @@ enum SimulateError {
     TooLong { path: PathBuf },
     #[error("error: --client: the trace has no record of {name:?} after the first cycles")]
     UnknownClient { name: String },
+    #[error("error: the trace is too short: it has no record after the first cycles, which are left out")]
+    TooShort,
     #[error(transparent)]
     Planned(#[from] PlannedError),
     #[error(transparent)]
@@ -176,7 +178,9 @@ enum SimulateError {
 impl SimulateError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } => Exit::Config,
+            Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } | Self::TooShort => {
+                Exit::Config
+            }
             Self::Planned(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
             Self::Choice(_) | Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
         }
@@ -217,7 +221,10 @@ fn simulate(args: &SimulateArgs) -> Result<WhatIf, SimulateError> {
                 (None, rejected) => Bound::Rejected(rejected.unwrap_or(0)),
             };
             let goal = Goal { client: args.client.clone(), bound };
-            let unknown = || SimulateError::UnknownClient { name: args.client.clone().unwrap_or_default() };
+            let unknown = || match args.client.clone() {
+                Some(name) => SimulateError::UnknownClient { name },
+                None => SimulateError::TooShort,
+            };
             report.answers = job.find(&goal).map_err(failed)?.ok_or_else(unknown)?;
         }
     }

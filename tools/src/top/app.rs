@@ -168,10 +168,13 @@ pub mod tests {
     fn an_unreachable_instance_keeps_its_last_services_and_the_time_since_when() {
         let mut app = app(&["kyc"], false);
         let start = Instant::now();
-        for (seconds, error) in [(0, EndpointError::TokenNeeded.into()), (1, EndpointError::TokenRefused.into())] {
+        for (seconds, error) in [
+            (0, EndpointError::TokenNeeded("why".to_owned()).into()),
+            (1, EndpointError::TokenRefused("why".to_owned()).into()),
+        ] {
             app.receive(Answer { at: start + Duration::from_secs(seconds), outcome: Err(error) });
         }
-        assert_eq!(app.link, Link::Down { since: start, reason: "it does not accept this token".to_owned() });
+        assert_eq!(app.link, Link::Down { since: start, reason: "it does not accept this token (why)".to_owned() });
         assert_eq!(app.services.len(), 1);
         app.receive(Answer { at: start + Duration::from_secs(2), outcome: Ok(vec![service()]) });
         assert_eq!(app.link, Link::Up);

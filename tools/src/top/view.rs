@@ -283,9 +283,12 @@ q quit  s sort: client  tab servic";
     fn an_unreachable_instance_is_shown_as_such() {
         let mut app = app(&["kyc"], false);
         let now = Instant::now();
-        app.receive(Answer { at: now, outcome: Err(EndpointError::TokenNeeded.into()) });
+        app.receive(Answer { at: now, outcome: Err(EndpointError::TokenNeeded("why".to_owned()).into()) });
         let shown = text(&app, now + Duration::from_secs(7), 80, 12);
-        assert_eq!(shown.lines().nth(1), Some("no answer for 7 s, asking again: it asks for a token: --token-file"));
+        assert_eq!(
+            shown.lines().nth(1),
+            Some("no answer for 7 s, asking again: it asks for a token: --token-file (why)")
+        );
         assert!(shown.contains("credit-card"), "the last answer must stay: {shown}");
     }
 
