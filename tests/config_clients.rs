@@ -27,6 +27,15 @@ const CASES: &[Case] = &[
         key: "security.protocol",
         says: &["PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"],
     },
+    #[cfg(feature = "oidc")]
+    Case {
+        properties: "\"security.protocol\" = \"sasl_ssl\"\n\"sasl.mechanism\" = \"OAUTHBEARER\"\n\
+                     \"sasl.oauthbearer.method\" = \"oidc\"\n\"sasl.oauthbearer.client.id\" = \"wm\"\n\
+                     \"sasl.oauthbearer.client.secret\" = \"hush\"\n\
+                     \"sasl.oauthbearer.token.endpoint.url\" = \"login.example.com\"",
+        key: "sasl.oauthbearer.token.endpoint.url",
+        says: &["is no URL", "https://HOST/PATH"],
+    },
     Case {
         properties: "\"sasl.pasword\" = \"hush\"",
         key: "sasl.pasword",
@@ -69,7 +78,9 @@ const CASES: &[Case] = &[
     Case {
         properties: "\"security.protocol\" = \"ssl\"\n\"ssl.ca.location\" = \"/nowhere/ca.pem\"",
         key: "ssl.ca.location",
-        says: &["ssl.ca.location failed", "No such file or directory", "a file that can be read"],
+        says: &[
+            "ssl.ca.location failed", "No such file or directory", "\"/nowhere/ca.pem\"", "a file that can be read",
+        ],
     },
     Case {
         properties: "\"fetch.max.bytes\" = 1000\n\"message.max.bytes\" = 2000",

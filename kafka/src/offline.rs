@@ -1,5 +1,7 @@
 //! Makes the clients without a broker, so that librdkafka says whether the properties fit together.
 
+use std::collections::BTreeMap;
+
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::BaseConsumer;
@@ -11,6 +13,9 @@ use crate::client::{LoggingContext, silence};
 use crate::oauth::missing_tokens;
 use crate::{consumer, producer, producer::DEFAULT_BATCH_BYTES};
 
+/// Properties that are paths of public files, which an error may show.
+const PUBLIC_FILES: [&str; 4] =
+    ["https.ca.location", "ssl.ca.location", "ssl.certificate.location", "ssl.crl.location"];
 const TOKEN_ENDPOINT: &str = "sasl.oauthbearer.token.endpoint.url";
 /// An address that libcurl refuses by itself: librdkafka asks for a token as soon as a client is made.
 const NO_ENDPOINT: &str = "none://none";
@@ -20,11 +25,20 @@ const NO_ENDPOINT: &str = "none://none";
 /// All services have the same properties, so that the clients of one service stand for the others'.
 pub(crate) fn check_clients(settings: &Settings) -> Result<(), ClientRefused> {
     let (kafka, Some(service)) = (&settings.kafka, settings.services.first()) else { return Ok(()) };
-    if let Some((problem, allowed)) = missing_tokens(&kafka.all_properties()) {
-        return Err(ClientRefused { problem: problem.to_owned(), allowed: allowed.to_owned() });
-    }
+    let properties = kafka.all_properties();
+    let refused =
+        |(problem, allowed): (&str, &str)| ClientRefused { problem: problem.to_owned(), allowed: allowed.to_owned() };
+    missing_tokens(&properties).or_else(|| wrong_endpoint(&properties)).map_or(Ok(()), |found| Err(refused(found)))?;
     make::<BaseConsumer<_>>("consumer", consumer::config(kafka, service))?;
     make::<BaseProducer<_>>("producer", producer::config(kafka, service, DEFAULT_BATCH_BYTES))
+}
+
+/// Returns the problem and what is allowed if the address of the token endpoint is none. librdkafka finds out when it
+/// asks for a token, which it does not while it is checked.
+fn wrong_endpoint(properties: &BTreeMap<String, String>) -> Option<(&'static str, &'static str)> {
+    let endpoint = properties.get(TOKEN_ENDPOINT)?.to_lowercase();
+    let is_url = endpoint.starts_with("https://") || endpoint.starts_with("http://");
+    (!is_url).then_some(("sasl.oauthbearer.token.endpoint.url is no URL", "https://HOST/PATH, or http://"))
 }
 
 fn make<T: FromClientConfigAndContext<LoggingContext>>(
@@ -43,14 +57,18 @@ fn make<T: FromClientConfigAndContext<LoggingContext>>(
     let made = config.create_with_context::<_, T>(LoggingContext::default());
     match made {
         Ok(_) => Ok(()),
-        Err(ClientError::ClientCreation(text)) => Err(refused(client, text)),
-        Err(error) => Err(refused(client, error.to_string())),
+        Err(ClientError::ClientCreation(text)) => Err(refused(client, &config, &text)),
+        Err(error) => Err(refused(client, &config, &error.to_string())),
     }
 }
 
-fn refused(client: &str, text: String) -> ClientRefused {
-    let allowed = allowed(&text).to_owned();
-    ClientRefused { problem: format!("librdkafka refuses these properties together, for a {client}: {text}"), allowed }
+fn refused(client: &str, config: &ClientConfig, text: &str) -> ClientRefused {
+    let named = PUBLIC_FILES.iter().find(|name| text.contains(**name));
+    let path = named.and_then(|name| Some(format!(" ({name} = {:?})", config.get(name)?))).unwrap_or_default();
+    ClientRefused {
+        problem: format!("librdkafka refuses these properties together, for a {client}: {text}{path}"),
+        allowed: allowed(text).to_owned(),
+    }
 }
 
 /// Returns the way out of an error that librdkafka words for programmers.
