@@ -189,6 +189,8 @@ const CAPACITY_PLANNING: &[Placed] = &[
     panel(13, "Would be rejected, by client", &[SHADOWED]),
     panel(14, "Shadow backlog by client", &[SHADOWED]),
     panel(15, "Part that would be delayed or rejected", &[SHADOWED]),
+    panel(18, "Time that records would wait, by client (p99)", &[SHADOWED]),
+    panel(19, "Clients that would wait for more than 1 s", &[SHADOWED]),
     panel(17, "Clients over the chosen range", &[SHADOWED]),
 ];
 
