@@ -119,7 +119,6 @@ pub(super) fn config(kafka: &settings::Kafka, defaults: &[(&str, &str)], forced:
 
 /// Returns the properties of a reader that assigns partitions to itself: it may name a group, which it never joins.
 /// `reset` says what happens at an offset that does not exist. The end of a partition comes as an event.
-#[cfg(any(test, feature = "tools"))]
 pub(super) fn reader_config(
     kafka: &settings::Kafka, group: &str, reset: &str, defaults: &[(&str, &str)],
 ) -> ClientConfig {
