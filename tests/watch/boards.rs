@@ -274,3 +274,11 @@ fn grafana_knows_the_scrape_interval() {
     let interval = job.lines().find_map(|line| line.trim().strip_prefix("scrape_interval: "));
     assert_eq!(Some(told), interval);
 }
+
+#[test]
+fn the_pictures_are_drawn_with_the_grafana_that_compose_runs() {
+    let compose = read(&root("docker-compose.yml"));
+    let runs = compose.lines().find_map(|line| line.trim().strip_prefix("image: grafana/grafana:"));
+    let draws: Value = serde_json::from_str(&read(&root("tools/pictures/package.json"))).expect("JSON");
+    assert_eq!(runs, draws["dependencies"]["@grafana/ui"].as_str());
+}

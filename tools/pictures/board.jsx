@@ -4,7 +4,8 @@
 import React from "react";
 import { createRoot } from "react-dom/client";
 import { EventBusSrv, FieldType, createTheme, dateTime, getDisplayProcessor } from "@grafana/data";
-import { BigValue, GlobalStyles, PanelChrome, PanelContextProvider, Table, ThemeContext, TimeSeries } from "@grafana/ui";
+import { BigValue, GlobalStyles, PanelChrome, PanelContextProvider, ThemeContext, TimeSeries } from "@grafana/ui";
+import { TableNG } from "@grafana/ui/unstable";
 import "uplot/dist/uPlot.min.css";
 
 const answers = window.ANSWERS;
@@ -141,7 +142,7 @@ function spans(values) {
 }
 
 function Rows({ panel, queries, ...size }) {
-  return <Table data={organized(panel, queries)} initialSortBy={panel.options.sortBy} {...size} />;
+  return <TableNG data={organized(panel, queries)} initialSortBy={panel.options.sortBy} {...size} />;
 }
 
 // ## The page
@@ -172,7 +173,7 @@ function Panel({ panel }) {
 function Board() {
   const { panels } = answers.board;
   const height = Math.max(...panels.map(({ gridPos: { y, h } }) => y + h)) * (ROW + GAP);
-  document.title = height + 84; // what draw.py cuts the picture to
+  document.title = height + 104; // what draw.py cuts the picture to
   const chosen = ["service", "client"].filter((name) => answers.variables[name]);
   return (
     <ThemeContext.Provider value={theme}>
@@ -182,7 +183,7 @@ function Board() {
         {chosen.map((name) => <span key={name} style={{ ...quiet, fontSize: 14, marginLeft: 24 }}>{name} <b>{answers.variables[name]}</b></span>)}
       </div>
       <div style={{ position: "relative", height }}>{panels.map((panel) => <Panel key={panel.id} panel={panel} />)}</div>
-      <div style={{ ...quiet, height: 38, padding: 8 }}>{window.LABEL}</div>
+      <div style={{ ...quiet, height: 58, padding: 8 }}>{window.LABEL}</div>
     </ThemeContext.Provider>
   );
 }

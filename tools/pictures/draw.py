@@ -38,7 +38,8 @@ def bundle():
         subprocess.run(npm, cwd=BUILD, check=True)
     shutil.copy(HERE / "board.jsx", BUILD)
     subprocess.run(["node_modules/.bin/esbuild", "board.jsx", "--bundle", "--outfile=board.js", "--define:global=window",
-                    '--define:process.env.NODE_ENV="production"', "--log-level=error"], cwd=BUILD, check=True)
+                    '--define:process.env.NODE_ENV="production"', "--loader:.ttf=dataurl",
+                    "--log-level=error"], cwd=BUILD, check=True)
 
 
 def browse(page, *options):
@@ -109,10 +110,11 @@ def main():
     bundle()
     page = BUILD / "page.html"
     date = (run / "date").read_text().strip()
+    grafana = json.loads((HERE / "package.json").read_text())["dependencies"]["@grafana/ui"]
     for name, (picture, source) in DASHBOARDS.items():
         if not (run / f"{name}.json").exists():
             continue
-        label = ("Drawn by scripts/pictures with Grafana's panel components from what the panels' queries answered in "
+        label = (f"Drawn by scripts/pictures with the panel components of Grafana {grafana} from what the panels' queries answered in "
                  f"{source.format(date)}. Not a screenshot of Grafana.")
         answers = json.loads((run / f"{name}.json").read_text())
         page.write_text(board_page(answers, label))
