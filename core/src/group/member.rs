@@ -31,7 +31,7 @@ use paces::Paces;
 
 /// The most posts without an answer.
 const MAX_IN_FLIGHT: usize = 4;
-/// The part of its limit, in percent, that a member's window may lack to be filled at the fast pace.
+/// The part of its limit, in percent, that a member's window may lack to be filled at more than its pace.
 const SMALL_HOLE_PERCENT: u64 = 6;
 
 /// A reason for which a member has to take a new key, with an empty window.
@@ -311,7 +311,11 @@ impl Member {
         let pace = asked.min(target);
         let hole = self.limit.saturating_sub(count + self.memory.at(now));
         let is_small = hole > 0 && hole <= self.limit * SMALL_HOLE_PERCENT / 100 + 1;
-        let pace = if is_small && self.limit <= target { GroupParams::fast_pace(pace) } else { pace };
+        // A member with the whole capacity paces as an instance outside of a group does. Holes in its window are the
+        // gaps in the demand of the cycle before.
+        let has_all = target == self.params.capacity;
+        let fills = is_small && self.limit <= target && !has_all;
+        let pace = if fills { GroupParams::filling_pace(pace, hole) } else { pace };
         self.paces.set(now.slow, pace, self.params.window());
         pace
     }
