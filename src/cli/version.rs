@@ -22,9 +22,8 @@ fn long() -> String {
     let mechanisms = mechanisms.join(", ").replace("OAUTHBEARER", &format!("OAUTHBEARER{oidc}"));
     let schemas = if cfg!(feature = "schema-registry") { "Avro, Protobuf (schema-registry)" } else { "none" };
     let features = features.replace(',', ", ");
-    format!(
-        "{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}, tokens of AWS IAM\nschema registry: {schemas}"
-    )
+    let mechanisms = format!("{mechanisms}, tokens of AWS IAM");
+    format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}\nschema registry: {schemas}")
 }
 
 #[cfg(test)]
