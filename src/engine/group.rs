@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot, OtherMembers};
 use agreement::Agreement;
 use watermaster_kafka::consumer::Consumer;
-use watermaster_kafka::control::ControlLog;
+use watermaster_kafka::control::{ControlLog, ControlLogError};
 use watermaster_settings::{Delivery, PaceSettings};
 
 /// The longest wait for the commits of all partitions.
@@ -108,7 +108,14 @@ impl GroupMember {
                 warn!(service = job.service.name, "opening the control log again: {error}");
                 // A log that was made anew does not tell the holds of members that have not noticed yet.
                 let silence = self.params.lengthened(self.params.lease) + self.params.window();
-                let wait = if error.is_lost_history() { silence } else { Duration::ZERO };
+                let wait = match error {
+                    ControlLogError::TooLarge { .. } => {
+                        self.meter.shrink();
+                        open::RETRY_INTERVAL
+                    }
+                    _ if error.is_lost_history() => silence,
+                    _ => Duration::ZERO,
+                };
                 self.lose_log(clock.now(), throttle, wait);
                 Ok(())
             }
