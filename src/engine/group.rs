@@ -28,6 +28,8 @@ use watermaster_settings::{Delivery, PaceSettings};
 
 /// The longest wait for the commits of all partitions.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(15);
+/// The time after which a member that has not joined yet logs why, and between two such lines.
+const JOINING_WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The longest wait for the last post to arrive.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -36,6 +38,10 @@ pub(super) struct GroupMember {
     /// `None` after the log was lost, until it is opened again.
     log: Option<ControlLog>,
     reopen_at: Time,
+    /// The log was closed for so long that each member that goes on has posted meanwhile.
+    has_waited: bool,
+    /// While the member joins: the time of the next line of the log that says so.
+    warn_at: Option<Time>,
     member: Member,
     params: GroupParams,
     meter: DemandMeter,
@@ -75,6 +81,8 @@ impl GroupMember {
         Ok(Some(GroupMember {
             log: Some(log),
             reopen_at: Time::ZERO,
+            has_waited: false,
+            warn_at: None,
             member,
             params,
             meter,
@@ -96,6 +104,7 @@ impl GroupMember {
     pub(super) fn serve(
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>,
     ) -> Result<(), StopCause> {
+        self.note_joining(job, clock);
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
         if !self.began && exactly_once && !link.producer.transactions().is_initialised() {
             return Ok(());
@@ -140,7 +149,7 @@ impl GroupMember {
     /// Gives the log up, and all knowledge from it. The instance admits nothing until it has read the log again, which
     /// it opens after `wait`.
     fn lose_log(&mut self, now: Time, throttle: &mut Throttle, wait: Duration) {
-        (self.log, self.reopen_at) = (None, now + wait);
+        (self.log, self.reopen_at, self.has_waited) = (None, now + wait, wait >= self.params.lease);
         (self.told, self.state) = (None, MemberState::Joining);
         throttle.handle_limit(now, 0, Time::ZERO, 0);
     }
@@ -173,6 +182,14 @@ impl GroupMember {
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
     ) -> Result<(), StopCause> {
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
+        if self.log().was_emptied() && !self.has_waited {
+            // Members that go on would be unknown until their next posts, and so would their holds.
+            let lease = self.params.lengthened(self.params.lease);
+            let service = &job.service.name;
+            warn!(service, "the records of the control topic were deleted: listening for other members for {lease:?}");
+            self.lose_log(clock.now(), throttle, lease);
+            return Ok(());
+        }
         while let Some((offset, record)) = self.log().poll(Duration::ZERO)? {
             // The clock is read after the record: if this process stood still in between, a time from before would make
             // a member that posted meanwhile look silent for as long.
@@ -278,6 +295,31 @@ impl GroupMember {
         }
     }
 
+    /// Logs now and then that the member has not joined yet, and why.
+    fn note_joining(&mut self, job: &Job, clock: &Clock) {
+        if self.state != MemberState::Joining {
+            self.warn_at = None;
+            return;
+        }
+        let now = clock.now();
+        if now >= *self.warn_at.get_or_insert(now + JOINING_WARN_INTERVAL) {
+            self.warn_at = Some(now + JOINING_WARN_INTERVAL);
+            let (service, topic) = (&job.service.name, &job.service.control_topic);
+            let reason = match &self.log {
+                None => format!("{topic} is to be opened again"),
+                Some(_) if !self.member.seats().is_complete() => format!("{topic} is not read to its end"),
+                Some(_) => self.trouble(clock).unwrap_or_default(),
+            };
+            warn!(service, "still joining the group, nothing is admitted: {reason}");
+        }
+    }
+
+    /// The settings that keep members with these terms out.
+    fn conflicts_with(&self, terms: Terms) -> String {
+        let differences = self.params.terms().differences(terms).filter(|name| *name == "cycle" || *name == "mode");
+        differences.collect::<Vec<_>>().join(" and ")
+    }
+
     /// Returns the group as this instance sees it.
     pub(super) fn snapshot(&self, clock: &Clock) -> GroupSnapshot {
         let (now, member) = (clock.clocks(), &self.member);
@@ -377,10 +419,7 @@ impl GroupMember {
     pub(super) fn trouble(&self, clock: &Clock) -> Option<String> {
         let conflict = || {
             let (key, seat) = self.member.conflict(clock.clocks())?;
-            let differences =
-                self.params.terms().differences(seat.terms).filter(|name| *name == "cycle" || *name == "mode");
-            let differences: Vec<_> = differences.collect();
-            Some(format!("instance {} of the group has another {}", key.instance, differences.join(" and ")))
+            Some(format!("instance {} of the group has another {}", key.instance, self.conflicts_with(seat.terms)))
         };
         let waits = || "waiting for a part of the group's capacity".to_owned();
         (self.state != MemberState::Active).then(|| conflict().unwrap_or_else(waits))

@@ -100,6 +100,8 @@ pub struct ControlLog {
     consumer: BaseConsumer<LoggingContext>,
     producer: BaseProducer<ReportContext>,
     login: Login,
+    /// The log's beginning when it was opened.
+    low: i64,
     start: u64,
 }
 
@@ -115,13 +117,15 @@ impl ControlLog {
         let login = Login::new(kafka);
         let consumer = client::consumer(config(kafka, CONSUMER_PROPERTIES).set("group.id", group))?;
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
-        let (_, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
+        let (low, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
         let mut assignment = TopicPartitionList::new();
-        let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Beginning);
+        // Not whatever the beginning is by then: should records vanish meanwhile, reading fails.
+        let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Offset(low));
         beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
         let producer = config(kafka, PRODUCER_PROPERTIES);
         let producer = client::create(&producer, ReportContext::default()).map_err(KafkaError::from)?;
-        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, start: u64::try_from(end).unwrap_or(0) })
+        let start = u64::try_from(end).unwrap_or(0);
+        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, low, start })
     }
 
     /// Takes a user and a password that were read again.
@@ -137,6 +141,11 @@ impl ControlLog {
         self.start
     }
 
+    /// Returns whether the log had records once, and none when it was opened: they were deleted.
+    pub fn was_emptied(&self) -> bool {
+        self.start > 0 && self.low as u64 >= self.start
+    }
+
     /// Returns whether all records below [`start`](ControlLog::start) were read.
     ///
     /// # Errors
@@ -144,7 +153,8 @@ impl ControlLog {
     pub fn is_caught_up(&self) -> Result<bool, ControlLogError> {
         let positions = self.consumer.position().map_err(|source| self.read_error(source))?;
         let position = positions.find_partition(&self.topic, PARTITION).map(|element| element.offset());
-        Ok(self.start == 0 || matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start))
+        let is_read = matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start);
+        Ok(is_read || self.low as u64 >= self.start)
     }
 
     /// Reads the next record, waiting up to `timeout`; `None` without one.
