@@ -195,6 +195,7 @@ impl GroupMember {
             // a member that posted meanwhile look silent for as long.
             let now = clock.clocks();
             self.note_exchange(now.slow, &record);
+            self.note_refusal(&job.service.name, &record);
             self.member.handle_record(now, offset, &record);
         }
         let now = clock.clocks();
@@ -292,6 +293,15 @@ impl GroupMember {
             if seq == post.seq {
                 self.counts.exchange.record(now.since(sent));
             }
+        }
+    }
+
+    /// Logs that an instance with another cycle or mode does not join: of two that start together, both post first.
+    fn note_refusal(&self, service: &str, record: &Record) {
+        let Record::Post(post) = record else { return };
+        if post.left && self.state == MemberState::Active && !post.terms.agree_with(&self.params.terms()) {
+            let (instance, differences) = (&post.key.instance, self.conflicts_with(post.terms));
+            warn!(service, "instance {instance} does not join the group: it has another {differences}");
         }
     }
 

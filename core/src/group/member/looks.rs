@@ -47,6 +47,9 @@ impl Member {
         if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
             return Vec::new();
         }
+        if let Some(farewell) = self.farewell.take() {
+            return vec![Record::Post(farewell)];
+        }
         let times = self.times();
         self.next_look = now.slow + times.look;
         if !self.joined {
@@ -189,7 +192,7 @@ impl Member {
     }
 
     /// The next post, without loads. The limit and the end of the lease fall before the post is sent.
-    fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
+    pub(super) fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
         let lease = self.times().lease;
         self.seq += 1;
         self.limit = self.limit.min(have);
