@@ -296,8 +296,8 @@ mod tests {
         assert_eq!(cache.schemas.len(), fitting + 1);
     }
 
-    /// Each value of a producer can name another schema. Ids that the registry does not know are asked for a hundred times
-    /// at once, and a hundred times a minute.
+    /// Each value of a producer can name another schema. Ids that the registry does not know are asked for a hundred
+    /// times at once, and a hundred times a minute.
     #[test]
     fn a_flood_of_unknown_ids_is_not_asked_for() {
         let mut cache = SchemaCache::new(None);

@@ -35,8 +35,7 @@ message UInt32Value { uint32 value = 1; }";
 #[derive(Debug)]
 pub struct ProtoSchema {
     messages: Box<[ProtoMessage]>,
-    /// The values of each enum, by their numbers.
-    enums: Box<[Box<[(i32, Box<str>)]>]>,
+    enums: Box<[EnumValues]>,
     /// The messages of the file itself, without those that it imports.
     top: Box<[usize]>,
     /// The memory that it takes.
@@ -78,6 +77,9 @@ enum FieldKind {
     /// A kind that is no id and has no fields: a boolean, a float, bytes, a repeated field, an unknown type.
     Other,
 }
+
+/// The names of an enum's values, ordered by their numbers.
+type EnumValues = Box<[(i32, Box<str>)]>;
 
 /// A field of a value.
 #[derive(Debug, Clone, Copy)]
@@ -272,8 +274,8 @@ fn message(
 }
 
 /// Returns the values of an enum by their numbers. Of several names for one number, the first is its name.
-fn numbered(values: &[(i32, &str)], memory: &mut Memory) -> Result<Box<[(i32, Box<str>)]>, SchemaError> {
-    memory.take(size_of::<Box<[(i32, Box<str>)]>>(), 0)?;
+fn numbered(values: &[(i32, &str)], memory: &mut Memory) -> Result<EnumValues, SchemaError> {
+    memory.take(size_of::<EnumValues>(), 0)?;
     let mut values = values.to_vec();
     values.sort_by_key(|(number, _)| *number);
     values.dedup_by_key(|(number, _)| *number);

@@ -55,8 +55,8 @@ impl RegistryError {
         matches!(self, RegistryError::Unreachable { .. })
     }
 
-    /// Returns true if a registry may refuse one question so, and answer others: the path of an id that it knows nothing
-    /// of. All other refusals are about the program or the moment.
+    /// Returns true if a registry may refuse one id so and answer about others. All other refusals concern the program or
+    /// the moment.
     fn may_be_about_the_id(&self) -> bool {
         match self {
             RegistryError::NotARegistry(_) => true,
@@ -132,8 +132,8 @@ impl Registry {
             Ok(Said::Stored(stored)) => stored,
             Ok(Said::Missing) => return Ok(Answer::Missing),
             Ok(Said::TooLarge) => return Ok(Answer::Unusable(SchemaError::TooLarge)),
-            // A registry that knows no GUIDs answers as any web server does about a page that is not there. Any producer can
-            // write one.
+            // A registry that knows no GUIDs answers as any web server does about a page that it does not have. Any
+            // producer can write a GUID.
             Err(refused) if refused.may_be_about_the_id() && self.check().is_ok() => return Ok(Answer::Missing),
             Err(error) => return Err(error),
         };

@@ -233,8 +233,8 @@ fn a_text_that_is_no_file_is_refused() {
     assert!(ProtoSchema::parse(&[], "").is_ok(), "a file may be empty");
 }
 
-/// Each field of a value was compared with each field of its message when the path led into a `oneof`: 1 MiB took 36 s with
-/// 60 000 members, and the record took the program down, one owner after the other.
+/// Each field of a value was compared with each field of its message when the path led into a `oneof`: a mebibyte took
+/// 36 s with 60 000 members, and the record took the program down, one owner after the other.
 #[test]
 fn the_members_of_a_oneof_do_not_multiply_with_the_fields_of_a_value() {
     let schema_of = |members: u32| {

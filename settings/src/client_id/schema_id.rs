@@ -14,8 +14,8 @@ pub enum SchemaId {
 }
 
 impl SchemaId {
-    /// Splits bytes into the id in front and the rest. `None` if there is no id: neither the byte 0 and a number in four
-    /// bytes, nor the byte 1 and a GUID in sixteen.
+    /// Splits bytes into the id in front and the rest. `None` if there is no id: neither the byte 0 and a number in
+    /// four bytes, nor the byte 1 and a GUID in sixteen.
     ///
     /// The bytes come from a producer. No text begins with one of the two bytes, but a value in another format may.
     pub fn split(bytes: &[u8]) -> Option<(SchemaId, &[u8])> {

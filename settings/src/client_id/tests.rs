@@ -121,7 +121,8 @@ fn json_must_be_utf8_everywhere() {
     assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(AnonymousReason::NotJson));
 }
 
-/// Confluent's serializer for JSON Schema writes the id of the schema in front of the text. Such records were anonymous.
+/// Confluent's serializer for JSON Schema writes the id of the schema in front of the text. Such records were
+/// anonymous.
 #[test]
 fn a_text_stands_behind_the_id_of_its_schema() {
     let guid = [&[1; 17][..], br#"{"a":"acme"}"#].concat();
