@@ -30,7 +30,7 @@ const MAX_NAME_BYTES: usize = 1_024;
 pub enum Schema {
     Avro(AvroSchema),
     Protobuf(ProtoSchema),
-    /// A format in which no place of `client_from` looks, such as JSON Schema.
+    /// A format for which no place of `client_from` needs a schema, such as JSON.
     Other,
 }
 

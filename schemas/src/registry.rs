@@ -55,8 +55,8 @@ impl RegistryError {
         matches!(self, RegistryError::Unreachable { .. })
     }
 
-    /// Returns true if a registry may refuse one id so and answer about others. All other refusals concern the program or
-    /// the moment.
+    /// Returns true if a registry may refuse one id so and answer about others. All other refusals concern the program
+    /// or the moment.
     fn may_be_about_the_id(&self) -> bool {
         match self {
             RegistryError::NotARegistry(_) => true,

@@ -13,8 +13,8 @@ pub struct Named<'r> {
 
 /// Finds the id of a value's schema: in the header for it, else in front of the value. `None` if it is in neither.
 ///
-/// A header that is there counts alone, as for the deserializers of Confluent. The bytes in front of such a value belong
-/// to the value, and may look like an id.
+/// A header that is there counts alone, as for the deserializers of Confluent. The bytes in front of such a value
+/// belong to the value, and may look like an id.
 pub fn named<'r>(header: HeaderLookup<'r>, value: Option<&'r [u8]>) -> Result<Option<Named<'r>>, AnonymousReason> {
     let Some(value) = value else { return Ok(None) };
     match header {

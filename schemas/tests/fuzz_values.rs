@@ -1,5 +1,5 @@
-//! Damaged and forged values: finding a client in one ends soon and without a panic, and a value that was cut off yields
-//! the client that its serializer wrote, or none.
+//! Damaged and forged values: finding a client in one ends soon and without a panic, and a value that was cut off
+//! yields the client that its serializer wrote, or none.
 //!
 //! The suite tries some thousand; `scripts/fuzz` goes on for as long as its arguments say, one format at a time.
 
@@ -92,7 +92,8 @@ fn parsed(answers: &Value, answer: &Value) -> Schema {
     Schema::parse(answer["schemaType"].as_str(), &references, &text(answer)).expect("a schema")
 }
 
-/// Schemas with values that took long, or that may: many members of a `oneof`, items and fields without bytes, recursion.
+/// Schemas with values that took long, or that may: many members of a `oneof`, items and fields without bytes,
+/// recursion.
 fn hostile() -> [Vec<Schema>; 2] {
     let members = (2..50_000).map(|n| format!("string f{n} = {n};")).collect::<String>();
     let inner = "message Client { Client client = 2; map<string, Client> m = 3; string id = 1; }";
@@ -112,7 +113,8 @@ fn hostile() -> [Vec<Schema>; 2] {
         json!({"type": "array", "items": {"type": "record", "name": "H", "fields": hollow}}),
         json!({"type": "map", "values": {"type": "array", "items": nested}}),
         json!({"type": "record", "name": "L", "fields": [
-            {"name": "a", "type": {"type": "array", "items": ["null", "L", "int"]}}, {"name": "b", "type": ["L", "null"]},
+            {"name": "a", "type": {"type": "array", "items": ["null", "L", "int"]}},
+            {"name": "b", "type": ["L", "null"]},
         ]}),
     ];
     let avro = skipped.map(|skipped| {
@@ -310,7 +312,7 @@ fn damaged_and_forged_values_do_no_harm() {
             let mut random = Random::stream(seed, index);
             let input = corpus.any_input(&mut random, format);
             let mut places = places.clone();
-            // A value that was not damaged is found if the place of its format comes first. JSON tells none of the others.
+            // The place `json` refuses the values of other formats, so it comes last for a value that must be found.
             places.rotate_left(if input.whole && input.written.is_some() { 0 } else { random.index(3) });
             let tried = catch_unwind(AssertUnwindSafe(|| {
                 check(&corpus, &places, &source, &input, &mut counts);
@@ -324,7 +326,8 @@ fn damaged_and_forged_values_do_no_harm() {
             if tried.is_err() {
                 let shown = input.value[..input.value.len().min(2_000)].escape_ascii();
                 panic!(
-                    "input {index} of seed {seed} (scripts/fuzz {name} --seed {seed} --from {index}): {:?}, {} bytes: {shown}",
+                    "input {index} of seed {seed} (scripts/fuzz {name} --seed {seed} --from {index}): {:?}, {} bytes: \
+                     {shown}",
                     input.header,
                     input.value.len()
                 );

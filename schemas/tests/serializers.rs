@@ -1,7 +1,7 @@
 //! Values that Confluent's serializers wrote: each yields the client that went into it.
 //!
-//! The suite reads recorded ones. `scripts/test --long` makes others, 10 000 for each format and each place of the schema's
-//! id, with `serializers/make.py`.
+//! The suite reads recorded ones. `scripts/test --long` makes others, 10 000 for each format and each place of the
+//! schema's id, with `serializers/make.py`.
 
 #![cfg(feature = "registry")]
 

@@ -113,8 +113,8 @@ fn a_registry_that_refuses_is_not_one_without_the_schema() {
     assert!(error.is_unreachable() && error.to_string().contains("can't be reached"), "{error}");
 }
 
-/// Producers choose the ids. A registry without a lookup by GUID, or one that refuses the id as a path, held a partition
-/// up for good.
+/// Producers choose the ids. A registry without a lookup by GUID, or one that refuses the id as a path, held a
+/// partition up for good.
 #[test]
 fn an_id_that_a_registry_does_not_take_does_not_exist() {
     let guid = SchemaId::split(b"\x01\x89\x79\x17\x62\x23\x36\x41\x86\x9f\x0c\xff\x9a\xeb\x34\x5e\x41").unwrap().0;
