@@ -507,6 +507,30 @@ mod schemas {
         assert_eq!(bench.completed(), (0..150).collect());
     }
 
+    /// Each record of a stranger named another schema, and held its partition up for a question to the registry.
+    #[test]
+    fn a_flood_of_unknown_schemas_is_asked_for_a_hundred_times() {
+        const STRANGE: usize = 2_000;
+        let mut bench = Bench::new(100_000, Duration::from_secs(1));
+        bench.service.policy.burst = Ratio::ONE;
+        let (registry, answers) = registry_of(&mut bench);
+        answers.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        bench.feed_values((0..STRANGE + 2).map(|n| match n {
+            0 => (n, OF_ACME.to_vec()),
+            n if n > STRANGE => (n, OF_ACME.to_vec()),
+            n => (n, [&[0][..], &(1_000 + n as u32).to_be_bytes(), b"\x08acme"].concat()),
+        }));
+        let engine = bench.start();
+        let shown = engine.until("all admitted", |shown| admitted(shown) == STRANGE as u64 + 2);
+        let clients: BTreeMap<_, _> =
+            shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
+        assert_eq!(clients, BTreeMap::from([("acme", 2), ("loans", STRANGE as u64)]));
+        engine.stop().0.unwrap();
+        let (asked, minutes) = (registry.paths().len(), began.elapsed().as_secs_f64() / 60.0);
+        assert!(asked as f64 <= 102.0 + 100.0 * minutes, "{asked} questions in {minutes:.1} minutes");
+    }
+
     /// The records behind the first one come while the partition waits: in reject mode, their clients are not to blame.
     #[test]
     fn records_that_piled_up_behind_an_unknown_schema_are_not_rejected() {

@@ -8,25 +8,23 @@ use std::{borrow::Cow, collections::HashMap};
 use serde_json::Value;
 use watermaster_settings::client_id::{AnonymousReason, Found};
 
-use crate::{SchemaError, wire::Bytes};
+use crate::{Memory, SchemaError, wire::Bytes};
 
 /// The deepest nesting of a schema, and of the skipped parts of a value.
 const MAX_DEPTH: usize = 100;
-/// The steps that any value may take, and the further steps for each of its bytes. A schema with records of nulls has
-/// values that take steps without bytes, in arrays of any length.
-const MIN_STEPS: usize = 10_000;
-const STEPS_PER_BYTE: usize = 32;
 
 const BROKEN: AnonymousReason = AnonymousReason::BrokenValue;
 
 /// A schema. Types name each other by their index in the list.
 #[derive(Debug)]
 pub struct AvroSchema {
-    types: Vec<Type>,
+    types: Box<[Type]>,
     root: usize,
+    /// The memory that it takes.
+    pub bytes: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Type {
     Null,
     /// An integer of 32 or 64 bits.
@@ -36,39 +34,71 @@ enum Type {
     Bytes,
     /// A number of bytes that the schema knows: a boolean, a float, a fixed.
     Fixed(u64),
-    Enum(Vec<String>),
-    Array(usize),
-    Map(usize),
-    Union(Vec<usize>),
-    /// The names of the fields, and their types.
-    Record(Vec<(String, usize)>),
+    Enum(Box<[Box<str>]>),
+    Array(Part),
+    Map(Part),
+    Union(Box<[usize]>),
+    Record(Box<Record>),
 }
+
+#[derive(Debug, Clone)]
+struct Record {
+    /// The names of the fields, and their types.
+    fields: Box<[(Box<str>, usize)]>,
+    parts: Box<[Part]>,
+}
+
+/// A part of a value, for skipping it.
+///
+/// A value must not make the walk longer than its bytes are: 1 MiB takes a few milliseconds whatever its schema is. So
+/// fields of a known size are joined to one part, without those of no bytes, and a record with one part is that part.
+/// Each part of a record then has at least one byte, and each record that is visited has at least two parts.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Sized(u64),
+    /// A value of this type.
+    Of(usize),
+}
+
+/// The types without parts, by name. Each schema begins with them.
+const PRIMITIVES: [(&str, Type); 8] = [
+    ("null", Type::Null),
+    ("boolean", Type::Fixed(1)),
+    ("int", Type::Integer),
+    ("long", Type::Integer),
+    ("float", Type::Fixed(4)),
+    ("double", Type::Fixed(8)),
+    ("bytes", Type::Bytes),
+    ("string", Type::Text),
+];
 
 impl AvroSchema {
     /// Parses a schema, after those that define types which it names.
     pub fn parse(references: &[String], text: &str) -> Result<AvroSchema, SchemaError> {
-        let mut parser = Parser { types: Vec::new(), names: HashMap::new() };
+        let mut parser = Parser::default();
+        for (_, primitive) in &PRIMITIVES {
+            parser.push(primitive.clone(), 0)?;
+        }
         for reference in references {
             parser.add(&serde_json::from_str(reference)?, "", MAX_DEPTH)?;
         }
         let root = parser.add(&serde_json::from_str(text)?, "", MAX_DEPTH)?;
-        Ok(AvroSchema { types: parser.types, root })
+        Ok(AvroSchema { types: parser.types.into(), root, bytes: parser.memory.bytes() })
     }
 
     /// Finds the string, the integer or the symbol of an enum at a path of fields. A union counts as the type that the
     /// value chose. The bytes behind the field are not looked at.
     pub fn find<'r>(&self, path: &[String], body: &'r [u8]) -> Found<'r> {
-        let steps = MIN_STEPS.saturating_add(body.len().saturating_mul(STEPS_PER_BYTE));
-        let mut walk = Walk { types: &self.types, bytes: Bytes(body), steps };
+        let mut walk = Walk { types: &self.types, bytes: Bytes(body) };
         let (mut at, mut path) = (self.root, path);
         loop {
-            walk.step()?;
             match (&self.types[at], path.split_first()) {
                 (Type::Union(branches), _) => at = walk.branch(branches)?,
-                (Type::Record(fields), Some((name, rest))) => {
-                    let Some(index) = fields.iter().position(|(field, _)| field == name) else { return Ok(None) };
+                (Type::Record(record), Some((name, rest))) => {
+                    let fields = &record.fields;
+                    let Some(index) = fields.iter().position(|(field, _)| **field == **name) else { return Ok(None) };
                     for (_, skipped) in &fields[..index] {
-                        walk.skip(*skipped, MAX_DEPTH)?;
+                        walk.skip(Part::Of(*skipped), MAX_DEPTH)?;
                     }
                     (at, path) = (fields[index].1, rest);
                 }
@@ -83,16 +113,9 @@ impl AvroSchema {
 struct Walk<'s, 'r> {
     types: &'s [Type],
     bytes: Bytes<'r>,
-    /// The steps that are left.
-    steps: usize,
 }
 
 impl<'s, 'r> Walk<'s, 'r> {
-    fn step(&mut self) -> Result<(), AnonymousReason> {
-        self.steps = self.steps.checked_sub(1).ok_or(BROKEN)?;
-        Ok(())
-    }
-
     fn branch(&mut self, branches: &[usize]) -> Result<usize, AnonymousReason> {
         let index = usize::try_from(self.bytes.zigzag()?).map_err(|_| BROKEN)?;
         branches.get(index).copied().ok_or(BROKEN)
@@ -109,15 +132,18 @@ impl<'s, 'r> Walk<'s, 'r> {
             Type::Text => std::str::from_utf8(self.counted()?).map(Cow::Borrowed).map_err(|_| AnonymousReason::NotUtf8),
             Type::Enum(symbols) => {
                 let index = usize::try_from(self.bytes.zigzag()?).map_err(|_| BROKEN)?;
-                Ok(Cow::Owned(symbols.get(index).ok_or(BROKEN)?.clone()))
+                Ok(Cow::Owned(symbols.get(index).ok_or(BROKEN)?.to_string()))
             }
             _ => Err(AnonymousReason::NotAField),
         }
     }
 
-    fn skip(&mut self, at: usize, depth: usize) -> Result<(), AnonymousReason> {
-        self.step()?;
+    fn skip(&mut self, part: Part, depth: usize) -> Result<(), AnonymousReason> {
         let depth = depth.checked_sub(1).ok_or(BROKEN)?;
+        let at = match part {
+            Part::Sized(length) => return self.bytes.take(length).map(drop),
+            Part::Of(at) => at,
+        };
         match &self.types[at] {
             Type::Null => {}
             Type::Integer | Type::Enum(_) => _ = self.bytes.varint()?,
@@ -127,11 +153,11 @@ impl<'s, 'r> Walk<'s, 'r> {
             Type::Map(value) => self.skip_blocks(true, *value, depth)?,
             Type::Union(branches) => {
                 let branch = self.branch(branches)?;
-                self.skip(branch, depth)?;
+                self.skip(Part::Of(branch), depth)?;
             }
-            Type::Record(fields) => {
-                for (_, field) in fields {
-                    self.skip(*field, depth)?;
+            Type::Record(record) => {
+                for part in &record.parts {
+                    self.skip(*part, depth)?;
                 }
             }
         }
@@ -140,31 +166,36 @@ impl<'s, 'r> Walk<'s, 'r> {
 
     /// Skips the blocks of an array or a map. The last one has no items; one with a negative count has its length in
     /// bytes behind the count.
-    fn skip_blocks(&mut self, has_keys: bool, item: usize, depth: usize) -> Result<(), AnonymousReason> {
+    fn skip_blocks(&mut self, has_keys: bool, item: Part, depth: usize) -> Result<(), AnonymousReason> {
         loop {
-            self.step()?;
             let count = self.bytes.zigzag()?;
-            if count == 0 {
-                return Ok(());
-            }
-            if count < 0 {
-                self.counted()?;
-                continue;
-            }
-            for _ in 0..count {
-                if has_keys {
-                    self.counted()?;
+            match (u64::try_from(count), item) {
+                (Ok(0), _) => return Ok(()),
+                (Err(_), _) => _ = self.counted()?,
+                (Ok(count), Part::Sized(length)) if !has_keys => {
+                    self.bytes.take(count.checked_mul(length).ok_or(BROKEN)?)?;
                 }
-                self.skip(item, depth)?;
+                (Ok(count), _) => {
+                    for _ in 0..count {
+                        if has_keys {
+                            self.counted()?;
+                        }
+                        self.skip(item, depth)?;
+                    }
+                }
             }
         }
     }
 }
 
+#[derive(Default)]
 struct Parser {
     types: Vec<Type>,
+    /// The part that each of `types` is.
+    parts: Vec<Part>,
     /// The full names of records, enums and fixed types.
     names: HashMap<String, usize>,
+    memory: Memory,
 }
 
 impl Parser {
@@ -175,8 +206,9 @@ impl Parser {
             Value::String(name) => self.named(name, namespace),
             Value::Array(branches) => {
                 let add = |branch| self.add(branch, namespace, depth);
-                let branches = branches.iter().map(add).collect::<Result<_, _>>()?;
-                Ok(self.push(Type::Union(branches)))
+                let branches = branches.iter().map(add).collect::<Result<Box<[_]>, _>>()?;
+                let heap = size_of_val(&*branches);
+                self.push(Type::Union(branches), heap)
             }
             Value::Object(object) => match object.get("type") {
                 Some(Value::String(kind)) => self.complex(kind, value, namespace, depth),
@@ -187,68 +219,87 @@ impl Parser {
         }
     }
 
-    fn push(&mut self, new: Type) -> usize {
+    /// Adds a type that has `heap` bytes in an allocation of its own.
+    fn push(&mut self, new: Type, heap: usize) -> Result<usize, SchemaError> {
+        let at = self.types.len();
+        self.memory.take(size_of::<Type>() + size_of::<Part>(), heap)?;
+        self.parts.push(match new {
+            Type::Null => Part::Sized(0),
+            Type::Fixed(length) => Part::Sized(length),
+            _ => Part::Of(at),
+        });
         self.types.push(new);
-        self.types.len() - 1
+        Ok(at)
     }
 
     /// Returns a primitive type, or one that was defined before.
-    fn named(&mut self, name: &str, namespace: &str) -> Result<usize, SchemaError> {
-        let primitive = match name {
-            "null" => Type::Null,
-            "boolean" => Type::Fixed(1),
-            "int" | "long" => Type::Integer,
-            "float" => Type::Fixed(4),
-            "double" => Type::Fixed(8),
-            "bytes" => Type::Bytes,
-            "string" => Type::Text,
-            _ => {
-                let known = self.names.get(&full_name(name, namespace)).or_else(|| self.names.get(name));
-                return known.copied().ok_or_else(|| SchemaError::AvroType(format!("{name:?}")));
-            }
-        };
-        Ok(self.push(primitive))
+    fn named(&self, name: &str, namespace: &str) -> Result<usize, SchemaError> {
+        if let Some(at) = PRIMITIVES.iter().position(|(primitive, _)| *primitive == name) {
+            return Ok(at);
+        }
+        let known = self.names.get(&full_name(name, namespace)).or_else(|| self.names.get(name));
+        known.copied().ok_or_else(|| SchemaError::AvroType(format!("{name:?}")))
     }
 
     fn complex(&mut self, kind: &str, object: &Value, namespace: &str, depth: usize) -> Result<usize, SchemaError> {
         match kind {
             "array" => {
                 let item = self.add(&object["items"], namespace, depth)?;
-                Ok(self.push(Type::Array(item)))
+                self.push(Type::Array(self.parts[item]), 0)
             }
             "map" => {
                 let value = self.add(&object["values"], namespace, depth)?;
-                Ok(self.push(Type::Map(value)))
+                self.push(Type::Map(self.parts[value]), 0)
             }
             "record" | "error" => {
                 // A field may be of the record itself, so the record is known before its fields are.
-                let (at, namespace) = self.define(object, namespace, Type::Record(Vec::new()))?;
-                let mut fields = Vec::new();
+                let open = Record { fields: Box::default(), parts: Box::default() };
+                let (at, namespace) =
+                    self.define(object, namespace, Type::Record(Box::new(open)), size_of::<Record>())?;
+                let (mut fields, mut parts) = (Vec::new(), Vec::new());
                 for field in list(object, "fields")? {
-                    fields.push((text(field, "name")?.to_owned(), self.add(&field["type"], &namespace, depth)?));
+                    let (name, kind) = (text(field, "name")?, self.add(&field["type"], &namespace, depth)?);
+                    self.memory.take(size_of::<(Box<str>, usize)>() + size_of::<Part>(), name.len())?;
+                    fields.push((name.into(), kind));
+                    match (parts.last_mut(), self.parts[kind]) {
+                        (_, Part::Sized(0)) => {}
+                        (Some(Part::Sized(before)), Part::Sized(length)) => *before = before.saturating_add(length),
+                        (_, part) => parts.push(part),
+                    }
                 }
-                self.types[at] = Type::Record(fields);
+                self.parts[at] = match *parts {
+                    [] => Part::Sized(0),
+                    [part] => part,
+                    _ => Part::Of(at),
+                };
+                self.types[at] = Type::Record(Box::new(Record { fields: fields.into(), parts: parts.into() }));
                 Ok(at)
             }
             "enum" => {
-                let symbols = list(object, "symbols")?.iter().map(|symbol| symbol.as_str().map(str::to_owned));
-                let symbols = symbols.collect::<Option<_>>();
+                let symbols = list(object, "symbols")?.iter().map(|symbol| symbol.as_str().map(Box::from));
+                let symbols = symbols.collect::<Option<Box<[Box<str>]>>>();
                 let symbols = symbols.ok_or_else(|| SchemaError::Missing(kind.to_owned(), "symbols"))?;
-                Ok(self.define(object, namespace, Type::Enum(symbols))?.0)
+                for symbol in &symbols {
+                    self.memory.take(size_of::<Box<str>>(), symbol.len())?;
+                }
+                Ok(self.define(object, namespace, Type::Enum(symbols), 0)?.0)
             }
             "fixed" => {
                 let size = object["size"].as_u64().ok_or_else(|| SchemaError::Missing(kind.to_owned(), "size"))?;
-                Ok(self.define(object, namespace, Type::Fixed(size))?.0)
+                Ok(self.define(object, namespace, Type::Fixed(size), 0)?.0)
             }
             name => self.named(name, namespace),
         }
     }
 
     /// Adds a type that has a name; returns its index and the namespace of the names inside of it.
-    fn define(&mut self, object: &Value, namespace: &str, new: Type) -> Result<(usize, String), SchemaError> {
+    fn define(
+        &mut self, object: &Value, namespace: &str, new: Type, heap: usize,
+    ) -> Result<(usize, String), SchemaError> {
         let namespace = object["namespace"].as_str().unwrap_or(namespace);
         let name = full_name(text(object, "name")?, namespace);
-        let at = self.push(new);
+        self.memory.take_name(&name)?;
+        let at = self.push(new, heap)?;
         let namespace = name.rsplit_once('.').map_or("", |(namespace, _)| namespace).to_owned();
         self.names.insert(name, at);
         Ok((at, namespace))

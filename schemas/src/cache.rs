@@ -3,6 +3,10 @@
 //! Lookups never block. A thread of its own asks the registry, for one id after the other. An id for which the registry
 //! gave no answer is asked for again after [`RETRY_INTERVAL`], for as long as the engine needs it. All times count
 //! from one moment of the caller's choice.
+//!
+//! Any producer can write ids that the registry does not know, each of which holds its partition up for one question.
+//! [`MAX_MISSES`] bounds these questions. Beyond it, an id counts as unknown without a question until there is room for
+//! one again. A producer that sends a new schema during such a flood may find its first records anonymous.
 
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use strum::VariantNames;
-use watermaster_settings::client_id::{Found, Schemas, UnknownSchema};
+use watermaster_settings::client_id::{Found, HeaderLookup, SchemaId, Schemas, UnknownSchema};
 use watermaster_settings::{SchemaFormat, SchemaRegistry};
 
 use crate::registry::{Answer, Registry, RegistryError};
@@ -19,12 +23,18 @@ use crate::{Schema, SchemaError, wire};
 
 /// The interval at which the registry is asked again about an id.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The most schemas that are kept. The oldest one is dropped for a new one.
-const MAX_SCHEMAS: usize = 1_000;
-/// The most ids without a schema that are remembered, and the longest time. A registry that copies another one may get
-/// the schema late.
-const MAX_MISSING: usize = 10_000;
+/// The most memory of the schemas that are kept, in bytes. The oldest ones are dropped for a new one.
+const MAX_BYTES: usize = 64 << 20;
+/// The memory of a schema beside its own: its entries in the lists.
+const ENTRY_BYTES: usize = 128;
+/// The longest time for which an id without a schema is remembered. A registry that copies another one may get the
+/// schema late.
 const MISSING_TIME: Duration = Duration::from_secs(60);
+/// The most questions about ids without a schema, and the interval after which there is room for one more.
+const MAX_MISSES: u32 = 100;
+const MISS_INTERVAL: Duration = Duration::from_millis(600);
+/// The largest number that a registry gives. It does not answer questions about larger ones as such.
+const MAX_NUMBER: u32 = i32::MAX.cast_unsigned();
 
 /// The result of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, VariantNames)]
@@ -42,23 +52,34 @@ pub enum Outcome {
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     #[error("schema {0} does not exist in the registry")]
-    Missing(u32),
+    Missing(SchemaId),
     #[error("schema {0} can't be used: {1}")]
-    Unusable(u32, #[source] SchemaError),
+    Unusable(SchemaId, #[source] SchemaError),
     #[error("schema {0} is not known yet: {1}")]
-    Failed(u32, #[source] RegistryError),
+    Failed(SchemaId, #[source] RegistryError),
+    #[error(
+        "values name many schemas that can't be used, {0} the last one: for now others are not asked for, and their \
+         values count as values without a schema"
+    )]
+    TooManyMissing(SchemaId),
 }
 
 /// The schemas of one engine.
 pub struct SchemaCache {
     settings: Option<SchemaRegistry>,
-    schemas: HashMap<u32, Schema>,
+    schemas: HashMap<SchemaId, Schema>,
     /// The ids of `schemas`, the oldest first.
-    order: VecDeque<u32>,
-    missing: HashSet<u32>,
+    order: VecDeque<SchemaId>,
+    /// The memory of `schemas`.
+    bytes: usize,
+    missing: HashSet<SchemaId>,
     /// The time at which `missing` was emptied.
     emptied: Duration,
-    asked: BTreeMap<u32, Asked>,
+    /// The questions about ids without a schema for which there is no room any more, and the time up to which room was
+    /// made.
+    misses: u32,
+    forgiven: Duration,
+    asked: BTreeMap<SchemaId, Asked>,
     worker: Option<Worker>,
     /// The requests by outcome, in the order of [`Outcome`].
     pub counts: [u64; Outcome::VARIANTS.len()],
@@ -75,8 +96,8 @@ struct Asked {
 
 /// The thread that asks the registry, and the ways to it and back.
 struct Worker {
-    ids: Sender<u32>,
-    answers: Receiver<(u32, Result<Answer, RegistryError>)>,
+    ids: Sender<SchemaId>,
+    answers: Receiver<(SchemaId, Result<Answer, RegistryError>)>,
 }
 
 impl Worker {
@@ -97,13 +118,18 @@ impl Worker {
 
 impl Schemas for SchemaCache {
     fn find<'r>(
-        &self, format: SchemaFormat, path: &[String], value: Option<&'r [u8]>,
+        &self, format: SchemaFormat, path: &[String], header: HeaderLookup<'r>, value: Option<&'r [u8]>,
     ) -> Result<Found<'r>, UnknownSchema> {
-        let Some((id, body)) = value.and_then(wire::split) else { return Ok(Ok(None)) };
-        match self.schemas.get(&id) {
-            Some(schema) => Ok(schema.find(format, path, body)),
-            None if self.missing.contains(&id) => Ok(Ok(None)),
-            None => Err(UnknownSchema(id)),
+        let named = match wire::named(header, value) {
+            Ok(Some(named)) => named,
+            Ok(None) => return Ok(Ok(None)),
+            Err(broken) => return Ok(Err(broken)),
+        };
+        match self.schemas.get(&named.id) {
+            Some(schema) => Ok(schema.find(format, path, &named)),
+            None if self.is_missing(named.id) => Ok(Ok(None)),
+            None if self.misses >= MAX_MISSES && !self.asked.contains_key(&named.id) => Ok(Ok(None)),
+            None => Err(UnknownSchema(named.id)),
         }
     }
 }
@@ -115,8 +141,11 @@ impl SchemaCache {
             settings,
             schemas: HashMap::new(),
             order: VecDeque::new(),
+            bytes: 0,
             missing: HashSet::new(),
             emptied: Duration::ZERO,
+            misses: 0,
+            forgiven: Duration::ZERO,
             asked: BTreeMap::new(),
             worker: None,
             counts: Default::default(),
@@ -124,12 +153,16 @@ impl SchemaCache {
     }
 
     /// Returns true if the registry has said what an id means.
-    pub fn knows(&self, id: u32) -> bool {
-        self.schemas.contains_key(&id) || self.missing.contains(&id)
+    pub fn knows(&self, id: SchemaId) -> bool {
+        self.schemas.contains_key(&id) || self.is_missing(id)
+    }
+
+    fn is_missing(&self, id: SchemaId) -> bool {
+        matches!(id, SchemaId::Number(number) if number > MAX_NUMBER) || self.missing.contains(&id)
     }
 
     /// Asks the registry about an id, unless that is under way.
-    pub fn ask(&mut self, id: u32, now: Duration) {
+    pub fn ask(&mut self, id: SchemaId, now: Duration) {
         if let Entry::Vacant(vacant) = self.asked.entry(id) {
             vacant.insert(Asked::default());
             self.send(id, now);
@@ -143,10 +176,14 @@ impl SchemaCache {
 
     /// Takes the answers that have come, and asks again where it is time. An id for which `is_needed` returns false is
     /// no longer asked for.
-    pub fn poll(&mut self, now: Duration, is_needed: impl Fn(u32) -> bool) -> Vec<Trouble> {
+    pub fn poll(&mut self, now: Duration, is_needed: impl Fn(SchemaId) -> bool) -> Vec<Trouble> {
         if now.saturating_sub(self.emptied) >= MISSING_TIME {
             self.emptied = now;
             self.missing.clear();
+        }
+        while self.forgiven + MISS_INTERVAL <= now {
+            self.forgiven = if self.misses == 0 { now } else { self.forgiven + MISS_INTERVAL };
+            self.misses = self.misses.saturating_sub(1);
         }
         let mut troubles = Vec::new();
         if self.asked.is_empty() {
@@ -157,12 +194,12 @@ impl SchemaCache {
         }
         self.asked.retain(|id, _| is_needed(*id));
         let is_due = |asked: &Asked| asked.retry_at.is_some_and(|at| now >= at);
-        let due: Vec<u32> = self.asked.iter().filter(|(_, asked)| is_due(asked)).map(|(id, _)| *id).collect();
+        let due: Vec<SchemaId> = self.asked.iter().filter(|(_, asked)| is_due(asked)).map(|(id, _)| *id).collect();
         due.into_iter().for_each(|id| self.send(id, now));
         troubles
     }
 
-    fn next_answer(&mut self, now: Duration) -> Option<(u32, Result<Answer, RegistryError>)> {
+    fn next_answer(&mut self, now: Duration) -> Option<(SchemaId, Result<Answer, RegistryError>)> {
         match self.worker.as_ref()?.answers.try_recv() {
             Ok(answer) => Some(answer),
             Err(TryRecvError::Empty) => None,
@@ -175,7 +212,7 @@ impl SchemaCache {
         }
     }
 
-    fn take(&mut self, id: u32, answer: Result<Answer, RegistryError>, now: Duration) -> Option<Trouble> {
+    fn take(&mut self, id: SchemaId, answer: Result<Answer, RegistryError>, now: Duration) -> Option<Trouble> {
         let (outcome, trouble) = match answer {
             Ok(Answer::Schema(schema)) => {
                 self.keep(id, schema);
@@ -196,27 +233,31 @@ impl SchemaCache {
             Outcome::Found | Outcome::Missing => _ = self.asked.remove(&id),
         }
         if outcome == Outcome::Missing {
-            if self.missing.len() >= MAX_MISSING {
-                self.missing.clear();
-            }
             self.missing.insert(id);
+            self.misses += 1;
+            if self.misses == MAX_MISSES {
+                return Some(Trouble::TooManyMissing(id));
+            }
         }
         trouble
     }
 
-    fn keep(&mut self, id: u32, schema: Schema) {
-        if self.schemas.insert(id, schema).is_none() {
-            self.order.push_back(id);
+    fn keep(&mut self, id: SchemaId, schema: Schema) {
+        self.bytes += schema.bytes() + ENTRY_BYTES;
+        match self.schemas.insert(id, schema) {
+            Some(former) => self.bytes -= former.bytes() + ENTRY_BYTES,
+            None => self.order.push_back(id),
         }
-        if self.order.len() > MAX_SCHEMAS
+        while self.bytes > MAX_BYTES
             && let Some(oldest) = self.order.pop_front()
         {
-            self.schemas.remove(&oldest);
+            let dropped = self.schemas.remove(&oldest);
+            self.bytes -= dropped.map_or(0, |dropped| dropped.bytes() + ENTRY_BYTES);
         }
     }
 
     /// Hands an id to the thread. If there is none, and none can be started, that is tried again later.
-    fn send(&mut self, id: u32, now: Duration) {
+    fn send(&mut self, id: SchemaId, now: Duration) {
         if self.worker.is_none() {
             self.worker = self.settings.clone().and_then(|settings| Worker::start(settings).ok());
         }
@@ -231,18 +272,67 @@ impl SchemaCache {
 mod tests {
     use super::*;
 
+    const AVRO: &str = r#"{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}"#;
+
     #[test]
-    fn the_oldest_schema_makes_room_and_missing_ones_are_bounded() {
+    fn the_oldest_schemas_make_room() {
         let mut cache = SchemaCache::new(None);
-        for id in 0..=MAX_SCHEMAS as u32 {
-            cache.keep(id, Schema::Other);
-            cache.keep(id, Schema::Other);
+        let symbol = "A".repeat(1 << 20);
+        let large = format!(r#"{{"type": "enum", "name": "E", "symbols": ["{symbol}"]}}"#);
+        let (small, large) = (|| Schema::parse(None, &[], AVRO).unwrap(), || Schema::parse(None, &[], &large).unwrap());
+        let fitting = MAX_BYTES / (large().bytes() + ENTRY_BYTES);
+        assert!((20..100).contains(&fitting), "{} bytes", large().bytes());
+        let id = |n: usize| SchemaId::Number(n as u32);
+        for n in 0..=fitting {
+            cache.keep(id(n), small());
+            cache.keep(id(n), large());
         }
-        assert_eq!((cache.schemas.len(), cache.order.len()), (MAX_SCHEMAS, MAX_SCHEMAS));
-        assert!(!cache.knows(0) && cache.knows(1) && cache.knows(MAX_SCHEMAS as u32));
-        for id in 0..3 * MAX_MISSING as u32 {
-            cache.take(id, Ok(Answer::Missing), Duration::ZERO);
-            assert!(cache.missing.len() <= MAX_MISSING && cache.knows(id));
+        assert_eq!((cache.schemas.len(), cache.order.len()), (fitting, fitting));
+        assert!(!cache.knows(id(0)) && cache.knows(id(1)) && cache.knows(id(fitting)));
+        assert!(cache.bytes <= MAX_BYTES && cache.bytes > MAX_BYTES - 2 * large().bytes());
+        for n in 0..fitting {
+            cache.keep(id(n), small());
         }
+        assert_eq!(cache.schemas.len(), fitting + 1);
+    }
+
+    /// Each value of a producer can name another schema. Ids that the registry does not know are asked for a hundred
+    /// times at once, and a hundred times a minute.
+    #[test]
+    fn a_flood_of_unknown_ids_is_not_asked_for() {
+        let mut cache = SchemaCache::new(None);
+        let find = |cache: &SchemaCache, id: u32| {
+            let value = [&[0][..], &id.to_be_bytes(), b"\x02"].concat();
+            let found = cache.find(SchemaFormat::Avro, &["a".to_owned()], HeaderLookup::Absent, Some(&value));
+            found.map(|found| found.map(|id| id.map(std::borrow::Cow::into_owned)))
+        };
+        assert_eq!(find(&cache, MAX_NUMBER + 1), Ok(Ok(None)), "no registry gives such a number");
+        let minutes = 10;
+        let (mut asked, mut id) = (0, 1_000);
+        for millisecond in 0..minutes * 60_000 {
+            let now = Duration::from_millis(millisecond);
+            cache.poll(now, |_| true);
+            id += 1;
+            if find(&cache, id).is_err() {
+                asked += 1;
+                let trouble = cache.take(SchemaId::Number(id), Ok(Answer::Missing), now);
+                assert_eq!(matches!(trouble, Some(Trouble::TooManyMissing(_))), cache.misses == MAX_MISSES);
+            }
+            assert!(cache.missing.len() <= 300);
+        }
+        assert_eq!(asked, u64::from(MAX_MISSES) * (minutes + 1) - 1);
+        // An id that a partition waits for is not given up, and known schemas are.
+        let now = Duration::from_secs(60 * minutes);
+        cache.poll(now, |_| true);
+        assert!(find(&cache, 1).is_err());
+        cache.ask(SchemaId::Number(1), now);
+        while cache.misses < MAX_MISSES {
+            id += 1;
+            cache.take(SchemaId::Number(id), Ok(Answer::Missing), now);
+        }
+        assert_eq!(find(&cache, 2), Ok(Ok(None)));
+        assert!(find(&cache, 1).is_err() && !cache.knows(SchemaId::Number(1)));
+        cache.take(SchemaId::Number(1), Ok(Answer::Schema(Schema::parse(None, &[], AVRO).unwrap())), now);
+        assert_eq!(find(&cache, 1), Ok(Ok(Some("1".to_owned()))));
     }
 }

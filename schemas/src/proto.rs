@@ -6,15 +6,15 @@
 
 mod text;
 
-use std::{borrow::Cow, collections::HashMap};
+use std::borrow::Cow;
 
 use watermaster_settings::client_id::{AnonymousReason, Found};
 
 use crate::{
-    SchemaError,
+    Memory, SchemaError,
     wire::{Bytes, from_zigzag},
 };
-use text::{Definitions, RawField};
+use text::{Definitions, RawField, RawMessage};
 
 /// The deepest nesting of groups in a value, as in Google's parsers.
 const MAX_GROUPS: usize = 100;
@@ -34,25 +34,29 @@ message UInt32Value { uint32 value = 1; }";
 /// A schema. Messages and enums are named by their index in the lists.
 #[derive(Debug)]
 pub struct ProtoSchema {
-    messages: Vec<ProtoMessage>,
-    enums: Vec<HashMap<i32, String>>,
+    messages: Box<[ProtoMessage]>,
+    enums: Box<[EnumValues]>,
     /// The messages of the file itself, without those that it imports.
-    top: Vec<usize>,
+    top: Box<[usize]>,
+    /// The memory that it takes.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
 struct ProtoMessage {
-    nested: Vec<usize>,
-    fields: Vec<Field>,
+    nested: Box<[usize]>,
+    fields: Box<[Field]>,
+    /// The numbers of the fields in each `oneof`, in order.
+    oneofs: Box<[Box<[u32]>]>,
 }
 
 #[derive(Debug)]
 struct Field {
-    name: String,
+    name: Box<str>,
     number: u32,
     kind: FieldKind,
-    /// The number of the `oneof` in its message.
-    oneof: Option<usize>,
+    /// The index of the `oneof` in its message.
+    oneof: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,11 +72,14 @@ enum FieldKind {
     Fixed64,
     SFixed32,
     SFixed64,
-    Enum(usize),
-    Message(usize),
+    Enum(u32),
+    Message(u32),
     /// A kind that is no id and has no fields: a boolean, a float, bytes, a repeated field, an unknown type.
     Other,
 }
+
+/// The names of an enum's values, ordered by their numbers.
+type EnumValues = Box<[(i32, Box<str>)]>;
 
 /// A field of a value.
 #[derive(Debug, Clone, Copy)]
@@ -92,25 +99,31 @@ impl ProtoSchema {
             definitions.add_file(imported)?;
         }
         let top = definitions.add_file(file)?;
-        let fields = |of: &[RawField]| of.iter().map(|raw| resolve(raw, &definitions)).collect();
-        let messages = definitions.messages.iter();
-        let messages =
-            messages.map(|raw| ProtoMessage { nested: raw.nested.clone(), fields: fields(&raw.fields) }).collect();
-        Ok(ProtoSchema { messages, enums: definitions.enums, top })
+        let mut memory = Memory::default();
+        let messages = definitions.messages.iter().map(|raw| message(raw, &definitions, &mut memory));
+        let messages = messages.collect::<Result<_, _>>()?;
+        let enums = definitions.enums.iter().map(|values| numbered(values, &mut memory));
+        let enums = enums.collect::<Result<_, _>>()?;
+        Ok(ProtoSchema { messages, enums, top: top.into(), bytes: memory.bytes() })
     }
 
     /// Finds the string, the integer or the name of an enum's value at a path of fields. A field that occurs more than
     /// once, or beside another one of its `oneof`, is refused: readers differ in the one that they take.
-    pub fn find<'r>(&self, path: &[String], body: &'r [u8]) -> Found<'r> {
+    ///
+    /// `way` leads to the message of the value in its file. Without one, it is in front of the body.
+    pub fn find<'r>(&self, path: &[String], way: Option<&[u8]>, body: &'r [u8]) -> Found<'r> {
         let mut bytes = Bytes(body);
-        let mut message = self.message(&mut bytes)?;
+        let mut message = match way {
+            Some(way) => self.message(&mut Bytes(way))?,
+            None => self.message(&mut bytes)?,
+        };
         let mut path = path;
         while let Some((name, rest)) = path.split_first() {
-            let Some(field) = message.fields.iter().find(|field| field.name == *name) else { return Ok(None) };
+            let Some(field) = message.fields.iter().find(|field| *field.name == **name) else { return Ok(None) };
             let Some(content) = message.only(field, bytes)? else { return Ok(None) };
             match (field.kind, content, rest) {
                 (FieldKind::Message(at), Content::Counted(inner), [_, ..]) => {
-                    (message, bytes, path) = (&self.messages[at], Bytes(inner), rest);
+                    (message, bytes, path) = (&self.messages[at as usize], Bytes(inner), rest);
                 }
                 (_, _, [_, ..]) => return Ok(None),
                 (kind, content, []) => return self.id(kind, content).map(Some),
@@ -145,8 +158,9 @@ impl ProtoSchema {
                 return std::str::from_utf8(text).map(Cow::Borrowed).map_err(|_| AnonymousReason::NotUtf8);
             }
             (FieldKind::Enum(at), Content::Varint(bits)) => {
-                let name = self.enums[at].get(&low(bits).cast_signed()).ok_or(AnonymousReason::NotAField)?;
-                return Ok(Cow::Owned(name.clone()));
+                let (values, number) = (&self.enums[at as usize], low(bits).cast_signed());
+                let found = values.binary_search_by_key(&number, |(number, _)| *number);
+                return found.map(|at| Cow::Owned(values[at].1.to_string())).map_err(|_| AnonymousReason::NotAField);
             }
             (FieldKind::Int32, Content::Varint(bits)) => i128::from(low(bits).cast_signed()),
             (FieldKind::Int64, Content::Varint(bits)) => i128::from(bits.cast_signed()),
@@ -170,17 +184,18 @@ fn low(bits: u64) -> u32 {
 
 impl ProtoMessage {
     /// Returns the only occurrence of a field. One that has another form than its type is unknown to every reader, and
-    /// does not count.
+    /// does not count. Takes a time that hardly depends on the number of fields in the schema.
     fn only<'r>(&self, field: &Field, mut bytes: Bytes<'r>) -> Result<Option<Content<'r>>, AnonymousReason> {
         let (mut found, mut rivals) = (None, false);
+        let members = field.oneof.map_or(&[][..], |oneof| &self.oneofs[oneof as usize]);
         while !bytes.is_empty() {
             let (number, content) = next_field(&mut bytes)?;
             if number == field.number && field.kind.fits(content) {
                 if found.replace(content).is_some() {
                     return Err(AnonymousReason::RepeatedField);
                 }
-            } else if field.oneof.is_some() {
-                rivals |= self.fields.iter().any(|other| other.number == number && other.oneof == field.oneof);
+            } else {
+                rivals = rivals || members.binary_search(&number).is_ok();
             }
         }
         if rivals && found.is_some() { Err(AnonymousReason::RepeatedField) } else { Ok(found) }
@@ -239,8 +254,41 @@ fn skip_group(bytes: &mut Bytes<'_>, number: u32) -> Result<(), AnonymousReason>
     Ok(())
 }
 
-fn resolve(raw: &RawField, definitions: &Definitions) -> Field {
-    let kind = match raw.kind.as_str() {
+fn message(
+    raw: &RawMessage<'_>, definitions: &Definitions<'_>, memory: &mut Memory,
+) -> Result<ProtoMessage, SchemaError> {
+    memory.take(size_of::<ProtoMessage>(), size_of_val(&*raw.nested) + raw.oneofs * size_of::<Box<[u32]>>())?;
+    let mut oneofs = vec![Vec::new(); raw.oneofs];
+    let mut fields = Vec::with_capacity(raw.fields.len());
+    for field in &raw.fields {
+        memory.take(size_of::<Field>(), field.name.len())?;
+        if let Some(oneof) = field.oneof {
+            memory.take(size_of::<u32>(), 0)?;
+            oneofs[oneof].push(field.number);
+        }
+        fields.push(resolve(field, &raw.full_name, definitions));
+    }
+    oneofs.iter_mut().for_each(|members| members.sort_unstable());
+    let oneofs = oneofs.into_iter().map(Into::into).collect();
+    Ok(ProtoMessage { nested: raw.nested.clone().into(), fields: fields.into(), oneofs })
+}
+
+/// Returns the values of an enum by their numbers. Of several names for one number, the first is its name.
+fn numbered(values: &[(i32, &str)], memory: &mut Memory) -> Result<EnumValues, SchemaError> {
+    memory.take(size_of::<EnumValues>(), 0)?;
+    let mut values = values.to_vec();
+    values.sort_by_key(|(number, _)| *number);
+    values.dedup_by_key(|(number, _)| *number);
+    let mut named = Vec::with_capacity(values.len());
+    for (number, name) in values {
+        memory.take(size_of::<(i32, Box<str>)>(), name.len())?;
+        named.push((number, name.into()));
+    }
+    Ok(named.into())
+}
+
+fn resolve(raw: &RawField<'_>, scope: &str, definitions: &Definitions<'_>) -> Field {
+    let kind = match raw.kind {
         _ if raw.repeated => FieldKind::Other,
         "string" => FieldKind::Text,
         "int32" => FieldKind::Int32,
@@ -254,13 +302,13 @@ fn resolve(raw: &RawField, definitions: &Definitions) -> Field {
         "sfixed32" => FieldKind::SFixed32,
         "sfixed64" => FieldKind::SFixed64,
         "bool" | "bytes" | "double" | "float" => FieldKind::Other,
-        name => match definitions.find(name, &raw.scope) {
-            Some(text::Definition::Message(at)) => FieldKind::Message(at),
-            Some(text::Definition::Enum(at)) => FieldKind::Enum(at),
+        name => match definitions.find(name, scope) {
+            Some(text::Definition::Message(at)) => FieldKind::Message(at as u32),
+            Some(text::Definition::Enum(at)) => FieldKind::Enum(at as u32),
             None => FieldKind::Other,
         },
     };
-    Field { name: raw.name.clone(), number: raw.number, kind, oneof: raw.oneof }
+    Field { name: raw.name.into(), number: raw.number, kind, oneof: raw.oneof.map(|oneof| oneof as u32) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Asks a schema registry, by the API that Confluent's has: `GET /schemas/ids/{id}`.
+//! Asks a schema registry, by the API that Confluent's has: `GET /schemas/ids/{id}` and `GET /schemas/guids/{guid}`.
 //!
 //! <https://docs.confluent.io/platform/current/schema-registry/develop/api.html>. Karapace, Redpanda and
-//! Apicurio have it, too.
+//! Apicurio have it, too; not all of their versions know GUIDs.
 
 #[cfg_attr(not(feature = "registry"), path = "registry/no_http.rs")]
 mod http;
@@ -9,9 +9,9 @@ mod http;
 use std::{collections::BTreeSet, error::Error, path::PathBuf};
 
 use serde::Deserialize;
-use watermaster_settings::SchemaRegistry;
+use watermaster_settings::{SchemaRegistry, client_id::SchemaId};
 
-use crate::{Schema, SchemaError};
+use crate::{MAX_SCHEMA_BYTES, Schema, SchemaError};
 
 /// The most schemas that one schema may refer to, directly and through others.
 const MAX_REFERENCES: usize = 100;
@@ -54,6 +54,16 @@ impl RegistryError {
     pub fn is_unreachable(&self) -> bool {
         matches!(self, RegistryError::Unreachable { .. })
     }
+
+    /// Returns true if a registry may refuse one id so and answer about others. All other refusals concern the program
+    /// or the moment.
+    fn may_be_about_the_id(&self) -> bool {
+        match self {
+            RegistryError::NotARegistry(_) => true,
+            RegistryError::Status { status, .. } => (400..500).contains(status) && ![408, 425, 429].contains(status),
+            _ => false,
+        }
+    }
 }
 
 /// A schema as the registry stores it.
@@ -70,6 +80,29 @@ struct Stored {
 struct Reference {
     subject: String,
     version: i64,
+}
+
+/// The answer to one question.
+enum Said {
+    Stored(Stored),
+    Missing,
+    TooLarge,
+}
+
+/// The texts of the schemas that one schema refers to, each behind those that it names itself.
+#[derive(Default)]
+struct References {
+    texts: Vec<String>,
+    seen: BTreeSet<(String, i64)>,
+    bytes: usize,
+}
+
+impl References {
+    /// Counts a text, the schema's own or a reference's.
+    fn count(&mut self, text: &str) -> Result<(), SchemaError> {
+        self.bytes += text.len();
+        if self.bytes <= MAX_SCHEMA_BYTES { Ok(()) } else { Err(SchemaError::TooLarge) }
+    }
 }
 
 /// The body of an error. Codes of five digits are the registry's own; 404 alone may come from any web server.
@@ -90,13 +123,27 @@ impl Registry {
     }
 
     /// Fetches a schema, and those that it refers to. Blocks for some seconds if the registry is slow.
-    pub fn schema(&mut self, id: u32) -> Result<Answer, RegistryError> {
-        let Some(stored) = self.get(&format!("/schemas/ids/{id}"))? else { return Ok(Answer::Missing) };
-        let mut references = Vec::new();
-        let parsed = match self.add_references(&stored, &mut references, &mut BTreeSet::new())? {
-            Some(error) => Err(error),
-            None => Schema::parse(stored.schema_type.as_deref(), &references, &stored.schema),
+    pub fn schema(&mut self, id: SchemaId) -> Result<Answer, RegistryError> {
+        let path = match id {
+            SchemaId::Number(number) => format!("/schemas/ids/{number}"),
+            SchemaId::Guid(_) => format!("/schemas/guids/{id}"),
         };
+        let stored = match self.get(&path) {
+            Ok(Said::Stored(stored)) => stored,
+            Ok(Said::Missing) => return Ok(Answer::Missing),
+            Ok(Said::TooLarge) => return Ok(Answer::Unusable(SchemaError::TooLarge)),
+            // A registry that knows no GUIDs answers as any web server does about a page that it does not have. Any
+            // producer can write a GUID.
+            Err(refused) if refused.may_be_about_the_id() && self.check().is_ok() => return Ok(Answer::Missing),
+            Err(error) => return Err(error),
+        };
+        let mut references = References::default();
+        let parsed = match references.count(&stored.schema) {
+            Ok(()) => self.add_references(&stored, &mut references)?,
+            Err(error) => Err(error),
+        };
+        let parsed =
+            parsed.and_then(|()| Schema::parse(stored.schema_type.as_deref(), &references.texts, &stored.schema));
         Ok(parsed.map_or_else(Answer::Unusable, Answer::Schema))
     }
 
@@ -105,33 +152,38 @@ impl Registry {
         self.get("/schemas/ids/0").map(drop)
     }
 
-    /// Adds the schemas that `stored` names, each behind those that it names itself. Returns the reason if one of them
-    /// can't be had.
+    /// Adds the schemas that `stored` names. The inner error says why one of them can't be had.
     fn add_references(
-        &mut self, stored: &Stored, texts: &mut Vec<String>, seen: &mut BTreeSet<(String, i64)>,
-    ) -> Result<Option<SchemaError>, RegistryError> {
+        &mut self, stored: &Stored, references: &mut References,
+    ) -> Result<Result<(), SchemaError>, RegistryError> {
         for Reference { subject, version } in &stored.references {
-            if !seen.insert((subject.clone(), *version)) {
+            if !references.seen.insert((subject.clone(), *version)) {
                 continue;
             }
-            if seen.len() > MAX_REFERENCES {
-                return Ok(Some(SchemaError::TooManyReferences(MAX_REFERENCES)));
+            if references.seen.len() > MAX_REFERENCES {
+                return Ok(Err(SchemaError::TooManyReferences(MAX_REFERENCES)));
             }
             // A version that was deleted softly is still referred to.
             let path = format!("/subjects/{}/versions/{version}?deleted=true", percent_encoded(subject));
-            let Some(referred) = self.get(&path)? else {
-                return Ok(Some(SchemaError::NoReference { subject: subject.clone(), version: *version }));
+            let referred = match self.get(&path)? {
+                Said::Stored(referred) => referred,
+                Said::Missing => {
+                    return Ok(Err(SchemaError::NoReference { subject: subject.clone(), version: *version }));
+                }
+                Said::TooLarge => return Ok(Err(SchemaError::TooLarge)),
             };
-            if let Some(error) = self.add_references(&referred, texts, seen)? {
-                return Ok(Some(error));
+            if let Err(error) = references.count(&referred.schema) {
+                return Ok(Err(error));
             }
-            texts.push(referred.schema);
+            if let Err(error) = self.add_references(&referred, references)? {
+                return Ok(Err(error));
+            }
+            references.texts.push(referred.schema);
         }
-        Ok(None)
+        Ok(Ok(()))
     }
 
-    /// Returns a stored schema, or `None` if the registry says that there is none.
-    fn get(&mut self, path: &str) -> Result<Option<Stored>, RegistryError> {
+    fn get(&mut self, path: &str) -> Result<Said, RegistryError> {
         let base = self.settings.url.trim_end_matches('/').to_owned();
         let client = match self.client.take() {
             Some(client) => client,
@@ -148,13 +200,14 @@ impl Registry {
         let answer = client.get(&format!("{base}{path}"), login.as_ref().map(|(user, password)| (*user, &**password)));
         self.client = Some(client);
         let (status, text) = answer.map_err(|source| RegistryError::Unreachable { url: base.clone(), source })?;
+        let Some(text) = text else { return Ok(Said::TooLarge) };
         match status {
-            200 => serde_json::from_str(&text).map(Some).map_err(|_| RegistryError::NotARegistry(base)),
+            200 => serde_json::from_str(&text).map(Said::Stored).map_err(|_| RegistryError::NotARegistry(base)),
             401 if login.is_none() => Err(RegistryError::LoginNeeded(base)),
             401 => Err(RegistryError::LoginRefused(base)),
             403 => Err(RegistryError::Forbidden(base)),
             404 => match serde_json::from_str(&text) {
-                Ok(Refusal { error_code: 40_400..=40_499 }) => Ok(None),
+                Ok(Refusal { error_code: 40_400..=40_499 }) => Ok(Said::Missing),
                 _ => Err(RegistryError::NotARegistry(base)),
             },
             _ => Err(RegistryError::Status { url: base, status, text: text.trim().chars().take(200).collect() }),

@@ -1,16 +1,32 @@
 //! Reads bytes that a producer chose: each call checks the length, and none allocates.
 
-use watermaster_settings::client_id::AnonymousReason;
+use watermaster_settings::client_id::{AnonymousReason, HeaderLookup, SchemaId};
 
-/// The first byte of a value that names its schema by an id.
-const MAGIC: u8 = 0;
+/// A value that names its schema.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'r> {
+    pub id: SchemaId,
+    /// The way to the message of a Protobuf value in its file. `None` if it is in front of the body.
+    pub message: Option<&'r [u8]>,
+    pub body: &'r [u8],
+}
 
-/// Splits a value into the id of its schema and the rest. `None` if the value is not in the registry's wire format: the
-/// byte 0, then the id in four bytes, big-endian.
-pub fn split(value: &[u8]) -> Option<(u32, &[u8])> {
-    let (header, body) = value.split_first_chunk::<5>()?;
-    let [MAGIC, id @ ..] = *header else { return None };
-    Some((u32::from_be_bytes(id), body))
+/// Finds the id of a value's schema: in the header for it, else in front of the value. `None` if it is in neither.
+///
+/// A header that is there counts alone, as for the deserializers of Confluent. The bytes in front of such a value
+/// belong to the value, and may look like an id.
+pub fn named<'r>(header: HeaderLookup<'r>, value: Option<&'r [u8]>) -> Result<Option<Named<'r>>, AnonymousReason> {
+    let Some(value) = value else { return Ok(None) };
+    match header {
+        HeaderLookup::Once(Some(header)) => {
+            let (id, message) = SchemaId::split(header).ok_or(AnonymousReason::BrokenSchemaId)?;
+            Ok(Some(Named { id, message: Some(message), body: value }))
+        }
+        HeaderLookup::Absent | HeaderLookup::Once(None) => {
+            Ok(SchemaId::split(value).map(|(id, body)| Named { id, message: None, body }))
+        }
+        HeaderLookup::Repeated => Err(AnonymousReason::RepeatedHeader),
+    }
 }
 
 /// The bytes that are left of a value.
@@ -72,12 +88,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_names_its_schema_in_five_bytes() {
-        assert_eq!(split(&[0, 1, 2, 3, 4, 9]), Some((0x0102_0304, &[9][..])));
-        assert_eq!(split(&[0, 0, 0, 0, 7]), Some((7, &[][..])));
-        for other in [&b""[..], &[0, 0, 0, 7], &[1, 0, 0, 0, 7], b"{\"id\": 7}"] {
-            assert_eq!(split(other), None, "{other:?}");
+    fn the_header_counts_before_the_bytes_in_front() {
+        let value = &b"\0\0\0\0\x08rest"[..];
+        let of = |header, value| named(header, value).map(|named| named.map(|it| (it.id, it.message, it.body)));
+        let in_front = Ok(Some((SchemaId::Number(8), None, &b"rest"[..])));
+        assert_eq!(of(HeaderLookup::Absent, Some(value)), in_front);
+        assert_eq!(of(HeaderLookup::Once(None), Some(value)), in_front);
+        let in_header = |message| Ok(Some((SchemaId::Number(7), Some(message), value)));
+        assert_eq!(of(HeaderLookup::Once(Some(b"\0\0\0\0\x07")), Some(value)), in_header(&b""[..]));
+        assert_eq!(of(HeaderLookup::Once(Some(b"\0\0\0\0\x07\0")), Some(value)), in_header(&b"\0"[..]));
+        for broken in [&b""[..], b"7", b"\0\0\0\x07", b"\x01\0\0\0\x07"] {
+            let found = of(HeaderLookup::Once(Some(broken)), Some(value));
+            assert_eq!(found, Err(AnonymousReason::BrokenSchemaId), "{broken:?}");
         }
+        assert_eq!(of(HeaderLookup::Repeated, Some(value)), Err(AnonymousReason::RepeatedHeader));
+        assert_eq!(of(HeaderLookup::Once(Some(b"7")), None), Ok(None), "a tombstone has no schema");
+        assert_eq!(of(HeaderLookup::Absent, Some(b"{}")), Ok(None));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! The places in `client_from` are tried in order. A place that is absent or empty passes on to the next. A place that
 //! holds something unusable ends the search and makes the record anonymous: a client with a broken id must not be taken
-//! for the client that a later place names.
+//! for the client that a later place names. For a JSON pointer, a value without a schema id in front that is not JSON
+//! counts as absent: it is of another format, and may have its client in another place.
 
 use std::{borrow::Cow, fmt};
 
@@ -11,8 +12,10 @@ use serde_json::value::RawValue;
 
 use crate::model::{ClientFrom, SchemaFormat, Source};
 pub use pattern::{MAX_SEARCHED_BYTES, Pattern, PatternError};
+pub use schema_id::{SCHEMA_ID_HEADER, SchemaId};
 
 mod pattern;
+mod schema_id;
 
 /// The longest client id, in bytes.
 pub const MAX_CLIENT_BYTES: usize = 128;
@@ -37,22 +40,25 @@ pub enum HeaderLookup<'r> {
 
 /// The schemas by which values are written, as far as they are known.
 pub trait Schemas {
-    /// Finds the id at a path of fields in a value. A value without a schema, or with one of another format, has none.
+    /// Finds the id at a path of fields in a value. `header` is the record's [`SCHEMA_ID_HEADER`]. A value without a
+    /// schema, or with one of another format, has no id.
     fn find<'r>(
-        &self, format: SchemaFormat, path: &[String], value: Option<&'r [u8]>,
+        &self, format: SchemaFormat, path: &[String], header: HeaderLookup<'r>, value: Option<&'r [u8]>,
     ) -> Result<Found<'r>, UnknownSchema>;
 }
 
 /// The schema with this id has to be fetched before a record can be decided on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UnknownSchema(pub u32);
+pub struct UnknownSchema(pub SchemaId);
 
 /// Stands in where no place needs a schema.
 #[derive(Debug)]
 pub struct NoSchemas;
 
 impl Schemas for NoSchemas {
-    fn find<'r>(&self, _: SchemaFormat, _: &[String], _: Option<&'r [u8]>) -> Result<Found<'r>, UnknownSchema> {
+    fn find<'r>(
+        &self, _: SchemaFormat, _: &[String], _: HeaderLookup<'r>, _: Option<&'r [u8]>,
+    ) -> Result<Found<'r>, UnknownSchema> {
         Ok(Ok(None))
     }
 }
@@ -84,6 +90,8 @@ pub enum AnonymousReason {
     #[error("a key on the JSON pointer's path occurs more than once")]
     DuplicateKey,
     #[error("the value is not JSON")]
+    NotJson,
+    #[error("the value is not JSON behind the id of its schema")]
     BrokenJson,
     #[error("the field is neither a string nor an integer nor an enum")]
     NotAField,
@@ -91,20 +99,25 @@ pub enum AnonymousReason {
     RepeatedField,
     #[error("the value does not fit its schema")]
     BrokenValue,
+    #[error("the header {SCHEMA_ID_HEADER} is no id of a schema")]
+    BrokenSchemaId,
 }
 
 /// Finds the client id of a record that was read from `source`.
 pub fn identify<'r>(
     from: &[ClientFrom], record: &'r impl Fields, source: &'r Source, schemas: &impl Schemas,
 ) -> Identity<'r> {
+    let mut absent = AnonymousReason::Missing;
     for place in from {
         let found = match place {
             ClientFrom::Header(name) => from_header(record.header(name)),
             ClientFrom::Json(path) => from_json(path, record.value()),
-            ClientFrom::Schema(format, path) => match schemas.find(*format, path, record.value()) {
-                Ok(found) => found,
-                Err(unknown) => return Identity::Unknown(unknown),
-            },
+            ClientFrom::Schema(format, path) => {
+                match schemas.find(*format, path, record.header(SCHEMA_ID_HEADER), record.value()) {
+                    Ok(found) => found,
+                    Err(unknown) => return Identity::Unknown(unknown),
+                }
+            }
             ClientFrom::Key => from_bytes(record.key()),
             ClientFrom::HeaderPart(name, pattern) => match record.header(name) {
                 HeaderLookup::Once(value) => from_part(pattern, value),
@@ -116,10 +129,11 @@ pub fn identify<'r>(
         match found.and_then(usable) {
             Ok(Some(client)) => return Identity::Client(client),
             Ok(None) => {}
+            Err(AnonymousReason::NotJson) => absent = AnonymousReason::NotJson,
             Err(reason) => return Identity::Anonymous(reason),
         }
     }
-    Identity::Anonymous(AnonymousReason::Missing)
+    Identity::Anonymous(absent)
 }
 
 /// The result of trying one place: an id, nothing, or the reason why the content can't be an id.
@@ -160,22 +174,31 @@ fn from_json<'r>(path: &[String], value: Option<&'r [u8]>) -> Found<'r> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(None);
     };
+    // The serializers for JSON Schema write an id in front of the text, or in a header.
+    let (text, broken) = match SchemaId::split(value) {
+        Some((_, text)) => (text, AnonymousReason::BrokenJson),
+        None => (value, AnonymousReason::NotJson),
+    };
     // The whole text, since serde_json does not look inside the strings that it skips.
-    let text = std::str::from_utf8(value).map_err(|_| AnonymousReason::BrokenJson)?;
+    let text = std::str::from_utf8(text).map_err(|_| broken)?;
     match walk::<false>(path, text) {
         // serde_json hands an integer beyond 64 bits over as a float. A second walk finds its digits.
-        Err(AnonymousReason::NotAnId) => walk::<true>(path, text),
+        Err(Some(AnonymousReason::NotAnId)) => walk::<true>(path, text),
         found => found,
     }
+    .map_err(|fault| fault.unwrap_or(broken))
 }
 
-/// Walks the path through the JSON text without building a tree. Values beside the path are checked and skipped.
-fn walk<'r, const INTEGER: bool>(path: &[String], text: &'r str) -> Found<'r> {
+/// Walks the path through the JSON text without building a tree. Values beside the path are checked and skipped. Fails
+/// without a reason if the text is not JSON.
+fn walk<'r, const INTEGER: bool>(
+    path: &[String], text: &'r str,
+) -> Result<Option<Cow<'r, str>>, Option<AnonymousReason>> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut fault = None;
     let found = Walk::<INTEGER> { path, fault: &mut fault }.deserialize(&mut deserializer);
     let found = found.and_then(|found| deserializer.end().map(|()| found));
-    found.map_err(|_| fault.unwrap_or(AnonymousReason::BrokenJson))
+    found.map_err(|_| fault)
 }
 
 /// Deserializes to the string or the integer at `path`, or with `INTEGER` only to an integer, of any length; to `None`

@@ -14,7 +14,7 @@ use watermaster_core::units::Time;
 use super::{Engine, contact};
 use watermaster_kafka::consumer::SourcePartition;
 use watermaster_kafka::record::Record;
-use watermaster_settings::client_id::UnknownSchema;
+use watermaster_settings::client_id::{SchemaId, UnknownSchema};
 
 /// The longest time until an answer of the registry is seen.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
@@ -24,7 +24,7 @@ pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct Suspended<'c>(BTreeMap<SourcePartition, SuspendedPartition<'c>>);
 
 struct SuspendedPartition<'c> {
-    schema: u32,
+    schema: SchemaId,
     since: Time,
     /// The record with this schema, and those that were fetched behind it before the partition was paused.
     records: VecDeque<Record<'c>>,
@@ -39,7 +39,7 @@ impl<'c> Suspended<'c> {
         !self.is_empty() && self.0.contains_key(&partition)
     }
 
-    fn waits_for(&self, schema: u32) -> bool {
+    fn waits_for(&self, schema: SchemaId) -> bool {
         self.0.values().any(|suspended| suspended.schema == schema)
     }
 
@@ -63,7 +63,7 @@ impl<'c> Engine<'c> {
         let UnknownSchema(schema) = schema;
         let partition = record.origin.address();
         let (service, topic) = (&self.job.service.name, &self.link.partitions.sources.get(partition.0).topic);
-        debug!(service, topic, partition = partition.1, schema, "waiting for a schema");
+        debug!(service, topic, partition = partition.1, %schema, "waiting for a schema");
         // The record may wait for long, and must not pin the memory of its fetch.
         record.detach();
         self.schemas.ask(schema, now.since(Time::ZERO));

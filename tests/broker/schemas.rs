@@ -1,4 +1,4 @@
-//! Clients in Avro and Protobuf values, by the schemas of a registry.
+//! Clients in Avro, Protobuf and JSON values, by the schemas of a registry.
 
 /// These tests run only with `scripts/test --long`.
 #[cfg(feature = "schema-registry")]
@@ -29,13 +29,32 @@ mod long {
     const PROTOBUF: &str = "syntax = \"proto3\"; import \"client.proto\"; message Loan { int64 amount = 1; \
                             bank.Client client = 2; }";
 
-    /// The place of record `n`'s client, and its value.
-    fn kind(n: u64) -> (&'static str, Vec<u8>) {
-        match (n % PARTITIONS, n / PARTITIONS % 4) {
-            (2, _) | (_, 0) => ("header", b"plain".to_vec()),
-            (_, 1) => ("avro", b"\0\0\0\0\x07\x02\x06abc\x14avro-loans".to_vec()),
-            (_, 2) => ("protobuf", b"\0\0\0\0\x08\0\x08\x96\x01\x12\x0b\x0a\x09proto-car".to_vec()),
-            (_, _) => ("none", b"\0\0\0\0\x09abc".to_vec()),
+    /// The header in which Confluent's serializers name the schema.
+    const ID_HEADER: &str = "__value_schema_id";
+    /// A GUID that the registry has, and one that it says nothing about.
+    const GUID: &[u8] = b"\x01\x89\x79\x17\x62\x23\x36\x41\x86\x9f\x0c\xff\x9a\xeb\x34\x5e\x41";
+    const STRANGE_GUID: &[u8] = b"\x01strangers' bytes";
+
+    type Header = (&'static str, &'static [u8]);
+
+    /// The place of record `n`'s client, its header and its value.
+    fn kind(n: u64) -> (&'static str, Option<Header>, &'static [u8]) {
+        match (n % PARTITIONS, n / PARTITIONS % 12) {
+            (2, _) | (_, 0) => ("header", Some(("client-id", b"by-header")), b"plain"),
+            (_, 1) => ("avro", None, b"\0\0\0\0\x07\x02\x06abc\x14avro-loans"),
+            (_, 2) => ("protobuf", None, b"\0\0\0\0\x08\0\x08\x96\x01\x12\x0b\x0a\x09proto-car"),
+            (_, 3) => ("json", None, b"\0\0\0\0\x0a{\"client\": {\"id\": \"json-home\"}}"),
+            // The value looks as if it began with an id.
+            (_, 4) => ("avro", Some((ID_HEADER, GUID)), b"\0\x14avro-loans"),
+            // The way to the message is in the header, too.
+            (_, 5) => ("protobuf", Some((ID_HEADER, b"\0\0\0\0\x08\0")), b"\x08\x96\x01\x12\x0b\x0a\x09proto-car"),
+            (_, 6) => ("json", Some((ID_HEADER, b"\0\0\0\0\x0a")), b"{\"client\": {\"id\": \"json-home\"}}"),
+            (_, 7) => ("none", None, b"\0\0\0\0\x09abc"),
+            // No registry gives such a number, and this one answers as it does about any page that it does not have.
+            (_, 8) => ("none", None, b"\0\xff\xff\xff\xffabc"),
+            (_, 9) => ("none", Some((ID_HEADER, STRANGE_GUID)), b"\0\x14avro-loans"),
+            (_, 10) => ("none", Some((ID_HEADER, b"7")), b"\0\0\0\0\x07\x02\x06abc\x14avro-loans"),
+            (_, _) => ("none", None, b"\0\0\0\0\x07\x02\x06ab"),
         }
     }
 
@@ -44,13 +63,17 @@ mod long {
             "header" => Some("by-header"),
             "avro" => Some("avro-loans"),
             "protobuf" => Some("proto-car"),
+            "json" => Some("json-home"),
             _ => None,
         }
     }
 
     fn answer(path: &str) -> (u16, String) {
         match path {
-            "/schemas/ids/7" => (200, stored("AVRO", AVRO, &json!([]))),
+            "/schemas/ids/7" | "/schemas/guids/89791762-2336-4186-9f0c-ff9aeb345e41" => {
+                (200, stored("AVRO", AVRO, &json!([])))
+            }
+            "/schemas/ids/10" => (200, stored("JSON", "{}", &json!([]))),
             "/schemas/ids/8" => {
                 let references = json!([{"name": "client.proto", "subject": "client.proto", "version": 2}]);
                 (200, stored("PROTOBUF", PROTOBUF, &references))
@@ -58,12 +81,14 @@ mod long {
             "/subjects/client%2Eproto/versions/2?deleted=true" => {
                 (200, stored("PROTOBUF", "package bank; message Client { string id = 1; }", &json!([])))
             }
-            _ => (404, not_found()),
+            "/schemas/ids/0" | "/schemas/ids/9" => (404, not_found()),
+            _ => (404, "<html>".to_owned()),
         }
     }
 
     fn config(rig: &Rig, url: &str) -> Config {
-        let places = "client_from = [\"header:client-id\", \"avro:/client/id\", \"protobuf:/client/id\"]";
+        let places = "client_from = [\"header:client-id\", \"avro:/client/id\", \"protobuf:/client/id\", \
+                      \"json:/client/id\"]";
         let mut config = rig.config(rig.service(100_000, "1s", places, ""));
         config.kafka = format!(
             "delivery = \"exactly_once\"\n[kafka.schema_registry]\nurl = {url:?}\n\
@@ -94,11 +119,8 @@ mod long {
             topic: rig.sources[0].clone(),
             partition: Some((n % PARTITIONS) as i32),
             timestamp: Some(start + n as i64),
-            value: Some(kind(n).1),
-            headers: match kind(n).0 {
-                "header" => vec![("client-id".to_owned(), Some(b"by-header".to_vec()))],
-                _ => vec![],
-            },
+            value: Some(kind(n).2.to_vec()),
+            headers: kind(n).1.map(|(name, value)| (name.to_owned(), Some(value.to_vec()))).into_iter().collect(),
             ..Outgoing::default()
         }));
         let mut watermaster = Watermaster::spawn(&config);

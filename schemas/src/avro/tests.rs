@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::MAX_SCHEMA_BYTES;
 
 /// Writes values as Avro does, independent of the code under test.
 #[derive(Default)]
@@ -128,25 +129,57 @@ fn names_are_found_in_their_namespaces_and_in_references() {
     assert!(matches!(AvroSchema::parse(&[], &loan.to_string()), Err(SchemaError::AvroType(_))));
 }
 
-/// The types of these values take no bytes, so that the length of the value bounds nothing.
+/// Items without bytes, and fields without bytes in items of one byte, took steps that no byte paid for: 88 ms for a
+/// mebibyte.
 #[test]
-fn a_value_cannot_make_the_walk_long() {
-    let nulls = json!({"type": "record", "name": "R", "fields": [
-        {"name": "many", "type": {"type": "array", "items": "null"}}, {"name": "id", "type": "string"},
-    ]});
-    assert_eq!(find(&nulls, "/id", &Value::default().long(i64::MAX)), Err(BROKEN));
-    assert_eq!(find(&nulls, "/id", &Value::default().long(500).long(0).text("acme")), id("acme"));
-    let mut doubling = json!("null");
-    for depth in 0..30 {
-        doubling = json!({"type": "record", "name": format!("R{depth}"), "fields": [
-            {"name": "a", "type": doubling}, {"name": "b", "type": if depth == 0 { json!("null") } else {
-                json!(format!("R{}", depth - 1)) }},
-        ]});
+fn types_without_bytes_take_no_time() {
+    let array = |items: serde_json::Value| {
+        json!({"type": "record", "name": "R", "fields": [
+            {"name": "many", "type": {"type": "array", "items": items}}, {"name": "id", "type": "string"},
+        ]})
+    };
+    let fastest = |items: serde_json::Value, value: &Value| {
+        let schema = AvroSchema::parse(&[], &array(items).to_string()).unwrap();
+        let took = (0..5).map(|_| {
+            let began = std::time::Instant::now();
+            assert_eq!(schema.find(&path("/id"), &value.0), Ok(Some("acme".into())));
+            began.elapsed()
+        });
+        took.min().unwrap()
+    };
+    const BYTES: usize = 100_000;
+    let numbers = Value::default().long(BYTES as i64).raw(&[2; BYTES]).long(0).text("acme");
+    let fair = fastest(json!("int"), &numbers);
+    // Each block of 30 nulls has one byte, the count.
+    let nulls = Value::default().raw(&[60; BYTES]).long(0).text("acme");
+    // Each item has one byte, and thirty fields without any or thirty records around it.
+    let hollow = (0..30).map(|n| json!({"name": format!("f{n}"), "type": "null"}));
+    let hollow = hollow.chain([json!({"name": "n", "type": "int"})]).collect::<Vec<_>>();
+    let hollow = json!({"type": "record", "name": "H", "fields": hollow});
+    let nested = (0..30).fold(
+        json!("int"),
+        |inner, n| json!({"type": "record", "name": format!("N{n}"), "fields": [{"name": "a", "type": inner}]}),
+    );
+    for (name, items, value) in
+        [("nulls", json!("null"), &nulls), ("hollow", hollow, &numbers), ("nested", nested, &numbers)]
+    {
+        let took = fastest(items, value);
+        assert!(took < 6 * fair, "{name}: {took:?}, and {fair:?} for numbers");
     }
-    let schema = json!({"type": "record", "name": "Top", "fields": [
-        {"name": "a", "type": doubling}, {"name": "id", "type": "string"},
-    ]});
-    assert_eq!(find(&schema, "/id", &Value::default().text("acme")), Err(BROKEN));
+    let endless = Value::default().long(i64::MAX).long(0).text("acme");
+    assert_eq!(find(&array(json!("null")), "/id", &endless), id("acme"));
+    assert_eq!(find(&array(json!("boolean")), "/id", &endless), Err(BROKEN));
+    // A record with two records with two records, and so on.
+    let doubling = |innermost: &str| {
+        (0..30).fold(json!(innermost), |inner, n| {
+            let again = if n == 0 { inner.clone() } else { json!(format!("D{}", n - 1)) };
+            let fields = json!([{"name": "a", "type": inner}, {"name": "b", "type": again}]);
+            json!({"type": "record", "name": format!("D{n}"), "fields": fields})
+        })
+    };
+    assert_eq!(find(&array(doubling("null")), "/id", &endless), id("acme"));
+    assert_eq!(find(&array(doubling("double")), "/id", &endless), Err(BROKEN));
+    assert_eq!(find(&array(doubling("int")), "/id", &Value::default().long(9).raw(&[2; BYTES])), Err(BROKEN));
 }
 
 /// A list of its own kind, nested as deeply as the value says, must not use up the stack.
@@ -180,6 +213,19 @@ fn a_schema_that_is_none_is_refused() {
     ] {
         assert!(AvroSchema::parse(&[], wrong).is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_schema_that_takes_too_much_memory_is_refused() {
+    let of = |fields: usize| {
+        let fields = (0..fields).map(|n| json!({"name": format!("f{n}"), "type": ["null", "int"]}));
+        let schema = json!({"type": "record", "name": "R", "fields": fields.collect::<Vec<_>>()});
+        AvroSchema::parse(&[], &schema.to_string())
+    };
+    assert!(of(20_000).is_ok_and(|schema| schema.bytes < MAX_SCHEMA_BYTES));
+    assert!(matches!(of(50_000), Err(SchemaError::TooLarge)));
+    let named = json!({"type": "fixed", "name": "a".repeat(2_000), "size": 1});
+    assert!(matches!(AvroSchema::parse(&[], &named.to_string()), Err(SchemaError::LongName)));
 }
 
 proptest! {

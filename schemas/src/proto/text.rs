@@ -5,19 +5,20 @@
 
 use std::collections::HashMap;
 
-use crate::SchemaError;
+use crate::{Memory, SchemaError};
 
 /// The deepest nesting of messages.
 const MAX_NESTED: usize = 32;
 
-/// The messages and enums of several files.
+/// The messages and enums of several files, with names from their texts.
 #[derive(Debug, Default)]
-pub struct Definitions {
-    pub messages: Vec<RawMessage>,
-    /// The names of an enum's values by their numbers.
-    pub enums: Vec<HashMap<i32, String>>,
+pub struct Definitions<'t> {
+    pub messages: Vec<RawMessage<'t>>,
+    /// The numbers of an enum's values, and their names.
+    pub enums: Vec<Vec<(i32, &'t str)>>,
     /// Messages and enums by their full names.
     names: HashMap<String, Definition>,
+    memory: Memory,
 }
 
 /// A message or an enum, by its index.
@@ -27,40 +28,39 @@ pub enum Definition {
     Enum(usize),
 }
 
-#[derive(Debug, Default)]
-pub struct RawMessage {
+#[derive(Debug)]
+pub struct RawMessage<'t> {
+    pub full_name: String,
     /// The messages in it, in order.
     pub nested: Vec<usize>,
-    pub fields: Vec<RawField>,
-    oneofs: usize,
+    pub fields: Vec<RawField<'t>>,
+    pub oneofs: usize,
 }
 
 /// A field with the name of its type as it is written.
 #[derive(Debug)]
-pub struct RawField {
-    pub name: String,
+pub struct RawField<'t> {
+    pub name: &'t str,
     pub number: u32,
-    pub kind: String,
-    /// The full name of the message around the field.
-    pub scope: String,
+    pub kind: &'t str,
     pub repeated: bool,
     /// The number of the `oneof` in its message.
     pub oneof: Option<usize>,
 }
 
-impl Definitions {
+impl<'t> Definitions<'t> {
     /// Adds what a file defines. Returns its messages, in order, without those in other messages.
-    pub fn add_file(&mut self, text: &str) -> Result<Vec<usize>, SchemaError> {
-        let mut tokens = Tokens { list: tokens(text)?, at: 0 };
-        let (mut top, mut package) = (Vec::new(), String::new());
-        while let Some(token) = tokens.peek() {
+    pub fn add_file(&mut self, text: &'t str) -> Result<Vec<usize>, SchemaError> {
+        let mut tokens = Tokens { rest: text, peeked: None };
+        let (mut top, mut package) = (Vec::new(), "");
+        while let Some(token) = tokens.peek()? {
             match token {
                 Token::Word("package") => {
                     tokens.next()?;
-                    package = tokens.word()?.to_owned();
+                    package = tokens.word()?;
                 }
-                Token::Word("message") => top.push(self.add_message(&mut tokens, &package, MAX_NESTED)?),
-                Token::Word("enum") => self.add_enum(&mut tokens, &package)?,
+                Token::Word("message") => top.push(self.add_message(&mut tokens, package, MAX_NESTED)?),
+                Token::Word("enum") => self.add_enum(&mut tokens, package)?,
                 Token::Word("export" | "local") => _ = tokens.next()?,
                 _ => tokens.skip_statement()?,
             }
@@ -85,53 +85,61 @@ impl Definitions {
         }
     }
 
-    fn add_message(&mut self, tokens: &mut Tokens<'_>, scope: &str, depth: usize) -> Result<usize, SchemaError> {
+    fn define(&mut self, scope: &str, name: &str, definition: Definition) -> Result<String, SchemaError> {
+        let name = join(scope, name);
+        self.memory.take_name(&name)?;
+        self.names.insert(name.clone(), definition);
+        Ok(name)
+    }
+
+    fn add_message(&mut self, tokens: &mut Tokens<'t>, scope: &str, depth: usize) -> Result<usize, SchemaError> {
         let depth = depth.checked_sub(1).ok_or(SchemaError::TooDeep)?;
         tokens.next()?;
-        let (name, at) = (join(scope, tokens.word()?), self.messages.len());
-        self.messages.push(RawMessage::default());
-        self.names.insert(name.clone(), Definition::Message(at));
+        let at = self.messages.len();
+        let name = self.define(scope, tokens.word()?, Definition::Message(at))?;
+        self.memory.take(size_of::<RawMessage<'_>>(), name.len())?;
+        let full_name = name.clone();
+        self.messages.push(RawMessage { full_name, nested: Vec::new(), fields: Vec::new(), oneofs: 0 });
         tokens.expect('{')?;
         loop {
-            match tokens.peek().ok_or(SchemaError::Truncated)? {
+            match tokens.peek()?.ok_or(SchemaError::Truncated)? {
                 Token::Mark('}') => break,
                 Token::Word("message") => {
                     let nested = self.add_message(tokens, &name, depth)?;
                     self.messages[at].nested.push(nested);
                 }
                 Token::Word("enum") => self.add_enum(tokens, &name)?,
-                Token::Word("oneof") => self.add_oneof(tokens, at, &name)?,
+                Token::Word("oneof") => self.add_oneof(tokens, at)?,
                 Token::Word("export" | "local") => _ = tokens.next()?,
                 Token::Word("extend" | "extensions" | "group" | "option" | "reserved") | Token::Mark(';') => {
                     tokens.skip_statement()?;
                 }
-                _ => self.add_field(tokens, at, &name, None)?,
+                _ => self.add_field(tokens, at, None)?,
             }
         }
         tokens.next()?;
         Ok(at)
     }
 
-    fn add_oneof(&mut self, tokens: &mut Tokens<'_>, at: usize, scope: &str) -> Result<(), SchemaError> {
+    fn add_oneof(&mut self, tokens: &mut Tokens<'t>, at: usize) -> Result<(), SchemaError> {
         tokens.next()?;
         tokens.word()?;
         tokens.expect('{')?;
+        self.memory.take(size_of::<Vec<u32>>(), 0)?;
         let number = self.messages[at].oneofs;
         self.messages[at].oneofs += 1;
         loop {
-            match tokens.peek().ok_or(SchemaError::Truncated)? {
+            match tokens.peek()?.ok_or(SchemaError::Truncated)? {
                 Token::Mark('}') => break,
                 Token::Word("group" | "option") | Token::Mark(';') => tokens.skip_statement()?,
-                _ => self.add_field(tokens, at, scope, Some(number))?,
+                _ => self.add_field(tokens, at, Some(number))?,
             }
         }
         tokens.next().map(drop)
     }
 
     /// Adds a field, such as `repeated Tag tags = 7 [deprecated = true];`. A group is left out.
-    fn add_field(
-        &mut self, tokens: &mut Tokens<'_>, at: usize, scope: &str, oneof: Option<usize>,
-    ) -> Result<(), SchemaError> {
+    fn add_field(&mut self, tokens: &mut Tokens<'t>, at: usize, oneof: Option<usize>) -> Result<(), SchemaError> {
         let mut kind = tokens.word()?;
         let mut repeated = kind == "repeated";
         if ["optional", "required", "repeated"].contains(&kind) {
@@ -140,44 +148,43 @@ impl Definitions {
         if kind == "group" {
             return tokens.skip_statement();
         }
-        if kind == "map" && tokens.peek() == Some(Token::Mark('<')) {
+        if kind == "map" && tokens.peek()? == Some(Token::Mark('<')) {
             repeated = true;
             while tokens.next()? != Token::Mark('>') {}
         }
-        let name = tokens.word()?.to_owned();
+        let name = tokens.word()?;
         tokens.expect('=')?;
         let number = tokens.number()?;
         tokens.skip_statement()?;
-        let (kind, scope) = (kind.to_owned(), scope.to_owned());
-        self.messages[at].fields.push(RawField { name, number, kind, scope, repeated, oneof });
+        self.memory.take(size_of::<RawField<'_>>(), 0)?;
+        self.messages[at].fields.push(RawField { name, number, kind, repeated, oneof });
         Ok(())
     }
 
-    fn add_enum(&mut self, tokens: &mut Tokens<'_>, scope: &str) -> Result<(), SchemaError> {
+    fn add_enum(&mut self, tokens: &mut Tokens<'t>, scope: &str) -> Result<(), SchemaError> {
         tokens.next()?;
-        let full_name = join(scope, tokens.word()?);
+        self.define(scope, tokens.word()?, Definition::Enum(self.enums.len()))?;
         tokens.expect('{')?;
-        let mut values = HashMap::new();
+        let mut values = Vec::new();
         loop {
-            match tokens.peek().ok_or(SchemaError::Truncated)? {
+            match tokens.peek()?.ok_or(SchemaError::Truncated)? {
                 Token::Mark('}') => break,
                 Token::Word("option" | "reserved") | Token::Mark(';') => tokens.skip_statement()?,
                 _ => {
-                    let name = tokens.word()?.to_owned();
+                    let name = tokens.word()?;
                     tokens.expect('=')?;
-                    let is_negative = tokens.peek() == Some(Token::Mark('-'));
+                    let is_negative = tokens.peek()? == Some(Token::Mark('-'));
                     if is_negative {
                         tokens.next()?;
                     }
                     let number = tokens.number()?;
                     let number = if is_negative { number.wrapping_neg() } else { number };
                     tokens.skip_statement()?;
-                    // Of several names for one number, the first is its name.
-                    values.entry(number.cast_signed()).or_insert(name);
+                    self.memory.take(size_of::<(i32, &str)>(), 0)?;
+                    values.push((number.cast_signed(), name));
                 }
             }
         }
-        self.names.insert(full_name, Definition::Enum(self.enums.len()));
         self.enums.push(values);
         tokens.next().map(drop)
     }
@@ -196,20 +203,50 @@ enum Token<'t> {
     Mark(char),
 }
 
+/// The tokens of a text, without spaces and comments.
 struct Tokens<'t> {
-    list: Vec<Token<'t>>,
-    at: usize,
+    rest: &'t str,
+    peeked: Option<Token<'t>>,
 }
 
 impl<'t> Tokens<'t> {
-    fn peek(&self) -> Option<Token<'t>> {
-        self.list.get(self.at).copied()
+    /// Returns the next token, which stays. `None` at the end of the text.
+    fn peek(&mut self) -> Result<Option<Token<'t>>, SchemaError> {
+        if self.peeked.is_none() {
+            self.peeked = self.read()?;
+        }
+        Ok(self.peeked)
     }
 
     fn next(&mut self) -> Result<Token<'t>, SchemaError> {
-        let token = self.peek().ok_or(SchemaError::Truncated)?;
-        self.at += 1;
-        Ok(token)
+        self.peek()?;
+        self.peeked.take().ok_or(SchemaError::Truncated)
+    }
+
+    fn read(&mut self) -> Result<Option<Token<'t>>, SchemaError> {
+        let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '.';
+        while let Some(first) = self.rest.chars().next() {
+            let rest = self.rest;
+            let (length, token) = if first.is_whitespace() {
+                (first.len_utf8(), None)
+            } else if rest.starts_with("//") {
+                (rest.find('\n').unwrap_or(rest.len()), None)
+            } else if rest.starts_with("/*") {
+                (rest.find("*/").ok_or(SchemaError::Truncated)? + 2, None)
+            } else if first == '"' || first == '\'' {
+                (quoted_length(rest, first)?, Some(Token::Quoted))
+            } else if is_of_word(first) {
+                let length = rest.find(|letter| !is_of_word(letter)).unwrap_or(rest.len());
+                (length, Some(Token::Word(&rest[..length])))
+            } else {
+                (first.len_utf8(), Some(Token::Mark(first)))
+            };
+            self.rest = &rest[length..];
+            if token.is_some() {
+                return Ok(token);
+            }
+        }
+        Ok(None)
     }
 
     fn word(&mut self) -> Result<&'t str, SchemaError> {
@@ -262,33 +299,6 @@ fn unexpected(token: Token<'_>) -> SchemaError {
         Token::Quoted => "a text in quotes".to_owned(),
         Token::Mark(mark) => mark.to_string(),
     })
-}
-
-/// Splits a text into tokens, without spaces and comments.
-fn tokens(text: &str) -> Result<Vec<Token<'_>>, SchemaError> {
-    let is_of_word = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '.';
-    let (mut list, mut rest) = (Vec::new(), text);
-    while let Some(first) = rest.chars().next() {
-        let length = if first.is_whitespace() {
-            first.len_utf8()
-        } else if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            rest.find("*/").ok_or(SchemaError::Truncated)? + 2
-        } else if first == '"' || first == '\'' {
-            list.push(Token::Quoted);
-            quoted_length(rest, first)?
-        } else if is_of_word(first) {
-            let length = rest.find(|letter| !is_of_word(letter)).unwrap_or(rest.len());
-            list.push(Token::Word(&rest[..length]));
-            length
-        } else {
-            list.push(Token::Mark(first));
-            first.len_utf8()
-        };
-        rest = &rest[length..];
-    }
-    Ok(list)
 }
 
 /// Returns the length of a text in quotes, in which a backslash keeps the next character from ending it.

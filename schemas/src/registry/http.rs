@@ -6,10 +6,12 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
 use super::RegistryError;
+use crate::MAX_SCHEMA_BYTES;
 
 /// The longest wait for an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
+/// The longest answer. JSON may need two bytes for one of the schema.
+const MAX_ANSWER_BYTES: u64 = 2 * MAX_SCHEMA_BYTES as u64;
 
 pub(super) struct Client(ureq::Agent);
 
@@ -29,17 +31,20 @@ impl Client {
         Ok(Client(config.build().into()))
     }
 
-    /// Returns the status of the answer, and its text.
+    /// Returns the status of the answer, and its text; `None` if that is too long.
     pub(super) fn get(
         &self, url: &str, login: Option<(&str, &str)>,
-    ) -> Result<(u16, String), Box<dyn Error + Send + Sync>> {
+    ) -> Result<(u16, Option<String>), Box<dyn Error + Send + Sync>> {
         let mut request = self.0.get(url).header("accept", "application/vnd.schemaregistry.v1+json, application/json");
         if let Some((user, password)) = login {
             let encoded = BASE64_STANDARD.encode(format!("{user}:{password}"));
             request = request.header("authorization", format!("Basic {encoded}"));
         }
         let mut response = request.call()?;
-        let text = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string()?;
+        let text = match response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string() {
+            Err(ureq::Error::BodyExceedsLimit(_)) => None,
+            text => Some(text?),
+        };
         Ok((response.status().as_u16(), text))
     }
 }

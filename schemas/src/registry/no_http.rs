@@ -13,7 +13,9 @@ impl NoClient {
         Ok(NoClient)
     }
 
-    pub(super) fn get(&self, _: &str, _: Option<(&str, &str)>) -> Result<(u16, String), Box<dyn Error + Send + Sync>> {
+    pub(super) fn get(
+        &self, _: &str, _: Option<(&str, &str)>,
+    ) -> Result<(u16, Option<String>), Box<dyn Error + Send + Sync>> {
         Err("this build has no feature schema-registry".into())
     }
 }

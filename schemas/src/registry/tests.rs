@@ -4,11 +4,12 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use watermaster_settings::client_id::{Schemas, UnknownSchema};
+use watermaster_settings::client_id::{HeaderLookup, Schemas, UnknownSchema};
 use watermaster_settings::{RegistryLogin, SchemaFormat, secrets::Password};
 
 use super::*;
 use crate::cache::{RETRY_INTERVAL, SchemaCache, Trouble};
+use crate::wire;
 use stub::{StubRegistry, not_found, stored};
 
 const AVRO: &str = r#"{"type": "record", "name": "Loan", "fields": [{"name": "client", "type": "string"}]}"#;
@@ -46,7 +47,7 @@ fn bank(path: &str) -> (u16, String) {
 
 fn find(cache: &SchemaCache, format: SchemaFormat, path: &[&str], value: &[u8]) -> Result<String, UnknownSchema> {
     let path: Vec<String> = path.iter().map(|name| (*name).to_owned()).collect();
-    let found = cache.find(format, &path, Some(value))?;
+    let found = cache.find(format, &path, HeaderLookup::Absent, Some(value))?;
     Ok(found.map_or_else(|error| error.to_string(), |id| id.unwrap_or_default().into_owned()))
 }
 
@@ -65,15 +66,19 @@ fn settle(cache: &mut SchemaCache, now: Duration, requests: u64) -> Vec<Trouble>
 fn schemas_come_with_those_that_they_refer_to() {
     let stub = StubRegistry::start(|question| bank(&question.path));
     let mut registry = Registry::new(settings(&format!("{}/", stub.url)));
-    assert!(matches!(registry.schema(7).unwrap(), Answer::Schema(Schema::Avro(_))));
-    let Answer::Schema(protobuf) = registry.schema(8).unwrap() else { panic!("it is there") };
+    assert!(matches!(registry.schema(SchemaId::Number(7)).unwrap(), Answer::Schema(Schema::Avro(_))));
+    let Answer::Schema(protobuf) = registry.schema(SchemaId::Number(8)).unwrap() else { panic!("it is there") };
     let path = ["client", "id"].map(str::to_owned);
-    assert_eq!(protobuf.find(SchemaFormat::Protobuf, &path, &PROTOBUF_VALUE[5..]), Ok(Some("acme".into())));
-    assert_eq!(protobuf.find(SchemaFormat::Avro, &path, &PROTOBUF_VALUE[5..]), Ok(None));
-    assert!(matches!(registry.schema(9).unwrap(), Answer::Schema(Schema::Other)));
-    assert!(matches!(registry.schema(10).unwrap(), Answer::Unusable(SchemaError::Json(_))));
-    assert!(matches!(registry.schema(11).unwrap(), Answer::Unusable(SchemaError::NoReference { .. })));
-    assert!(matches!(registry.schema(12).unwrap(), Answer::Missing));
+    let value = wire::named(HeaderLookup::Absent, Some(PROTOBUF_VALUE)).unwrap().unwrap();
+    assert_eq!(protobuf.find(SchemaFormat::Protobuf, &path, &value), Ok(Some("acme".into())));
+    assert_eq!(protobuf.find(SchemaFormat::Avro, &path, &value), Ok(None));
+    assert!(matches!(registry.schema(SchemaId::Number(9)).unwrap(), Answer::Schema(Schema::Other)));
+    assert!(matches!(registry.schema(SchemaId::Number(10)).unwrap(), Answer::Unusable(SchemaError::Json(_))));
+    assert!(matches!(
+        registry.schema(SchemaId::Number(11)).unwrap(),
+        Answer::Unusable(SchemaError::NoReference { .. })
+    ));
+    assert!(matches!(registry.schema(SchemaId::Number(12)).unwrap(), Answer::Missing));
     registry.check().unwrap();
     let of_8 =
         ["/schemas/ids/8", "/subjects/bank%2Fclient/versions/3?deleted=true", "/subjects/base/versions/1?deleted=true"];
@@ -96,7 +101,7 @@ fn a_registry_that_refuses_is_not_one_without_the_schema() {
         let stub = StubRegistry::start(move |_| (status, body.to_owned()));
         let login = RegistryLogin { username: "wm".to_owned(), password: Password::Text("hush".to_owned()) };
         let mut registry = Registry::new(SchemaRegistry { login: Some(login), ..settings(&stub.url) });
-        let error = registry.schema(7).unwrap_err();
+        let error = registry.schema(SchemaId::Number(7)).unwrap_err();
         assert!(error.to_string().contains(expected) && !error.is_unreachable(), "{error}");
         assert!(error.to_string().starts_with(&stub.url) && !error.to_string().contains("hush"), "{error}");
     }
@@ -106,6 +111,63 @@ fn a_registry_that_refuses_is_not_one_without_the_schema() {
     let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = Registry::new(settings(&format!("http://{refusing}"))).check().unwrap_err();
     assert!(error.is_unreachable() && error.to_string().contains("can't be reached"), "{error}");
+}
+
+/// Producers choose the ids. A registry without a lookup by GUID, or one that refuses the id as a path, held a
+/// partition up for good.
+#[test]
+fn an_id_that_a_registry_does_not_take_does_not_exist() {
+    let guid = SchemaId::split(b"\x01\x89\x79\x17\x62\x23\x36\x41\x86\x9f\x0c\xff\x9a\xeb\x34\x5e\x41").unwrap().0;
+    let path = "/schemas/guids/89791762-2336-4186-9f0c-ff9aeb345e41";
+    let refusals = [
+        (404, r#"{"error_code": 404, "message": "HTTP 404 Not Found"}"#),
+        (404, "<html>"),
+        (405, ""),
+        (400, r#"{"error_code": 400}"#),
+    ];
+    for (status, body) in refusals {
+        let stub = StubRegistry::start(move |question| match &*question.path {
+            "/schemas/ids/0" => (404, not_found()),
+            _ => (status, body.to_owned()),
+        });
+        let mut registry = Registry::new(settings(&stub.url));
+        assert!(matches!(registry.schema(guid), Ok(Answer::Missing)), "{status}: {body}");
+        assert_eq!(stub.paths(), [path, "/schemas/ids/0"]);
+    }
+    for status in [401, 403, 408, 429, 500, 503] {
+        let stub = StubRegistry::start(move |question| match &*question.path {
+            "/schemas/ids/0" => (404, not_found()),
+            _ => (status, String::new()),
+        });
+        assert!(Registry::new(settings(&stub.url)).schema(guid).is_err(), "{status} may end");
+    }
+    let stub = StubRegistry::start(|question| match &*question.path {
+        "/schemas/guids/89791762-2336-4186-9f0c-ff9aeb345e41" => (200, stored("AVRO", AVRO, &json!([]))),
+        _ => (404, not_found()),
+    });
+    assert!(matches!(Registry::new(settings(&stub.url)).schema(guid), Ok(Answer::Schema(Schema::Avro(_)))));
+}
+
+/// References had no bound in bytes, and an answer that was too long counted as none, so that its id was asked for
+/// again and again.
+#[test]
+fn a_schema_that_is_too_large_with_its_references_is_not_used() {
+    let padded = |megabytes: usize| format!("// {}\nmessage A {{ string id = 1; }}", "x".repeat(megabytes << 20));
+    let answer = move |path: &str| match path {
+        "/schemas/ids/1" => stored("PROTOBUF", &padded(3), &json!([])),
+        "/schemas/ids/2" => stored("PROTOBUF", &padded(5), &json!([])),
+        "/schemas/ids/3" => stored("PROTOBUF", &padded(9), &json!([])),
+        "/schemas/ids/4" => stored("PROTOBUF", &padded(2), &json!([{"name": "b", "subject": "b", "version": 1}])),
+        "/subjects/b/versions/1?deleted=true" => stored("PROTOBUF", &padded(3), &json!([])),
+        path => panic!("{path}"),
+    };
+    let stub = StubRegistry::start(move |question| (200, answer(&question.path)));
+    let mut registry = Registry::new(settings(&stub.url));
+    assert!(matches!(registry.schema(SchemaId::Number(1)).unwrap(), Answer::Schema(_)));
+    for id in [2, 3, 4] {
+        let answer = registry.schema(SchemaId::Number(id)).unwrap();
+        assert!(matches!(answer, Answer::Unusable(SchemaError::TooLarge)), "{id}: {answer:?}");
+    }
 }
 
 #[test]
@@ -143,10 +205,10 @@ fn the_engine_never_waits_for_a_slow_registry() {
         bank(&question.path)
     });
     let mut cache = SchemaCache::new(Some(settings(&stub.url)));
-    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Err(UnknownSchema(7)));
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Err(UnknownSchema(SchemaId::Number(7))));
     for _ in 0..3 {
-        cache.ask(7, Duration::ZERO);
-        assert!(cache.poll(Duration::ZERO, |_| true).is_empty() && !cache.knows(7));
+        cache.ask(SchemaId::Number(7), Duration::ZERO);
+        assert!(cache.poll(Duration::ZERO, |_| true).is_empty() && !cache.knows(SchemaId::Number(7)));
     }
     open.send(()).unwrap();
     assert!(settle(&mut cache, Duration::ZERO, 1).is_empty());
@@ -164,14 +226,17 @@ fn a_failure_is_tried_again_and_is_never_an_absent_schema() {
         if first { (500, "busy".to_owned()) } else { bank(&question.path) }
     });
     let mut cache = SchemaCache::new(Some(settings(&stub.url)));
-    cache.ask(7, Duration::ZERO);
+    cache.ask(SchemaId::Number(7), Duration::ZERO);
     let troubles = settle(&mut cache, Duration::ZERO, 1);
     assert!(
-        matches!(troubles.as_slice(), [Trouble::Failed(7, RegistryError::Status { status: 500, .. })]),
+        matches!(
+            troubles.as_slice(),
+            [Trouble::Failed(SchemaId::Number(7), RegistryError::Status { status: 500, .. })]
+        ),
         "{troubles:?}"
     );
     assert!(cache.failure().unwrap().contains("schema 7 is not known yet"), "{:?}", cache.failure());
-    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Err(UnknownSchema(7)));
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], AVRO_VALUE), Err(UnknownSchema(SchemaId::Number(7))));
     cache.poll(RETRY_INTERVAL - Duration::from_nanos(1), |_| true);
     assert_eq!(stub.paths().len(), 1, "not yet");
     assert!(settle(&mut cache, RETRY_INTERVAL, 2).is_empty());
@@ -183,11 +248,11 @@ fn a_failure_is_tried_again_and_is_never_an_absent_schema() {
 fn an_id_that_no_partition_needs_is_not_asked_for_again() {
     let stub = StubRegistry::start(|_| (503, String::new()));
     let mut cache = SchemaCache::new(Some(settings(&stub.url)));
-    cache.ask(7, Duration::ZERO);
+    cache.ask(SchemaId::Number(7), Duration::ZERO);
     settle(&mut cache, Duration::ZERO, 1);
     cache.poll(RETRY_INTERVAL, |_| false);
     assert_eq!((stub.paths().len(), cache.failure()), (1, None));
-    cache.ask(7, RETRY_INTERVAL);
+    cache.ask(SchemaId::Number(7), RETRY_INTERVAL);
     settle(&mut cache, RETRY_INTERVAL, 2);
 }
 
@@ -197,21 +262,27 @@ fn an_absent_schema_is_remembered_for_a_minute() {
     let mut cache = SchemaCache::new(Some(settings(&stub.url)));
     let value = b"\0\0\0\0\x0cx";
     for (id, requests) in [(12, 1), (10, 2)] {
-        cache.ask(id, Duration::ZERO);
+        cache.ask(SchemaId::Number(id), Duration::ZERO);
         let troubles = settle(&mut cache, Duration::ZERO, requests);
-        assert!(matches!(troubles.as_slice(), [Trouble::Missing(12) | Trouble::Unusable(10, _)]), "{troubles:?}");
+        assert!(
+            matches!(
+                troubles.as_slice(),
+                [Trouble::Missing(SchemaId::Number(12)) | Trouble::Unusable(SchemaId::Number(10), _)]
+            ),
+            "{troubles:?}"
+        );
     }
     assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], value), Ok(String::new()));
     assert_eq!((cache.counts, cache.failure()), ([0, 2, 0], None));
     cache.poll(Duration::from_secs(59), |_| true);
-    assert!(cache.knows(12));
+    assert!(cache.knows(SchemaId::Number(12)));
     cache.poll(Duration::from_secs(60), |_| true);
-    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], value), Err(UnknownSchema(12)));
+    assert_eq!(find(&cache, SchemaFormat::Avro, &["client"], value), Err(UnknownSchema(SchemaId::Number(12))));
 }
 
 #[test]
 fn without_a_registry_every_schema_stays_unknown() {
     let mut cache = SchemaCache::new(None);
-    cache.ask(7, Duration::ZERO);
-    assert!(cache.poll(RETRY_INTERVAL, |_| true).is_empty() && !cache.knows(7));
+    cache.ask(SchemaId::Number(7), Duration::ZERO);
+    assert!(cache.poll(RETRY_INTERVAL, |_| true).is_empty() && !cache.knows(SchemaId::Number(7)));
 }

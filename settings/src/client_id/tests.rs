@@ -87,8 +87,8 @@ fn json_pointers_are_followed() {
         ("/a", r#"{"a":42.0}"#, Err(AnonymousReason::NotAnId)),
         ("/a", r#"{"a":42e0}"#, Err(AnonymousReason::NotAnId)),
         ("/a", r#"{"a":1844674407370955161618446744073709551616.5}"#, Err(AnonymousReason::NotAnId)),
-        ("/a", r#"{"a":042}"#, Err(AnonymousReason::BrokenJson)),
-        ("/a", r#"{"a":42"#, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":042}"#, Err(AnonymousReason::NotJson)),
+        ("/a", r#"{"a":42"#, Err(AnonymousReason::NotJson)),
         ("/a", r#"{"a":42,"a":42}"#, Err(AnonymousReason::DuplicateKey)),
         ("/a", r#"{"a":true}"#, Err(AnonymousReason::NotAnId)),
         ("/a", r#"{"a":{"b":"x"}}"#, Err(AnonymousReason::NotAnId)),
@@ -98,13 +98,13 @@ fn json_pointers_are_followed() {
         ("/a/b", r#"{"a":{"b":"x","b":"y"}}"#, Err(AnonymousReason::DuplicateKey)),
         ("/a/b", r#"{"a":{},"a":{"b":"y"}}"#, Err(AnonymousReason::DuplicateKey)),
         ("/a", r#"{"b":1,"b":2,"a":"acme"}"#, Ok("acme")),
-        ("/a", r#"{"a":"acme"} x"#, Err(AnonymousReason::BrokenJson)),
-        ("/a", r#"{"a":"acme""#, Err(AnonymousReason::BrokenJson)),
-        ("/a", r#"{"a":"acme",}"#, Err(AnonymousReason::BrokenJson)),
-        ("/a", r#"{"a":"acme","b":tru}"#, Err(AnonymousReason::BrokenJson)),
-        ("/a", "plain", Err(AnonymousReason::BrokenJson)),
-        ("/a", " ", Err(AnonymousReason::BrokenJson)),
-        ("/a", &unclosed, Err(AnonymousReason::BrokenJson)),
+        ("/a", r#"{"a":"acme"} x"#, Err(AnonymousReason::NotJson)),
+        ("/a", r#"{"a":"acme""#, Err(AnonymousReason::NotJson)),
+        ("/a", r#"{"a":"acme",}"#, Err(AnonymousReason::NotJson)),
+        ("/a", r#"{"a":"acme","b":tru}"#, Err(AnonymousReason::NotJson)),
+        ("/a", "plain", Err(AnonymousReason::NotJson)),
+        ("/a", " ", Err(AnonymousReason::NotJson)),
+        ("/a", &unclosed, Err(AnonymousReason::NotJson)),
         ("/a", &deep, Ok("x")),
         ("/a/a/a", &on_path, Err(AnonymousReason::NotAnId)),
         ("/a", &long, Err(AnonymousReason::TooLong)),
@@ -118,14 +118,59 @@ fn json_pointers_are_followed() {
 
 #[test]
 fn json_must_be_utf8_everywhere() {
-    assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(AnonymousReason::BrokenJson));
+    assert_eq!(at("/a", b"{\"b\":\"\xff\",\"a\":\"acme\"}"), Err(AnonymousReason::NotJson));
+}
+
+/// Confluent's serializer for JSON Schema writes the id of the schema in front of the text. Such records were
+/// anonymous.
+#[test]
+fn a_text_stands_behind_the_id_of_its_schema() {
+    let guid = [&[1; 17][..], br#"{"a":"acme"}"#].concat();
+    let cases: &[(&[u8], Result<&str, AnonymousReason>)] = &[
+        (b"\0\0\0\0\x07{\"a\":\"acme\"}", Ok("acme")),
+        (b"\0\xff\xff\xff\xff {\"a\": 42} ", Ok("42")),
+        (&guid, Ok("acme")),
+        (b"\0\0\0\0\x07{\"b\":1}", Err(AnonymousReason::Missing)),
+        (b"\0\0\0\0\x07{\"a\":1,\"a\":1}", Err(AnonymousReason::DuplicateKey)),
+        (b"\0\0\0\0\x07{\"a\":\"acme\"", Err(AnonymousReason::BrokenJson)),
+        (b"\0\0\0\0\x07{\"a\":\"acme\",\"b\":\"\xff\"}", Err(AnonymousReason::BrokenJson)),
+        (b"\0\0\0\0\x07\0\0\0\0\x07{\"a\":\"acme\"}", Err(AnonymousReason::BrokenJson)),
+        (b"\0\0\0\0\x07", Err(AnonymousReason::BrokenJson)),
+        (b"\0\0\0\x07{}", Err(AnonymousReason::BrokenJson)),
+        (b"\0\0\0{", Err(AnonymousReason::NotJson)),
+    ];
+    for (value, expected) in cases {
+        assert_eq!(at("/a", value), expected.map(str::to_owned), "{}", value.escape_ascii());
+    }
+}
+
+/// A value in another format has its client in another place, whatever the order of the places is.
+#[test]
+fn a_value_that_is_not_json_counts_as_absent_unless_the_id_of_a_schema_is_in_front() {
+    let places = [ClientFrom::Json(path("/a")), ClientFrom::Json(path("/b")), ClientFrom::Key];
+    let of = |value: &'static [u8], key: &'static [u8]| {
+        let record = Sample { key: Some(key), value: Some(value), ..Sample::default() };
+        match identify(&places, &record, &source(None), &NoSchemas) {
+            Identity::Client(client) => client.into_owned(),
+            other => format!("{other:?}"),
+        }
+    };
+    for value in [&b"plain"[..], b"\xff", b"\x02\x06abc", b"{\"a\":\"acme\"", b"\0\0\x02{", b" "] {
+        assert_eq!(of(value, b"k"), "k", "{}", value.escape_ascii());
+        assert_eq!(of(value, b""), "Anonymous(NotJson)", "{}", value.escape_ascii());
+    }
+    assert_eq!(of(b"\0\0\0\0\x07plain", b"k"), "Anonymous(BrokenJson)");
+    assert_eq!(of(b"\0\0\0\0\x07{\"a\":null,\"b\":\"acme\"}", b"k"), "Anonymous(NotAnId)");
+    assert_eq!(of(b"\0\0\0\0\x07{\"b\":\"acme\"}", b"k"), "acme");
+    assert_eq!(of(b"{\"a\":true}", b"k"), "Anonymous(NotAnId)");
+    assert_eq!(of(b"{\"a\":1,\"a\":1}", b"k"), "Anonymous(DuplicateKey)");
 }
 
 #[test]
 fn recursion_on_the_path_is_bounded() {
     let pointer = "/a".repeat(100_000);
     let text = format!("{}1{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
-    assert_eq!(at(&pointer, text.as_bytes()), Err(AnonymousReason::BrokenJson));
+    assert_eq!(at(&pointer, text.as_bytes()), Err(AnonymousReason::NotJson));
 }
 
 #[test]
@@ -154,7 +199,7 @@ fn sources_of_the_id_are_tried_in_order() {
             Sample { headers: vec![("id", None), ("id", None)], ..Sample::default() },
             Err(AnonymousReason::RepeatedHeader),
         ),
-        (Sample { value: Some(b"broken"), key: Some(b"k"), ..Sample::default() }, Err(AnonymousReason::BrokenJson)),
+        (Sample { value: Some(b"broken"), key: Some(b"k"), ..Sample::default() }, Ok("k")),
         (Sample { key: Some(b"\xff"), ..Sample::default() }, Err(AnonymousReason::NotUtf8)),
     ];
     let named = source(Some("t"));
@@ -282,12 +327,12 @@ proptest! {
         pointer in pointer(),
         cut in any::<prop::sample::Index>(),
     ) {
-        use AnonymousReason::{BrokenJson, DuplicateKey, Missing, NotAnId};
+        use AnonymousReason::{NotJson, DuplicateKey, Missing, NotAnId};
         // A cut document is broken, unless only a number lost digits.
         let text = json!({ "a": document }).to_string();
         let cut = cut.index(text.len());
         let found = at(&format!("/a{pointer}"), &text.as_bytes()[..cut]);
-        prop_assert!(matches!(found, Err(BrokenJson | NotAnId | DuplicateKey | Missing)));
+        prop_assert!(matches!(found, Err(NotJson | NotAnId | DuplicateKey | Missing)));
         prop_assert!(found != Err(Missing) || cut == 0);
     }
 }
@@ -297,11 +342,11 @@ struct OneSchema;
 
 impl Schemas for OneSchema {
     fn find<'r>(
-        &self, format: SchemaFormat, path: &[String], value: Option<&'r [u8]>,
+        &self, format: SchemaFormat, path: &[String], _: HeaderLookup<'r>, value: Option<&'r [u8]>,
     ) -> Result<Found<'r>, UnknownSchema> {
         match value {
             Some([1, id @ ..]) if format == SchemaFormat::Avro && path == ["id"] => Ok(from_bytes(Some(id))),
-            Some([2, ..]) => Err(UnknownSchema(2)),
+            Some([2, ..]) => Err(UnknownSchema(SchemaId::Number(2))),
             _ => Ok(Ok(None)),
         }
     }
@@ -323,7 +368,7 @@ fn a_record_waits_for_an_unknown_schema_only_if_no_earlier_place_names_its_clien
         }
     };
     assert_eq!(of(&[], b"\x01acme"), "acme");
-    assert_eq!(of(&[], b"\x02acme"), "Unknown(UnknownSchema(2))");
+    assert_eq!(of(&[], b"\x02acme"), "Unknown(UnknownSchema(Number(2)))");
     assert_eq!(of(&[("id", Some(b"first"))], b"\x02acme"), "first");
     assert_eq!(of(&[], b"\x01"), "by-topic");
     assert_eq!(of(&[], b"\x01\xff"), "Anonymous(NotUtf8)");
