@@ -149,7 +149,7 @@ impl Job {
         // After a commit, the brokers refuse further calls for some 20 ms. The records wait for that in librdkafka's
         // queue, while more of them come. If the positions were sent first, the caller would have to wait.
         let offsets = Offsets::of_group(self.list(positions), Arc::clone(&self.group));
-        while !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
+        while !positions.is_empty() && !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
             in_time(deadline)?;
         }
         loop {
