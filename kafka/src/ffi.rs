@@ -488,9 +488,12 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
 }
 
 /// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and tell
-/// none. (rdkafka's AdminClient describes no topics.)
+/// none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to the
+/// controller, which an embedded cluster does not have.
 #[cfg(any(test, feature = "tools"))]
-pub(super) fn topic_id<C: ClientContext>(client: &Client<C>, topic: &str, timeout: Duration) -> Result<String, Code> {
+pub(super) fn topic_id<C: ClientContext>(
+    client: &Client<C>, broker: i32, topic: &str, timeout: Duration,
+) -> Result<String, Code> {
     /// The id of brokers that tell none: 16 zeros.
     const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
     let (native, name) = (client.native_ptr(), c_text(topic));
@@ -502,6 +505,7 @@ pub(super) fn topic_id<C: ClientContext>(client: &Client<C>, topic: &str, timeou
         let options =
             sys::rd_kafka_AdminOptions_new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
         sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(timeout), ptr::null_mut(), 0);
+        sys::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
         sys::rd_kafka_DescribeTopics(native, collection, options, answers.0);
         sys::rd_kafka_AdminOptions_destroy(options);
         sys::rd_kafka_TopicCollection_destroy(collection);

@@ -132,12 +132,12 @@ impl Reader {
     /// # Errors
     /// No broker answers within `timeout`, or the topic is refused.
     pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, OpenError> {
-        ffi::topic_id(self.consumer.client(), self.topic(), timeout).map_err(|code| {
-            if is_final(code) {
-                OpenError::RefusedTopic { topic: self.topic().to_owned(), code }
-            } else {
-                self.failed(ClientError::MetadataFetch(code))
-            }
+        let deadline = Instant::now() + timeout;
+        let metadata = self.consumer.fetch_metadata(Some(self.topic()), timeout).map_err(|error| self.failed(error))?;
+        let (client, broker) = (self.consumer.client(), metadata.orig_broker_id());
+        ffi::topic_id(client, broker, self.topic(), assign::remaining(deadline)).map_err(|code| match code {
+            code if is_final(code) => OpenError::RefusedTopic { topic: self.topic().to_owned(), code },
+            code => self.failed(ClientError::MetadataFetch(code)),
         })
     }
 
