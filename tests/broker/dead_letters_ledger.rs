@@ -198,7 +198,7 @@ fn a_job_that_the_former_version_began_is_finished() {
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn overlapping_jobs_that_are_killed_at_any_moment_send_each_dead_letter_once() {
-    const LETTERS: u64 = 20_000;
+    const LETTERS: u64 = 40_000;
     const ROUNDS: u64 = 6;
     let seed = std::env::var("WATERMASTER_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(11);
     eprintln!("seed {seed} (WATERMASTER_TEST_SEED)");
@@ -211,8 +211,8 @@ fn overlapping_jobs_that_are_killed_at_any_moment_send_each_dead_letter_once() {
     Producer::to(&broker).send_all((0..LETTERS).map(letter));
     let desk = Desk::new(&config(&rig));
     let jobs = [
-        ["--job", "some", "--where", "reason=expired,reason=queue_full,reason=anonymous", "--rate", "2000"],
-        ["--job", "others", "--where", "reason=expired,reason=queue_full,reason=client_limit", "--rate", "2000"],
+        ["--job", "some", "--where", "reason=expired,reason=queue_full,reason=anonymous", "--rate", "1000"],
+        ["--job", "others", "--where", "reason=expired,reason=queue_full,reason=client_limit", "--rate", "1000"],
     ];
     let back = || rig.read_sources().iter().filter(|record| record.header("throttle-redrive").is_some()).count() as u64;
     let mut ended_by_another = 0;

@@ -144,6 +144,10 @@ mod long {
         Producer::to(&secured).send_all(letters);
         let [parked, ledger] = ["parked", "ledger"].map(|name| format!("{}.{name}", rig.dead_letter));
         let _made = secured.create(&[Topic::new(&parked, 1), Topic::new(&ledger, 1)]);
+        // The entry of an earlier job: an empty ledger is not read.
+        let holder = br#"{"process":"earlier","job":"earlier","transaction":1}"#.to_vec();
+        let entry = Outgoing { key: Some(b"holder".to_vec()), value: Some(holder), ..Outgoing::default() };
+        Producer::to(&secured).send_all([Outgoing { topic: ledger.clone(), ..entry }]);
         let group = |job: &str| format!("{}.kyc.redrive.{job}", rig.name);
         let permission = |kind, name: &str, operation| Permission { kind, name: name.to_owned(), operation };
         let needed = |n: usize| {

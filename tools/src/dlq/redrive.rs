@@ -1,4 +1,4 @@
-//! `watermaster dlq redrive`: a job that sends dead letters again.
+//! `watermaster dlq redrive`: a job that sends dead letters again, or closes them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -139,7 +139,7 @@ pub(super) fn new_id() -> String {
     format!("{second}-{nanos:08x}")
 }
 
-/// What a job does with the dead letters that it selects.
+/// The work of a job on the dead letters that it selects.
 pub(super) enum Work<'s> {
     /// Send them again, or park them.
     Send { plan: FateRules<'s>, originals: Originals, pace: Option<Pace> },
@@ -185,6 +185,20 @@ pub(super) struct Redrive<'s> {
     refused: Option<(i32, i64)>,
     scope: Scope,
     pub(super) counts: RedriveCounts,
+}
+
+/// Reads the original of a stub; waits for brokers that are away.
+fn read_original(
+    originals: &Originals, origin: &Origin, mut see_interrupt: impl FnMut() -> bool,
+) -> Result<Option<Letter>, DlqError> {
+    let mut waiting = BrokerWait::new();
+    loop {
+        match originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
+            Ok(original) => return Ok(original),
+            Err(error) if waiting.goes_on(&error) && !see_interrupt() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// The dead letters of one transaction.
@@ -405,34 +419,23 @@ impl<'s> Redrive<'s> {
 
     /// Decides on a selected dead letter.
     fn outcome(&mut self, letter: &Letter, origin: Option<&Origin>) -> Result<Outcome, DlqError> {
-        let Work::Send { plan, .. } = &self.work else { return Ok(Outcome::Close) };
-        let mut fate = match self.refused {
-            Some(place) if place == (letter.partition, letter.offset) => Fate::Park(Parked::Refused),
-            _ => plan.fate(letter, origin, None),
+        let Work::Send { plan, originals, .. } = &self.work else { return Ok(Outcome::Close) };
+        let fate = match (plan.fate(letter, origin, None), origin) {
+            _ if self.refused == Some((letter.partition, letter.offset)) => Fate::Park(Parked::Refused),
+            (Fate::NeedsOriginal, Some(from)) => {
+                let original = read_original(originals, from, || {
+                    self.interrupted |= self.interrupts.try_recv().is_ok();
+                    self.interrupted
+                })?;
+                plan.fate(letter, origin, Some(original.as_ref()))
+            }
+            (decided, _) => decided,
         };
-        if let (Fate::NeedsOriginal, Some(from)) = (&fate, origin) {
-            let original = self.read_original(from)?;
-            let Work::Send { plan, .. } = &self.work else { return Ok(Outcome::Close) };
-            fate = plan.fate(letter, origin, Some(original.as_ref()));
-        }
-        let Work::Send { plan, .. } = &self.work else { return Ok(Outcome::Close) };
         Ok(match fate {
             Fate::Send(record) => Outcome::Send(record),
             Fate::Park(why) => Outcome::Park(plan.park(letter, why), why),
             Fate::NeedsOriginal => unreachable!("the original was looked for"),
         })
-    }
-
-    fn read_original(&mut self, origin: &Origin) -> Result<Option<Letter>, DlqError> {
-        let mut waiting = BrokerWait::new();
-        loop {
-            let Work::Send { originals, .. } = &self.work else { return Ok(None) };
-            match originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
-                Ok(original) => return Ok(original),
-                Err(error) if waiting.goes_on(&error) && !self.see_interrupt() => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 
     /// Sends a batch with its positions and the changes of the ledger.
