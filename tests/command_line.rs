@@ -55,7 +55,7 @@ fn completions_and_manual_pages_name_the_commands() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("man1");
     assert_eq!(watermaster(&["man", folder.to_str().unwrap()], &[], "").status.code(), Some(0));
-    let nested = ["dlq-ls", "dlq-show", "dlq-export", "dlq-redrive"];
+    let nested = ["dlq-ls", "dlq-show", "dlq-export", "dlq-redrive", "dlq-close"];
     for command in commands.into_iter().filter(|command| *command != "help").chain(nested) {
         let page = std::fs::read_to_string(folder.join(format!("watermaster-{command}.1"))).unwrap();
         assert!(page.contains(".SH EXAMPLES\n.nf\nExamples:"), "the manual page of {command} has no examples");

@@ -1,15 +1,19 @@
-//! Dead letters: read outside of any group, and sent again by a job.
+//! Dead letters: read outside of any group, and sent again by jobs, which keep a common ledger.
 
 mod backlog;
 mod chunks;
 mod job;
 mod jobs;
-mod parking;
+mod ledger;
 mod reader;
+mod runs;
+mod topics;
 
 pub use backlog::{Backlog, Counted, DEFAULT_JOB, Unread};
 pub use chunks::{REASON_LABELS, Tallies, Tally};
 pub use job::{Job, JobError, Outgoing, Positions};
 pub use jobs::{JobPositions, job_positions};
-pub use parking::ensure_parking;
+pub use ledger::{Holder, Ledger};
 pub use reader::{Header, Letter, Originals, Ranges, Reader};
+pub use runs::DoneState;
+pub use topics::{ensure_ledger, ensure_parking};

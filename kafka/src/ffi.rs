@@ -487,6 +487,54 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
     }
 }
 
+/// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and tell
+/// none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to the
+/// controller, which an embedded cluster does not have.
+#[cfg(any(test, feature = "tools"))]
+pub(super) fn topic_id<C: ClientContext>(
+    client: &Client<C>, broker: i32, topic: &str, timeout: Duration,
+) -> Result<String, Code> {
+    /// The id of brokers that tell none: 16 zeros.
+    const NO_ID: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+    let (native, name) = (client.native_ptr(), c_text(topic));
+    let answers = ReplyQueue::new(client);
+    // SAFETY: client, name and queue live during the calls; librdkafka copies the names and the options, which are
+    // destroyed here. All that an event refers to is read before the event is destroyed.
+    unsafe {
+        let collection = sys::rd_kafka_TopicCollection_of_topic_names([name.as_ptr()].as_mut_ptr(), 1);
+        let options =
+            sys::rd_kafka_AdminOptions_new(native, sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS);
+        sys::rd_kafka_AdminOptions_set_request_timeout(options, millis(timeout), ptr::null_mut(), 0);
+        sys::rd_kafka_AdminOptions_set_broker(options, broker, ptr::null_mut(), 0);
+        sys::rd_kafka_DescribeTopics(native, collection, options, answers.0);
+        sys::rd_kafka_AdminOptions_destroy(options);
+        sys::rd_kafka_TopicCollection_destroy(collection);
+        let event = sys::rd_kafka_queue_poll(answers.0, millis(timeout));
+        if event.is_null() {
+            return Err(Code::OperationTimedOut);
+        }
+        let mut count = 0;
+        let result = sys::rd_kafka_event_DescribeTopics_result(event);
+        let topics = match result.is_null() {
+            true => ptr::null_mut(),
+            false => sys::rd_kafka_DescribeTopics_result_topics(result, &mut count),
+        };
+        let mut error: Code = sys::rd_kafka_event_error(event).into();
+        let mut id = String::new();
+        if count > 0 {
+            if error == Code::NoError {
+                error = sys::rd_kafka_error_code(sys::rd_kafka_TopicDescription_error(*topics)).into();
+            }
+            let text = sys::rd_kafka_Uuid_base64str(sys::rd_kafka_TopicDescription_topic_id(*topics));
+            if error == Code::NoError && !text.is_null() {
+                id = CStr::from_ptr(text).to_string_lossy().into_owned();
+            }
+        }
+        sys::rd_kafka_event_destroy(event);
+        if error == Code::NoError { Ok(if id == NO_ID { String::new() } else { id }) } else { Err(error) }
+    }
+}
+
 fn millis(timeout: Duration) -> c_int {
     c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX)
 }

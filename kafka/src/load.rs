@@ -35,6 +35,12 @@ pub enum OpenError {
     RefusedTopic { topic: String, code: Code },
     #[error("consumer group {group}: {code}: grant READ on it")]
     RefusedGroup { group: String, code: Code },
+    #[error("topic {topic} has {partitions} partitions; it needs exactly one")]
+    Partitions { topic: String, partitions: i32 },
+    #[error(
+        "topic {topic}: the record at offset {offset} is none of this program, or of a later version: use that one"
+    )]
+    ForeignRecord { topic: String, offset: i64 },
     #[error("topic {topic}: {source}")]
     Topic { topic: String, source: ClientError },
     #[error(transparent)]

@@ -196,6 +196,11 @@ impl Service {
     pub fn parked(&self) -> String {
         format!("{}.parked", self.dead_letter)
     }
+
+    /// Returns the topic that tells which dead letters are done.
+    pub fn ledger(&self) -> String {
+        format!("{}.ledger", self.dead_letter)
+    }
 }
 
 /// The search for the capacity in the commits of the service's consumer group.

@@ -255,19 +255,19 @@ metrics! {
         "Lag of the target's own consumer group, over the partitions in which it committed; missing while unknown."
         Service target_lag;
     "watermaster_dead_letter_unread_offsets" Gauge Count ["service"]
-        "Offsets of the dead-letter topic behind the position of the redrive job 'default'; missing while unknown."
+        "Open offsets of the dead-letter topic: not redriven or parked by any job, nor closed; missing while unknown."
         Service dead_letter_offsets;
     "watermaster_dead_letter_oldest_seconds" Gauge Seconds ["service"]
         "Age of the oldest of these dead letters, by its record's time; 0 if there is none, missing while unknown."
         Service dead_letter_age;
     "watermaster_dead_letter_records" Gauge Records ["service" "reason"]
-        "Dead letters behind the position of the redrive job 'default', as far as they are counted."
+        "Open dead letters, as far as they are counted."
         Service dead_letters;
     "watermaster_dead_letter_reason_oldest_seconds" Gauge Seconds ["service" "reason"]
         "Age of the oldest of these dead letters with this reason, by its record's time; 0 if there is none."
         Service dead_letter_ages;
     "watermaster_dead_letter_uncounted_offsets" Gauge Count ["service"]
-        "Offsets behind that position that are not counted yet."
+        "Open offsets that are not counted yet."
         Service uncounted_dead_letters;
     "watermaster_redrive_jobs" Gauge Count ["service" "state"]
         "Jobs of dlq redrive that moved within the last minute (running), or stand before their end (unfinished)."

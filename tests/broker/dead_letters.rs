@@ -233,3 +233,6 @@ fn a_redrive_counts_for_its_own_client_and_mistakes_move_nothing() {
 
 #[path = "dead_letters_long.rs"]
 mod long;
+
+#[path = "dead_letters_ledger.rs"]
+mod ledger;

@@ -1,6 +1,7 @@
-//! The dead letters that no redrive has passed.
+//! The open dead letters: those that no job has redriven or parked, and that are not closed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use rdkafka::Message as _;
@@ -10,7 +11,7 @@ use watermaster_settings::{Kafka, Service};
 
 use super::chunks::{Chunk, Chunks, Tallies, merge};
 use super::reader::position_client;
-use super::{Job, JobPositions, Ranges, Reader, job_positions};
+use super::{Job, JobPositions, Ledger, Ranges, Reader, job_positions};
 use crate::record::{Headers, NO_TIMESTAMP, RECORD_OVERHEAD};
 use crate::{assign::remaining, client::KafkaError, client::LoggingContext, headers::REASON, load::OpenError};
 
@@ -21,7 +22,7 @@ pub const DEFAULT_JOB: &str = "default";
 const COUNT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_COUNTED_BYTES: usize = 64 << 20;
 
-/// The dead letters behind the position of the job `default`.
+/// The open dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unread {
     /// Offsets, those of the marks of transactions among them.
@@ -40,15 +41,25 @@ pub struct Counted {
     pub uncounted: u64,
 }
 
-/// A client that looks for dead letters that are not redriven.
+/// A client that looks for open dead letters.
 pub struct Backlog {
     reader: Reader,
-    /// Asks for the position of the job.
+    ledger: Ledger,
+    /// Asks for the position of the job `default`.
     position: BaseConsumer<LoggingContext>,
-    /// The positions and the oldest record at the last look.
-    last: Option<(BTreeMap<i32, i64>, Option<i64>)>,
+    /// The begin of the open dead letters, by partition.
+    fronts: BTreeMap<i32, Front>,
     /// The counted dead letters, by partition.
     chunks: BTreeMap<i32, Chunks>,
+}
+
+/// The first open dead letter of a partition.
+#[derive(Debug, Clone, Copy, Default)]
+struct Front {
+    /// No record below it is open.
+    offset: i64,
+    /// The time of the record at this offset; `None` if it is not read yet.
+    timestamp_ms: Option<i64>,
 }
 
 impl Backlog {
@@ -59,12 +70,12 @@ impl Backlog {
     pub fn open(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<Backlog, OpenError> {
         let group = Job::group(kafka, service, DEFAULT_JOB);
         let reader = Reader::open(kafka, &group, &service.dead_letter, timeout)?;
-        let position = position_client(kafka, &group)?;
-        Ok(Backlog { reader, position, last: None, chunks: BTreeMap::new() })
+        let (ledger, position) = (Ledger::new(service, &reader), position_client(kafka, &group)?);
+        Ok(Backlog { reader, ledger, position, fronts: BTreeMap::new(), chunks: BTreeMap::new() })
     }
 
-    /// Looks once. The first record of each partition is read only where the job has moved, or retention has removed
-    /// it. With `counts`, the new dead letters are read, too, within bounds; without it, earlier counts are forgotten.
+    /// Looks once. The first open record of each partition is read only where that moved. With `counts`, the new dead
+    /// letters are read, too, within bounds; without it, earlier counts are forgotten.
     ///
     /// # Errors
     /// A broker does not answer within `timeout`, or refuses.
@@ -74,18 +85,21 @@ impl Backlog {
             // Errors of connections pile up until they are polled, and a token of OAuth is renewed by a poll.
             while client.poll(Duration::ZERO).is_some() {}
         }
-        let committed = self.reader.committed_by(&self.position, timeout)?;
-        let mut ranges = self.reader.bounds(remaining(deadline))?;
-        for (partition, range) in &mut ranges {
-            range.start = range.start.max(committed.get(partition).map_or(0, |(offset, _)| *offset)).min(range.end);
+        let topic = self.ledger.letters_id().to_owned();
+        self.ledger.load(&mut self.reader, timeout)?;
+        if self.ledger.letters_id() != topic {
+            self.fronts.clear();
+            self.chunks.clear();
         }
-        let offsets = ranges.values().map(|range| (range.end - range.start).unsigned_abs()).sum();
-        let starts = ranges.iter().map(|(partition, range)| (*partition, range.start)).collect();
-        let oldest_ms = match &self.last {
-            Some((known, Some(oldest))) if *known == starts => Some(*oldest),
-            _ => self.oldest(&ranges, deadline)?,
+        let default = self.reader.committed_by(&self.position, remaining(deadline))?;
+        let mut ranges = self.reader.bounds(remaining(deadline))?;
+        self.ledger.pass(&default, &ranges);
+        self.find_fronts(&mut ranges, deadline)?;
+        let open = |(partition, range): (&i32, &Range<i64>)| {
+            (range.end - range.start).unsigned_abs() - self.ledger.done(*partition, range.clone())
         };
-        self.last = Some((starts, oldest_ms));
+        let offsets = ranges.iter().map(open).sum();
+        let oldest_ms = self.fronts.values().filter_map(|front| front.timestamp_ms).min();
         if !counts {
             self.chunks.clear();
         }
@@ -103,33 +117,62 @@ impl Backlog {
         job_positions(kafka, service, &self.reader, timeout)
     }
 
-    /// Reads the first record of each partition.
-    fn oldest(&mut self, ranges: &Ranges, deadline: Instant) -> Result<Option<i64>, OpenError> {
-        let mut oldest: Option<i64> = None;
-        self.reader.start(ranges)?;
-        while !self.reader.is_done() && Instant::now() < deadline {
-            if let Some(letter) = self.reader.next(remaining(deadline))? {
-                self.reader.close(letter.partition);
-                oldest = Some(oldest.map_or(letter.timestamp_ms, |oldest| oldest.min(letter.timestamp_ms)));
+    /// Finds the first open record of each partition, and has its range begin there.
+    fn find_fronts(&mut self, ranges: &mut Ranges, deadline: Instant) -> Result<(), OpenError> {
+        self.fronts.retain(|partition, _| ranges.contains_key(partition));
+        let mut unknown = Ranges::new();
+        for (partition, range) in ranges.iter() {
+            let front = self.fronts.entry(*partition).or_default();
+            // An end that moved back is that of another topic of the same name.
+            let from = if front.offset > range.end { 0 } else { front.offset };
+            let offset = self.ledger.first_open(*partition, from.max(range.start)).min(range.end);
+            if offset != front.offset {
+                *front = Front { offset, timestamp_ms: None };
+            }
+            if front.timestamp_ms.is_none() {
+                unknown.insert(*partition, offset..range.end);
             }
         }
+        self.reader.start(&unknown)?;
+        while !self.reader.is_done() && Instant::now() < deadline {
+            let read = self.reader.next_with(remaining(deadline), |letter| {
+                (letter.partition(), letter.offset(), letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP))
+            })?;
+            let Some((partition, offset, time)) = read else { continue };
+            let Some(front) = self.fronts.get_mut(&partition).filter(|front| front.timestamp_ms.is_none()) else {
+                continue;
+            };
+            if self.ledger.state(partition, offset).is_none() {
+                *front = Front { offset, timestamp_ms: Some(time) };
+                self.reader.close(partition);
+            } else {
+                front.offset = offset + 1;
+            }
+        }
+        for (partition, range) in ranges.iter_mut() {
+            let front = self.fronts.entry(*partition).or_default();
+            if front.timestamp_ms.is_none() && !self.reader.is_open(*partition) {
+                front.offset = range.end;
+            }
+            range.start = front.offset;
+        }
         // Nothing is fetched between two looks.
-        self.reader.start(&Ranges::new())?;
-        Ok(oldest)
+        Ok(self.reader.start(&Ranges::new())?)
     }
 
-    /// Counts the dead letters in these ranges, which have so many `offsets`.
+    /// Counts the open dead letters in these ranges, which have so many open `offsets`.
     fn count(&mut self, ranges: &Ranges, offsets: u64) -> Result<Counted, OpenError> {
         let deadline = Instant::now() + COUNT_TIMEOUT;
         self.chunks.retain(|partition, _| ranges.contains_key(partition));
         for (partition, range) in ranges {
-            self.chunks.entry(*partition).or_default().keep(range);
+            self.chunks.entry(*partition).or_default().keep(range, |range| self.ledger.done(*partition, range));
         }
         let mut bytes = 0;
         while Instant::now() < deadline && bytes < MAX_COUNTED_BYTES {
-            let gaps =
-                ranges.iter().filter_map(|(partition, range)| Some((*partition, self.chunks[partition].gap(range)?)));
-            let gaps: Ranges = gaps.collect();
+            let gaps: Ranges = ranges
+                .iter()
+                .filter_map(|(partition, range)| Some((*partition, self.gap(*partition, range)?)))
+                .collect();
             if gaps.is_empty() {
                 break;
             }
@@ -145,15 +188,35 @@ impl Backlog {
         Ok(counted)
     }
 
-    /// Counts the dead letters in one gap of each partition.
+    /// Returns the first run of offsets that is not counted and begins with an open one. Those before it count at once.
+    fn gap(&mut self, partition: i32, range: &Range<i64>) -> Option<Range<i64>> {
+        let chunks = self.chunks.entry(partition).or_default();
+        while let Some(gap) = chunks.gap(range) {
+            let open = self.ledger.first_open(partition, gap.start).min(gap.end);
+            if open == gap.start {
+                return Some(gap);
+            }
+            let mut done = Chunk::starting_at(gap.start);
+            done.close(open);
+            done.set_done(|range| self.ledger.done(partition, range));
+            chunks.add(done);
+        }
+        None
+    }
+
+    /// Counts the open dead letters in one gap of each partition.
     fn count_gaps(&mut self, gaps: &Ranges, deadline: Instant, bytes: &mut usize) -> Result<(), OpenError> {
-        let start = |(partition, gap): (&i32, &std::ops::Range<i64>)| (*partition, Chunk::starting_at(gap.start));
+        let start = |(partition, gap): (&i32, &Range<i64>)| (*partition, Chunk::starting_at(gap.start));
         let mut chunks: BTreeMap<i32, Chunk> = gaps.iter().map(start).collect();
         self.reader.start(gaps)?;
         while !self.reader.is_done() && Instant::now() < deadline && *bytes < MAX_COUNTED_BYTES {
             let read = self.reader.next_with(remaining(deadline), |letter| {
-                let chunk = chunks.get_mut(&letter.partition())?;
-                chunk.count(letter.offset(), reason(letter), letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP));
+                let (partition, offset) = (letter.partition(), letter.offset());
+                let chunk = chunks.get_mut(&partition)?;
+                match self.ledger.state(partition, offset) {
+                    None => chunk.count(offset, reason(letter), letter.timestamp().to_millis().unwrap_or(NO_TIMESTAMP)),
+                    Some(_) => chunk.close(offset + 1),
+                }
                 Some(letter.payload_len() + letter.key_len() + RECORD_OVERHEAD)
             })?;
             *bytes += read.flatten().unwrap_or(0);
@@ -162,6 +225,7 @@ impl Backlog {
             if !self.reader.is_open(partition) {
                 chunk.close(gaps[&partition].end);
             }
+            chunk.set_done(|range| self.ledger.done(partition, range));
             self.chunks.entry(partition).or_default().add(chunk);
         }
         Ok(())

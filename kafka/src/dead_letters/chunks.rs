@@ -1,7 +1,7 @@
-//! Counts of the dead letters of one partition by reason.
+//! Counts of the open dead letters of one partition by reason.
 //!
-//! The counts are kept in chunks of offsets. A redrive that passes dead letters drops chunks from the front; at most
-//! one of them has to be counted again.
+//! The counts are kept in chunks of offsets. A chunk in which dead letters are done since it was counted is counted
+//! again.
 
 use std::ops::Range;
 
@@ -52,13 +52,15 @@ pub(super) fn merge(sum: &mut Tallies, tallies: &Tallies) {
 pub(super) struct Chunk {
     start: i64,
     end: i64,
+    /// The number of its offsets that are done, and so not counted.
+    done: u64,
     tallies: Tallies,
 }
 
 impl Chunk {
     /// Makes a chunk that ends where it starts.
     pub fn starting_at(start: i64) -> Chunk {
-        Chunk { start, end: start, tallies: Tallies::default() }
+        Chunk { start, end: start, done: 0, tallies: Tallies::default() }
     }
 
     /// Counts the record at `offset`, before which there is no other one.
@@ -69,9 +71,14 @@ impl Chunk {
         self.end = offset + 1;
     }
 
-    /// Extends the chunk to `end`, before which there is no further record.
+    /// Extends the chunk to `end`, before which no further record is open.
     pub fn close(&mut self, end: i64) {
         self.end = end;
+    }
+
+    /// Takes the number of its offsets that are done; `done` returns that of a range.
+    pub fn set_done(&mut self, done: impl Fn(Range<i64>) -> u64) {
+        self.done = done(self.start..self.end);
     }
 
     fn len(&self) -> i64 {
@@ -84,11 +91,13 @@ impl Chunk {
 pub(super) struct Chunks(Vec<Chunk>);
 
 impl Chunks {
-    /// Drops the chunks that begin before `range`, in which the dead letters are. An end that moved back is that of
-    /// another topic of the same name, so all chunks go.
-    pub fn keep(&mut self, range: &Range<i64>) {
+    /// Drops the chunks that begin before `range`, in which the open dead letters are, and those in which more are done
+    /// now; `done` returns the number of those in a range. An end that moved back is that of another topic of the same
+    /// name, so all chunks go.
+    pub fn keep(&mut self, range: &Range<i64>, done: impl Fn(Range<i64>) -> u64) {
         let is_other = self.0.last().is_some_and(|last| last.end > range.end);
-        self.0.retain(|chunk| !is_other && chunk.start >= range.start);
+        let is_kept = |chunk: &Chunk| chunk.start >= range.start && chunk.done == done(chunk.start..chunk.end);
+        self.0.retain(|chunk| !is_other && is_kept(chunk));
     }
 
     /// Returns the first run of offsets that is not counted.
@@ -130,14 +139,15 @@ impl Chunks {
     fn join(&mut self, at: usize) {
         let next = self.0.remove(at + 1);
         self.0[at].end = next.end;
+        self.0[at].done += next.done;
         merge(&mut self.0[at].tallies, &next.tallies);
     }
 
-    /// Returns the tallies of all chunks, and the number of their offsets.
+    /// Returns the tallies of all chunks, and the number of their offsets that are open.
     pub fn total(&self) -> (Tallies, u64) {
         let mut sum = Tallies::default();
         self.0.iter().for_each(|chunk| merge(&mut sum, &chunk.tallies));
-        (sum, self.0.iter().map(|chunk| chunk.len().unsigned_abs()).sum())
+        (sum, self.0.iter().map(|chunk| chunk.len().unsigned_abs() - chunk.done).sum())
     }
 }
 

@@ -1,9 +1,10 @@
-//! A job that sends dead letters again, exactly once: records and the job's positions go into one transaction.
+//! A job that sends dead letters again, exactly once: records, the entries of the ledger and the job's positions go into
+//! one transaction.
 //!
-//! The positions are the committed offsets of a consumer group of the job's own, which nothing ever joins. Two
-//! processes of one job fence each other by their common `transactional.id`. After every error the job takes a new
-//! producer, which ends the transaction of the former one, and the owner reads the committed positions again: so it
-//! does not matter whether the last commit succeeded.
+//! The positions are the committed offsets of a consumer group of the job's own, which nothing ever joins. All processes
+//! of a service's jobs fence each other by their common `transactional.id`. After every error the job takes a new
+//! producer, which ends the transaction of the former one, and the owner reads the ledger again: so it does not matter
+//! whether the last commit succeeded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -43,12 +44,9 @@ pub struct Outgoing {
 /// The reason for which a transaction of a job did not, or perhaps did not, succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// The transaction may have succeeded: begin again from the committed positions.
+    /// The transaction may have succeeded, or another process took over: the ledger tells.
     #[error(transparent)]
     Unknown(ClientError),
-    /// Another producer took the job's id. A broker that changes its mind looks the same, so it may be tried again.
-    #[error(transparent)]
-    Fenced(ClientError),
     /// A topic refuses one of these records, by index, for good. None was sent.
     #[error("{} records are refused: {error}", refused.len())]
     Refused { refused: Vec<usize>, error: ClientError },
@@ -69,25 +67,25 @@ pub struct Job {
 }
 
 impl Job {
-    /// Returns the name of the job's consumer group, and of its `transactional.id`.
+    /// Returns the name of the job's consumer group.
     pub fn group(kafka: &Kafka, service: &Service, id: &str) -> String {
         format!("{}.{}.redrive.{id}", kafka.group_id, service.name)
     }
 
-    /// Makes the producer of a job for the records of `reader`, which was opened with the job's group. No broker is
-    /// contacted yet.
+    /// Makes the producer of a job with this `transactional.id` for the records of `reader`, which was opened with the
+    /// job's group. No broker is contacted yet.
     ///
     /// # Errors
     /// librdkafka refuses the configuration.
-    pub fn new(kafka: &Kafka, group: &str, reader: &Reader) -> Result<Job, OpenError> {
-        let (config, timeout) = (producer::job_config(kafka, group), transaction_timeout(kafka));
+    pub fn new(kafka: &Kafka, transactional_id: &str, reader: &Reader) -> Result<Job, OpenError> {
+        let (config, timeout) = (producer::job_config(kafka, transactional_id), transaction_timeout(kafka));
         let transactions = Transactions::new(&config, timeout)?;
         let metadata = GroupMetadata::unfenced(reader.consumer.client()).ok_or(KafkaError::NoGroup)?;
         let (topics, topic) = (HashMap::new(), reader.topic().to_owned());
         Ok(Job { topics, transactions, config, timeout, group: Arc::new(metadata), topic })
     }
 
-    /// Gets an epoch, which ends a transaction that is still open and fences other processes of this job. Tries again
+    /// Gets an epoch, which ends a transaction that is still open and fences other processes with this id. Tries again
     /// until `go_on` returns false.
     ///
     /// # Errors
@@ -149,7 +147,7 @@ impl Job {
         // After a commit, the brokers refuse further calls for some 20 ms. The records wait for that in librdkafka's
         // queue, while more of them come. If the positions were sent first, the caller would have to wait.
         let offsets = Offsets::of_group(self.list(positions), Arc::clone(&self.group));
-        while !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
+        while !positions.is_empty() && !self.transactions.send_offsets(&offsets, CALL_TIMEOUT).map_err(failed)? {
             in_time(deadline)?;
         }
         loop {
@@ -234,8 +232,8 @@ fn unknown(text: &str) -> JobError {
 
 fn failed(error: TransactionError) -> JobError {
     match error.kind {
-        ErrorKind::Fenced => JobError::Fenced(error.source),
         ErrorKind::Group | ErrorKind::Denied => JobError::Final(error.source),
-        ErrorKind::Other => JobError::Unknown(error.source),
+        // A transaction that the coordinator ended for its age looks like one of a producer that was fenced.
+        ErrorKind::Fenced | ErrorKind::Other => JobError::Unknown(error.source),
     }
 }

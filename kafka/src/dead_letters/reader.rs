@@ -65,6 +65,7 @@ impl Letter {
 /// Reads one topic.
 pub struct Reader {
     pub(super) consumer: BaseConsumer<LoggingContext>,
+    kafka: Kafka,
     group: String,
     topics: Topics,
     partitions: Vec<SourcePartition>,
@@ -83,8 +84,8 @@ impl Reader {
         let consumer = consumer(kafka, group, "earliest")?;
         let count = load::partitions(&consumer, kafka, topic, timeout)?;
         let partitions = (0..count).map(|partition| (SourceIndex(0), partition)).collect();
-        let (group, topics) = (group.to_owned(), Topics::new([topic]));
-        Ok(Reader { consumer, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
+        let (kafka, group, topics) = (kafka.clone(), group.to_owned(), Topics::new([topic]));
+        Ok(Reader { consumer, kafka, group, topics, partitions, open: BTreeMap::new(), paused: BTreeSet::new() })
     }
 
     /// Returns the number of the topic's partitions.
@@ -123,6 +124,89 @@ impl Reader {
                 Ok(known.map(|entry| (entry.partition, entry.offset)).collect())
             }
         }
+    }
+
+    /// Returns the id of the topic, which another topic of the same name does not have; empty where the brokers tell
+    /// none.
+    ///
+    /// # Errors
+    /// No broker answers within `timeout`, or the topic is refused.
+    pub(super) fn topic_id(&self, timeout: Duration) -> Result<String, OpenError> {
+        let deadline = Instant::now() + timeout;
+        let metadata = self.consumer.fetch_metadata(Some(self.topic()), timeout).map_err(|error| self.failed(error))?;
+        let (client, broker) = (self.consumer.client(), metadata.orig_broker_id());
+        ffi::topic_id(client, broker, self.topic(), assign::remaining(deadline)).map_err(|code| match code {
+            code if is_final(code) => OpenError::RefusedTopic { topic: self.topic().to_owned(), code },
+            code => self.failed(ClientError::MetadataFetch(code)),
+        })
+    }
+
+    /// Returns the first offset of another topic's partition 0 and the end of its stable records; `None` if the topic
+    /// does not exist.
+    ///
+    /// # Errors
+    /// No broker answers within `timeout`, or the topic is refused.
+    pub(super) fn log_bounds(&self, topic: &str, timeout: Duration) -> Result<Option<Range<i64>>, OpenError> {
+        let deadline = Instant::now() + timeout;
+        match load::partitions(&self.consumer, &self.kafka, topic, timeout) {
+            Err(OpenError::MissingTopic { .. }) => return Ok(None),
+            other => other?,
+        };
+        let first = (SourceIndex(0), 0);
+        let found = assign::watermarks(&self.consumer, &Topics::new([topic]), &[first], deadline);
+        let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
+        Ok(found.map_err(failed)?.get(&first).map(|(low, high)| *low..*high))
+    }
+
+    /// Reads records of another topic's partition 0 instead of this topic's: offset, key and value of each.
+    ///
+    /// # Errors
+    /// The topic is refused, the range is not read until `deadline`, or `visit` fails.
+    pub(super) fn read_log(
+        &mut self, topic: &str, range: Range<i64>, deadline: Instant,
+        mut visit: impl FnMut(i64, &[u8], Option<&[u8]>) -> Result<(), OpenError>,
+    ) -> Result<(), OpenError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let failed = |source| OpenError::Topic { topic: topic.to_owned(), source };
+        self.start(&Ranges::new())?;
+        let at = [((SourceIndex(0), 0), Offset::Offset(range.start))];
+        self.consumer.assign(&Topics::new([topic]).list_at(at)).map_err(failed)?;
+        let mut is_read = false;
+        while !is_read {
+            match self.consumer.poll(assign::remaining(deadline)) {
+                Some(Ok(record)) if record.offset() < range.end => {
+                    is_read = record.offset() + 1 == range.end;
+                    visit(record.offset(), record.key().unwrap_or_default(), record.payload())?;
+                }
+                // Behind the last record there may be marks of transactions.
+                Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => is_read = true,
+                Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
+                    return Err(OpenError::RefusedTopic { topic: topic.to_owned(), code });
+                }
+                Some(Err(_)) | None if Instant::now() < deadline => {}
+                Some(Err(error)) => return Err(failed(error)),
+                None => return Err(failed(ClientError::MessageConsumption(Code::OperationTimedOut))),
+            }
+        }
+        Ok(self.start(&Ranges::new())?)
+    }
+
+    /// Returns the offsets with their metadata that another group has committed, as [`committed`](Reader::committed)
+    /// does.
+    ///
+    /// # Errors
+    /// The group's coordinator does not answer within `timeout`, or refuses.
+    pub fn committed_of(&self, group: &str, timeout: Duration) -> Result<BTreeMap<i32, (i64, String)>, OpenError> {
+        if group == self.group {
+            return self.committed(timeout);
+        }
+        let client = consumer(&self.kafka, group, "earliest")?;
+        self.committed_by(&client, timeout).map_err(|error| match error {
+            OpenError::RefusedGroup { code, .. } => OpenError::RefusedGroup { group: group.to_owned(), code },
+            other => other,
+        })
     }
 
     /// Returns the offsets with their metadata that the group has committed, after pending transactions have ended.

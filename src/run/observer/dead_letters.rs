@@ -1,4 +1,4 @@
-//! Follows the dead letters of a service that no redrive has passed, and its redrive jobs.
+//! Follows the open dead letters of a service, and its redrive jobs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -89,7 +89,8 @@ impl DeadLetterWatch {
 }
 
 fn is_refusal(why: &OpenError) -> bool {
-    matches!(why, OpenError::RefusedGroup { .. } | OpenError::RefusedTopic { .. } | OpenError::MissingTopic { .. })
+    use OpenError::{ForeignRecord, MissingTopic, RefusedGroup, RefusedTopic};
+    matches!(why, RefusedGroup { .. } | RefusedTopic { .. } | MissingTopic { .. } | ForeignRecord { .. })
 }
 
 impl JobWatch {

@@ -142,32 +142,40 @@ mod long {
         // The first one goes back, the second one to the parking topic.
         let letters = [1, 5].map(|attempt| dead_letter(&rig, &record, (0, 7), "expired", attempt));
         Producer::to(&secured).send_all(letters);
-        let parked = format!("{}.parked", rig.dead_letter);
-        let _parked = secured.create(&[Topic::new(&parked, 1)]);
-        let group = |n: usize| format!("{}.kyc.redrive.job-{n}", rig.name);
+        let [parked, ledger] = ["parked", "ledger"].map(|name| format!("{}.{name}", rig.dead_letter));
+        let _made = secured.create(&[Topic::new(&parked, 1), Topic::new(&ledger, 1)]);
+        // The entry of an earlier job: an empty ledger is not read.
+        let holder = br#"{"process":"earlier","job":"earlier","transaction":1}"#.to_vec();
+        let entry = Outgoing { key: Some(b"holder".to_vec()), value: Some(holder), ..Outgoing::default() };
+        Producer::to(&secured).send_all([Outgoing { topic: ledger.clone(), ..entry }]);
+        let group = |job: &str| format!("{}.kyc.redrive.{job}", rig.name);
         let permission = |kind, name: &str, operation| Permission { kind, name: name.to_owned(), operation };
         let needed = |n: usize| {
             vec![
                 permission(Kind::Topic, &rig.dead_letter, Operation::Read),
-                permission(Kind::Group, &group(n), Operation::Read),
+                permission(Kind::Group, &group(&format!("job-{n}")), Operation::Read),
+                permission(Kind::Group, &group("default"), Operation::Read),
+                permission(Kind::Topic, &ledger, Operation::Read),
+                permission(Kind::Topic, &ledger, Operation::Write),
                 permission(Kind::Topic, &rig.sources[0], Operation::Write),
                 permission(Kind::Topic, &parked, Operation::Write),
-                permission(Kind::TransactionalId, &group(n), Operation::Write),
+                permission(Kind::TransactionalId, &group("~all"), Operation::Write),
             ]
         };
-        let logins: Vec<Login> = (0..6).map(login).collect();
-        let needs: Vec<_> = (0..6).map(needed).collect();
+        let count = needed(0).len();
+        let logins: Vec<Login> = (0..=count).map(login).collect();
+        let needs: Vec<_> = (0..=count).map(needed).collect();
         let has = |n: usize| needs[n].iter().enumerate().filter(move |(at, _)| *at != n).map(|(_, one)| one);
         grant(
             &secured,
-            &(0..6).flat_map(|n| has(n).map(|one| (logins[n].user, one)).collect::<Vec<_>>()).collect::<Vec<_>>(),
+            &(0..=count).flat_map(|n| has(n).map(|one| (logins[n].user, one)).collect::<Vec<_>>()).collect::<Vec<_>>(),
         );
         let redrive = |n: usize| {
             let desk = Desk::new(&logins[n].config(&rig, &secured));
             let output = desk.command("redrive", &["--job", &format!("job-{n}")]).output().expect("watermaster runs");
             (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
         };
-        for (n, missing) in needs.iter().enumerate().take(5) {
+        for (n, missing) in needs.iter().enumerate().take(count) {
             let (code, said) = redrive(n);
             let name = &missing[n].name;
             assert!(
@@ -176,7 +184,7 @@ mod long {
             );
             assert_eq!(rig.read_sources().len(), 0, "without {name} something was moved");
         }
-        let (code, said) = redrive(5);
+        let (code, said) = redrive(count);
         assert_eq!((code, rig.read_sources().len()), (Some(0), 1), "{said}");
     }
 }

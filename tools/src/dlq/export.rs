@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use watermaster_kafka::dead_letters::Letter;
 
 use super::origin::Origin;
-use super::{DlqError, TopicArgs, read_selected, select::SelectArgs};
+use super::{DlqError, READING_GROUP, TopicArgs, read_selected, select::SelectArgs};
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -36,9 +36,9 @@ pub enum Encoding {
 
 pub(super) fn run(args: &ExportArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
-    let topic = args.topic.topic(&service);
+    let reader = args.topic.reader(&kafka, &service, READING_GROUP)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let written = read_selected(&kafka, &topic, &args.select, |letter, origin| {
+    let written = read_selected(reader, &args.select, |letter, origin| {
         match writeln!(out, "{}", Value::Object(line(letter, origin, args.payload))) {
             // A reader that hung up (`| head`) is no failure.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),

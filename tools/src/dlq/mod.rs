@@ -1,11 +1,13 @@
-//! `watermaster dlq`: lists, shows, exports and sends again the dead letters of a service.
+//! `watermaster dlq`: lists, shows, exports, sends again and closes the dead letters of a service.
 //!
 //! - `origin`: where a dead letter came from; `select`: the dead letters that a command is about
 //! - `ls`, `show`, `export`: read them
 //! - `plan`: the fate of each dead letter in a redrive
 //! - `redrive`: the job that carries it out, with its `scope`, `pace` and `tally`; `dry_run`; `progress`: its lines
+//! - `close`: a job that only writes in the ledger that they are done
 //! - `jobs`: counts the jobs that the brokers know
 
+mod close;
 mod dry_run;
 mod export;
 mod jobs;
@@ -24,7 +26,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use watermaster_kafka::dead_letters::{JobError, Letter, Reader};
+use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Reader};
 use watermaster_kafka::load::OpenError;
 use watermaster_kafka::preflight::TopicList;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
@@ -53,7 +55,7 @@ pub struct DlqArgs {
 
 #[derive(Debug, Subcommand)]
 enum DlqCommand {
-    /// Count dead letters by reason, client and source topic
+    /// Count the dead letters that are open, redriven, parked and closed, by reason, client or source topic
     Ls(ls::LsArgs),
     /// Print one dead letter: its origin, its headers and, if asked for, its payload
     Show(show::ShowArgs),
@@ -61,6 +63,8 @@ enum DlqCommand {
     Export(export::ExportArgs),
     /// Send dead letters back to their source topics, or to the target, exactly once
     Redrive(redrive::RedriveArgs),
+    /// Mark dead letters as closed: they need no redrive
+    Close(close::CloseArgs),
 }
 
 /// Options that name the topic.
@@ -125,6 +129,7 @@ pub fn run(args: &DlqArgs) -> Exit {
         DlqCommand::Show(args) => show::run(args),
         DlqCommand::Export(args) => export::run(args),
         DlqCommand::Redrive(args) => redrive::run(args),
+        DlqCommand::Close(args) => close::run(args),
     };
     done.map_or_else(|error| fail(error.exit(), &error), |()| Exit::Done)
 }
@@ -152,17 +157,26 @@ impl TopicArgs {
         Ok((settings.kafka, settings.services[index].clone()))
     }
 
-    fn topic(&self, service: &Service) -> String {
-        if self.parked { service.parked() } else { service.dead_letter.clone() }
+    /// Makes a client that reads the topic, with the committed offsets of `group`.
+    fn reader(&self, kafka: &Kafka, service: &Service, group: &str) -> Result<Reader, OpenError> {
+        let topic = if self.parked { service.parked() } else { service.dead_letter.clone() };
+        Reader::open(kafka, group, &topic, CONNECT_TIMEOUT)
     }
+}
+
+/// Reads the ledger for the topic of `reader`.
+fn read_ledger(kafka: &Kafka, service: &Service, reader: &mut Reader) -> Result<Ledger, OpenError> {
+    let mut ledger = Ledger::new(service, reader);
+    ledger.load(reader, CONNECT_TIMEOUT)?;
+    let default = reader.committed_of(&Job::group(kafka, service, DEFAULT_JOB), CONNECT_TIMEOUT)?;
+    ledger.pass(&default, &reader.bounds(CONNECT_TIMEOUT)?);
+    Ok(ledger)
 }
 
 /// Reads the selected dead letters until `visit` returns false.
 fn read_selected(
-    kafka: &Kafka, topic: &str, select: &SelectArgs,
-    mut visit: impl FnMut(&Letter, Option<&Origin>) -> Result<bool, DlqError>,
+    mut reader: Reader, select: &SelectArgs, mut visit: impl FnMut(&Letter, Option<&Origin>) -> Result<bool, DlqError>,
 ) -> Result<(), DlqError> {
-    let mut reader = Reader::open(kafka, READING_GROUP, topic, CONNECT_TIMEOUT)?;
     let ranges = select.ranges(&reader, CONNECT_TIMEOUT)?;
     let progress = progress::OffsetProgress::new("read", progress::total(&ranges));
     reader.start(&ranges)?;

@@ -1,31 +1,33 @@
-//! `watermaster dlq redrive`: a job that sends dead letters again.
+//! `watermaster dlq redrive`: a job that sends dead letters again, or closes them.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
-use watermaster_kafka::dead_letters::ensure_parking;
-use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Letter, Originals, Outgoing, Positions, Reader};
+use watermaster_kafka::dead_letters::{
+    DEFAULT_JOB, DoneState, Holder, Job, JobError, Ledger, Letter, Originals, Outgoing, Positions, Reader,
+};
+use watermaster_kafka::dead_letters::{ensure_ledger, ensure_parking};
 use watermaster_kafka::{headers, load::OpenError, load::find_topics};
-use watermaster_settings::Service;
+use watermaster_settings::{Kafka, Service};
 
 use super::dry_run::dry_run;
 use super::origin::Origin;
 use super::pace::Pace;
 use super::plan::{Destination, Fate, FateRules, Parked};
 use super::progress::{OffsetProgress, total};
-use super::scope::Scope;
+use super::scope::{JobOptions, Scope, is_former};
 use super::tally::{BrokerWait, RedriveCounts};
-use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, select::SelectArgs};
+use super::{CONNECT_TIMEOUT, DlqError, READ_TIMEOUT, TopicArgs, read_ledger, select::SelectArgs};
 use crate::cli::{Output, OutputArg, print, print_json};
 use crate::signals::{self, Interrupts};
 
 /// The most records and bytes of one transaction.
 const MAX_RECORDS: usize = 2_000;
 const MAX_BYTES: usize = 4 << 20;
-/// The number of times that another process may take the job over.
-const MAX_FENCES: u32 = 3;
+/// The name by which all jobs of a service fence each other: no job has it as its id.
+const ALL_JOBS: &str = "~all";
 
 /// Arguments of the command.
 #[derive(Debug, Args)]
@@ -46,6 +48,9 @@ pub struct RedriveArgs {
     /// job "default", or a new one if a selection is given
     #[arg(long, value_name = "ID", value_parser = job_id)]
     job: Option<String>,
+    /// Send dead letters that are redriven, parked or closed already, too, in a new job unless --job names one
+    #[arg(long)]
+    again: bool,
     /// Park a dead letter that was rejected this many times, in <dead_letter>.parked
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u64).range(1..))]
     max_attempts: u64,
@@ -71,26 +76,30 @@ fn job_id(text: &str) -> Result<String, &'static str> {
 pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
     let plan = plan(args, &service)?;
-    let fresh = || if args.select.is_everything() { DEFAULT_JOB.to_owned() } else { new_id() };
+    let fresh = || if args.select.is_everything() && !args.again { DEFAULT_JOB.to_owned() } else { new_id() };
     let id = args.job.clone().unwrap_or_else(fresh);
-    let group = Job::group(&kafka, &service, &id);
-    if args.dry_run {
-        let topic = args.topic.topic(&service);
-        return dry_run(&kafka, (&group, &topic), &args.select, &plan, args.output.format);
+    if id == DEFAULT_JOB && !args.select.is_everything() {
+        let text =
+            "the job default is about all dead letters, and is never begun with other options: use another --job";
+        return Err(DlqError::Usage(text.to_owned()));
     }
-    let interrupts = signals::listen().map_err(DlqError::Signals)?;
-    let reader = Reader::open(&kafka, &group, &args.topic.topic(&service), CONNECT_TIMEOUT)?;
+    let group = Job::group(&kafka, &service, &id);
+    let options = JobOptions { id: id.clone(), select: args.select.clone(), to: args.to, again: args.again };
+    let reader = args.topic.reader(&kafka, &service, &group)?;
+    if args.dry_run {
+        return dry_run(&kafka, &service, reader, &options, &plan, args.output.format);
+    }
     find_topics(&kafka, &destinations(&plan), CONNECT_TIMEOUT)?;
     if ensure_parking(&kafka, &service.parked(), &reader, CONNECT_TIMEOUT)? {
         eprintln!("made the topic {}", service.parked());
     }
-    eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
-    let job = Job::new(&kafka, &group, &reader)?;
     let originals = Originals::new(&kafka, &group)?;
+    let work = Work::Send { plan, originals, pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)) };
+    let mut redrive = Redrive::new(&kafka, &service, reader, options, work)?;
+    eprintln!("job {id}; if it is interrupted, --job {id} goes on with it");
     let begun = Instant::now();
-    let mut redrive = Redrive::new(args, plan, reader, job, originals, interrupts);
     let result = redrive.run();
-    redrive.report(&id, begun.elapsed());
+    redrive.report(args.output.format, begun.elapsed());
     match result? {
         true => Ok(()),
         false => Err(DlqError::Stopped(format!("interrupted; --job {id} goes on with it"))),
@@ -123,78 +132,169 @@ fn destinations<'p>(plan: &'p FateRules<'_>) -> Vec<&'p str> {
 }
 
 /// Makes the name of a job from the time.
-fn new_id() -> String {
+pub(super) fn new_id() -> String {
     let now = SystemTime::now();
     let second: String = humantime::format_rfc3339_seconds(now).to_string().replace([':', '-'], "");
     let nanos = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
     format!("{second}-{nanos:08x}")
 }
 
-/// A redrive in progress.
-struct Redrive<'s> {
-    plan: FateRules<'s>,
-    output: Output,
+/// The work of a job on the dead letters that it selects.
+pub(super) enum Work<'s> {
+    /// Send them again, or park them.
+    Send { plan: FateRules<'s>, originals: Originals, pace: Option<Pace> },
+    /// Close them.
+    Close,
+}
+
+impl Work<'_> {
+    fn pace(&self) -> Option<&Pace> {
+        match self {
+            Work::Send { pace, .. } => pace.as_ref(),
+            Work::Close => None,
+        }
+    }
+}
+
+/// The decision on a selected dead letter.
+enum Outcome {
+    Send(Outgoing),
+    /// The record for the parking topic.
+    Park(Outgoing, Parked),
+    Close,
+}
+
+/// A job in progress.
+pub(super) struct Redrive<'s> {
+    kafka: &'s Kafka,
+    service: &'s Service,
+    options: JobOptions,
+    work: Work<'s>,
     reader: Reader,
     job: Job,
-    originals: Originals,
+    ledger: Ledger,
+    /// The last transaction that this process began.
+    own: Holder,
+    /// The last transaction that the ledger is known to have.
+    known: Option<Holder>,
     interrupts: Interrupts,
     interrupted: bool,
-    pace: Option<Pace>,
     /// The number of dead letters to send one by one, because one of them is refused.
     single: usize,
     /// The dead letter that is refused.
     refused: Option<(i32, i64)>,
-    fences: u32,
     scope: Scope,
-    counts: RedriveCounts,
+    pub(super) counts: RedriveCounts,
+}
+
+/// Reads the original of a stub; waits for brokers that are away.
+fn read_original(
+    originals: &Originals, origin: &Origin, mut see_interrupt: impl FnMut() -> bool,
+) -> Result<Option<Letter>, DlqError> {
+    let mut waiting = BrokerWait::new();
+    loop {
+        match originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
+            Ok(original) => return Ok(original),
+            Err(error) if waiting.goes_on(&error) && !see_interrupt() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// The dead letters of one transaction.
 struct Batch {
     records: Vec<Outgoing>,
-    /// The place of each record, for one that is refused.
+    /// The place of each dead letter, for one that is refused.
     places: Vec<(i32, i64)>,
     positions: BTreeMap<i32, i64>,
     bytes: usize,
     counts: RedriveCounts,
 }
 
-impl<'s> Redrive<'s> {
-    fn new(
-        args: &RedriveArgs, plan: FateRules<'s>, reader: Reader, job: Job, originals: Originals, interrupts: Interrupts,
-    ) -> Redrive<'s> {
-        Redrive {
-            plan,
-            output: args.output.format,
-            reader,
-            job,
-            originals,
-            interrupts,
-            interrupted: false,
-            pace: args.rate.map(|rate| Pace::new(rate, MAX_RECORDS)),
-            single: 0,
-            refused: None,
-            fences: 0,
-            scope: Scope { select: args.select.clone(), extents: BTreeMap::new(), positions: BTreeMap::new() },
-            counts: RedriveCounts::default(),
+impl Batch {
+    /// Takes the record of a dead letter, and returns the state of the dead letter.
+    fn take(&mut self, outcome: Outcome) -> DoneState {
+        match outcome {
+            Outcome::Send(record) => {
+                self.counts.redriven += 1;
+                self.records.push(record);
+                DoneState::Redriven
+            }
+            Outcome::Park(record, why) => {
+                *self.counts.parked.entry(why.into()).or_default() += 1;
+                self.records.push(record);
+                DoneState::Parked
+            }
+            Outcome::Close => {
+                self.counts.closed += 1;
+                DoneState::Closed
+            }
         }
     }
+}
 
-    /// Sends all dead letters of the job. Returns false if it was interrupted.
-    fn run(&mut self) -> Result<bool, DlqError> {
+impl<'s> Redrive<'s> {
+    /// Makes the clients of a job, and the topic of the ledger if it is missing.
+    pub(super) fn new(
+        kafka: &'s Kafka, service: &'s Service, reader: Reader, options: JobOptions, work: Work<'s>,
+    ) -> Result<Redrive<'s>, DlqError> {
+        let interrupts = signals::listen().map_err(DlqError::Signals)?;
+        if ensure_ledger(kafka, &service.ledger(), &reader, CONNECT_TIMEOUT)? {
+            eprintln!("made the topic {}", service.ledger());
+        }
+        let process = format!("{}-{}", new_id(), std::process::id());
+        Ok(Redrive {
+            kafka,
+            service,
+            work,
+            job: Job::new(kafka, &Job::group(kafka, service, ALL_JOBS), &reader)?,
+            ledger: Ledger::new(service, &reader),
+            own: Holder { process, job: options.id.clone(), transaction: 0 },
+            known: None,
+            reader,
+            interrupts,
+            interrupted: false,
+            single: 0,
+            refused: None,
+            scope: Scope::of(&options),
+            options,
+            counts: RedriveCounts::default(),
+        })
+    }
+
+    /// Does all dead letters of the job. Returns false if it was interrupted.
+    pub(super) fn run(&mut self) -> Result<bool, DlqError> {
         self.start_job()?;
-        let committed = self.committed()?;
-        self.scope = Scope::find(&self.reader, &self.scope.select, self.plan.to, committed)?;
+        self.read_ledger()?;
+        self.known = self.ledger.holder().cloned();
+        if self.ledger.former() > 0 {
+            let (topic, letters) = (self.ledger.topic(), self.reader.topic());
+            eprintln!("{letters} was made anew: what {topic} has about the earlier topic does not count");
+        }
+        let committed = match &self.work {
+            Work::Send { .. } => self.committed()?,
+            Work::Close => Positions::new(),
+        };
+        self.scope = Scope::find(&self.reader, &self.ledger, &self.options, committed)?;
+        if self.options.select.is_everything() && !self.scope.select.is_everything() {
+            eprintln!("the job goes on with the selection that it was begun with");
+        }
         let ranges = self.scope.ranges();
         let progress = OffsetProgress::new("done", total(&ranges));
         self.reader.start(&ranges)?;
+        // From now on, earlier jobs see that this one took over.
+        self.deliver(self.empty_batch(), &progress)?;
         while !self.interrupted && !self.is_done() {
             let batch = self.read_batch()?;
             if batch.positions != self.scope.positions {
                 self.deliver(batch, &progress)?;
             }
-            let more = format!("{} redriven, {} parked", self.counts.redriven, self.counts.parked_text());
-            progress.set(total(&ranges) - total(&self.scope.ranges()), &more);
+            let (counts, left) = (&self.counts, total(&self.scope.ranges()));
+            let more = match self.work {
+                Work::Send { .. } => format!("{} redriven, {} parked", counts.redriven, counts.parked_text()),
+                Work::Close => format!("{} closed", counts.closed),
+            };
+            progress.set(total(&ranges) - left, &more);
         }
         progress.finish();
         Ok(self.is_done())
@@ -205,15 +305,41 @@ impl<'s> Redrive<'s> {
         limited || self.scope.is_at_end()
     }
 
-    /// Reads the committed positions; waits for brokers that are away.
+    /// Returns the committed positions of the job.
     fn committed(&mut self) -> Result<Positions, DlqError> {
+        let read = |job: &mut Self| job.reader.committed(CONNECT_TIMEOUT);
+        let committed = self.patiently("the positions of the job", read)?;
+        if !is_former(&committed) {
+            return Ok(committed);
+        }
+        let group = Job::group(self.kafka, self.service, &self.options.id);
+        let former = Job::new(self.kafka, &group, &self.reader)?;
+        let all = std::mem::replace(&mut self.job, former);
+        self.start_job()?;
+        self.job = all;
+        self.patiently("the positions of the job", read)
+    }
+
+    /// Reads the ledger anew.
+    fn read_ledger(&mut self) -> Result<(), DlqError> {
+        self.ledger = self.patiently("the ledger", |job| read_ledger(job.kafka, job.service, &mut job.reader))?;
+        Ok(())
+    }
+
+    /// Asks until there is an answer; waits for brokers that are away.
+    fn patiently<T>(
+        &mut self, what: &str, mut ask: impl FnMut(&mut Self) -> Result<T, OpenError>,
+    ) -> Result<T, DlqError> {
         let mut waiting = BrokerWait::new();
         loop {
-            match self.reader.committed(CONNECT_TIMEOUT) {
-                Ok(committed) => return Ok(committed),
-                Err(error @ OpenError::RefusedGroup { .. }) => return Err(error.into()),
-                Err(error) if waiting.goes_on(&error) && !self.see_interrupt() => {}
-                Err(error) => return Err(DlqError::Unreachable(format!("the positions of the job: {error}"))),
+            match ask(self) {
+                Ok(answer) => return Ok(answer),
+                Err(error @ (OpenError::Unreachable { .. } | OpenError::Topic { .. } | OpenError::Client(_))) => {
+                    if !waiting.goes_on(&error) || self.see_interrupt() {
+                        return Err(DlqError::Unreachable(format!("{what}: {error}")));
+                    }
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -232,17 +358,15 @@ impl<'s> Redrive<'s> {
         self.interrupted
     }
 
+    fn empty_batch(&self) -> Batch {
+        let (positions, counts) = (self.scope.positions.clone(), RedriveCounts::default());
+        Batch { records: Vec::new(), places: Vec::new(), positions, bytes: 0, counts }
+    }
+
     /// Reads and decides as many dead letters as go into one transaction.
     fn read_batch(&mut self) -> Result<Batch, DlqError> {
-        let mut batch = Batch {
-            records: Vec::new(),
-            places: Vec::new(),
-            positions: self.scope.positions.clone(),
-            bytes: 0,
-            counts: RedriveCounts::default(),
-        };
-        let paced = || self.pace.as_ref().map_or(MAX_RECORDS, Pace::transaction);
-        let most = if self.single > 0 { 1 } else { paced() };
+        let mut batch = self.empty_batch();
+        let most = if self.single > 0 { 1 } else { self.work.pace().map_or(MAX_RECORDS, Pace::transaction) };
         while batch.places.len() < most && batch.bytes < MAX_BYTES && !self.reader.is_done() && !self.see_interrupt() {
             let decided = self.counts.decided() + batch.counts.decided();
             if self.scope.select.limit.is_some_and(|limit| decided >= limit) {
@@ -257,82 +381,99 @@ impl<'s> Redrive<'s> {
         for (partition, (end, _)) in &self.scope.extents {
             if !self.reader.is_open(*partition) {
                 // Nothing but the marks of transactions is left up to the end.
-                batch.positions.insert(*partition, *end);
+                if let Some(from) = batch.positions.insert(*partition, *end) {
+                    let state = self.ledger.state(*partition, from - 1).unwrap_or(DoneState::Closed);
+                    self.ledger.fill(*partition, from..*end, state);
+                }
             }
         }
         Ok(batch)
     }
 
     fn decide(&mut self, letter: Letter, batch: &mut Batch) -> Result<(), DlqError> {
-        let place = (letter.partition, letter.offset);
-        batch.positions.insert(letter.partition, letter.offset + 1);
+        let (partition, offset) = (letter.partition, letter.offset);
+        let from = batch.positions.insert(partition, offset + 1).unwrap_or(offset);
         batch.counts.read += 1;
         let origin = Origin::of(&letter);
         if !self.scope.select.matches(&letter, origin.as_ref()) {
             return Ok(());
         }
-        let fate = match self.plan.fate(&letter, origin.as_ref(), None) {
-            _ if self.refused == Some(place) => Fate::Park(Parked::Refused),
-            Fate::NeedsOriginal => {
-                let original = origin.as_ref().map(|origin| self.read_original(origin)).transpose()?.flatten();
-                self.plan.fate(&letter, origin.as_ref(), Some(original.as_ref()))
+        let done = self.ledger.state(partition, offset).filter(|_| !self.scope.again);
+        let state = match done {
+            Some(state) => {
+                batch.counts.skipped += 1;
+                state
             }
-            decided => decided,
+            None => {
+                batch.bytes += letter.bytes();
+                batch.places.push((partition, offset));
+                let outcome = self.outcome(&letter, origin.as_ref())?;
+                batch.take(outcome)
+            }
         };
-        let record = match fate {
-            Fate::Send(record) => {
-                batch.counts.redriven += 1;
-                record
-            }
-            Fate::Park(why) => {
-                *batch.counts.parked.entry(why.into()).or_default() += 1;
-                self.plan.park(&letter, why)
-            }
-            Fate::NeedsOriginal => unreachable!("the original was looked for"),
-        };
-        batch.bytes += letter.bytes();
-        batch.records.push(record);
-        batch.places.push(place);
+        self.ledger.mark(partition, offset, state);
+        // Before it are the marks of transactions, if anything.
+        self.ledger.fill(partition, from..offset, state);
         Ok(())
     }
 
-    fn read_original(&mut self, origin: &Origin) -> Result<Option<Letter>, DlqError> {
-        let mut waiting = BrokerWait::new();
-        loop {
-            match self.originals.read(&origin.topic, origin.partition, origin.offset, CONNECT_TIMEOUT) {
-                Ok(original) => return Ok(original),
-                Err(error) if waiting.goes_on(&error) && !self.see_interrupt() => {}
-                Err(error) => return Err(error.into()),
+    /// Decides on a selected dead letter.
+    fn outcome(&mut self, letter: &Letter, origin: Option<&Origin>) -> Result<Outcome, DlqError> {
+        let Work::Send { plan, originals, .. } = &self.work else { return Ok(Outcome::Close) };
+        let fate = match (plan.fate(letter, origin, None), origin) {
+            _ if self.refused == Some((letter.partition, letter.offset)) => Fate::Park(Parked::Refused),
+            (Fate::NeedsOriginal, Some(from)) => {
+                let original = read_original(originals, from, || {
+                    self.interrupted |= self.interrupts.try_recv().is_ok();
+                    self.interrupted
+                })?;
+                plan.fate(letter, origin, Some(original.as_ref()))
             }
-        }
+            (decided, _) => decided,
+        };
+        Ok(match fate {
+            Fate::Send(record) => Outcome::Send(record),
+            Fate::Park(why) => Outcome::Park(plan.park(letter, why), why),
+            Fate::NeedsOriginal => unreachable!("the original was looked for"),
+        })
     }
 
+    /// Sends a batch with its positions and the changes of the ledger.
     fn deliver(&mut self, batch: Batch, progress: &OffsetProgress) -> Result<(), DlqError> {
         let text = |(partition, offset): (&i32, &i64)| (*partition, (*offset, self.scope.extents[partition].1.clone()));
-        let positions: Positions = batch.positions.iter().map(text).collect();
-        let pace = &self.pace;
+        let positions: Positions = match &self.work {
+            Work::Send { .. } => batch.positions.iter().map(text).collect(),
+            // A closed dead letter is skipped the next time, so no position is needed.
+            Work::Close => Positions::new(),
+        };
+        self.own.transaction += 1;
+        let changes = self.ledger.take_changes(&self.own);
+        let pace = self.work.pace();
         pace.iter().for_each(|pace| pace.begin(batch.records.len()));
-        let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(Pace::wait));
-        let error = match self.job.deliver(&positions, records) {
+        let records = batch.records.iter().cloned().inspect(|_| pace.iter().for_each(|pace| pace.wait()));
+        match self.job.deliver(&positions, records.chain(changes)) {
             Ok(()) => {
                 self.accept(batch);
-                return Ok(());
+                Ok(())
             }
-            Err(error) => error,
-        };
-        match &error {
-            JobError::Final(_) => return Err(DlqError::Job(error)),
-            JobError::Fenced(_) if self.fences == MAX_FENCES => {
-                return Err(DlqError::Stopped("another process runs this job".to_owned()));
+            Err(JobError::Refused { refused, error }) if refused.iter().any(|at| *at >= batch.records.len()) => {
+                Err(DlqError::Stopped(format!("{} refuses an entry: {error}", self.ledger.topic())))
             }
-            JobError::Fenced(_) => self.fences += 1,
-            JobError::Refused { error, .. } => self.take_refused(&batch, error)?,
-            JobError::Unknown(error) => progress.note(&format!("begins again from the committed positions: {error}")),
+            Err(JobError::Refused { error, .. }) => {
+                self.take_refused(&batch, &error)?;
+                self.recover(batch)
+            }
+            Err(JobError::Unknown(error)) => {
+                self.see_takeover()?;
+                progress.note(&format!("begins again from the last commit: {error}"));
+                self.recover(batch)
+            }
+            Err(error @ JobError::Final(_)) => Err(DlqError::Job(error)),
         }
-        self.recover(batch)
     }
 
     fn accept(&mut self, batch: Batch) {
+        self.known = Some(self.own.clone());
         self.single = self.single.saturating_sub(batch.places.len());
         self.scope.positions = batch.positions;
         self.counts.add(batch.counts);
@@ -346,45 +487,70 @@ impl<'s> Redrive<'s> {
         };
         if self.refused.replace(*only) == Some(*only) || batch.counts.redriven == 0 {
             let (partition, offset) = only;
-            let parked = self.plan.service.parked();
+            let parked = self.service.parked();
             let text = format!("{parked} refuses the dead letter at partition {partition}, offset {offset}: {error}");
             return Err(DlqError::Stopped(text));
         }
         Ok(())
     }
 
-    /// Takes another producer, and goes on from the committed positions.
+    /// Looks for another process before a new producer of this one fences it.
+    fn see_takeover(&mut self) -> Result<(), DlqError> {
+        self.patiently("the ledger", |job| {
+            job.ledger = Ledger::new(job.service, &job.reader);
+            job.ledger.load(&mut job.reader, CONNECT_TIMEOUT)
+        })?;
+        self.check_holder()
+    }
+
+    /// Fails if another process has begun since this one did.
+    fn check_holder(&self) -> Result<(), DlqError> {
+        match self.ledger.holder() {
+            Some(holder) if self.known.as_ref() != Some(holder) && holder.process != self.own.process => {
+                let (other, again) = (
+                    &holder.job,
+                    match self.work {
+                        Work::Send { .. } => format!(", with --job {}", self.options.id),
+                        Work::Close => String::new(),
+                    },
+                );
+                Err(DlqError::Stopped(format!(
+                    "the job {other} of this service took over: start this one again after it{again}; \
+                     nothing is sent twice"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes another producer, and goes on behind the last commit.
     fn recover(&mut self, batch: Batch) -> Result<(), DlqError> {
         self.job.replace().map_err(|error| DlqError::Job(JobError::Final(error)))?;
         self.start_job()?;
-        let committed: BTreeMap<i32, i64> =
-            self.committed()?.into_iter().map(|(partition, (offset, _))| (partition, offset)).collect();
-        if committed == batch.positions {
+        self.read_ledger()?;
+        self.check_holder()?;
+        if self.ledger.holder() == Some(&self.own) {
             // The commit had succeeded.
             self.accept(batch);
-        } else {
-            for (partition, offset) in committed {
-                // Before the first commit of an extent, the position of the former one stands there.
-                self.scope.positions.entry(partition).and_modify(|position| *position = offset.max(*position));
-            }
         }
         let ranges = self.scope.ranges();
         Ok(self.reader.start(&ranges)?)
     }
 
-    fn report(&self, id: &str, time: Duration) {
-        let (counts, complete) = (&self.counts, self.scope.is_at_end());
+    fn report(&self, output: Output, time: Duration) {
+        let (id, counts, complete) = (&self.options.id, &self.counts, self.scope.is_at_end());
         let seconds = time.as_millis() as f64 / 1_000.0;
-        match self.output {
+        match output {
             Output::Json => print_json(&serde_json::json!({
                 "job": id, "complete": complete, "seconds": seconds, "counts": counts,
             })),
             Output::Text => {
-                let RedriveCounts { read, redriven, .. } = counts;
+                let RedriveCounts { read, redriven, skipped, .. } = counts;
                 let rate = *redriven as f64 / seconds.max(0.001);
                 let parked = counts.parked_text();
                 print(format_args!(
-                    "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read"
+                    "job {id}: {redriven} redriven in {seconds:.1} s ({rate:.0}/s), parked: {parked}; {read} read, \
+                     {skipped} of them skipped: redriven, parked or closed already"
                 ));
             }
         }

@@ -3,9 +3,19 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use watermaster_kafka::dead_letters::{Positions, Ranges, Reader};
+use watermaster_kafka::dead_letters::{DEFAULT_JOB, Ledger, Positions, Ranges, Reader};
 
 use super::{CONNECT_TIMEOUT, DlqError, plan::Destination, select::SelectArgs};
+
+/// The options that a job keeps from its begin on.
+#[derive(Debug, Clone)]
+pub(super) struct JobOptions {
+    pub(super) id: String,
+    pub(super) select: SelectArgs,
+    pub(super) to: Destination,
+    /// Send dead letters that are not open, too.
+    pub(super) again: bool,
+}
 
 /// The extent of a job in one partition. It is kept as the metadata of the job's committed offset, so that a job that
 /// goes on later ends where it was to end.
@@ -14,6 +24,15 @@ struct Extent {
     end: i64,
     select: SelectArgs,
     to: Destination,
+    /// `None` if a version without a ledger began the job.
+    again: Option<bool>,
+}
+
+/// Returns whether a version without a ledger committed one of these positions. A process of it may still run: it does
+/// not fence others by the id that all jobs have now.
+pub(super) fn is_former(committed: &Positions) -> bool {
+    let extents = committed.values().filter_map(|(_, text)| serde_json::from_str::<Extent>(text).ok());
+    extents.into_iter().any(|extent| extent.again.is_none())
 }
 
 /// Returns whether a job has reached its end in a partition, by its committed offset and the metadata; also if another
@@ -25,6 +44,7 @@ pub(super) fn is_at_end(offset: i64, extent: &str) -> bool {
 /// The part of the dead letters that a job is about.
 pub(super) struct Scope {
     pub(super) select: SelectArgs,
+    pub(super) again: bool,
     /// The end in each partition, and the text to commit for it.
     pub(super) extents: BTreeMap<i32, (i64, String)>,
     /// The first offset of each partition that is left.
@@ -32,10 +52,16 @@ pub(super) struct Scope {
 }
 
 impl Scope {
+    /// Makes the scope of a job that has not begun.
+    pub(super) fn of(options: &JobOptions) -> Scope {
+        let (extents, positions) = (BTreeMap::new(), BTreeMap::new());
+        Scope { select: options.select.clone(), again: options.again, extents, positions }
+    }
+
     /// Takes the extents of a job that was interrupted, or makes those of a new one. A job that has reached its end
-    /// begins anew behind it.
+    /// goes on behind it with the same selection; with `again`, it begins anew.
     pub(super) fn find(
-        reader: &Reader, select: &SelectArgs, to: Destination, committed: Positions,
+        reader: &Reader, ledger: &Ledger, options: &JobOptions, committed: Positions,
     ) -> Result<Scope, DlqError> {
         let foreign = |_| DlqError::Stopped("the group of this job has offsets of another program".to_owned());
         let mut begun = BTreeMap::new();
@@ -43,27 +69,39 @@ impl Scope {
             let extent: Extent = serde_json::from_str(&text).map_err(foreign)?;
             begun.insert(partition, (offset, text, extent));
         }
-        let mut scope = Scope { select: select.clone(), extents: BTreeMap::new(), positions: BTreeMap::new() };
-        if begun.values().all(|(offset, _, extent)| *offset >= extent.end) {
-            for (partition, range) in select.ranges(reader, CONNECT_TIMEOUT)? {
-                let extent = Extent { end: range.end, select: select.clone(), to };
-                let text = serde_json::to_string(&extent).map_err(|error| DlqError::Usage(error.to_string()))?;
-                scope.extents.insert(partition, (range.end, text));
-                let begun = begun.get(&partition).map_or(0, |(offset, ..)| *offset);
-                scope.positions.insert(partition, range.start.max(begun));
+        let is_done = begun.values().all(|(offset, _, extent)| *offset >= extent.end);
+        // Former versions let the job of all dead letters have a selection.
+        let is_default = is_done && options.id == DEFAULT_JOB;
+        if is_default && !begun.values().all(|(.., extent)| extent.select.is_everything()) {
+            begun.clear();
+        }
+        let mut scope = Scope::of(options);
+        for (_, _, extent) in begun.values() {
+            let is_other = extent.to != options.to || options.again && extent.again != Some(true);
+            if !options.select.continues(&extent.select) || !is_done && is_other {
+                let text = "this job was begun with other options: leave them out, or use another --job";
+                return Err(DlqError::Usage(text.to_owned()));
+            }
+            scope.select.clone_from(&extent.select);
+            scope.select.limit = options.select.limit;
+            scope.again = options.again || !is_done && extent.again == Some(true);
+        }
+        if !is_done {
+            for (partition, (offset, text, extent)) in begun {
+                scope.extents.insert(partition, (extent.end, text));
+                scope.positions.insert(partition, offset);
             }
             return Ok(scope);
         }
-        for (partition, (offset, text, extent)) in begun {
-            if extent.to != to || !select.continues(&extent.select) {
-                let text =
-                    "this job was interrupted and begun with other options: leave them out, or use another --job";
-                return Err(DlqError::Usage(text.to_owned()));
-            }
-            scope.select = SelectArgs::clone(&extent.select);
-            scope.select.limit = select.limit;
-            scope.extents.insert(partition, (extent.end, text));
-            scope.positions.insert(partition, offset);
+        for (partition, range) in scope.select.ranges(reader, CONNECT_TIMEOUT)? {
+            let (select, to, again) = (scope.select.clone(), options.to, Some(scope.again));
+            let text = serde_json::to_string(&Extent { end: range.end, select, to, again });
+            scope.extents.insert(partition, (range.end, text.map_err(|error| DlqError::Usage(error.to_string()))?));
+            let start = match begun.get(&partition) {
+                _ if scope.again => range.start,
+                begun => ledger.first_open(partition, range.start.max(begun.map_or(0, |(offset, ..)| *offset))),
+            };
+            scope.positions.insert(partition, start.min(range.end).max(range.start));
         }
         Ok(scope)
     }

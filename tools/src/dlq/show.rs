@@ -30,9 +30,10 @@ pub struct ShowArgs {
 
 pub(super) fn run(args: &ShowArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
-    let topic = args.topic.topic(&service);
+    let reader = args.topic.reader(&kafka, &service, READING_GROUP)?;
+    let topic = reader.topic().to_owned();
     let mut found = None;
-    read_selected(&kafka, &topic, &args.select, |letter, origin| {
+    read_selected(reader, &args.select, |letter, origin| {
         found = Some((letter.clone(), origin.cloned()));
         Ok(false)
     })?;

@@ -1,4 +1,4 @@
-//! The outcome of a redrive, and the wait for brokers.
+//! The outcome of a job, and the wait for brokers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,26 +10,33 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The interval of lines while they are away.
 const WAITING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The outcome of a redrive.
+/// The outcome of a job.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct RedriveCounts {
     /// Dead letters that were read, selected or not.
     pub(super) read: u64,
     pub(super) redriven: u64,
     pub(super) parked: BTreeMap<&'static str, u64>,
+    /// Dead letters that `dlq close` closed.
+    #[serde(skip)]
+    pub(super) closed: u64,
+    /// Selected dead letters that are not open: a job has done them, or they are closed.
+    pub(super) skipped: u64,
 }
 
 impl RedriveCounts {
     pub(super) fn add(&mut self, other: RedriveCounts) {
         self.read += other.read;
         self.redriven += other.redriven;
+        self.closed += other.closed;
+        self.skipped += other.skipped;
         for (why, count) in other.parked {
             *self.parked.entry(why).or_default() += count;
         }
     }
 
     pub(super) fn decided(&self) -> u64 {
-        self.redriven + self.parked.values().sum::<u64>()
+        self.redriven + self.closed + self.parked.values().sum::<u64>()
     }
 
     pub(super) fn parked_text(&self) -> String {

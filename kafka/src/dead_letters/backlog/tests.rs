@@ -8,7 +8,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster_settings::{Settings, config::Config};
 
 use super::*;
-use crate::dead_letters::Tally;
+use crate::dead_letters::{DoneState, Holder, Tally};
 use crate::embedded::Embedded;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,6 +24,7 @@ impl Letters {
     fn new() -> Letters {
         let broker = Embedded::start(1).unwrap();
         broker.create_topic(TOPIC, 2).unwrap();
+        broker.create_topic(&format!("{TOPIC}.ledger"), 1).unwrap();
         let producer = Self::client(&broker).create().unwrap();
         Letters { broker, producer }
     }
@@ -60,12 +61,30 @@ impl Letters {
         self.producer.flush(TIMEOUT).unwrap();
     }
 
+    /// Records in the ledger that these dead letters, by partition and offset, are done.
+    fn record(&self, done: &[(i32, i64)]) {
+        let settings = self.settings();
+        let service = &settings.services[0];
+        let mut reader = Reader::open(&settings.kafka, "recorder", TOPIC, TIMEOUT).unwrap();
+        let mut ledger = Ledger::new(service, &reader);
+        ledger.load(&mut reader, TIMEOUT).unwrap();
+        done.iter().for_each(|(partition, offset)| ledger.mark(*partition, *offset, DoneState::Closed));
+        let holder = Holder { process: "test".to_owned(), job: "test".to_owned(), transaction: 1 };
+        for entry in ledger.take_changes(&holder) {
+            let (key, value) = (entry.key.unwrap(), entry.value.unwrap());
+            self.producer.send(BaseRecord::to(&entry.topic).key(&key).payload(&value)).map_err(|(e, _)| e).unwrap();
+        }
+        self.producer.flush(TIMEOUT).unwrap();
+    }
+
     fn move_job(&self, partition: i32, offset: i64) {
         let settings = self.settings();
         let group = Job::group(&settings.kafka, &settings.services[0], DEFAULT_JOB);
         let consumer: BaseConsumer = Self::client(&self.broker).set("group.id", group).create().unwrap();
         let mut list = TopicPartitionList::new();
-        list.add_partition_offset(TOPIC, partition, Offset::Offset(offset)).unwrap();
+        let mut element = list.add_partition(TOPIC, partition);
+        element.set_offset(Offset::Offset(offset)).unwrap();
+        element.set_metadata(r#"{"end":9,"select":{"conditions":[],"since":null},"to":"source"}"#);
         consumer.commit(&list, CommitMode::Sync).unwrap();
     }
 }
@@ -96,14 +115,21 @@ fn dead_letters_are_counted_by_reason_from_the_position_of_the_job() {
     assert_eq!(look(), [("queue_full", 1, 10), ("expired", 3, 20), ("_other", 1, 5)]);
     letters.write(0, &[("queue_full", 7)]);
     assert_eq!(look(), [("queue_full", 2, 7), ("expired", 3, 20), ("_other", 1, 5)]);
-    // The job passes a part of a chunk, then all of a partition, and then goes back.
-    letters.move_job(0, 2);
-    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 1, 40), ("_other", 1, 5)]);
-    letters.move_job(1, 2);
-    assert_eq!(look(), [("queue_full", 2, 7)]);
+    // Another job does a dead letter in the middle; the job of all dead letters passes a part of a chunk, then all of a
+    // partition.
+    letters.record(&[(1, 0)]);
+    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 3, 20)]);
     letters.move_job(0, 1);
+    assert_eq!(look(), [("queue_full", 2, 7), ("expired", 2, 20)]);
+    letters.move_job(1, 2);
     assert_eq!(look(), [("queue_full", 2, 7), ("expired", 1, 20)]);
+    let unread = backlog.look(false, TIMEOUT).unwrap();
+    assert_eq!((unread.offsets, unread.oldest_ms), (3, Some(20)));
     assert_eq!(backlog.look(false, TIMEOUT).unwrap().counted, None);
     assert!(backlog.chunks.is_empty());
     assert_eq!(shown(&mut backlog), [("queue_full", 2, 7), ("expired", 1, 20)]);
+    letters.record(&[(0, 1), (0, 3)]);
+    assert_eq!(shown(&mut backlog), [("queue_full", 1, 10)]);
+    letters.record(&[(0, 2)]);
+    assert_eq!(backlog.look(true, TIMEOUT).unwrap(), Unread { counted: Some(Counted::default()), ..Unread::default() });
 }
