@@ -26,6 +26,7 @@ mod oracle;
 mod outage;
 mod pace;
 mod panels;
+mod patterns;
 mod poison;
 mod preflight;
 mod promise;
