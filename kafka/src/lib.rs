@@ -35,6 +35,7 @@ pub mod headers;
 pub mod load;
 pub mod log_limiter;
 mod login;
+mod mac;
 mod membership;
 #[cfg(feature = "aws-msk-iam")]
 mod msk;
@@ -44,6 +45,7 @@ mod offline;
 pub mod preflight;
 pub mod producer;
 pub mod record;
+pub mod redrive;
 mod refusal;
 #[cfg(any(test, feature = "tools"))]
 pub mod source_log;

@@ -31,6 +31,7 @@ mod poison;
 mod preflight;
 mod promise;
 mod recall;
+mod redriven;
 mod reload;
 mod restart;
 mod rig;
