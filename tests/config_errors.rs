@@ -356,21 +356,41 @@ fn errors_do_not_show_secrets() {
 fn a_short_or_writable_token_is_refused_and_a_readable_one_is_reported() {
     use std::os::unix::fs::PermissionsExt;
 
-    for (token, mode, code, said) in [
-        ("fifteen-letters", 0o600, 78, "the token has 15 characters, fewer than 16"),
-        ("sixteen--letters", 0o666, 78, "every user of this machine may write the file (mode 0666)"),
-        ("sixteen--letters", 0o644, 0, "warning: admin.token_file is"),
-        ("sixteen--letters", 0o640, 0, "configuration"),
+    for (above, key, title) in [
+        ("[admin]", "token_file", "admin.token_file"),
+        ("capacity = 2000", "redrive_key_file", "service[0].redrive_key_file (service kyc)"),
     ] {
-        let (_token_folder, token_file) = file(token);
-        std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(mode)).unwrap();
-        let (_folder, path) = file(&RIGHT.replace("[admin]", &format!("[admin]\ntoken_file = {token_file:?}")));
+        for (token, mode, code, said) in [
+            ("fifteen-letters", 0o600, 78, "the token has 15 characters, fewer than 16"),
+            ("sixteen--letters", 0o666, 78, "every user of this machine may write the file (mode 0666)"),
+            ("sixteen--letters", 0o644, 0, &format!("warning: {title} is")),
+            ("sixteen--letters", 0o640, 0, "configuration"),
+        ] {
+            let (_token_folder, token_file) = file(token);
+            std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(mode)).unwrap();
+            let (_folder, path) = file(&RIGHT.replace(above, &format!("{above}\n{key} = {token_file:?}")));
+            let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
+            let all = text(&output.stdout) + &text(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{all}");
+            assert!(all.contains(said) && !all.contains(token), "{all}");
+            assert_eq!(mode == 0o640, !all.contains(key), "{all}");
+            assert_eq!(code == 78, all.contains("at least 16 characters and at most 4096 bytes"), "{all}");
+        }
+    }
+}
+
+/// Without a key no record counts for the redrive's client, whatever its table says.
+#[test]
+fn a_configured_redrive_client_without_a_key_is_reported() {
+    let (_key_folder, key) = file("sixteen--letters");
+    let client = |name: &str| RIGHT.to_owned() + &format!("[service.client.{name}]\nweight = 0.5\n");
+    let with_key = client("redrive").replace("cycle =", &format!("redrive_key_file = {key:?}\ncycle ="));
+    for (configuration, reported) in [(client("redrive"), true), (client("other"), false), (with_key, false)] {
+        let (_folder, path) = file(&configuration);
         let output = watermaster(&["check", "--config", path.to_str().unwrap()], &[], "");
-        let all = text(&output.stdout) + &text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{all}");
-        assert!(all.contains(said) && !all.contains(token), "{all}");
-        assert_eq!(mode == 0o640, !all.contains("token_file"), "{all}");
-        assert_eq!(code == 78, all.contains("at least 16 characters and at most 4096 bytes"), "{all}");
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+        assert_eq!(said.contains("redrive_key_file (service kyc) is not set"), reported, "{said}");
     }
 }
 

@@ -314,3 +314,20 @@ fn sources_by_pattern_follow_the_topics_of_the_cluster() {
     assert_eq!(file.reload_all(&changes), Ok(vec!["service[0].capacity".to_owned()]));
     assert_eq!(take().map(|sources| sources.len()), Some(2), "a reload keeps the topics that match");
 }
+
+/// The path says nothing about the key behind it.
+#[test]
+fn another_redrive_key_in_the_same_file_takes_a_restart() {
+    let key = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(key.path(), "the former redrive key").expect("the key is written");
+    let with_key = format!("redrive_key_file = {:?}\ncapacity = 2000", key.path());
+    let file = File::with(&[("capacity = 2000", &with_key)]);
+    assert_eq!(file.reload("capacity = 2000", &with_key), Ok(vec![]));
+    std::fs::write(key.path(), "the present redrive key").expect("the key is written");
+    let error = file.reload("capacity = 2000", &with_key).expect_err("the key has changed");
+    assert!(
+        error.contains("service[0].redrive_key_file (service kyc) is the path of a file with another key"),
+        "{error}"
+    );
+    assert!(error.contains("a restart takes it over") && !error.contains("present"), "{error}");
+}

@@ -78,6 +78,7 @@ impl Bench {
             control_topic: "control".to_owned(),
             dead_letter_headers: DeadLetterHeaders::Native,
             redrive_client: "redrive".to_owned(),
+            redrive_key: None,
             consumer_group: None,
             pace: None,
             group_lease: Duration::from_secs(10),

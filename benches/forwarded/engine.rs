@@ -99,6 +99,7 @@ impl Case {
             control_topic: "control".to_owned(),
             dead_letter_headers: DeadLetterHeaders::Native,
             redrive_client: "redrive".to_owned(),
+            redrive_key: None,
             consumer_group: None,
             pace: self.paced.then(pace),
             group_lease: NEVER,

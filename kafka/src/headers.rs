@@ -13,7 +13,7 @@ pub const RETRY_AFTER_MS: &[u8] = b"throttle-retry-after-ms";
 pub const ATTEMPT: &[u8] = b"throttle-attempt";
 /// Marks a stub.
 pub const STUB: &[u8] = b"throttle-stub";
-/// Names the client of a record that was sent again.
+/// Says that `dlq redrive` sent the record again: see [`redrive`](crate::redrive).
 pub const REDRIVE: &[u8] = b"throttle-redrive";
 /// Says why a dead letter was parked.
 pub const PARKED: &[u8] = b"throttle-parked";

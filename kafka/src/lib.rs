@@ -35,6 +35,7 @@ pub mod headers;
 pub mod load;
 pub mod log_limiter;
 mod login;
+mod mac;
 mod membership;
 mod msk;
 mod oauth;
@@ -43,6 +44,7 @@ mod offline;
 pub mod preflight;
 pub mod producer;
 pub mod record;
+pub mod redrive;
 mod refusal;
 #[cfg(any(test, feature = "tools"))]
 pub mod source_log;

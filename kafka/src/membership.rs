@@ -215,7 +215,12 @@ impl Membership {
 
 /// Returns the first source topic that has to exist and does not, as far as one broker knows.
 fn missing_topic(consumer: &BaseConsumer<Membership>, topics: &Topics) -> Result<Option<String>, ClientError> {
-    for name in topics.required_names() {
+    let required = topics.required_names();
+    if required.is_empty() {
+        // Without a question there would be no answer, and brokers that are down would count as reached.
+        consumer.fetch_metadata(topics.names().first().copied(), BROKER_PROBE_TIMEOUT)?;
+    }
+    for name in required {
         let metadata = consumer.fetch_metadata(Some(name), BROKER_PROBE_TIMEOUT)?;
         let error = metadata.topics().first().and_then(|topic| topic.error()).map(Code::from);
         if matches!(error, Some(Code::UnknownTopicOrPartition | Code::UnknownTopic)) {

@@ -9,9 +9,10 @@ mod http;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use openssl::{base64, error::ErrorStack, hash, hash::MessageDigest, pkey::PKey, sign::Signer};
+use openssl::{base64, error::ErrorStack, hash, hash::MessageDigest};
 use rdkafka::client::OAuthToken;
 
+use crate::mac::{hex, hmac};
 use crate::oauth::MSK;
 use credentials::Credentials;
 
@@ -70,7 +71,7 @@ fn sign(credentials: &Credentials, region: &str, seconds: u64) -> Result<String,
     let digest = hex(&hash::hash(MessageDigest::sha256(), request.as_bytes())?);
     let text = format!("AWS4-HMAC-SHA256\n{day}T{time}Z\n{scope}\n{digest}");
     let key = signing_key(&credentials.secret_key, &day, region, "kafka-cluster")?;
-    let signature = hex(&hmac(&key, &text)?);
+    let signature = hex(&hmac(&key, text.as_bytes())?);
     let url = format!("https://{host}/?{query}&X-Amz-Signature={signature}&User-Agent={}", encode(USER_AGENT));
     let encoded = base64::encode_block(url.as_bytes());
     Ok(encoded.trim_end_matches('=').replace('+', "-").replace('/', "_"))
@@ -78,15 +79,7 @@ fn sign(credentials: &Credentials, region: &str, seconds: u64) -> Result<String,
 
 fn signing_key(secret: &str, day: &str, region: &str, service: &str) -> Result<Vec<u8>, ErrorStack> {
     let parts = [day, region, service, "aws4_request"];
-    parts.iter().try_fold(format!("AWS4{secret}").into_bytes(), |key, part| hmac(&key, part))
-}
-
-fn hmac(key: &[u8], text: &str) -> Result<Vec<u8>, ErrorStack> {
-    Signer::new(MessageDigest::sha256(), &*PKey::hmac(key)?)?.sign_oneshot_to_vec(text.as_bytes())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    parts.iter().try_fold(format!("AWS4{secret}").into_bytes(), |key, part| hmac(&key, part.as_bytes()))
 }
 
 /// Encodes a text for a query, as AWS wants it.

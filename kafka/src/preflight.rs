@@ -42,6 +42,11 @@ impl Report {
         self.findings.iter().any(|finding| finding.severity == Severity::Error)
     }
 
+    /// Returns true if a pattern of a source has no topic.
+    pub fn lacks_topics(&self) -> bool {
+        self.findings.iter().any(|finding| matches!(finding.problem, Problem::NothingMatches { .. }))
+    }
+
     /// Returns the size of a producer's largest batch in bytes: at most the smaller `max.message.bytes` of target and
     /// dead-letter topic. A single record may be larger, since it may compress; the broker decides.
     pub fn batch_bytes(&self, service: &Service) -> u64 {
@@ -94,6 +99,15 @@ pub fn check_patiently(
     } else {
         settings.clone()
     };
+    if let Some(names) = &report.names {
+        for service in &settings.services {
+            let nothing = |(pattern, nearest): (&str, Option<&str>)| {
+                let (pattern, nearest) = (pattern.to_owned(), nearest.map(str::to_owned));
+                Problem::NothingMatches { pattern, nearest }.of_service(&service.name)
+            };
+            report.findings.extend(service.idle_patterns(names).into_iter().map(nothing));
+        }
+    }
     let facts = client.broker_facts(&settings.kafka, timeout);
     report.findings.extend(brokers::compare(&settings.kafka, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();

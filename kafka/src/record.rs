@@ -1,18 +1,16 @@
 //! Records: fetched from a source, held in a backlog, and sent.
 
-use std::borrow::Cow;
-
 use rdkafka::Message;
-use rdkafka::message::{BorrowedHeaders, BorrowedMessage};
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Timestamp};
 
 mod packed;
 
-use watermaster_settings::client_id::{self, Fields, HeaderLookup, Identity, Schemas};
+use watermaster_settings::client_id::{Fields, HeaderLookup};
 use watermaster_settings::{Service, Source};
 
 use crate::ffi::{self, HeaderList, RawHeader};
 use crate::headers::REDRIVE;
-use crate::topics::SourcePartition;
+use crate::{redrive, topics::SourcePartition};
 use packed::{Packed, Pairs};
 
 /// The source of a record or partition: an index into [`Topics`](crate::topics::Topics).
@@ -61,20 +59,23 @@ impl Contents<'_> {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len) + headers + RECORD_OVERHEAD
     }
 
-    /// Finds the sender of the record, which was read from `source`. A record that `dlq redrive` sent counts for the
-    /// service's `redrive_client`.
+    /// Returns whether `dlq redrive` sent the record, which was read from `source`. It then counts for the service's
+    /// `redrive_client`, and goes on [`without its last header`](Record::without_last_header), which says so.
     #[inline]
-    pub fn identify<'s>(&'s self, service: &'s Service, source: &'s Source, schemas: &impl Schemas) -> Identity<'s> {
+    pub fn is_redriven(&self, origin: Origin, service: &Service, source: &Source) -> bool {
         match self.headers.last_one() {
-            Some((REDRIVE, Some(client))) if client == service.redrive_client.as_bytes() => {
-                Identity::Client(Cow::Borrowed(&service.redrive_client))
-            }
-            _ => client_id::identify(&service.client_from, self, source, schemas),
+            Some((REDRIVE, Some(seal))) => redrive::is_sealed(seal, self, origin, service, source),
+            _ => false,
         }
     }
 
-    fn pack(&self) -> Packed {
-        let headers = self.headers.map(|(name, value)| (Some(name), value));
+    /// Returns all headers but the last.
+    pub(crate) fn first_headers(&self) -> std::iter::Take<Headers<'_>> {
+        self.headers.take(self.headers.count().saturating_sub(1))
+    }
+
+    fn pack<'r>(&self, headers: impl Iterator<Item = RawHeader<'r>> + Clone) -> Packed {
+        let headers = headers.map(|(name, value)| (Some(name), value));
         Packed::new(std::iter::once((self.key, self.value)).chain(headers))
     }
 }
@@ -103,6 +104,8 @@ pub struct Origin {
     pub offset: i64,
     /// Milliseconds since 1970, or [`NO_TIMESTAMP`].
     pub timestamp_ms: i64,
+    /// True if the timestamp is the broker's, not the producer's.
+    pub append_time: bool,
 }
 
 impl Origin {
@@ -131,9 +134,21 @@ enum Body<'c> {
 
 impl<'c> Record<'c> {
     pub(super) fn new(message: BorrowedMessage<'c>, source: SourceIndex) -> Record<'c> {
-        let timestamp_ms = message.timestamp().to_millis().unwrap_or(NO_TIMESTAMP);
-        let origin = Origin { source, partition: message.partition(), offset: message.offset(), timestamp_ms };
+        let (partition, offset, timestamp) = (message.partition(), message.offset(), message.timestamp());
+        let timestamp_ms = timestamp.to_millis().unwrap_or(NO_TIMESTAMP);
+        let append_time = matches!(timestamp, Timestamp::LogAppendTime(_));
+        let origin = Origin { source, partition, offset, timestamp_ms, append_time };
         Record { origin, body: Body::Fetched(message) }
+    }
+
+    /// Returns a record with a copy of these contents.
+    #[cfg(test)]
+    pub(crate) fn held<'r>(
+        origin: Origin, key: Option<&'r [u8]>, value: Option<&'r [u8]>,
+        headers: impl Iterator<Item = RawHeader<'r>> + Clone,
+    ) -> Record<'static> {
+        let contents = Contents { key, value, headers: Headers::of_list(None) };
+        Record { origin, body: Body::Held(contents.pack(headers)) }
     }
 
     /// Returns the key; null and empty differ.
@@ -188,14 +203,21 @@ impl<'c> Record<'c> {
     /// Copies the record, so that it does not pin its fetch: for records that are kept for longer than a round.
     pub fn detach(&mut self) {
         if let Body::Fetched(_) = self.body {
-            self.body = Body::Held(self.readable().pack());
+            let contents = self.readable();
+            self.body = Body::Held(contents.pack(contents.headers));
         }
+    }
+
+    /// Copies the record without its last header.
+    pub fn without_last_header(self) -> Record<'c> {
+        let contents = self.readable();
+        Record { origin: self.origin, body: Body::Held(contents.pack(contents.first_headers())) }
     }
 
     /// Keeps the key; drops value and headers, including the list that librdkafka parsed.
     pub fn into_stub(self) -> Record<'c> {
         let key_alone = Contents { key: self.key(), value: None, headers: Headers::of_list(None) };
-        Record { origin: self.origin, body: Body::Stub(key_alone.pack()) }
+        Record { origin: self.origin, body: Body::Stub(key_alone.pack(key_alone.headers)) }
     }
 
     /// Returns true if only the key is left of the record: see [`into_stub`](Record::into_stub).

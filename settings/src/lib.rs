@@ -7,7 +7,7 @@
 //! - [`properties`]: the librdkafka properties with values that may be shown
 //! - [`secrets`]: the values of properties that come from files
 //! - [`sources`]: sources by pattern
-//! - [`token`]: the bearer token and its file
+//! - [`token`]: secrets and their files
 //!
 //! The crate does not know rdkafka: the caller passes in the check of a property ([`config::PropertyRules`]).
 

@@ -9,7 +9,7 @@ use watermaster_core::pace::{Control, PaceParams};
 use watermaster_core::policy::Policy;
 
 use crate::secrets::{Password, Secrets};
-use crate::{client_id::Pattern, reader::Choice, sources::SourcePattern};
+use crate::{client_id::Pattern, reader::Choice, sources::SourcePattern, token::Token};
 
 /// All settings of the program.
 #[derive(Debug, Clone, PartialEq)]
@@ -183,6 +183,8 @@ pub struct Service {
     pub dead_letter_headers: DeadLetterHeaders,
     /// The client of dead letters that `dlq redrive` sends again.
     pub redrive_client: String,
+    /// The key by which such a record is known; without it, the record counts for the client that sent it first.
+    pub redrive_key: Option<Token>,
     /// The consumer group that reads the target, if its lag is to be shown.
     pub consumer_group: Option<String>,
     /// The search for the capacity, if it is wanted; `consumer_group` is set then.

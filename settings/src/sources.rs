@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use regex::Regex;
+use regex_syntax::hir::{Hir, HirKind};
 
 use crate::model::{Service, Settings, Source};
 
@@ -35,6 +36,18 @@ impl TopicPattern {
         Ok(TopicPattern { text: text.to_owned(), whole: Regex::new(&format!("^(?:{text})$"))? })
     }
 
+    /// Returns the topic that is most like the letters of the pattern, by the pairs of letters that they share.
+    fn nearest<'t>(&self, topics: &'t [String]) -> Option<&'t str> {
+        let mut letters = Vec::new();
+        if let Ok(pattern) = regex_syntax::parse(&self.text) {
+            add_letters(&pattern, &mut letters);
+        }
+        let letters = String::from_utf8_lossy(&letters).to_lowercase();
+        let free = topics.iter().filter(|topic| !topic.starts_with(INTERNAL));
+        let likeness = |topic: &'t String| (strsim::sorensen_dice(&letters, &topic.to_lowercase()), topic.as_str());
+        free.map(likeness).max_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, topic)| topic)
+    }
+
     /// Returns whether a named group captures the client.
     pub fn captures_client(&self) -> bool {
         self.whole.capture_names().flatten().any(|name| name == CLIENT)
@@ -44,6 +57,19 @@ impl TopicPattern {
     pub fn captures_something_else(&self) -> bool {
         // The first capture is the whole name.
         self.whole.captures_len() > 1 && !self.captures_client()
+    }
+}
+
+/// Collects the bytes that a pattern asks for by name, in order.
+fn add_letters(pattern: &Hir, letters: &mut Vec<u8>) {
+    match pattern.kind() {
+        HirKind::Literal(literal) => letters.extend(&literal.0),
+        HirKind::Capture(capture) => add_letters(&capture.sub, letters),
+        HirKind::Repetition(repetition) => add_letters(&repetition.sub, letters),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => {
+            parts.iter().for_each(|part| add_letters(part, letters))
+        }
+        HirKind::Empty | HirKind::Class(_) | HirKind::Look(_) => {}
     }
 }
 
@@ -67,6 +93,15 @@ impl SourcePattern {
 }
 
 impl Service {
+    /// Returns each pattern by which the service has no source, with the topic of the cluster that is most like it.
+    pub fn idle_patterns<'t>(&self, topics: &'t [String]) -> Vec<(&str, Option<&'t str>)> {
+        let matches = |pattern: &SourcePattern| {
+            self.sources.iter().any(|source| source.by_pattern && pattern.source(&source.topic).is_some())
+        };
+        let idle = self.patterns.iter().filter(|pattern| !matches(pattern)).map(|source| &source.pattern);
+        idle.map(|pattern| (pattern.text.as_str(), pattern.nearest(topics))).collect()
+    }
+
     /// Returns the topics and patterns of the sources, for people.
     pub fn sources_text(&self) -> String {
         let patterns = self.patterns.iter().map(|source| source.pattern.text.as_str());

@@ -1,4 +1,4 @@
-//! The bearer token of `/v1`, and the file that holds it.
+//! Secrets that files hold: the bearer token of `/v1`, and the key of redriven records.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::PermissionsExt;
@@ -52,6 +52,11 @@ impl Token {
         }
     }
 
+    /// Returns the bytes, for a key.
+    pub fn bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// Returns whether an `Authorization` header's value carries this token. The time taken tells only the length.
     pub fn matches(&self, authorization: &[u8]) -> bool {
         let Some((scheme, offered)) = authorization.split_at_checked("Bearer ".len()) else {
@@ -93,6 +98,12 @@ fn check_mode(metadata: &Metadata) -> Result<Option<u32>, TokenError> {
         return Err(TokenError::WritableByAll(mode));
     }
     Ok((mode & LOOSE != 0).then_some(mode))
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Token) -> bool {
+        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+    }
 }
 
 impl std::fmt::Debug for Token {

@@ -172,7 +172,7 @@ fn print_findings(report: &preflight::Report) {
         let parts: Vec<&str> = parts.into_iter().flatten().chain([text.as_str()]).collect();
         print(format_args!("{}", parts.join(": ")));
     }
-    if !report.has_errors() {
+    if !report.has_errors() && !report.lacks_topics() {
         print("the brokers have what the configuration needs");
     }
 }

@@ -8,7 +8,7 @@ use watermaster_core::{delivery::Form, units::Time};
 
 use super::Engine;
 use watermaster_kafka::record::{MAX_HEADERS, Origin, Record};
-use watermaster_settings::client_id::Identity;
+use watermaster_settings::client_id::{self, Identity};
 
 impl<'c> Engine<'c> {
     /// Decides on a record. Returns its cost in bytes.
@@ -24,7 +24,10 @@ impl<'c> Engine<'c> {
         let Some(contents) = record.contents() else {
             return self.decide_oversized(now, number, record);
         };
-        let identity = contents.identify(&self.job.service, source, self.schemas);
+        if contents.is_redriven(record.origin, &self.job.service, source) {
+            return self.decide_redriven(now, number, record);
+        }
+        let identity = client_id::identify(&self.job.service.client_from, &contents, source, self.schemas);
         let (sender, name) = match &identity {
             Identity::Client(name) => match &source.allowed_clients {
                 Some(allowed) if !allowed.iter().any(|client| client == name) => (Sender::NotAllowed(name), &**name),
@@ -45,24 +48,51 @@ impl<'c> Engine<'c> {
         };
         let cost = contents.cost();
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
-        match self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender }) {
+        let verdict = self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender });
+        // A client that the core does not know is named by its record.
+        let name = match &verdict {
+            Verdict::Reject(rejection) if rejection.client.is_none() => Some(Arc::from(name)),
+            _ => None,
+        };
+        self.apply_verdict(verdict, number, (record, Form::Whole), cost, name);
+        cost
+    }
+
+    /// Decides on a record that `dlq redrive` sent. It counts for the service's `redrive_client`, and the header that
+    /// says so is taken off: a service that copies headers into another source must not send in this client's name.
+    #[cold]
+    fn decide_redriven(&mut self, now: Time, number: u32, record: Record<'c>) -> usize {
+        let source = self.link.partitions.sources.get(record.origin.source);
+        let (record, name) = (record.without_last_header(), &self.job.service.redrive_client);
+        let is_allowed = source.allowed_clients.as_ref().is_none_or(|allowed| allowed.contains(name));
+        let sender = if is_allowed { Sender::Client(name) } else { Sender::NotAllowed(name) };
+        let (offset, cost) = (record.origin.offset, record.cost());
+        let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
+        let verdict = self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender });
+        let name = Some(Arc::from(name.as_str()));
+        self.apply_verdict(verdict, number, (record, Form::Whole), cost, name);
+        cost
+    }
+
+    /// Puts a record where its verdict sends it. `unknown` is the name of a client that the core does not know.
+    fn apply_verdict(
+        &mut self, verdict: Verdict, number: u32, (record, form): (Record<'c>, Form), cost: usize,
+        unknown: Option<Arc<str>>,
+    ) {
+        let place = (number, record.origin.offset);
+        match verdict {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
                 let client = client.and_then(|client| self.throttle.clients().name_of(client));
-                self.rounds.round.admit((number, offset), record, cost, client);
+                self.rounds.round.admit(place, record, cost, client);
             }
             Verdict::Delay(slot) => self.delayed.insert(slot, record),
             Verdict::Reject(rejection) => {
-                // A client that the core does not know is named by its record.
-                let name = match rejection.client {
-                    Some(_) => self.client_name(&rejection),
-                    None => Arc::from(name),
-                };
-                let output = (record, Form::Whole);
-                self.rounds.round.reject((number, offset), output, cost, rejection, name);
+                let unknown = unknown.filter(|_| rejection.client.is_none());
+                let name = unknown.unwrap_or_else(|| self.client_name(&rejection));
+                self.rounds.round.reject(place, (record, form), cost, rejection, name);
             }
         }
-        cost
     }
 
     /// Rejects, or delays, a record with too many headers to be read. Only its key is kept.
@@ -74,12 +104,8 @@ impl<'c> Engine<'c> {
         let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
         match self.throttle.handle_record(now, &arrival) {
             Verdict::Skip => return cost,
-            Verdict::Delay(slot) => self.delayed.insert(slot, stub),
-            Verdict::Reject(rejection) => {
-                let name = self.client_name(&rejection);
-                self.rounds.round.reject((number, offset), (stub, Form::Stub), cost, rejection, name);
-            }
             Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),
+            verdict => self.apply_verdict(verdict, number, (stub, Form::Stub), cost, None),
         }
         let (topic, partition) = self.link.name(number);
         let service = &self.job.service.name;

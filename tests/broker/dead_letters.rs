@@ -35,18 +35,25 @@ impl Desk {
     }
 
     /// Runs a command; returns its exit code, stdout and stderr.
-    fn run(&self, subcommand: &str, options: &[&str]) -> (Option<i32>, String, String) {
+    pub(super) fn run(&self, subcommand: &str, options: &[&str]) -> (Option<i32>, String, String) {
         let Output { status, stdout, stderr } = self.command(subcommand, options).output().expect("watermaster runs");
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         (status.code(), text(stdout), text(stderr))
     }
 
     /// Runs a command that has to succeed, and returns the JSON that it prints.
-    fn json(&self, subcommand: &str, options: &[&str]) -> Value {
+    pub(super) fn json(&self, subcommand: &str, options: &[&str]) -> Value {
         let (code, out, err) = self.run(subcommand, &[options, &["--output", "json"]].concat());
         assert_eq!(code, Some(0), "dlq {subcommand} {options:?}: {out}{err}");
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
     }
+}
+
+/// Gives the service the key by which `run` knows the records of `dlq redrive`.
+pub(super) fn keep_redrive_key(config: &mut Config) {
+    let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/redrive-key");
+    std::fs::write(path, "the key of the tests for redriven records\n").expect("a key");
+    config.services[0].keys += &format!("\nredrive_key_file = {path:?}");
 }
 
 /// A record as its producer sent it, with headers of every kind.
@@ -95,7 +102,8 @@ pub(super) fn stub(letter: Outgoing) -> Outgoing {
     Outgoing { value: None, headers, ..letter }
 }
 
-/// Checks that exactly these records came back to the sources, each once and as it was first.
+/// Checks that exactly these records came back to the sources, each once and as it was first, with the attempt and a
+/// header for the redrive's client behind the first headers.
 pub(super) fn assert_back(rig: &Rig, expected: &HashMap<u64, (Outgoing, u64)>) {
     let came_back = |record: &Record| record.header("throttle-redrive").is_some();
     let mut back: BTreeMap<u64, Record> = BTreeMap::new();
@@ -107,10 +115,10 @@ pub(super) fn assert_back(rig: &Rig, expected: &HashMap<u64, (Outgoing, u64)>) {
     assert_eq!(back.len(), expected.len(), "the number of records that came back");
     for (number, (first, attempt)) in expected {
         let record = back.get(number).unwrap_or_else(|| panic!("record {number} did not come back"));
-        let added = [("throttle-attempt", attempt.to_string()), ("throttle-redrive", "redrive".to_owned())];
-        let added = added.map(|(name, value)| (name.to_owned(), Some(value.into_bytes())));
-        let headers: Vec<Header> = first.headers.iter().cloned().chain(added).collect();
-        assert_eq!(record.headers, headers, "the headers of record {number}");
+        let attempt = ("throttle-attempt".to_owned(), Some(attempt.to_string().into_bytes()));
+        let headers: Vec<Header> = first.headers.iter().cloned().chain([attempt]).collect();
+        let (last, rest) = record.headers.split_last().expect("headers");
+        assert_eq!((rest, &*last.0), (&headers[..], "throttle-redrive"), "the headers of record {number}");
         let fields = (&*record.topic, &record.key, &record.value, Some(record.timestamp));
         assert_eq!(fields, (&*first.topic, &first.key, &first.value, first.timestamp), "record {number}");
     }
@@ -151,6 +159,7 @@ fn dead_letters_are_listed_shown_exported_and_sent_back_once() {
 
     let mut config = rig.config(rig.service(1_000, "1s", "", ""));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     let desk = Desk::new(&config);
     let listing = desk.json("ls", &[]);
     assert_eq!(listing["records"], 902, "{listing}");
@@ -194,6 +203,7 @@ fn a_redrive_counts_for_its_own_client_and_mistakes_move_nothing() {
     producer.send_all((0..50).map(|number| dead_letter(&rig, &record(number), (0, 7), "expired", 1)));
     let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:client-id\"]", ""));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
 
     let mut missing = config.clone();
     missing.services[0].sources[1].0 = format!("{}.absent", rig.name);

@@ -34,6 +34,7 @@ fn fill(rig: &Rig) -> HashMap<u64, (Outgoing, u64)> {
 fn under_load(rig: &Rig) -> (Config, Watermaster, Load) {
     let mut config = rig.config(rig.service(60_000, "1s", "", "[service.shape]\nqueue_capacity = 200000"));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     let watermaster = Watermaster::start(&config);
     let topic = rig.sources[0].clone();
     let load = Load::start(&rig.broker, 200, move |number| Outgoing::numbered(&topic, LOAD + number, "load"));
@@ -115,6 +116,7 @@ fn the_rate_is_never_exceeded() {
     Producer::to(&broker).send_all((0..10_000).map(|n| dead_letter(&rig, &record(n), (0, 7), "expired", 1)));
     let mut config = rig.config(rig.service(1_000, "1s", "", ""));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     let began = Instant::now();
     let done = Desk::new(&config).json("redrive", &["--rate", &RATE.to_string()]);
     assert_eq!(done["counts"]["redriven"], 10_000);
@@ -147,6 +149,7 @@ fn a_redrive_delays_no_client_within_its_share() {
     let tables = "[service.client.load]\nweight = 1\n[service.client.redrive]\nweight = 1";
     let mut config = rig.config(rig.service(2_000, "2s", "", tables));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     let mut watermaster = Watermaster::start(&config);
     // 300/s of a share of 500/s, into a source that the redrive floods.
     let topic = rig.sources[0].clone();
@@ -186,6 +189,7 @@ fn a_poison_loop_ends_in_the_parking_topic() {
     let rig = rig(&broker, "dlq-poison");
     let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:absent\"]", ""));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     let start = crate::rig::an_hour_ago();
     let record = |number: u64| first(number, &rig.sources[0], start + number as i64);
     Producer::to(&broker).send_all((0..POISON).map(record));
@@ -230,6 +234,7 @@ fn one_instance_counts_dead_letters_by_reason_and_jobs() {
     producer.send_all([Outgoing { topic: rig.dead_letter.clone(), ..record(900) }]);
     let mut config = rig.config(rig.service(10_000, "1s", "", ""));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     let desk = Desk::new(&config);
     let mut instances = Watermaster::start_all(&config, &["one", "two"]);
 

@@ -153,6 +153,39 @@ fn the_service_waits_for_a_broker_that_goes_away() {
     assert_complete(&rig, 2_500);
 }
 
+/// With no topic that has to exist, the look for one asked no broker, so the brokers counted as back once a second:
+/// `/readyz` said 200 in 29 of 200 polls.
+#[test]
+#[ignore = "needs a real Kafka and its jars: scripts/test"]
+fn an_idle_service_with_patterns_is_not_ready_while_its_broker_is_away() {
+    const POLLS: usize = 100;
+    let mut broker = OwnBroker::start();
+    let rig = Rig::new(&broker, "pattern-away", 1, 2, TargetTime::Create);
+    produce(&broker, &rig, 0..100);
+    for (pattern, records) in [("source-.*", 100), ("nothing", 0)] {
+        let mut service = service(&rig);
+        service.tables += &format!("\n[[service.source]]\ntopic_pattern = '{}\\.{pattern}'", rig.name);
+        service.sources.clear();
+        let mut watermaster = Watermaster::start(&rig.config(service));
+        follow(&broker, &rig).wait_for(records, DRAIN_TIMEOUT);
+        // An instance in the middle of a round asks no broker.
+        let is_idle = || records == 0 || rig.lag_of_committed(&rig.sources[0], 2) == Some(0);
+        wait_until("the records to be committed", DRAIN_TIMEOUT, is_idle);
+        let back = |watermaster: &Watermaster| watermaster.log().matches("the brokers are back").count();
+        broker.kill();
+        let status = |watermaster: &Watermaster| watermaster.get("/readyz").map(|(status, _)| status);
+        wait_until("/readyz to say 503", Duration::from_secs(30), || status(&watermaster) == Some(503));
+        let ready = (0..POLLS).filter(|_| {
+            std::thread::sleep(Duration::from_millis(100));
+            status(&watermaster) != Some(503)
+        });
+        assert_eq!((ready.count(), back(&watermaster)), (0, 0), "{pattern}: {}", watermaster.log());
+        broker.start_again();
+        watermaster.wait_ready(Duration::from_secs(60));
+        assert_eq!(watermaster.terminate(Duration::from_secs(10)).code(), Some(0), "{}", watermaster.log());
+    }
+}
+
 /// Properties of a broker with an authorizer.
 pub const WITH_ACLS: [&str; 3] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -10,6 +10,7 @@
 //! - [`cli`]: exit codes, `--config`, `--output`
 //! - [`endpoint`]: requests to a running instance, `--url`, `--token-file`
 //! - `format`: numbers and ids as people read them; `moment`: times; `signals`: ctrl-c and SIGTERM as messages
+//! - `sources`: the service of a command, with the topics that match its patterns
 //!
 //! The crate does not know the engine: the demo is handed a function that starts one.
 
@@ -23,6 +24,7 @@ pub mod load;
 mod moment;
 mod signals;
 pub mod simulate;
+mod sources;
 pub mod top;
 pub mod trace;
 pub mod trace_file;

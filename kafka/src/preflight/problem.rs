@@ -53,6 +53,11 @@ pub enum Problem {
     #[error("limits and retention of topics were not checked: {0}")]
     ConfigsUnanswered(#[source] ClientError),
 
+    #[error(
+        "no topic of the cluster matches topic_pattern = {pattern:?}{}",
+        .nearest.as_ref().map(|topic| format!(": the nearest is {topic}")).unwrap_or_default()
+    )]
+    NothingMatches { pattern: String, nearest: Option<String> },
     #[error("the topics that match a pattern are not known: {0}")]
     NamesUnanswered(#[source] ClientError),
 
@@ -167,6 +172,7 @@ impl Problem {
             Problem::TooFewReplicas { .. }
             | Problem::SmallRecords { .. }
             | Problem::NamesUnanswered(_)
+            | Problem::NothingMatches { .. }
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted

@@ -34,7 +34,7 @@ pub(super) fn headers(
         record.take_headers().unwrap_or_else(|| HeaderList::with_capacity(ALL.len()))
     };
     add_beside(&mut headers, record.origin, rejected, service, topics);
-    let Origin { source, partition, offset, timestamp_ms } = record.origin;
+    let Origin { source, partition, offset, timestamp_ms, .. } = record.origin;
     let retry_after_ms = u64::try_from(rejected.retry_after.as_millis()).unwrap_or(u64::MAX);
     let mut number = itoa::Buffer::new();
     let mut add = |name, value: &str| headers.add(name, Some(value.as_bytes()));
@@ -55,7 +55,7 @@ pub(super) fn headers(
 
 /// Adds the headers by which consoles of other programs show a dead letter.
 fn add_beside(headers: &mut HeaderList, origin: Origin, rejected: &Rejected, service: &Service, topics: &Topics) {
-    let Origin { source, partition, offset, timestamp_ms } = origin;
+    let Origin { source, partition, offset, timestamp_ms, .. } = origin;
     let mut add = |name, value: &[u8]| headers.add(name, Some(value));
     let (topic, reason) = (topics.name(source).as_bytes(), rejected.reason.into_str());
     match service.dead_letter_headers {

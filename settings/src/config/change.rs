@@ -38,8 +38,8 @@ impl Config {
                 errors.push(needs_restart(entry, service, was, is));
             }
         }
-        if errors.is_empty() && self.settings.kafka != to.settings.kafka {
-            errors.extend(self.hidden_change(to));
+        if errors.is_empty() {
+            errors.extend(self.hidden_change(to).or_else(|| self.changed_redrive_key(to)));
         }
         if errors.is_empty() {
             Ok(changed.into_iter().collect())
@@ -64,6 +64,9 @@ impl Config {
 
     /// Returns the error for a difference that no entry shows: the value of a hidden property, or a password.
     fn hidden_change(&self, to: &Config) -> Option<ConfigError> {
+        if self.settings.kafka == to.settings.kafka {
+            return None;
+        }
         let section = KeyPath::default().child("kafka");
         let is_same_registry = self.settings.kafka.schema_registry == to.settings.kafka.schema_registry;
         let changed = if is_same_registry { "properties" } else { "schema_registry" };
@@ -74,6 +77,22 @@ impl Config {
             problem: "a value that is not shown has changed".to_owned(),
             allowed: RESTART.to_owned(),
             origin: self.effective.iter().find(|entry| entry.key == servers)?.origin.clone(),
+        })
+    }
+
+    /// Returns the error for a service whose file has another key for redriven records.
+    fn changed_redrive_key(&self, to: &Config) -> Option<ConfigError> {
+        let before = |name: &str| self.settings.services.iter().find(|service| service.name == name);
+        let is_changed =
+            |service: &Service| before(&service.name).is_some_and(|before| before.redrive_key != service.redrive_key);
+        let at = to.settings.services.iter().position(is_changed)?;
+        let key = KeyPath::default().child("service").element(at).child("redrive_key_file");
+        Some(ConfigError {
+            service: Some(to.settings.services[at].name.clone()),
+            problem: "is the path of a file with another key now".to_owned(),
+            allowed: RESTART.to_owned(),
+            origin: to.effective.iter().find(|entry| entry.key == key)?.origin.clone(),
+            key,
         })
     }
 }

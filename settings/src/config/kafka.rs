@@ -1,6 +1,6 @@
 //! The sections `kafka` and `admin`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::{PropertyRefused, PropertyRules, registry, values};
 use crate::model::{Admin, GroupProtocol, Kafka};
 use crate::reader::{Section, ValueError, similar};
 use crate::secrets::{Secrets, without_line_end};
-use crate::{properties, read_struct, token::TokenFile};
+use crate::{properties, read_struct, token::Token, token::TokenFile};
 
 /// Reads `[kafka]`.
 pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
@@ -127,7 +127,7 @@ fn check_property(section: &Section<'_>, name: &str, value: &str, rules: Propert
 /// Reads `[admin]`.
 pub fn admin(section: &Section<'_>) -> Option<Admin> {
     let listen = section.text("listen", |text| text.parse::<SocketAddr>().map_err(|_| ValueError::NotAllowed));
-    let token_file = section.optional("token_file", |text| token_file(section, text));
+    let token_file = section.optional("token_file", |path| token(section, "token_file", path).map(|_| path.into()));
     if let (Some(listen), Some(None)) = (listen, &token_file)
         && !listen.ip().to_canonical().is_loopback()
     {
@@ -140,14 +140,15 @@ pub fn admin(section: &Section<'_>) -> Option<Admin> {
     read_struct!(Admin { [section => metrics_clients] listen: listen, token_file: token_file })
 }
 
-fn token_file(section: &Section<'_>, path: &str) -> Result<PathBuf, values::TextError> {
+/// Reads the secret in the file at `path`, the value of a key of this section.
+pub(super) fn token(section: &Section<'_>, key: &str, path: &str) -> Result<Token, values::TextError> {
     let file = TokenFile::read(Path::new(path))?;
     if let Some(mode) = file.loose_mode {
         section.warn(
-            "token_file",
+            key,
             format!("is {path:?}, which more users than its owner may write or all may read (mode {mode:04o})"),
             format!("chmod 600 {path}, or 640 with a group of its own"),
         );
     }
-    Ok(PathBuf::from(path))
+    Ok(file.token)
 }

@@ -63,6 +63,10 @@ const fn millis(n: u64) -> Duration {
 const RATIO: Kind = Decimal("0 to 1, with at most six decimals");
 const WEIGHT: Kind = Decimal("0.001 to 1000000, with at most three decimals");
 const FILE: Kind = Kind::Text("the path of a file of UTF-8 text that can be read");
+const TOKEN_FILE: Kind = Kind::Text(
+    "the path of a file that can be read, that not every user may write, with a token of at least 16 characters and at \
+     most 4096 bytes",
+);
 const CONSUMER_GROUP: Kind = Kind::Text("the id of a consumer group, 1 to 255 bytes");
 const TOPIC: Kind = Kind::Text("1 to 249 letters, digits, dots, dashes or underscores, as Kafka has it");
 
@@ -133,14 +137,7 @@ const ADMIN: &[Key] = &[
         Kind::Text("an IP address and a port, such as \"127.0.0.1:9464\" or \"[::1]:9464\""),
         Text("127.0.0.1:9464"),
     ),
-    key(
-        "token_file",
-        Kind::Text(
-            "the path of a file that can be read, that not every user may write, with a token of at least 16 \
-             characters and at most 4096 bytes",
-        ),
-        Unset,
-    ),
+    key("token_file", TOKEN_FILE, Unset),
     key("metrics_clients", Count(0, 100_000), Text("200")),
 ];
 
@@ -173,6 +170,7 @@ const SERVICE: &[Key] = &[
     key("consumer_group", CONSUMER_GROUP, Unset),
     key("dead_letter_headers", Choice(DeadLetterHeaders::VARIANTS), Text("native")),
     key("redrive_client", Kind::Text("a client id, 1 to 128 bytes"), Text("redrive")),
+    key("redrive_key_file", TOKEN_FILE, Unset),
     reloaded_key("max_clients", Count(1, 1_000_000), Text("1000")),
     reloaded_key("unlisted_weight", WEIGHT, Text("1.0")),
     reloaded_key(

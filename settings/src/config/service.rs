@@ -6,11 +6,12 @@ use humantime::format_duration;
 use watermaster_core::policy::{ClientPolicy, Limit, Policy};
 use watermaster_core::units::Ratio;
 
-use super::{pace, registry, values};
+use super::{kafka, pace, registry, values};
 use crate::model::{ClientFrom, Service, Source};
 use crate::read_struct;
 use crate::reader::{Origin, Section};
 use crate::sources::{SourcePattern, TopicPattern};
+use crate::token::Token;
 
 /// The least default of `client_idle_timeout`.
 const MIN_IDLE_DEFAULT: Duration = Duration::from_secs(600);
@@ -25,6 +26,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
     let by_topic = client_from.as_ref().is_some_and(|from| from.contains(&ClientFrom::Topic));
     let tables = section.tables("source");
     let configured: Vec<_> = section.named_tables("client").into_iter().map(|(name, _)| name).collect();
+    let redrive_client = section.text("redrive_client", values::client);
     let (mut sources, mut patterns) = (Vec::new(), Vec::new());
     for table in &tables {
         if table.is_set("topic_pattern") {
@@ -42,7 +44,8 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
-        redrive_client: section.text("redrive_client", values::client),
+        redrive_key: redrive_key(section, redrive_client.as_deref(), &configured),
+        redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
         pace: pace::pace(section),
         policy: policy(section, kafka),
@@ -65,6 +68,16 @@ pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<Strin
     let names = kafka.text("group_id", values::group_id).zip(section.text("name", values::service_name));
     let default = names.map(|(group_id, name)| format!("{group_id}.{name}.control"));
     section.derived_text("control_topic", default, values::topic)
+}
+
+/// Reads the key of redriven records. Without it, a table of the redrive's client has no effect on them.
+fn redrive_key(section: &Section<'_>, client: Option<&str>, configured: &[&str]) -> Option<Option<Token>> {
+    let key = section.optional("redrive_key_file", |path| kafka::token(section, "redrive_key_file", path))?;
+    if let Some(client) = client.filter(|client| key.is_none() && configured.contains(client)) {
+        let problem = format!("is not set, so redriven records count for their senders, not for the client {client:?}");
+        section.warn("redrive_key_file", problem, "the path of a file with a key for run and dlq redrive");
+    }
+    Some(key)
 }
 
 fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {

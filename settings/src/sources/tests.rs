@@ -75,6 +75,27 @@ fn a_source_has_a_topic_or_a_pattern() {
     }
 }
 
+#[test]
+fn a_pattern_without_a_topic_has_a_nearest_one() {
+    let topics = ["__consumer_offsets", "cards.kyc", "home-loans.kyc", "home-loans.kyb", "rent"].map(str::to_owned);
+    for (text, nearest) in [
+        ("home-loan.*\\.kyc", None),
+        ("home-loan\\.kyc", Some("home-loans.kyc")),
+        ("(?<client>[a-z]+)_loans\\.kyb", Some("home-loans.kyb")),
+        ("(?i:RENTS?)_?", None),
+        ("rent-.+", Some("rent")),
+        ("[0-9]card\\.kyc|card", Some("cards.kyc")),
+    ] {
+        let settings = parse(&pattern(text, "")).unwrap_or_else(|errors| panic!("{errors}"));
+        let settings = settings.with_matches(&topics);
+        let expected: Vec<_> = nearest.iter().map(|nearest| (text, Some(*nearest))).collect();
+        assert_eq!(settings.services[0].idle_patterns(&topics), expected, "{text}");
+        assert_eq!(settings.services[1].idle_patterns(&topics), [], "a service without patterns");
+    }
+    let settings = parse(&pattern("rent", "")).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(settings.services[0].idle_patterns(&[]), [("rent", None)]);
+}
+
 proptest! {
     /// Each topic has one source at most, no output is read, and the order in
     /// which the brokers list topics changes nothing.

@@ -28,11 +28,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use watermaster_kafka::dead_letters::{DEFAULT_JOB, Job, JobError, Ledger, Letter, Reader};
 use watermaster_kafka::load::OpenError;
-use watermaster_kafka::preflight::TopicList;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, choose, fail};
-use crate::format::with_source;
+use crate::cli::{ConfigFile, Exit, fail};
+use crate::sources::{ServiceError, service_of};
 use origin::Origin;
 use select::SelectArgs;
 
@@ -86,7 +85,7 @@ enum DlqError {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     #[error(transparent)]
-    Choice(#[from] ChoiceError),
+    Service(#[from] ServiceError),
     #[error("error: {0}")]
     Open(#[from] OpenError),
     #[error("error: {0}")]
@@ -112,11 +111,12 @@ impl From<watermaster_kafka::KafkaError> for DlqError {
 impl DlqError {
     fn exit(&self) -> Exit {
         match self {
+            DlqError::Service(error) => error.exit(),
             DlqError::Open(OpenError::Unreachable { .. } | OpenError::Topic { .. }) | DlqError::Unreachable(_) => {
                 Exit::Unreachable
             }
             DlqError::Config(_) | DlqError::Open(_) => Exit::Config,
-            DlqError::Choice(_) | DlqError::Usage(_) => Exit::Usage,
+            DlqError::Usage(_) => Exit::Usage,
             DlqError::Job(_) | DlqError::Unwritable(_) | DlqError::Signals(_) | DlqError::Stopped(_) => Exit::Stopped,
         }
     }
@@ -137,24 +137,7 @@ pub fn run(args: &DlqArgs) -> Exit {
 impl TopicArgs {
     /// Reads the configuration; the sources of the service include the topics that match its patterns now.
     fn load(&self) -> Result<(Kafka, Service), DlqError> {
-        let settings = self.file.load()?.settings;
-        let index = settings.services.iter().position(|service| Some(&service.name) == self.service.as_ref());
-        let index = match index {
-            Some(index) => index,
-            None => {
-                let chosen = choose(&settings.services, self.service.as_deref())?;
-                settings.services.iter().position(|service| service.name == chosen.name).expect("one of them")
-            }
-        };
-        let settings = if settings.services[index].patterns.is_empty() {
-            settings
-        } else {
-            let unreachable = |error: &dyn std::error::Error| DlqError::Unreachable(with_source(error));
-            let list = TopicList::connect(&settings.kafka, CONNECT_TIMEOUT).map_err(|error| unreachable(&error))?;
-            let names = list.names(CONNECT_TIMEOUT).map_err(|error| unreachable(&error))?;
-            settings.with_matches(&names)
-        };
-        Ok((settings.kafka, settings.services[index].clone()))
+        Ok(service_of(self.file.load()?.settings, self.service.as_deref())?)
     }
 
     /// Makes a client that reads the topic, with the committed offsets of `group`.

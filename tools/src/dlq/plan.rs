@@ -4,8 +4,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 use watermaster_kafka::dead_letters::{Header, Letter, Outgoing};
-use watermaster_kafka::headers;
-use watermaster_settings::Service;
+use watermaster_kafka::{headers, redrive::Ticket};
+use watermaster_settings::{Service, token::Token};
 
 use super::origin::{Origin, Writer};
 
@@ -41,8 +41,11 @@ pub struct FateRules<'s> {
     pub to: Destination,
     /// `None` if there is no such limit.
     pub max_attempts: Option<u64>,
-    /// Leave out the header that names the redrive's client.
-    pub as_sender: bool,
+    /// The key of the header by which records count for the redrive's client; `None` if it is left out.
+    pub key: Option<&'s Token>,
+    /// The job, and the topic of its dead letters, which that header names.
+    pub job: &'s str,
+    pub topic: &'s str,
     /// The names of the headers that the service writes beside its own.
     pub beside: &'static [&'static [u8]],
 }
@@ -68,32 +71,40 @@ impl FateRules<'_> {
         }
         if !origin.is_stub {
             let timestamp_ms = origin.timestamp_ms.unwrap_or(letter.timestamp_ms);
-            return self.send(letter, origin, origin.first_headers(letter, self.beside), timestamp_ms);
+            let first = origin.first_headers(letter, self.beside);
+            return self.send(letter, origin, (letter, first, timestamp_ms));
         }
         match original {
             None => Fate::NeedsOriginal,
             Some(Some(original)) if is_original(original, letter, origin) => {
                 let own = |name: &[u8]| headers::ALL.contains(&name);
                 let first = original.headers.iter().filter(|(name, _)| !own(name)).cloned().collect();
-                self.send(original, origin, first, original.timestamp_ms)
+                self.send(letter, origin, (original, first, original.timestamp_ms))
             }
             Some(_) => Fate::Park(Parked::OriginalGone),
         }
     }
 
-    fn send(&self, record: &Letter, origin: &Origin, mut headers: Vec<Header>, timestamp_ms: i64) -> Fate {
-        let text = |text: &str| Some(text.as_bytes().to_vec());
-        headers.push((headers::ATTEMPT.to_vec(), text(&origin.attempt.to_string())));
+    /// Sends the record of a dead letter with its first headers and time.
+    fn send(
+        &self, letter: &Letter, origin: &Origin, (record, mut headers, timestamp_ms): (&Letter, Vec<Header>, i64),
+    ) -> Fate {
+        headers.push((headers::ATTEMPT.to_vec(), Some(origin.attempt.to_string().into_bytes())));
         let topic = match self.to {
             Destination::Target => self.service.target.clone(),
             Destination::Source => origin.topic.clone(),
         };
-        // The throttler looks for it at the end.
-        if self.to == Destination::Source && !self.as_sender {
-            headers.push((headers::REDRIVE.to_vec(), text(&self.service.redrive_client)));
-        }
         let (key, value) = (record.key.clone(), record.value.clone());
-        Fate::Send(Outgoing { topic, key, value, headers, timestamp_ms })
+        let mut outgoing = Outgoing { topic, key, value, headers, timestamp_ms };
+        if let Some(key) = self.key {
+            let Letter { partition, offset, .. } = *letter;
+            let Service { redrive_client: client, .. } = self.service;
+            let ticket = Ticket { job: self.job, topic: self.topic, partition, offset, client };
+            // The throttler looks for it at the end.
+            let seal = ticket.seal(key, &outgoing);
+            outgoing.headers.push(seal);
+        }
+        Fate::Send(outgoing)
     }
 
     /// Returns the record for the parking topic.

@@ -18,11 +18,20 @@ topic = \"loans\"
 
 fn service() -> Service {
     let config = Config::parse(CONFIG, Path::new("test.toml"), [], watermaster_kafka::PROPERTY_RULES);
-    config.unwrap_or_else(|errors| panic!("{errors}")).settings.services.remove(0)
+    let service = config.unwrap_or_else(|errors| panic!("{errors}")).settings.services.remove(0);
+    Service { redrive_key: Token::new("the key of the service").ok(), ..service }
 }
 
 fn plan(service: &Service) -> FateRules<'_> {
-    FateRules { service, to: Destination::Source, max_attempts: Some(5), as_sender: false, beside: &[] }
+    let (job, topic, key) = ("monday", "dead", service.redrive_key.as_ref());
+    FateRules { service, to: Destination::Source, max_attempts: Some(5), key, job, topic, beside: &[] }
+}
+
+/// Returns the header by which a record counts for the redrive's client, made from the dead letter at offset 9.
+fn seal(service: &Service, sent: &Outgoing) -> Header {
+    let ticket = Ticket { job: "monday", topic: "dead", partition: 0, offset: 9, client: "redrive" };
+    let first = Outgoing { headers: sent.headers[..sent.headers.len() - 1].to_vec(), ..sent.clone() };
+    ticket.seal(service.redrive_key.as_ref().unwrap(), &first)
 }
 
 fn origin(attempt: u64) -> Origin {
@@ -55,10 +64,9 @@ fn a_record_goes_back_with_its_time_its_attempt_and_the_redrives_client() {
         panic!("it is sent");
     };
     assert_eq!((&*sent.topic, sent.timestamp_ms), ("loans", 77));
-    let expected = vec![header(b"a", "1"), header(b"throttle-attempt", "4"), header(b"throttle-redrive", "redrive")];
-    assert_eq!(sent.headers, expected);
-    for (to, as_sender, topic) in [(Destination::Target, false, "target"), (Destination::Source, true, "loans")] {
-        let plan = FateRules { to, as_sender, ..plan(&service) };
+    assert_eq!(sent.headers, [header(b"a", "1"), header(b"throttle-attempt", "4"), seal(&service, &sent)]);
+    for (to, topic) in [(Destination::Target, "target"), (Destination::Source, "loans")] {
+        let plan = FateRules { to, key: None, ..plan(&service) };
         let Fate::Send(sent) = plan.fate(&letter(Vec::new()), Some(&origin(1)), None) else { panic!("it is sent") };
         assert_eq!((&*sent.topic, sent.headers), (topic, vec![header(b"throttle-attempt", "1")]));
     }
@@ -99,7 +107,7 @@ fn a_stub_sends_its_original_and_no_other_record() {
     assert_eq!(fate(None), Fate::NeedsOriginal);
     assert_eq!(fate(Some(None)), Fate::Park(Parked::OriginalGone));
     let Fate::Send(sent) = fate(Some(Some(&original))) else { panic!("it is sent") };
-    let headers = vec![header(b"own", "h"), header(b"throttle-attempt", "2"), header(b"throttle-redrive", "redrive")];
+    let headers = vec![header(b"own", "h"), header(b"throttle-attempt", "2"), seal(&service, &sent)];
     assert_eq!((sent.value, sent.timestamp_ms, sent.headers), (original.value.clone(), 77, headers));
     // The topic was made anew: another record is at this offset.
     for other in
@@ -126,7 +134,7 @@ proptest! {
         let fate = plan(&SERVICE).fate(&letter(headers), Some(&origin), None);
         let Fate::Send(sent) = fate else { panic!("it is sent") };
         let attempt = attempt.to_string();
-        let added = [header(b"throttle-attempt", &attempt), header(b"throttle-redrive", "redrive")];
+        let added = [header(b"throttle-attempt", &attempt), seal(&SERVICE, &sent)];
         prop_assert_eq!(sent.headers, [first, added.to_vec()].concat());
     }
 }

@@ -54,7 +54,7 @@ pub struct RedriveArgs {
     /// Park a dead letter that was rejected this many times, in <dead_letter>.parked
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u64).range(1..))]
     max_attempts: u64,
-    /// Count a record for the client that sent it first, not for the service's redrive_client
+    /// Count a record for the client that sent it first, as without redrive_key_file, not for redrive_client
     #[arg(long)]
     as_sender: bool,
     #[command(flatten)]
@@ -75,7 +75,6 @@ fn job_id(text: &str) -> Result<String, &'static str> {
 
 pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let (kafka, service) = args.topic.load()?;
-    let plan = plan(args, &service)?;
     let fresh = || if args.select.is_everything() && !args.again { DEFAULT_JOB.to_owned() } else { new_id() };
     let id = args.job.clone().unwrap_or_else(fresh);
     if id == DEFAULT_JOB && !args.select.is_everything() {
@@ -86,6 +85,8 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     let group = Job::group(&kafka, &service, &id);
     let options = JobOptions { id: id.clone(), select: args.select.clone(), to: args.to, again: args.again };
     let reader = args.topic.reader(&kafka, &service, &group)?;
+    let topic = reader.topic().to_owned();
+    let plan = plan(args, &service, &id, &topic)?;
     if args.dry_run {
         return dry_run(&kafka, &service, reader, &options, &plan, args.output.format);
     }
@@ -106,11 +107,17 @@ pub(super) fn run(args: &RedriveArgs) -> Result<(), DlqError> {
     }
 }
 
-fn plan<'s>(args: &RedriveArgs, service: &'s Service) -> Result<FateRules<'s>, DlqError> {
+fn plan<'s>(args: &RedriveArgs, service: &'s Service, job: &'s str, topic: &'s str) -> Result<FateRules<'s>, DlqError> {
     let client = &service.redrive_client;
+    let wanted = args.to == Destination::Source && !args.as_sender;
+    let key = service.redrive_key.as_ref().filter(|_| wanted);
+    if wanted && key.is_none() {
+        let name = &service.name;
+        eprintln!("records count for the clients that sent them first: service {name} has no redrive_key_file");
+    }
     let forbids = |allowed: &Option<Vec<String>>| allowed.as_ref().is_some_and(|allowed| !allowed.contains(client));
     let forbidding = service.sources.iter().find(|source| forbids(&source.allowed_clients));
-    if let (Some(source), Destination::Source, false) = (forbidding, args.to, args.as_sender) {
+    if let (Some(source), Some(_)) = (forbidding, key) {
         let text = format!("the source {} does not allow the client {client:?}", source.topic);
         return Err(DlqError::Usage(format!("{text}: add it to allowed_clients, or use --as-sender")));
     }
@@ -119,7 +126,9 @@ fn plan<'s>(args: &RedriveArgs, service: &'s Service) -> Result<FateRules<'s>, D
         to: args.to,
         // Parked dead letters have reached that limit.
         max_attempts: (!args.topic.parked).then_some(args.max_attempts),
-        as_sender: args.as_sender,
+        key,
+        job,
+        topic,
         beside: headers::beside(service.dead_letter_headers),
     })
 }

@@ -24,9 +24,10 @@ use clap::Args;
 use watermaster_kafka::load::OpenError;
 use watermaster_settings::{Kafka, Service, config::ConfigErrors};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
 use crate::format::{seconds, with_source};
 use crate::signals::{self, Interrupts};
+use crate::sources::{ServiceError, service_of};
 use account::{Account, Event};
 use plan::Plan;
 use report::{Ended, Facts, Report, html, text};
@@ -75,7 +76,7 @@ enum LoadError {
     #[error("error: the scenario {} can't be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    Choice(#[from] ChoiceError),
+    Service(#[from] ServiceError),
     #[error("error: the report {} can't be written: {source}", path.display())]
     Unwritable { path: PathBuf, source: io::Error },
     #[error("error: {}", with_source(.0))]
@@ -89,7 +90,8 @@ impl LoadError {
         match self {
             Self::Session(SessionError::Open(OpenError::Unreachable { .. })) => Exit::Unreachable,
             Self::Config(_) | Self::Unreadable { .. } | Self::Session(SessionError::Open(_)) => Exit::Config,
-            Self::Choice(_) | Self::Unwritable { .. } => Exit::Usage,
+            Self::Service(error) => error.exit(),
+            Self::Unwritable { .. } => Exit::Usage,
             Self::Session(_) | Self::Signals(_) => Exit::Stopped,
         }
     }
@@ -111,14 +113,14 @@ fn play(args: &LoadArgs) -> Result<Report, LoadError> {
     if let Some(seconds) = args.seconds {
         scenario = scenario.stretched(Duration::from_secs(seconds));
     }
-    let service = choose(&settings.services, args.service.as_deref())?;
+    let (kafka, service) = service_of(settings, args.service.as_deref())?;
     if let Some(path) = &args.report {
         // A report that can't be written is better found out now than after minutes.
         write(path, "")?;
     }
-    let plan = Plan::new(&scenario, service)?;
+    let plan = Plan::new(&scenario, &service)?;
     let interrupts = signals::listen().map_err(LoadError::Signals)?;
-    let report = measure(&settings.kafka, service, plan, !args.no_read_back, &interrupts)?;
+    let report = measure(&kafka, &service, plan, !args.no_read_back, &interrupts)?;
     match args.output.format {
         Output::Text => print(text(&report)),
         Output::Json => print_json(&report),

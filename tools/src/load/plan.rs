@@ -110,6 +110,10 @@ type NotAdmitted = (&'static str, String, String);
 
 /// Finds the source that a client sends to, and where its records carry its id there.
 fn source_of(load: &ClientLoad, service: &Service) -> Result<(usize, (ClientFrom, String)), NotAdmitted> {
+    if service.sources.is_empty() {
+        let problem = format!("is {:?}, and no topic of the cluster matches {}", load.id, service.sources_text());
+        return Err(("id", problem, "a scenario for a service with a source".to_owned()));
+    }
     let sources = || service.sources.iter().enumerate();
     let ways = || service.sources.iter().map(|source| source.topic.as_str()).collect::<Vec<_>>().join(" or ");
     let cannot = |source: &Source| {

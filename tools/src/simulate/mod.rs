@@ -39,6 +39,7 @@ use watermaster_settings::{Service, Settings};
 use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json, variant};
 use crate::load::scenario::Scenario;
 use crate::moment::{millis, moment};
+use crate::sources::{self, ServiceError};
 use crate::trace_file::{Contents, TraceError, reader::TraceSource};
 use find::{Bound, Goal};
 use live::{LiveError, LiveRun};
@@ -155,6 +156,8 @@ enum SimulateError {
     Config(#[from] ConfigErrors),
     #[error(transparent)]
     Choice(#[from] ChoiceError),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
     #[error("error: {}: {source}", path.display())]
     Trace { path: PathBuf, source: TraceError },
     #[error("error: {} holds no record", path.display())]
@@ -181,6 +184,7 @@ impl SimulateError {
             Self::Config(_) | Self::Trace { .. } | Self::Empty { .. } | Self::TooLong { .. } | Self::TooShort => {
                 Exit::Config
             }
+            Self::Service(error) => error.exit(),
             Self::Planned(_) | Self::Live(_) | Self::Unreadable { .. } => Exit::Config,
             Self::Choice(_) | Self::UnknownClient { .. } | Self::Unwritable { .. } => Exit::Usage,
         }
@@ -244,7 +248,8 @@ fn job(args: &SimulateArgs, path: &Path) -> Result<Job, SimulateError> {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|source| SimulateError::Unreadable { path: path.clone(), source })?;
             let scenario = Scenario::parse(&text, path)?;
-            Some(Planned::new(&scenario, choose(&settings.services, args.service.as_deref())?)?)
+            let (_, service) = sources::service_of(settings.clone(), args.service.as_deref())?;
+            Some(Planned::new(&scenario, &service)?)
         }
         None => None,
     };

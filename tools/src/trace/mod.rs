@@ -13,14 +13,14 @@ use std::{fs::File, path::Path, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use watermaster_kafka::preflight::{ConnectError, TopicList};
+use watermaster_kafka::load::OpenError;
 use watermaster_kafka::source_log::{LogError, SourceLog};
-use watermaster_kafka::{KafkaError, load::OpenError};
-use watermaster_settings::{ClientFrom, Settings, config::ConfigErrors};
+use watermaster_settings::{ClientFrom, config::ConfigErrors};
 
-use crate::cli::{ChoiceError, ConfigFile, Exit, Output, OutputArg, choose, fail, print, print_json};
+use crate::cli::{ConfigFile, Exit, Output, OutputArg, fail, print, print_json};
 use crate::moment::{millis, moment, shown};
 use crate::signals;
+use crate::sources::{ServiceError, service_of};
 use crate::trace_file::{Contents, TraceError, TraceWriter, TracedPartition, WriterOptions};
 use merge::Merge;
 
@@ -58,17 +58,13 @@ enum RecordingError {
     #[error(transparent)]
     Config(#[from] ConfigErrors),
     #[error(transparent)]
-    Choice(#[from] ChoiceError),
+    Service(#[from] ServiceError),
     #[error("error: --from is not before --to")]
     NoTime,
     #[error("error: service {service}: client_from has avro or protobuf: trace does not ask a schema registry")]
     NeedsSchemas { service: String },
     #[error("error: service {service}: no topic matches the patterns of its sources")]
     NoSource { service: String },
-    #[error("error: {0}")]
-    Connect(#[from] ConnectError),
-    #[error("error: {0}")]
-    Names(#[source] KafkaError),
     #[error("error: {0}")]
     Open(#[from] OpenError),
     #[error("error: {0}")]
@@ -84,14 +80,10 @@ enum RecordingError {
 impl RecordingError {
     fn exit(&self) -> Exit {
         match self {
-            Self::Connect(ConnectError::Unreachable(_)) | Self::Open(OpenError::Unreachable { .. }) => {
-                Exit::Unreachable
-            }
-            Self::NoProgress { .. } | Self::Names(_) => Exit::Unreachable,
-            Self::Config(_) | Self::NoSource { .. } | Self::NeedsSchemas { .. } | Self::Connect(_) | Self::Open(_) => {
-                Exit::Config
-            }
-            Self::Choice(_) | Self::NoTime | Self::Unwritable { .. } => Exit::Usage,
+            Self::Service(error) => error.exit(),
+            Self::NoProgress { .. } | Self::Open(OpenError::Unreachable { .. }) => Exit::Unreachable,
+            Self::Config(_) | Self::NoSource { .. } | Self::NeedsSchemas { .. } | Self::Open(_) => Exit::Config,
+            Self::NoTime | Self::Unwritable { .. } => Exit::Usage,
             Self::Log(_) | Self::Signals(_) => Exit::Stopped,
         }
     }
@@ -113,8 +105,7 @@ pub fn run(args: &TraceArgs) -> Exit {
 }
 
 fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
-    let settings = with_topics(args.file.load()?.settings)?;
-    let service = choose(&settings.services, args.service.as_deref())?;
+    let (kafka, service) = service_of(args.file.load()?.settings, args.service.as_deref())?;
     let (from, to) = (args.from.map(millis), args.to.map(millis));
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(RecordingError::NoTime);
@@ -129,7 +120,7 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
     // A file that can't be written is better found out now than after minutes.
     let file = File::create(&args.out).map_err(|error| unwritable(error.into()))?;
     let topics: Vec<&str> = service.sources.iter().map(|source| source.topic.as_str()).collect();
-    let log = SourceLog::open(&settings.kafka, &topics, (from, to), CONNECT_TIMEOUT)?;
+    let log = SourceLog::open(&kafka, &topics, (from, to), CONNECT_TIMEOUT)?;
     let options = WriterOptions {
         service: service.name.clone(),
         hash_ids: args.hash_ids,
@@ -137,7 +128,7 @@ fn record(args: &TraceArgs) -> Result<Contents, RecordingError> {
     };
     let writer = TraceWriter::new(BufWriter::new(file), options).map_err(unwritable)?;
     let interrupts = signals::listen().map_err(RecordingError::Signals)?;
-    let written = Merge::new(&log, service, from.unwrap_or(0), writer).write(&interrupts, &args.out)?;
+    let written = Merge::new(&log, &service, from.unwrap_or(0), writer).write(&interrupts, &args.out)?;
     let (_, contents) = written.finish().map_err(unwritable)?;
     Ok(contents)
 }
@@ -149,15 +140,6 @@ fn traced(log: &watermaster_kafka::source_log::LogPartition) -> TracedPartition 
         first_offset: log.start,
         ..TracedPartition::default()
     }
-}
-
-/// Resolves the patterns of sources by the topics that the cluster has.
-fn with_topics(settings: Settings) -> Result<Settings, RecordingError> {
-    if !settings.has_patterns() {
-        return Ok(settings);
-    }
-    let list = TopicList::connect(&settings.kafka, CONNECT_TIMEOUT)?;
-    Ok(settings.with_matches(&list.names(CONNECT_TIMEOUT).map_err(RecordingError::Names)?))
 }
 
 /// The facts of a trace, summed up.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use watermaster_kafka::record::Record;
-use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas};
+use watermaster_settings::client_id::{HeaderLookup, Identity, NoSchemas, identify};
 use watermaster_settings::{Service, Source};
 
 /// The header with the number of the attempt that was rejected, from 1: a record that has it was sent again.
@@ -34,9 +34,13 @@ pub fn sample<T>(record: Record<'_>, service: &Service, source: &Source, take: i
         let bytes = size(record.into_stub().cost());
         return take(Sample { sender: Sampled::Oversized, bytes, retried: false });
     };
-    let sender = match contents.identify(service, source, &NoSchemas) {
-        Identity::Client(name) => Sampled::Client(name),
-        Identity::Anonymous(_) | Identity::Unknown(_) => Sampled::Anonymous,
+    let sender = if contents.is_redriven(record.origin, service, source) {
+        Sampled::Client(Cow::Borrowed(&service.redrive_client))
+    } else {
+        match identify(&service.client_from, &contents, source, &NoSchemas) {
+            Identity::Client(name) => Sampled::Client(name),
+            Identity::Anonymous(_) | Identity::Unknown(_) => Sampled::Anonymous,
+        }
     };
     let attempt = contents.headers.lookup(ATTEMPT_HEADER);
     let retried = matches!(attempt, HeaderLookup::Once(Some(attempt)) if is_positive(attempt));

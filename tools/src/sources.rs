@@ -1,0 +1,50 @@
+//! The service that a command is about, with the topics that match its patterns now.
+
+use std::time::Duration;
+
+use watermaster_kafka::KafkaError;
+use watermaster_kafka::preflight::{ConnectError, TopicList};
+use watermaster_settings::{Kafka, Service, Settings};
+
+use crate::cli::{ChoiceError, Exit, choose};
+use crate::format::with_source;
+
+/// The time that the brokers may take to answer.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// There is no such service, or its topics are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error("error: {}", with_source(.0))]
+    Connect(#[from] ConnectError),
+    #[error("error: the topics that match a pattern are not known: {0}")]
+    Names(#[source] KafkaError),
+}
+
+impl ServiceError {
+    pub fn exit(&self) -> Exit {
+        match self {
+            ServiceError::Choice(_) => Exit::Usage,
+            ServiceError::Connect(ConnectError::Unreachable(_)) | ServiceError::Names(_) => Exit::Unreachable,
+            ServiceError::Connect(_) => Exit::Config,
+        }
+    }
+}
+
+/// Chooses the service of this name, or the only one. Its sources include the topics that match its patterns; without
+/// patterns, no broker is asked.
+///
+/// # Errors
+/// There is no such service, several and no name, or no broker tells its topics.
+pub fn service_of(settings: Settings, name: Option<&str>) -> Result<(Kafka, Service), ServiceError> {
+    let service = choose(&settings.services, name)?.clone();
+    if service.patterns.is_empty() {
+        return Ok((settings.kafka, service));
+    }
+    let list = TopicList::connect(&settings.kafka, CONNECT_TIMEOUT)?;
+    let settings = settings.with_matches(&list.names(CONNECT_TIMEOUT).map_err(ServiceError::Names)?);
+    let service = choose(&settings.services, Some(&service.name))?.clone();
+    Ok((settings.kafka, service))
+}
