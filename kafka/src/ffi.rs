@@ -487,9 +487,9 @@ pub(super) fn set_initial_rebalance_delay<C: ClientContext>(client: &Client<C>, 
     }
 }
 
-/// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and tell
-/// none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to the
-/// controller, which an embedded cluster does not have.
+/// Returns the id that a topic got when it was made, in base64; empty where the brokers are older than Kafka 2.8 and
+/// tell none. (rdkafka's AdminClient describes no topics.) The question goes to `broker`; without one it would go to
+/// the controller, which an embedded cluster does not have.
 #[cfg(any(test, feature = "tools"))]
 pub(super) fn topic_id<C: ClientContext>(
     client: &Client<C>, broker: i32, topic: &str, timeout: Duration,

@@ -37,9 +37,7 @@ pub enum OpenError {
     RefusedGroup { group: String, code: Code },
     #[error("topic {topic} has {partitions} partitions; it needs exactly one")]
     Partitions { topic: String, partitions: i32 },
-    #[error(
-        "topic {topic}: the record at offset {offset} is none of this program, or of a later version: use that one"
-    )]
+    #[error("topic {topic}: the record at offset {offset} is of another program or of a later version: use that one")]
     ForeignRecord { topic: String, offset: i64 },
     #[error("topic {topic}: {source}")]
     Topic { topic: String, source: ClientError },

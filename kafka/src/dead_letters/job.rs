@@ -1,10 +1,10 @@
-//! A job that sends dead letters again, exactly once: records, the entries of the ledger and the job's positions go into
-//! one transaction.
+//! A job that sends dead letters again, exactly once: records, the entries of the ledger and the job's positions go
+//! into one transaction.
 //!
-//! The positions are the committed offsets of a consumer group of the job's own, which nothing ever joins. All processes
-//! of a service's jobs fence each other by their common `transactional.id`. After every error the job takes a new
-//! producer, which ends the transaction of the former one, and the owner reads the ledger again: so it does not matter
-//! whether the last commit succeeded.
+//! The positions are the committed offsets of a consumer group of the job's own, which nothing ever joins. All
+//! processes of a service's jobs fence each other by their common `transactional.id`. After every error the job takes a
+//! new producer, which ends the transaction of the former one, and the owner reads the ledger again: so it does not
+//! matter whether the last commit succeeded.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

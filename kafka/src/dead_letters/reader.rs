@@ -182,6 +182,10 @@ impl Reader {
                 }
                 // Behind the last record there may be marks of transactions.
                 Some(Ok(_) | Err(ClientError::PartitionEOF(_))) => is_read = true,
+                // A client is told once that its group is refused, whatever it reads first.
+                Some(Err(ClientError::MessageConsumption(code @ Code::GroupAuthorizationFailed))) => {
+                    return Err(OpenError::RefusedGroup { group: self.group.clone(), code });
+                }
                 Some(Err(ClientError::MessageConsumption(code))) if is_final(code) => {
                     return Err(OpenError::RefusedTopic { topic: topic.to_owned(), code });
                 }

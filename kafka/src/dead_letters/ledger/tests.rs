@@ -92,9 +92,10 @@ fn an_entry_of_another_format_is_refused() {
 #[test]
 fn the_position_of_the_job_of_all_dead_letters_counts_as_redriven() {
     let mut ledger = ledger("one");
-    let all = r#"{"end":10,"select":{"conditions":[],"since":null,"until":null,"partition":null,"offsets":null},"to":"source"}"#;
+    let select = r#"{"conditions":[],"since":null,"until":null,"partition":null,"offsets":null}"#;
+    let all = format!(r#"{{"end":10,"select":{select},"to":"source"}}"#);
     let some = all.replace("[]", r#"[{"reason":"expired"}]"#);
-    let positions: Positions = [(0, (8, all.to_owned())), (1, (8, some)), (2, (8, "lag-checker".to_owned()))].into();
+    let positions: Positions = [(0, (8, all)), (1, (8, some)), (2, (8, "lag-checker".to_owned()))].into();
     ledger.pass(&positions, &[(0, 3..20), (1, 3..20), (2, 3..20)].into());
     assert_eq!(ledger.partitions.iter().map(|(at, runs)| (*at, runs.count(0..20))).collect::<Vec<_>>(), [(0, 5)]);
     assert_eq!((ledger.first_open(0, 2), ledger.first_open(0, 3)), (2, 8));

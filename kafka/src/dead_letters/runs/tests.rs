@@ -8,7 +8,9 @@ proptest! {
     /// Runs answer as an array of states does.
     #[test]
     fn runs_equal_a_plain_array(
-        steps in prop::collection::vec((0..END, 0..20_i64, prop::option::of(0..3_usize)), 0..40), from in 0..END, to in 0..END,
+        steps in prop::collection::vec((0..END, 0..20_i64, prop::option::of(0..3_usize)), 0..40),
+        from in 0..END,
+        to in 0..END,
     ) {
         let (mut runs, mut plain) = (Runs::default(), [None; END as usize]);
         for (start, length, state) in steps {
