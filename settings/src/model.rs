@@ -30,6 +30,8 @@ pub struct Kafka {
     pub group_protocol: GroupProtocol,
     pub commit_interval: Duration,
     pub start_from: StartFrom,
+    /// True if the configuration says `start_from`, rather than leaving it at its default.
+    pub start_from_is_written: bool,
     pub on_foreign_offset: OnForeignOffset,
     pub on_data_loss: OnDataLoss,
     /// librdkafka's own properties; never the ones that the protocol owns.

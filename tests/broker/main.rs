@@ -22,6 +22,7 @@ mod harness;
 mod load;
 mod lowered;
 mod many_partitions;
+mod mirror;
 mod oracle;
 mod outage;
 mod pace;
