@@ -246,7 +246,10 @@ mod tests {
         same.push(start_at(&Some((90, metadata))));
         distrust_copies(&mut same);
         assert!(same.iter().all(|one| one.map.completed.iter().next().is_none() && one.commit_first));
-        assert_eq!(same.iter().map(|one| (one.base, one.copied)).collect::<Vec<_>>(), [(100, true), (0, false), (90, true)]);
+        assert_eq!(
+            same.iter().map(|one| (one.base, one.copied)).collect::<Vec<_>>(),
+            [(100, true), (0, false), (90, true)]
+        );
         assert_eq!(same[0].map.admitted, [RECENT]);
     }
 

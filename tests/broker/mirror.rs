@@ -40,10 +40,16 @@ mod long {
             let topics = [&rig.sources[..], &[rig.target.clone(), rig.dead_letter.clone()]].concat().join(",");
             let own = format!(
                 "primary.bootstrap.servers = {}\nbackup.bootstrap.servers = {}\ntopics = {}\ngroups = {}\n",
-                rig.broker.bootstrap, backup.bootstrap, escaped(&topics), escaped(&format!("{}.kyc", rig.name))
+                rig.broker.bootstrap,
+                backup.bootstrap,
+                escaped(&topics),
+                escaped(&format!("{}.kyc", rig.name))
             );
-            let replicas = ["", "offset-syncs.topic.", "checkpoints.topic.", "offset.storage.", "config.storage."];
-            let replicas = replicas.iter().chain(&["status.storage."]).map(|of| format!("{of}replication.factor = 1\n"));
+            let replicas = ["", "offset-syncs.topic.", "checkpoints.topic.", "heartbeats.topic.", "offset.storage."];
+            let replicas = replicas
+                .iter()
+                .chain(&["config.storage.", "status.storage."])
+                .map(|of| format!("{of}replication.factor = 1\n"));
             let intervals = ["refresh.topics", "refresh.groups", "sync.group.offsets", "emit.checkpoints"];
             let intervals = intervals.iter().map(|of| format!("{of}.interval.seconds = 1\n"));
             let text: String = [properties.to_owned(), own].into_iter().chain(replicas).chain(intervals).collect();
@@ -85,8 +91,12 @@ mod long {
         let backup = OwnBroker::start();
         let mirror = Mirror::start(&rig, &backup);
         let mut watermaster = Watermaster::start(&config(&rig, 400, "only"));
-        Producer::to(&primary).send_all((sent..sent + RECORDS).map(|n| numbered(&rig.sources, n)));
-        follow(&primary, &rig).wait_for(sent + 1_500, DRAIN_TIMEOUT);
+        let (mut follower, producer) = (follow(&primary, &rig), Producer::to(&primary));
+        // Every partition gets a committed offset before the last records delay each other.
+        for (from, to, delivered) in [(0, 1_500, 1_500), (1_500, RECORDS, 2_500)] {
+            producer.send_all((sent + from..sent + to).map(|n| numbered(&rig.sources, n)));
+            follower.wait_for(sent + delivered, DRAIN_TIMEOUT);
+        }
         wait_for_backlog(&mut watermaster, 1_000.0);
         assert!(watermaster.metric("watermaster_map_span_records", &[]) > Some(0.0), "no offset map is in use");
         watermaster.kill();
@@ -97,9 +107,10 @@ mod long {
             there.sources.iter().chain([&there.target]).all(is_copied)
         });
         wait_until("the mirror to have all offsets", MIRROR_TIMEOUT, || {
-            let is_beyond_the_first = |offset: &Option<i64>| offset.is_some_and(|offset| offset > 0);
-            let are_there = |offsets: Vec<Option<i64>>| offsets.iter().all(is_beyond_the_first);
-            there.sources.iter().all(|topic| there.committed(topic, PARTITIONS).is_some_and(are_there))
+            let offsets = there.sources.iter().filter_map(|topic| there.committed(topic, PARTITIONS));
+            let offsets: Vec<Option<i64>> = offsets.flatten().collect();
+            // MirrorMaker 2 may leave a partition out: it does not translate offsets that are too far back.
+            offsets.iter().flatten().any(|offset| *offset > 0)
         });
         mirror.stop();
         drop((rig, primary));
@@ -109,10 +120,10 @@ mod long {
         let by_mirror = in_sources.values().map(|count| count - 1).sum::<u64>();
         let before = tally(&there.read_target());
         // The records behind the translated offsets: the mirror opens them again, although the service had some.
-        let committed = |topic: &String| (topic.clone(), there.committed(topic, PARTITIONS).expect("the group's offsets"));
+        let committed =
+            |topic: &String| (topic.clone(), there.committed(topic, PARTITIONS).expect("the group's offsets"));
         let committed: HashMap<String, _> = there.sources.iter().map(committed).collect();
-        let is_open =
-            |record: &&Record| Some(record.offset) >= committed[&*record.topic][record.partition as usize];
+        let is_open = |record: &&Record| Some(record.offset) >= committed[&*record.topic][record.partition as usize];
         let open = tally(sources.iter().filter(is_open));
         let may_repeat = |number: &u64| open.contains_key(number) || in_sources[number] > 1;
         let mut watermaster = Watermaster::start(&config(&there, 100_000, "only"));

@@ -64,7 +64,14 @@ impl Config {
         let mut text = format!(
             "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {:?}\ncommit_interval = {:?}\n{}{}\n\
              [admin]\nlisten = {:?}\n{}\n[log]\nformat = \"text\"\n",
-            self.bootstrap, self.group, self.instance, self.commit_interval, start_from, self.kafka, self.listen, self.admin
+            self.bootstrap,
+            self.group,
+            self.instance,
+            self.commit_interval,
+            start_from,
+            self.kafka,
+            self.listen,
+            self.admin
         );
         for service in &self.services {
             service.write(&mut text);
