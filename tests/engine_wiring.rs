@@ -56,7 +56,6 @@ impl Bench {
             group_protocol: GroupProtocol::Classic,
             commit_interval: Duration::from_millis(50),
             start_from: StartFrom::Earliest,
-            start_from_is_written: true,
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|(property, value)| (property.to_owned(), value.to_owned())).into(),

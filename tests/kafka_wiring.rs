@@ -59,7 +59,6 @@ impl Bench {
             group_protocol: GroupProtocol::Classic,
             commit_interval: Duration::from_millis(100),
             start_from: StartFrom::Earliest,
-            start_from_is_written: true,
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             // The embedded broker waits for members to rejoin for the session timeout less one second.
@@ -97,6 +96,7 @@ impl Bench {
             admin: watermaster_settings::Admin { listen, token_file: None, metrics_clients: 1 },
             log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],
+            start_from_is_written: true,
         }
     }
 

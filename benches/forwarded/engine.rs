@@ -76,7 +76,6 @@ impl Case {
             group_protocol: GroupProtocol::Classic,
             commit_interval: NEVER,
             start_from: StartFrom::Earliest,
-            start_from_is_written: true,
             on_foreign_offset: OnForeignOffset::Stop,
             on_data_loss: OnDataLoss::Stop,
             properties: properties.map(|property| (property.to_owned(), "60000".to_owned())).into(),

@@ -124,7 +124,7 @@ pub fn check_patiently(
         report.findings.extend(of_group.map(|problem| problem.of_topic(&service.name, &service.target)));
         let partitions = |topic: &str| report.topics.get(topic).map_or(0, |facts| facts.partitions);
         let partitions: Vec<usize> = service.sources.iter().map(|source| partitions(&source.topic)).collect();
-        let start = history::check(&settings.kafka, service, &partitions, timeout);
+        let start = history::check(settings, service, &partitions, timeout);
         report.findings.extend(start.map(|problem| problem.of_service(&service.name)));
     }
     for service in grouped() {

@@ -138,6 +138,7 @@ fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
         admin: kafka::admin(&root.table("admin")),
         log: root.table("log").get("format"),
         services: services.into_iter().collect(),
+        start_from_is_written: Some(kafka.is_set("start_from")),
     })
 }
 

@@ -18,6 +18,8 @@ pub struct Settings {
     pub admin: Admin,
     pub log: LogFormat,
     pub services: Vec<Service>,
+    /// True if `kafka.start_from` is written: a first start needs this decision. It is no part of what `kafka` means.
+    pub start_from_is_written: bool,
 }
 
 /// The cluster, and how to treat it.
@@ -30,8 +32,6 @@ pub struct Kafka {
     pub group_protocol: GroupProtocol,
     pub commit_interval: Duration,
     pub start_from: StartFrom,
-    /// True if the configuration says `start_from`, rather than leaving it at its default.
-    pub start_from_is_written: bool,
     pub on_foreign_offset: OnForeignOffset,
     pub on_data_loss: OnDataLoss,
     /// librdkafka's own properties; never the ones that the protocol owns.

@@ -31,7 +31,6 @@ fn kafka(broker: &Broker, instance: u64) -> Kafka {
         group_protocol: GroupProtocol::Classic,
         commit_interval: Duration::from_millis(100),
         start_from: StartFrom::Earliest,
-        start_from_is_written: true,
         on_foreign_offset: OnForeignOffset::Stop,
         on_data_loss: OnDataLoss::Stop,
         properties: [("broker.address.family".to_owned(), "v4".to_owned())].into(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Message as _, Offset};
-use watermaster_settings::{Kafka, Service};
+use watermaster_settings::{Kafka, Service, Settings};
 
 use super::problem::Problem;
 use crate::assign::{committed, remaining, watermarks};
@@ -41,12 +41,15 @@ impl fmt::Display for History {
 
 /// Tells where a service starts whose group has committed no offset of a source, if the sources hold records. The
 /// sources have so many `partitions` each.
-pub(super) fn check(kafka: &Kafka, service: &Service, partitions: &[usize], timeout: Duration) -> Option<Problem> {
+pub(super) fn check(
+    settings: &Settings, service: &Service, partitions: &[usize], timeout: Duration,
+) -> Option<Problem> {
+    let kafka = &settings.kafka;
     let group = group_id(kafka, service);
     match look(kafka, service, &group, partitions, timeout) {
         Ok(history) => {
             let (history, start_from) = (history?, kafka.start_from);
-            Some(if kafka.start_from_is_written {
+            Some(if settings.start_from_is_written {
                 Problem::FreshGroup { group, history, start_from }
             } else {
                 Problem::UndecidedStart { group, history, enforce: service.policy.enforce }

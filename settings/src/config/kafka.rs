@@ -17,7 +17,6 @@ pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
     let host = gethostname::gethostname();
     read_struct!(Kafka {
         [section => delivery, group_protocol, commit_interval, start_from, on_foreign_offset, on_data_loss]
-        start_from_is_written: Some(section.is_set("start_from")),
         bootstrap_servers: section.text("bootstrap_servers", values::servers),
         group_id: section.text("group_id", values::group_id),
         instance_id: section.derived_text("instance_id", Some(host.to_string_lossy()), values::instance_id),
