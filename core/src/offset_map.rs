@@ -183,8 +183,8 @@ pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
     }
 }
 
-/// Returns the map, and whether its checksum matches. If it does not, the contents are at least well-formed: truncated or
-/// extended text and characters that stand for no symbol are damage, not a copy.
+/// Returns the map, and whether its checksum matches. If it does not, the contents are at least well-formed: truncated
+/// or extended text and characters that stand for no symbol are damage, not a copy.
 fn read_text(base: i64, version: char, rest: &[u8]) -> Result<(OffsetMap, bool), Unreadable> {
     if version != VERSION {
         return Err(Unreadable::Version { found: version });

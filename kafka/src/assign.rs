@@ -47,8 +47,8 @@ pub(super) fn start(
     // record comes.
     let (map, foreign) = match (map, rules.on_foreign_offset) {
         (Ok(map), _) => (map, false),
-        // The service moved here from another cluster. Offsets of that cluster mean nothing here: a mirror does not tell
-        // how far its translation lags behind. The protected service did take the recent admissions.
+        // The service moved here from another cluster. Offsets of that cluster mean nothing here: a mirror does not
+        // tell how far its translation lags behind. The protected service did take the recent admissions.
         (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { completed: OffsetRuns::new(), admitted }, true),
         (Err(_), OnForeignOffset::Replay) => (OffsetMap::default(), true),
         (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
@@ -72,9 +72,9 @@ pub(super) fn start(
     Ok(start(base, OffsetMap { completed, admitted }, lost, true))
 }
 
-/// Takes the sets of all partitions away if a mirror copied the offset of one: a mirror copies whole groups. A translated
-/// offset may happen to equal the original one. Its map then looks right, but is about other records, and these would be
-/// lost.
+/// Takes the sets of all partitions away if a mirror copied the offset of one: a mirror copies whole groups. A
+/// translated offset may happen to equal the original one. Its map then looks right, but is about other records, and
+/// these would be lost.
 pub(super) fn distrust_copies(assignments: &mut [Assignment]) {
     if assignments.iter().any(|one| one.copied) {
         for one in assignments.iter_mut().filter(|one| one.map.completed.iter().next().is_some()) {
@@ -225,7 +225,8 @@ mod tests {
         assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, true));
     }
 
-    /// After a failover to a cluster that MirrorMaker 2 filled, this used to be a foreign commit, which stops the service.
+    /// After a failover to a cluster that MirrorMaker 2 filled, this used to be a foreign commit, which stops the
+    /// service.
     #[test]
     fn a_copied_commit_starts_without_its_set_and_with_its_admissions() {
         let (_, metadata) = ours().unwrap();
