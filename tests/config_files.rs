@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use watermaster_settings::Settings;
 use watermaster_settings::config::{Config, Fallback, Origin, REFUSED_PROPERTIES, SCHEMA};
 
 const NOTHING: [(OsString, OsString); 0] = [];
@@ -154,7 +155,9 @@ fn the_effective_configuration_is_toml_with_the_same_meaning() {
             .unwrap_or_else(|errors| panic!("{errors}\n{text}"));
         assert_eq!(first.effective.to_json(), second.effective.to_json(), "{text}");
         assert_eq!(first.effective.hash(), second.effective.hash());
-        assert_eq!(format!("{:?}", first.settings), format!("{:?}", second.settings));
+        // The printed text writes every key.
+        let meaning = |config: Config| format!("{:?}", Settings { start_from_is_written: true, ..config.settings });
+        assert_eq!(meaning(first), meaning(second));
     }
 }
 

@@ -162,6 +162,13 @@ fn a_group_keeps_its_cycle_and_its_mode() {
     );
 }
 
+/// The first start of a new group asks for `start_from`, so people write it down while other instances run.
+#[test]
+fn a_default_that_is_written_down_is_no_change() {
+    let start = ("[kafka]\n", "[kafka]\nstart_from = \"earliest\"\n");
+    assert_eq!(File::new().reload(start.0, start.1), Ok(vec![]));
+}
+
 #[test]
 fn a_reload_adds_and_removes_clients() {
     let file = File::new();

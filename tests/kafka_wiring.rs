@@ -97,6 +97,7 @@ impl Bench {
             admin: watermaster_settings::Admin { listen, token_file: None, metrics_clients: 1 },
             log: watermaster_settings::LogFormat::Auto,
             services: vec![self.service.clone()],
+            start_from_is_written: true,
         }
     }
 

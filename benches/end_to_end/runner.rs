@@ -142,7 +142,7 @@ impl Runner {
     fn config(&self, delivery: Delivery, broker: &str, group: &str, port: u16) -> String {
         format!(
             "[kafka]\nbootstrap_servers = \"{broker}\"\ngroup_id = \"{group}\"\n\
-             delivery = \"{}\"\ncommit_interval = \"{}ms\"\n\
+             delivery = \"{}\"\ncommit_interval = \"{}ms\"\nstart_from = \"earliest\"\n\
              [kafka.properties]\n\"session.timeout.ms\" = \"60000\"\n\"transaction.timeout.ms\" = \"60000\"\n\
              [admin]\nlisten = \"127.0.0.1:{port}\"\n",
             delivery.name(),

@@ -98,6 +98,13 @@ pub enum DecodeError {
         /// The beginning of the metadata, made printable.
         start: String,
     },
+    /// A map of ours beside another offset than its own, as MirrorMaker 2 leaves it: it copies the metadata of a commit
+    /// to another cluster, where the record has another offset.
+    #[error("the offset map was written for another offset: a copy by a mirror of the cluster, such as MirrorMaker 2")]
+    Copied {
+        /// The recent admissions, which do not depend on the offset.
+        admitted: Vec<AdmissionSlice>,
+    },
     /// A map that cannot be read.
     #[error("the commit metadata is an offset map of ours that cannot be read: {0}")]
     Unreadable(Unreadable),
@@ -112,8 +119,8 @@ pub enum Unreadable {
         /// The version's character.
         found: char,
     },
-    /// The checksum differs.
-    #[error("it is damaged, or belongs to another offset than the committed one")]
+    /// The checksum differs, and the contents are malformed.
+    #[error("it is damaged")]
     Check,
     /// The checksum holds, what it covers makes no sense.
     #[error("its checksum holds but its contents are malformed")]
@@ -166,7 +173,8 @@ fn check_text(alphabet: &Alphabet, base: i64, body: &str) -> String {
 pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
     match metadata.strip_prefix(MAGIC) {
         Some([version @ b'0'..=b'9', rest @ ..]) => {
-            read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)
+            let (map, matches) = read_text(offset, char::from(*version), rest).map_err(DecodeError::Unreadable)?;
+            if matches { Ok(map) } else { Err(DecodeError::Copied { admitted: map.admitted }) }
         }
         _ => {
             let start = metadata[..metadata.len().min(16)].escape_ascii().to_string();
@@ -175,7 +183,9 @@ pub fn decode(offset: i64, metadata: &[u8]) -> Result<OffsetMap, DecodeError> {
     }
 }
 
-fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreadable> {
+/// Returns the map, and whether its checksum matches. If it does not, the contents are at least well-formed: truncated
+/// or extended text and characters that stand for no symbol are damage, not a copy.
+fn read_text(base: i64, version: char, rest: &[u8]) -> Result<(OffsetMap, bool), Unreadable> {
     if version != VERSION {
         return Err(Unreadable::Version { found: version });
     }
@@ -184,11 +194,20 @@ fn read_text(base: i64, version: char, rest: &[u8]) -> Result<OffsetMap, Unreada
     let text = std::str::from_utf8(text).map_err(|_| Unreadable::Check)?;
     let (body_start, _) = text.char_indices().nth(alphabet.checksum_symbols()).ok_or(Unreadable::Check)?;
     let (check, body) = text.split_at(body_start);
-    if check != check_text(alphabet, base, body) {
+    let matches = check == check_text(alphabet, base, body);
+    if !matches && !has_form_of_check(alphabet, check) {
         return Err(Unreadable::Check);
     }
-    let body = alphabet.read(body).ok_or(Unreadable::Malformed)?;
-    read_body(base, alphabet, &body).map_err(|Malformed| Unreadable::Malformed)
+    let malformed = if matches { Unreadable::Malformed } else { Unreadable::Check };
+    let body = alphabet.read(body).ok_or(malformed)?;
+    read_body(base, alphabet, &body).map(|map| (map, matches)).map_err(|Malformed| malformed)
+}
+
+/// Returns true if a text holds 32 bits and zeros.
+fn has_form_of_check(alphabet: &Alphabet, text: &str) -> bool {
+    let Some(bits) = alphabet.read(text) else { return false };
+    let mut reader = bits.reader();
+    reader.take(u32::BITS).is_ok() && reader.take(reader.left() as u32) == Ok(0)
 }
 
 fn read_body(base: i64, alphabet: &Alphabet, body: &BitWriter) -> Result<OffsetMap, Malformed> {

@@ -41,6 +41,7 @@ struct Input {
 struct Counts {
     read: u64,
     foreign: u64,
+    copied: u64,
     unreadable: u64,
     /// Unreadable although the checksum is valid.
     malformed: u64,
@@ -248,6 +249,7 @@ fn check(input: &Input, random: &mut Random, counts: &mut Counts) {
             assert!(!refused.to_string().is_empty());
             return match refused {
                 DecodeError::Foreign { .. } => counts.foreign += 1,
+                DecodeError::Copied { .. } => counts.copied += 1,
                 DecodeError::Unreadable(Unreadable::Malformed) => counts.malformed += 1,
                 DecodeError::Unreadable(_) => counts.unreadable += 1,
             };

@@ -164,12 +164,25 @@ proptest! {
         prop_assert_eq!(since(&read, i64::MIN), since(&slices, i64::MIN));
     }
 
+    /// MirrorMaker 2 copies the metadata of a commit to another cluster, beside the offset that the record has there.
+    /// The service used to stop for it, in the middle of a disaster.
     #[test]
-    fn a_foreign_offset_is_detected(tracker in sets(), other in 0..1i64 << 61) {
-        let text = encode(MapBudget::Chars(10_000), &tracker, SLICE_MS, &[]);
+    fn a_copy_beside_another_offset_is_told_from_damage(
+        tracker in sets(), slices in admissions(), wide in any::<bool>(), other in 0..1i64 << 61,
+    ) {
+        let budget = if wide { MapBudget::Chars(10_000) } else { MapBudget::Bytes(30_000) };
+        let text = encode(budget, &tracker, SLICE_MS, &slices);
         prop_assume!(text.is_ok() && other != tracker.base());
-        let read = decode(other, text.unwrap().as_bytes());
-        prop_assert_eq!(read, Err(DecodeError::Unreadable(Unreadable::Check)));
+        let text = text.unwrap();
+        let admitted = decode(tracker.base(), text.as_bytes()).unwrap().admitted;
+        prop_assert_eq!(decode(other, text.as_bytes()), Err(DecodeError::Copied { admitted }));
+        let damaged = Err(DecodeError::Unreadable(Unreadable::Check));
+        let mut shorter = text.clone();
+        shorter.pop();
+        let symbol = if wide { "一" } else { "A" };
+        for text in [shorter, format!("{text}{symbol}"), text.replacen("wm1", "wm1?", 1)] {
+            prop_assert_eq!(&decode(other, text.as_bytes()), &damaged, "{}", text);
+        }
     }
 
     #[test]

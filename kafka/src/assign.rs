@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use watermaster_core::offset_map::{self, OffsetMap};
+use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
 use watermaster_core::offset_runs::OffsetRuns;
 use watermaster_settings::{OnDataLoss, OnForeignOffset, StartFrom};
 
@@ -32,19 +32,24 @@ pub(super) fn start(
 ) -> Result<Assignment, Event<'static>> {
     let (source, partition) = at;
     let topic = || topic.to_owned();
-    let start = |base, map, lost, commit_first| Assignment { source, partition, base, map, high, lost, commit_first };
-    let Some((offset, metadata)) = committed else {
+    let read = committed.as_ref().map(|(offset, metadata)| (*offset, offset_map::decode(*offset, metadata)));
+    let copied = matches!(read, Some((_, Err(DecodeError::Copied { .. }))));
+    let start =
+        |base, map, lost, commit_first| Assignment { source, partition, base, map, high, lost, commit_first, copied };
+    let Some((offset, map)) = read else {
         let base = match rules.start_from {
             StartFrom::Earliest => low,
             StartFrom::Latest => high,
         };
         return Ok(start(base, OffsetMap::default(), 0, true));
     };
-    let offset = *offset;
     // A foreign offset is committed again at once, with an offset map: it is accepted once, not at every start until a
     // record comes.
-    let (map, foreign) = match (offset_map::decode(offset, metadata), rules.on_foreign_offset) {
+    let (map, foreign) = match (map, rules.on_foreign_offset) {
         (Ok(map), _) => (map, false),
+        // The service moved here from another cluster. Offsets of that cluster mean nothing here: a mirror does not
+        // tell how far its translation lags behind. The protected service did take the recent admissions.
+        (Err(DecodeError::Copied { admitted }), _) => (OffsetMap { completed: OffsetRuns::new(), admitted }, true),
         (Err(_), OnForeignOffset::Replay) => (OffsetMap::default(), true),
         (Err(why), OnForeignOffset::Stop) => return Err(Event::Refused { topic: topic(), partition, offset, why }),
     };
@@ -65,6 +70,18 @@ pub(super) fn start(
     let completed = completed.iter().filter(|run| run.start > base).collect();
     let lost = u64::try_from(low - offset - done).unwrap_or(0);
     Ok(start(base, OffsetMap { completed, admitted }, lost, true))
+}
+
+/// Takes the sets of all partitions away if a mirror copied the offset of one: a mirror copies whole groups. A
+/// translated offset may happen to equal the original one. Its map then looks right, but is about other records, and
+/// these would be lost.
+pub(super) fn distrust_copies(assignments: &mut [Assignment]) {
+    if assignments.iter().any(|one| one.copied) {
+        for one in assignments.iter_mut().filter(|one| one.map.completed.iter().next().is_some()) {
+            one.map.completed = OffsetRuns::new();
+            (one.commit_first, one.copied) = (true, true);
+        }
+    }
 }
 
 /// Returns the group's committed offsets. With `read_committed`, the broker answers after pending transactions have
@@ -206,6 +223,35 @@ mod tests {
     fn a_foreign_commit_stops_or_replays() {
         assert!(matches!(start("loans", AT, &foreign(), (0, 500), STRICT), Err(Event::Refused { offset: 100, .. })));
         assert_eq!(outcome(&foreign(), 0, 500, LENIENT), (100, vec![], 0, true));
+    }
+
+    /// After a failover to a cluster that MirrorMaker 2 filled, this used to be a foreign commit, which stops the
+    /// service.
+    #[test]
+    fn a_copied_commit_starts_without_its_set_and_with_its_admissions() {
+        let (_, metadata) = ours().unwrap();
+        for rules in [STRICT, LENIENT] {
+            let start = start("loans", AT, &Some((90, metadata.clone())), (0, 500), rules).unwrap();
+            assert!(start.copied && start.commit_first && start.map.completed.iter().next().is_none());
+            assert_eq!((start.base, &start.map.admitted[..]), (90, &[RECENT][..]));
+        }
+    }
+
+    #[test]
+    fn a_copied_commit_makes_the_other_sets_of_its_assignment_doubtful() {
+        let start_at = |committed: &Committed| start("loans", AT, committed, (0, 500), STRICT).unwrap();
+        let (_, metadata) = ours().unwrap();
+        let mut same = vec![start_at(&ours()), start_at(&None)];
+        distrust_copies(&mut same);
+        assert!(same.iter().all(|one| !one.copied) && same[0].map.completed.iter().count() == 2);
+        same.push(start_at(&Some((90, metadata))));
+        distrust_copies(&mut same);
+        assert!(same.iter().all(|one| one.map.completed.iter().next().is_none() && one.commit_first));
+        assert_eq!(
+            same.iter().map(|one| (one.base, one.copied)).collect::<Vec<_>>(),
+            [(100, true), (0, false), (90, true)]
+        );
+        assert_eq!(same[0].map.admitted, [RECENT]);
     }
 
     #[test]

@@ -52,4 +52,6 @@ pub struct Assignment {
     pub lost: u64,
     /// True if `base` is not an offset that Watermaster committed: commit it before the first record is read.
     pub commit_first: bool,
+    /// True if a mirror copied the offset from another cluster, so that the map records nothing as completed.
+    pub copied: bool,
 }

@@ -4,6 +4,7 @@ mod brokers;
 mod client;
 mod commits;
 mod control;
+mod history;
 mod pace;
 mod problem;
 mod topics;
@@ -20,6 +21,7 @@ use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub(crate) use client::block_on;
 pub use client::{ConnectError, Unreachable};
+pub use history::History;
 pub use problem::{Finding, Problem, Severity};
 pub use topics::TopicFacts;
 
@@ -134,6 +136,10 @@ pub fn check_patiently(
         report.findings.extend(topics::compare(service, &report.topics));
         let of_group = report.topics.get(&service.target).and_then(|_| pace::check(&settings.kafka, service, timeout));
         report.findings.extend(of_group.map(|problem| problem.of_topic(&service.name, &service.target)));
+        let partitions = |topic: &str| report.topics.get(topic).map_or(0, |facts| facts.partitions);
+        let partitions: Vec<usize> = service.sources.iter().map(|source| partitions(&source.topic)).collect();
+        let start = history::check(settings, service, &partitions, timeout);
+        report.findings.extend(start.map(|problem| problem.of_service(&service.name)));
     }
     for service in grouped() {
         let topic = &service.control_topic;

@@ -133,11 +133,13 @@ fn settings(root: &Section<'_>, rules: PropertyRules) -> Option<Settings> {
     let services = root.tables("service");
     rules::check(&kafka, &services);
     let services: Vec<_> = services.iter().map(|section| service::service(section, &kafka)).collect();
+    let start_from_is_written = kafka.is_set("start_from");
     crate::read_struct!(Settings {
         kafka: kafka::kafka(&kafka, rules),
         admin: kafka::admin(&root.table("admin")),
         log: root.table("log").get("format"),
         services: services.into_iter().collect(),
+        start_from_is_written: Some(start_from_is_written),
     })
 }
 

@@ -18,6 +18,8 @@ pub struct Settings {
     pub admin: Admin,
     pub log: LogFormat,
     pub services: Vec<Service>,
+    /// True if `kafka.start_from` is written: a first start needs this decision. It is no part of what `kafka` means.
+    pub start_from_is_written: bool,
 }
 
 /// The cluster, and how to treat it.

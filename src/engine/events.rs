@@ -69,6 +69,20 @@ impl<'c> Engine<'c> {
             self.intake.pause(&addresses, self.job, self.reporter);
         }
         let now = self.read_clocks();
+        let copied: Vec<_> = assignments.iter().filter(|one| one.copied).collect();
+        if let Some(first) = copied.first() {
+            let topic = &self.link.partitions.sources.get(first.source).topic;
+            warn!(
+                service = self.job.service.name,
+                partitions = copied.len(),
+                "a mirror such as MirrorMaker 2 copied the committed offsets of {}; the first is {topic}/{} at {}. The \
+                 service continues there. Records beyond these offsets that the other cluster had completed are sent \
+                 again",
+                if copied.len() == 1 { "one partition".to_owned() } else { format!("{} partitions", copied.len()) },
+                first.partition,
+                first.base
+            );
+        }
         for assignment in assignments {
             let number = self.link.partitions.number((assignment.source, assignment.partition));
             let entry = self.link.partitions.entry(number);

@@ -23,6 +23,7 @@ mod harness;
 mod load;
 mod lowered;
 mod many_partitions;
+mod mirror;
 mod oracle;
 mod outage;
 mod pace;

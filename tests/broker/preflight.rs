@@ -1,9 +1,10 @@
 //! Brokers that do not support `exactly_once` or the group protocol are reported by `check --connect` and at the start.
 
-use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
+use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime, an_hour_ago};
 use crate::support::broker::{Broker, Topic};
+use crate::support::producer::{Outgoing, Producer};
 use crate::support::watermaster::{Watermaster, check};
-use crate::{support::config::Config, support::own_broker::OwnBroker};
+use crate::{support::config::Config, support::own_broker::OwnBroker, support::wait::wait_until};
 
 fn config(rig: &Rig, kafka: &str) -> Config {
     let mut config = rig.config(rig.service(1_000, "1s", "client_from = [\"header:client-id\"]", ""));
@@ -75,6 +76,57 @@ fn a_control_topic_that_a_group_can_not_trust_is_refused() {
     let (code, said) = check(&grouped(&small));
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("max.message.bytes is 20000: posts of many clients take more, up to 1000000"), "{said}");
+}
+
+/// A first start with a new group used to send the whole history of the topics to the service and to the dead-letter
+/// topic, without a word before.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_fresh_group_takes_no_history_unless_the_configuration_says_so() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "history", 2, 2, TargetTime::Create);
+    let day_ago = an_hour_ago() - 23 * 3_600_000;
+    let old = |n: u64| Outgoing { timestamp: Some(day_ago), ..Outgoing::numbered(&rig.sources[0], n, "one") };
+    Producer::to(&broker).send_all((0..50).map(old));
+    let config = config(&rig, "delivery = \"exactly_once\"");
+    let undecided = Config { start_from: None, ..config.clone() };
+    let told = ["has committed nothing", "hold 50 records, the oldest 1day", "start_from = \"earliest\"", "\"latest\""];
+    // A restart asks again.
+    for _ in 0..2 {
+        refused(&undecided, &told);
+    }
+    assert_eq!((rig.read_target().len(), rig.read_dead_letter().len()), (0, 0));
+
+    let (code, said) = check(&config);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("start_from is \"earliest\", and the sources hold 50 records, the oldest 1day"), "{said}");
+    let mut watermaster = Watermaster::start(&config);
+    wait_until("the history", DRAIN_TIMEOUT, || rig.read_target().len() == 50);
+    // An instance that joins a group with offsets needs no decision, nor does a restart.
+    let mut second = Watermaster::start(&Config { instance: "second", ..undecided.clone() });
+    for instance in [&mut watermaster, &mut second] {
+        assert_eq!(instance.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", instance.log());
+    }
+    let (code, said) = check(&undecided);
+    assert!(code == Some(0) && !said.contains("has committed nothing"), "{said}");
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_fresh_group_in_shadow_mode_or_without_history_starts() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "no-history", 1, 1, TargetTime::Create);
+    let undecided = Config { start_from: None, ..config(&rig, "delivery = \"exactly_once\"") };
+    let (code, said) = check(&undecided);
+    assert!(code == Some(0) && !said.contains("has committed nothing"), "{said}");
+    Producer::to(&broker).send_all((0..50).map(|n| Outgoing::numbered(&rig.sources[0], n, "one")));
+    let mut shadow = undecided;
+    shadow.services[0].keys.push_str("\nenforce = false");
+    let (code, said) = check(&shadow);
+    assert!(code == Some(0) && said.contains("in shadow mode the service reads them all"), "{said}");
+    let mut watermaster = Watermaster::start(&shadow);
+    wait_until("the history", DRAIN_TIMEOUT, || rig.read_target().len() == 50);
+    assert_eq!(watermaster.terminate(DRAIN_TIMEOUT).code(), Some(0), "{}", watermaster.log());
 }
 
 /// These tests run only with `scripts/test --long`.

@@ -23,7 +23,8 @@ pub struct Rig {
     pub sources: Vec<String>,
     pub target: String,
     pub dead_letter: String,
-    _topics: Topics,
+    /// `None` if another program made the topics.
+    _topics: Option<Topics>,
 }
 
 /// The origin of the timestamps in the target.
@@ -78,7 +79,14 @@ impl Rig {
         topics.push(Topic::new(&dead_letter, DEAD_LETTER_PARTITIONS));
         change(&mut topics);
         let topics = broker.create(&topics);
-        Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: topics }
+        Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: Some(topics) }
+    }
+
+    /// Returns the topics of the same names at another cluster, to which a mirror copies them.
+    pub fn at(&self, broker: &Broker) -> Rig {
+        let (name, sources) = (self.name.clone(), self.sources.clone());
+        let (target, dead_letter) = (self.target.clone(), self.dead_letter.clone());
+        Rig { broker: broker.clone(), name, sources, target, dead_letter, _topics: None }
     }
 
     /// Returns the service `kyc` on these topics; a source's client is `topic-N`.
@@ -109,16 +117,22 @@ impl Rig {
 
     /// Returns the group's lag on a source by its committed offsets; `None` until every partition has one.
     pub fn lag_of_committed(&self, source: &str, partitions: i32) -> Option<i64> {
-        let consumer: BaseConsumer =
-            self.broker.client().set("group.id", format!("{}.kyc", self.name)).create().expect("a consumer");
+        let consumer = self.member();
+        let lag = |(partition, at)| Some(consumer.fetch_watermarks(source, partition, DRAIN_TIMEOUT).ok()?.1 - at?);
+        (0..).zip(self.committed(source, partitions)?).map(lag).sum()
+    }
+
+    /// Returns the group's committed offset in each partition of a source.
+    pub fn committed(&self, source: &str, partitions: i32) -> Option<Vec<Option<i64>>> {
         let mut list = TopicPartitionList::new();
         list.add_partition_range(source, 0, partitions - 1);
-        let committed = consumer.committed_offsets(list, DRAIN_TIMEOUT).ok()?;
-        let lag = |partition| {
-            let committed = committed.find_partition(source, partition)?.offset().to_raw().filter(|at| *at >= 0)?;
-            Some(consumer.fetch_watermarks(source, partition, DRAIN_TIMEOUT).ok()?.1 - committed)
-        };
-        (0..partitions).map(lag).sum()
+        let committed = self.member().committed_offsets(list, DRAIN_TIMEOUT).ok()?;
+        let offset = |partition| committed.find_partition(source, partition)?.offset().to_raw().filter(|at| *at >= 0);
+        Some((0..partitions).map(offset).collect())
+    }
+
+    fn member(&self) -> BaseConsumer {
+        self.broker.client().set("group.id", format!("{}.kyc", self.name)).create().expect("a consumer")
     }
 
     /// Reads all records of the source topics.

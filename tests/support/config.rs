@@ -13,6 +13,8 @@ pub struct Config {
     pub group: String,
     pub instance: &'static str,
     pub commit_interval: &'static str,
+    /// Written down, since many tests send records before a service starts for the first time.
+    pub start_from: Option<&'static str>,
     /// More lines of `[kafka]`.
     pub kafka: String,
     /// The admin address; port 0 selects a free port.
@@ -47,6 +49,7 @@ impl Config {
             group: group.to_owned(),
             instance: "only",
             commit_interval: "50ms",
+            start_from: Some("earliest"),
             kafka: "delivery = \"at_least_once\"".to_owned(),
             listen: "127.0.0.1:0".to_owned(),
             admin: String::new(),
@@ -57,10 +60,18 @@ impl Config {
 
     /// Returns the file's text.
     pub fn to_toml(&self) -> String {
+        let start_from = self.start_from.map(|start| format!("start_from = {start:?}\n")).unwrap_or_default();
         let mut text = format!(
-            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {:?}\ncommit_interval = {:?}\n{}\n\
+            "[kafka]\nbootstrap_servers = {:?}\ngroup_id = {:?}\ninstance_id = {:?}\ncommit_interval = {:?}\n{}{}\n\
              [admin]\nlisten = {:?}\n{}\n[log]\nformat = \"text\"\n",
-            self.bootstrap, self.group, self.instance, self.commit_interval, self.kafka, self.listen, self.admin
+            self.bootstrap,
+            self.group,
+            self.instance,
+            self.commit_interval,
+            start_from,
+            self.kafka,
+            self.listen,
+            self.admin
         );
         for service in &self.services {
             service.write(&mut text);

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc, sync::mpsc, thread, time::Duration};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{ClientConfig, Message as _};
 use watermaster_core::delivery::{Commit, OffsetsError};
-use watermaster_core::offset_map;
+use watermaster_core::offset_map::{self, DecodeError, OffsetMap};
 use watermaster_settings::{self as settings, OnForeignOffset};
 
 use super::commit::{CommitFailure, CommitRequests, Offsets};
@@ -193,8 +193,11 @@ impl Consumer {
             partitions.extend(found.map(|partition| (source, partition.id())));
         }
         let committed = self.committed(&partitions, timeout)?.into_iter().filter_map(|(_, committed)| committed);
-        let maps = committed.filter_map(|(offset, metadata)| offset_map::decode(offset, &metadata).ok());
-        Ok(maps.flat_map(|map| map.admitted).map(|slice| slice.admitted).sum())
+        let admitted = committed.flat_map(|(offset, metadata)| match offset_map::decode(offset, &metadata) {
+            Ok(OffsetMap { admitted, .. }) | Err(DecodeError::Copied { admitted }) => admitted,
+            Err(_) => Vec::new(),
+        });
+        Ok(admitted.map(|slice| slice.admitted).sum())
     }
 
     /// Returns the offset after the last stable record of each partition for which a broker answers in time.

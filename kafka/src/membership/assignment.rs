@@ -110,7 +110,9 @@ impl Membership {
             };
             assign::start(topic, at, &committed, edges, self.rules).map_err(Unresolved::Never)
         };
-        committed.into_iter().map(assignment).collect()
+        let mut assignments = committed.into_iter().map(assignment).collect::<Result<Vec<_>, _>>()?;
+        assign::distrust_copies(&mut assignments);
+        Ok(assignments)
     }
 
     fn unresolved(&self, question: &'static str, error: ClientError) -> Unresolved {

@@ -1,8 +1,9 @@
 //! Findings of the checks, with their severity and text.
 
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use watermaster_settings::StartFrom;
 
-use super::TRANSACTION_LOG;
+use super::{TRANSACTION_LOG, history::History};
 
 /// A finding of a check.
 #[derive(Debug, Clone)]
@@ -60,6 +61,18 @@ pub enum Problem {
     NothingMatches { pattern: String, nearest: Option<String> },
     #[error("the topics that match a pattern are not known: {0}")]
     NamesUnanswered(#[source] ClientError),
+
+    // ## The start of a group without offsets
+    #[error("the group {group} has committed nothing: start_from is \"{start_from}\", and the sources hold {history}")]
+    FreshGroup { group: String, history: History, start_from: StartFrom },
+    #[error(
+        "the group {group} has committed nothing, and the sources hold {history}. Write in [kafka] start_from = \
+         \"earliest\" to read them all, or start_from = \"latest\" to begin with the records that come from now on{}",
+        if *.enforce { "" } else { "; in shadow mode the service reads them all, and admits each at once" }
+    )]
+    UndecidedStart { group: String, history: History, enforce: bool },
+    #[error("it was not checked whether the group {group} starts at old records: {reason}")]
+    StartUnanswered { group: String, reason: String },
 
     // ## The group that reads the target
     #[error("the consumer group {group} has committed nothing in it: until it does, no capacity is found")]
@@ -168,6 +181,7 @@ impl Problem {
             Problem::ConfigsUnanswered(_)
             | Problem::ControlMissing
             | Problem::HiddenLog
+            | Problem::FreshGroup { .. }
             | Problem::SessionTimeout { .. } => Severity::Info,
             Problem::TooFewReplicas { .. }
             | Problem::SmallRecords { .. }
@@ -176,6 +190,8 @@ impl Problem {
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted
+            | Problem::UndecidedStart { enforce: false, .. }
+            | Problem::StartUnanswered { .. }
             | Problem::NothingCommitted { .. }
             | Problem::GroupUnanswered { .. }
             | Problem::RareCommits { .. }

@@ -1,0 +1,96 @@
+//! Looks at the records that wait for a group which has committed nothing yet.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::{Message as _, Offset};
+use watermaster_settings::{Kafka, Service, Settings};
+
+use super::problem::Problem;
+use crate::assign::{committed, remaining, watermarks};
+use crate::client::{self, KafkaError, LoggingContext};
+use crate::consumer::group_id;
+use crate::record::SourceIndex;
+use crate::topics::{SourcePartition, Topics};
+
+/// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.
+const OLDEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// One record of each partition is enough.
+const SMALL_FETCHES: [(&str, &str); 2] = [("queued.min.messages", "1"), ("fetch.message.max.bytes", "65536")];
+
+/// The records in the sources of a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// The offsets in all partitions: as many as there are records, or more after compaction and transactions.
+    pub offsets: u64,
+    /// The time of the oldest first record of a partition, if one came in time.
+    pub oldest: Option<SystemTime>,
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} records", self.offsets)?;
+        let Some(oldest) = self.oldest else { return Ok(()) };
+        let age = Duration::from_secs(oldest.elapsed().unwrap_or_default().as_secs());
+        let time = humantime::format_rfc3339_seconds(oldest);
+        write!(f, ", the oldest {} old ({time})", humantime::format_duration(age))
+    }
+}
+
+/// Tells where a service starts whose group has committed no offset of a source, if the sources hold records. The
+/// sources have so many `partitions` each.
+pub(super) fn check(
+    settings: &Settings, service: &Service, partitions: &[usize], timeout: Duration,
+) -> Option<Problem> {
+    let kafka = &settings.kafka;
+    let group = group_id(kafka, service);
+    match look(kafka, service, &group, partitions, timeout) {
+        Ok(history) => {
+            let (history, start_from) = (history?, kafka.start_from);
+            Some(if settings.start_from_is_written {
+                Problem::FreshGroup { group, history, start_from }
+            } else {
+                Problem::UndecidedStart { group, history, enforce: service.policy.enforce }
+            })
+        }
+        Err(why) => Some(Problem::StartUnanswered { group, reason: why.to_string() }),
+    }
+}
+
+fn look(
+    kafka: &Kafka, service: &Service, group: &str, partitions: &[usize], timeout: Duration,
+) -> Result<Option<History>, KafkaError> {
+    let topics = Topics::new(service.sources.iter().map(|source| source.topic.as_str()));
+    let of_source = |(source, &count): (u16, &usize)| (0..count as i32).map(move |at| (SourceIndex(source), at));
+    let partitions: Vec<SourcePartition> = (0u16..).zip(partitions).flat_map(of_source).collect();
+    let reader = client::consumer(&client::reader_config(kafka, group, "earliest", &SMALL_FETCHES))?;
+    let deadline = Instant::now() + timeout;
+    let offsets = committed(&reader, &topics, &partitions, remaining(deadline))?;
+    if offsets.iter().any(|(_, committed)| committed.is_some()) {
+        return Ok(None);
+    }
+    let filled = watermarks(&reader, &topics, &partitions, deadline)?;
+    let filled: Vec<_> = filled.into_iter().filter(|(_, (low, high))| low < high).collect();
+    let offsets = filled.iter().map(|(_, (low, high))| high.abs_diff(*low)).sum();
+    let firsts = filled.into_iter().map(|(partition, (low, _))| (partition, low));
+    Ok((offsets > 0).then(|| History { offsets, oldest: oldest(&reader, &topics, firsts.collect()) }))
+}
+
+/// Returns the time of the oldest of these records.
+fn oldest(
+    reader: &BaseConsumer<LoggingContext>, topics: &Topics, firsts: Vec<(SourcePartition, i64)>,
+) -> Option<SystemTime> {
+    let list = topics.list_at(firsts.iter().map(|(partition, low)| (*partition, Offset::Offset(*low))));
+    reader.assign(&list).ok()?;
+    let mut unread: HashSet<SourcePartition> = firsts.into_iter().map(|(partition, _)| partition).collect();
+    let (deadline, mut oldest) = (Instant::now() + OLDEST_TIMEOUT, None);
+    while !unread.is_empty() && Instant::now() < deadline {
+        let Some(Ok(record)) = reader.poll(remaining(deadline)) else { continue };
+        let is_first = topics.find(record.topic()).is_some_and(|source| unread.remove(&(source, record.partition())));
+        let time = record.timestamp().to_millis().and_then(|ms| u64::try_from(ms).ok()).filter(|_| is_first);
+        oldest = [oldest, time].into_iter().flatten().min();
+    }
+    oldest.map(|ms| UNIX_EPOCH + Duration::from_millis(ms))
+}
