@@ -8,13 +8,14 @@
 //! - `decision`: the decision on a record that was read
 //! - `registry`, `client`: the known clients, their weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
-//! - `gates`: the gates on the service, and a client's own limit
+//! - `gates`: the gates on the service. `spacing`: its pace. `bucket`: also a client's own limit
 //! - `cycles`: cycles and allocations
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
 
 mod backlog;
 mod bounds;
+mod bucket;
 mod client;
 mod cycles;
 mod decision;
@@ -25,6 +26,7 @@ mod mean_limit;
 mod names;
 mod pages;
 mod registry;
+mod spacing;
 
 use crate::allocator::{Credit, Grant};
 use crate::group::targets::Part;
@@ -34,12 +36,12 @@ use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
 pub(crate) use bounds::Eviction;
 use bounds::{Backlogs, Bounds};
+pub use bucket::LeakyBucket;
 pub use client::{Client, Counts, Used};
 pub use cycles::Cause;
 use cycles::Cycles;
 pub(crate) use decision::Decision;
 use gates::Gates;
-pub use gates::LeakyBucket;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 
@@ -235,6 +237,7 @@ impl Scheduler {
             }
         }
         let client = self.next_client()?;
+        self.gates.note_look(now);
         if !self.gates.are_open(now) {
             return None;
         }

@@ -270,6 +270,25 @@ impl SlidingCount {
         })
     }
 
+    /// The times at which records leave the window as [`count`](SlidingCount::count) sees it, ascending, with their
+    /// numbers.
+    pub fn departures(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
+        self.expire(now);
+        let is_exact = self.exact_count(now).is_some();
+        let (width, cycle, first) = (self.width, self.cycle, self.oldest);
+        let after = move |at: u64| Time::from_nanos(at.saturating_add(cycle));
+        let times = self.times.iter().take(if is_exact { usize::MAX } else { 0 });
+        let middle = (self.oldest % self.len) as usize;
+        let (newer, older) = if is_exact || self.sum == 0 { Default::default() } else { self.ring.split_at(middle) };
+        let slices = older.iter().chain(newer).zip(first + 1..).filter(|(n, _)| **n > 0);
+        times.map(move |at| (after(*at), 1)).chain(slices.map(move |(n, end)| (after(end * width), *n)))
+    }
+
+    /// The length of a slice.
+    pub fn width(&self) -> Duration {
+        Duration::from_nanos(self.width)
+    }
+
     fn slice_of(&self, at: Time) -> u64 {
         at.as_nanos() / self.width
     }

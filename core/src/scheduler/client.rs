@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::bucket::LeakyBucket;
 use super::fair::{ClientQueue, FairQueue};
-use super::gates::LeakyBucket;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};

@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;
 
-use super::gates::LeakyBucket;
+use super::bucket::LeakyBucket;
 use super::names::Names;
 use crate::policy::{Limit, Policy};
 use crate::units::{Ratio, Time};
