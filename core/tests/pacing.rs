@@ -13,6 +13,7 @@ use std::time::Duration;
 use sim::{Fate, START, Sim, policy};
 use support::random::Random;
 use watermaster_core::units::Time;
+use watermaster_core::window::slice_width;
 
 /// The seed of all traffic here.
 const SEED: u64 = 1;
@@ -217,6 +218,9 @@ fn a_regular_client_within_its_share_does_not_notice_a_flood() {
         );
         assert!(outcome.fullest_window <= case.capacity, "{case:?}: {}", outcome.fullest_window);
         assert!(outcome.regular_p99 <= law, "{case:?}: {:?}, allowed {law:?}", outcome.regular_p99);
+        // The owner is woken for nothing at most once in a slice, and once for each record.
+        let slices = case.cycle.div_duration_f64(slice_width(case.cycle)) * case.cycles;
+        assert!(outcome.vain <= outcome.admitted + slices as u64, "{case:?}: {} of {}", outcome.vain, outcome.admitted);
     }
 }
 
