@@ -2,11 +2,12 @@
 //! which paces the admissions.
 
 use super::bucket::LeakyBucket;
+use super::lent_room::{self, LentRoom};
 use super::mean_limit::MeanLimit;
 use super::spacing::{Spacing, WindowAhead};
-use crate::policy::{Policy, Scope};
+use crate::policy::{Mode, Policy, Scope};
 use crate::units::Time;
-use crate::window::SlidingCount;
+use crate::window::{EXACT_RECORDS, SlidingCount};
 
 /// The gates on the service. Both are checked before either is charged.
 #[derive(Debug)]
@@ -22,8 +23,22 @@ pub(crate) struct Gates {
     until: Time,
     capacities: MeanLimit,
     spacing: Spacing,
+    lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
+}
+
+/// In reject mode, records within shares may add up to the whole capacity and wait for no more than a cycle, so they
+/// must not wait for the rest of a slice in each cycle: an exact window, of up to 1 MiB.
+const MAX_EXACT_RECORDS: u64 = 1 << 16;
+
+/// An empty window for the admissions of a service.
+fn window_of(policy: &Policy) -> SlidingCount {
+    let exact = match policy.mode {
+        Mode::Reject if policy.capacity <= MAX_EXACT_RECORDS => policy.capacity as usize,
+        _ => EXACT_RECORDS,
+    };
+    SlidingCount::exact_up_to(exact.max(EXACT_RECORDS), policy.window_length())
 }
 
 impl Gates {
@@ -33,15 +48,31 @@ impl Gates {
             Scope::Group => (0, Time::ZERO),
         };
         let bucket = LeakyBucket::of_service(policy, limit);
-        let window = SlidingCount::new(policy.window_length());
+        let window = window_of(policy);
         let (capacities, spacing) = (MeanLimit::new(policy.cycle, limit), Spacing::new(policy));
-        Gates { window, bucket, limit, fresh_until: until, until, capacities, spacing, paced_until: Time::ZERO }
+        Gates {
+            window,
+            bucket,
+            limit,
+            fresh_until: until,
+            until,
+            capacities,
+            spacing,
+            lent_room: LentRoom::default(),
+            paced_until: Time::ZERO,
+        }
+    }
+
+    /// Forgets the admissions so far.
+    pub(crate) fn begin_window(&mut self, policy: &Policy) {
+        self.window = window_of(policy);
+        self.paced_until = Time::ZERO;
     }
 
     /// Changes to another policy, perhaps with another length of the cycle.
     pub(super) fn change(&mut self, now: Time, old: &Policy, policy: &Policy) {
-        if old.cycle != policy.cycle {
-            self.window = self.window.over(now, policy.window_length());
+        if (old.cycle, old.mode) != (policy.cycle, policy.mode) {
+            self.window = self.window.moved_to(now, window_of(policy));
         }
         self.spacing.change(policy);
         if policy.scope == Scope::Instance && (old.capacity, old.cycle) == (policy.capacity, policy.cycle) {
@@ -115,9 +146,7 @@ impl Gates {
         if now > self.fresh_until {
             self.refresh(now);
         }
-        let soon = Time::from_nanos(now.as_nanos() + 1);
-        let next_slice = now + self.window.width();
-        let next = self.window.departures(now).next().map_or(next_slice, |(at, _)| at.clamp(soon, next_slice));
+        let next = self.window.next_change(now);
         let mut forecast = self.capacities.forecast(now);
         let limit = self.limit;
         let window = WindowAhead {
@@ -145,11 +174,34 @@ impl Gates {
             room if room > self.paced_until => room.min(self.paced_until.max(self.bucket.first_room(now))),
             room => room,
         };
+        bucket.max(self.window_opens(now))
+    }
+
+    /// The time at which the window has room for another record, or the limit changes.
+    pub(super) fn window_opens(&mut self, now: Time) -> Time {
         if self.window_is_open(now) {
-            return bucket;
+            return now;
         }
         let limit_changes = Time::from_nanos(self.fresh_until.as_nanos().saturating_add(1));
-        bucket.max(self.window_open_at(now).min(limit_changes))
+        self.window_open_at(now).min(limit_changes)
+    }
+
+    /// Returns whether the window has room for a record that is borrowed, if the other clients usually send so many
+    /// records in a cycle.
+    pub(super) fn has_room_beside(&mut self, now: Time, others: u64) -> bool {
+        let room = if self.window_is_open(now) { self.limit - self.window.count(now) } else { 0 };
+        room > 0 && self.lent_room.leaves_some(now, room, others, &mut self.window)
+    }
+
+    /// The time at which the window has room for a borrowed record beside the records that wait for it, if the limit
+    /// stays.
+    pub(super) fn lends_at(&mut self, now: Time, waiting: u64, others: u64) -> Time {
+        if !self.has_limit(now) {
+            return Time::NEVER;
+        }
+        let open = lent_room::opens_at(now, self.limit.saturating_sub(waiting), others, &mut self.window);
+        // The room is found anew with the next departure only, and records that wait go with the next action.
+        open.max(self.window.next_change(now))
     }
 
     /// The time at which the window has room for another record, if the limit stays.
