@@ -23,6 +23,8 @@ pub(crate) struct Gates {
     until: Time,
     capacities: MeanLimit,
     spacing: Spacing,
+    /// The instance holds the whole capacity: a part of a group's moves, and is paced by the group.
+    is_alone: bool,
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
@@ -58,6 +60,7 @@ impl Gates {
             until,
             capacities,
             spacing,
+            is_alone: policy.scope == Scope::Instance,
             lent_room: LentRoom::default(),
             paced_until: Time::ZERO,
         }
@@ -105,6 +108,11 @@ impl Gates {
     /// Sets the most records that the window may hold until a time, and the pace in records per cycle.
     pub(super) fn set_limit(&mut self, now: Time, policy: &Policy, limit: u64, until: Time, pace: u64) {
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
+        let is_alone = limit >= policy.capacity;
+        if policy.scope == Scope::Group && is_alone && self.is_alone && self.bucket.paces_at(policy, pace) {
+            return;
+        }
+        self.is_alone = is_alone;
         self.capacities = MeanLimit::new(policy.cycle, limit);
         self.set_pace(now, policy, pace);
     }
@@ -143,6 +151,11 @@ impl Gates {
     #[cold]
     #[inline(never)]
     fn find_pace(&mut self, now: Time) {
+        if !self.is_alone {
+            self.bucket.slow_down(self.bucket.full_rate(), u128::MAX);
+            self.paced_until = Time::NEVER;
+            return;
+        }
         if now > self.fresh_until {
             self.refresh(now);
         }
@@ -154,7 +167,7 @@ impl Gates {
             limit_in: |nanos| forecast.at(nanos).unwrap_or(limit),
             departures: self.window.departures(now),
         };
-        self.spacing.pace(now, &mut self.bucket, self.until == Time::NEVER, window);
+        self.spacing.pace(now, &mut self.bucket, window);
         self.paced_until = next;
     }
 

@@ -72,10 +72,9 @@ impl Spacing {
         self.kept = Ratio::ONE.millionths() - policy.burst.millionths().max(BURST_COST);
     }
 
-    /// Makes the bucket leak at the largest rate that does not meet the window. `is_alone` says that no other instance
-    /// relies on the full pace of this one: only then may the rate make up for lateness.
+    /// Makes the bucket leak at the largest rate that does not meet the window.
     pub fn pace(
-        &mut self, now: Time, bucket: &mut LeakyBucket, is_alone: bool,
+        &mut self, now: Time, bucket: &mut LeakyBucket,
         window: WindowAhead<impl Iterator<Item = (Time, u64)>, impl FnMut(u64) -> u64>,
     ) {
         let WindowAhead { count, departures, mut limit_in } = window;
@@ -96,11 +95,10 @@ impl Spacing {
         }
         self.points.push(point(self.length, gone));
 
-        let mut full = bucket.full_rate();
+        let full = bucket.full_rate();
         let kept = full * u128::from(self.kept) / u128::from(Ratio::ONE.millionths());
-        if is_alone {
-            full = full * u128::from(self.length) / u128::from((self.length - late).max(1));
-        }
+        // The rate makes up for the time in which the owner is away.
+        let full = full * u128::from(self.length) / u128::from((self.length - late).max(1));
         let mut free = bucket.room(now);
         let mut usable = u128::MAX;
         if free > record {

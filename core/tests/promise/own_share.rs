@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, prop_oneof};
 use watermaster_core::policy::{Lending, Mode, Policy};
 use watermaster_core::units::{Ratio, Time};
-use watermaster_core::{offset_map::MapBudget, reason::Reason, window::slice_width};
+use watermaster_core::{offset_map::MapBudget, window::slice_width};
 
 use crate::case::{Class, name, policies};
 use crate::sim::{self, Fate, Sim};
