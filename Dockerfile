@@ -5,7 +5,7 @@
 
 ARG RUST_VERSION=1.95
 
-FROM rust:${RUST_VERSION}-slim-bookworm AS build
+FROM rust:${RUST_VERSION}-slim-trixie AS build
 # What librdkafka is built with; CMake builds its C++ interface, too.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends cmake g++ libssl-dev make pkg-config \
@@ -39,7 +39,7 @@ RUN --mount=type=cache,sharing=locked,target=/usr/local/cargo/registry \
     && cp target/release/watermaster /watermaster
 
 # glibc, libgcc, OpenSSL 3 and CA certificates, no shell and no package manager. Runs as 65532.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM gcr.io/distroless/cc-debian13:nonroot
 ARG VERSION=0.2.0
 LABEL org.opencontainers.image.title="watermaster" \
     org.opencontainers.image.description="A fair-share throttler for Kafka: lends idle capacity, delays bursts, loses nothing" \

@@ -123,6 +123,9 @@ pub fn main() -> Exit {
         // The report matters there: only errors are logged.
         start_logging(LogFormat::Text, tracing::Level::ERROR);
     }
+    if let Err(error) = watermaster_kafka::check_library() {
+        return fail(Exit::Stopped, error);
+    }
     match command {
         Command::Run(args) => run(&args),
         Command::Demo(args) => demo::run(&args, |config| Ok(start_for_demo(config)?)),

@@ -63,13 +63,6 @@ const CASES: &[Case] = &[
         key: "sasl.mechanism",
         says: &["nothing makes tokens", "sasl.oauthbearer.method"],
     },
-    #[cfg(not(feature = "aws-msk-iam"))]
-    Case {
-        properties: "\"security.protocol\" = \"sasl_ssl\"\n\"sasl.mechanism\" = \"OAUTHBEARER\"\n\
-                     \"sasl.oauthbearer.config\" = \"aws-msk-iam region=eu-west-1\"",
-        key: "sasl.oauthbearer.config",
-        says: &["this build can't make the tokens", "the feature aws-msk-iam"],
-    },
     Case {
         properties: "\"security.protocol\" = \"sasl_plaintext\"\n\"sasl.mechanism\" = \"SCRAM-SHA-256\"",
         key: "sasl.mechanism",

@@ -101,7 +101,6 @@ fn is_built(feature: &str) -> bool {
     match feature {
         "oidc" => cfg!(feature = "oidc"),
         "gssapi" => cfg!(feature = "gssapi"),
-        "aws-msk-iam" => cfg!(feature = "aws-msk-iam"),
         _ => panic!("no feature {feature}"),
     }
 }

@@ -86,7 +86,7 @@ impl Throttle {
         Throttle {
             ledger: Ledger::new(&policy),
             slots: Slots::default(),
-            shadow: (!policy.enforce).then(|| SlidingCount::new(policy.cycle)),
+            shadow: (!policy.enforce).then(|| SlidingCount::new(policy.window_length())),
             totals: Totals::default(),
             latest: now,
             scheduler: Scheduler::new(policy, now),

@@ -35,6 +35,6 @@ fn post_size(clients: u64) -> usize {
 
 #[test]
 fn posts_have_the_sizes_that_the_documents_name() {
-    let sizes = [0, 10, 1_000, 10_000].map(post_size);
-    assert_eq!(sizes, [156, 366, 21_157, 210_157]);
+    let sizes = [0, 10, 1_000, 10_000, 23_500].map(post_size);
+    assert_eq!(sizes, [156, 366, 21_157, 210_157, 493_658]);
 }

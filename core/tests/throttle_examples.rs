@@ -728,3 +728,21 @@ fn an_instance_that_holds_nothing_knows_no_time_for_a_retry() {
     assert_eq!((rejection.reason, rejection.retry_after), (Reason::CapacityInUse, Duration::ZERO));
     assert!(due > now + SECOND && due < now + SECOND * 11 / 10, "{due:?}");
 }
+
+/// The bug: the window of the records that were sent in shadow mode lacked the margin by which the clocks of a group
+/// may differ, and an instance that began to enforce forgot records that still count.
+#[test]
+fn a_group_counts_records_of_shadow_mode_for_the_margin_of_clocks_too() {
+    let cycle = SECOND * 10;
+    for before in [cycle, SECOND] {
+        let shadow = |cycle| Policy { scope: Scope::Group, enforce: false, ..policy(40, cycle) };
+        let mut sim = Sim::new(shadow(before), 1);
+        sim.throttle.handle_policy(sim.now, shadow(cycle));
+        assert_eq!(sim.read("a", 0), AT_ONCE);
+        sim.run_for(cycle + Duration::from_millis(5));
+        sim.throttle.handle_policy(sim.now, Policy { enforce: true, ..shadow(cycle) });
+        assert_eq!(sim.throttle.window_count(sim.now), 1, "a cycle of {before:?} before");
+        sim.run_for(Duration::from_millis(5));
+        assert_eq!(sim.throttle.window_count(sim.now), 0, "a cycle of {before:?} before");
+    }
+}

@@ -53,6 +53,32 @@ pub fn client_version() -> String {
     rdkafka::util::get_rdkafka_version().1
 }
 
+/// The librdkafka in this process is not the one that this program was compiled for.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this process runs librdkafka {found}, but the program reads librdkafka's memory as version {needed} lays it out: \
+     build it without the feature dynamic-linking of rdkafka-sys, or link librdkafka {needed}"
+)]
+pub struct WrongLibrary {
+    found: String,
+    needed: String,
+}
+
+/// Checks that librdkafka has the version whose headers this program was compiled with. A shared library may have
+/// another one. To be called before any client is made.
+///
+/// # Errors
+/// It has another version.
+pub fn check_library() -> Result<(), WrongLibrary> {
+    is_library(rdkafka::util::get_rdkafka_version().0)
+}
+
+fn is_library(found: i32) -> Result<(), WrongLibrary> {
+    let shown = |version: i32| format!("{}.{}.{}", version >> 24, version >> 16 & 0xff, version >> 8 & 0xff);
+    let needed = rdkafka::bindings::RD_KAFKA_VERSION;
+    if found == needed { Ok(()) } else { Err(WrongLibrary { found: shown(found), needed: shown(needed) }) }
+}
+
 /// Returns the features that librdkafka was built with, separated by commas.
 pub fn client_features() -> String {
     let config = ClientConfig::new().create_native_config();
@@ -284,6 +310,14 @@ impl ProducerContext for LoggingContext {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_librdkafka_of_another_version_is_refused() {
+        check_library().unwrap();
+        let text = is_library(0x020a_00ff).unwrap_err().to_string();
+        assert!(text.starts_with("this process runs librdkafka 2.10.0, but"), "{text}");
+        assert!(text.ends_with("or link librdkafka 2.12.1"), "{text}");
+    }
 
     /// The bug: with Kafka just started, each producer logged GETPID a dozen times within half a second.
     #[test]

@@ -14,5 +14,5 @@ pub use log::ControlLog;
 pub use log::ControlLogError;
 #[cfg(feature = "failpoints")]
 pub use planted::PlantedControlLog as ControlLog;
-pub(crate) use topic::SETTINGS;
 pub use topic::{ControlTopicError, EnsuredTopic, ensure_topic};
+pub(crate) use topic::{MAX_MESSAGE_BYTES, SETTINGS};

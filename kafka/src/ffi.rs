@@ -93,8 +93,8 @@ struct HeaderLayout {
 
 const NAME_SIZE_BEFORE_NAME: usize = mem::offset_of!(HeaderLayout, name) - mem::offset_of!(HeaderLayout, name_size);
 
-// The layout was read in this version, which rdkafka-sys builds from source and links statically. For another version,
-// compare `HeaderLayout` with its `rdkafka_header.h` first.
+// The layout was read in this version, to which Cargo.toml pins rdkafka-sys; `check_library` checks the one that runs.
+// For another version, compare `HeaderLayout` with its `rdkafka_header.h` first.
 const _: () = assert!(sys::RD_KAFKA_VERSION == 0x020c_01ff, "compare HeaderLayout with this librdkafka's header");
 
 /// Returns the header at an index. (`Headers::try_get` panics on a name that is not UTF-8, and cuts a name at a NUL.)

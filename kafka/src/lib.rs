@@ -36,7 +36,6 @@ pub mod load;
 pub mod log_limiter;
 mod login;
 mod membership;
-#[cfg(feature = "aws-msk-iam")]
 mod msk;
 mod oauth;
 pub mod observer;
@@ -49,4 +48,4 @@ mod refusal;
 pub mod source_log;
 pub mod topics;
 
-pub use client::{KafkaError, PROPERTY_RULES, client_features, client_version};
+pub use client::{KafkaError, PROPERTY_RULES, WrongLibrary, check_library, client_features, client_version};

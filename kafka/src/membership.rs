@@ -21,9 +21,11 @@ use crate::{assign::StartRules, client, event::Event, log_limiter::LogLimiter};
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The interval between two attempts, in which other partitions are read.
 const RESOLVE_INTERVAL: Duration = Duration::from_millis(500);
-/// The interval at which brokers are asked while they are down or a topic is missing.
+/// The interval at which brokers are asked while they are down, or may be, or a topic is missing.
 const BROKER_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const BROKER_PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The number of unanswered probes in a row after which all brokers count as down.
+const MAX_UNANSWERED_PROBES: u32 = 2;
 
 /// The consumer's context. rdkafka calls it inside of `poll`, on the polling thread, but requires it to be `Sync`;
 /// the lock is always free.
@@ -50,6 +52,8 @@ pub(crate) struct State {
     pub(crate) expelled_from: Option<i32>,
     next_attempt: Option<Instant>,
     down: bool,
+    /// The last broken connection, if no broker has answered a probe since, and the number of unanswered probes.
+    lost: Option<(Reported, u32)>,
     /// True if a position fell out of its broker's log.
     pub(crate) out_of_range: bool,
     /// The error about an unreadable record; the service has to stop before it reads on.
@@ -63,7 +67,7 @@ pub(crate) struct State {
 
 impl State {
     fn has_pending(&self) -> bool {
-        let broken = self.down || self.out_of_range || self.unreadable.is_some();
+        let broken = self.down || self.lost.is_some() || self.out_of_range || self.unreadable.is_some();
         broken || self.unresolved.is_some() || self.missing_since.is_some()
     }
 }
@@ -174,11 +178,14 @@ impl Membership {
         Outage::Unanswered { question, group: self.group.clone(), source }
     }
 
-    /// Asks the brokers at intervals while they are down or a topic is missing.
+    /// Asks the brokers at intervals while they are down, or may be, or a topic is missing.
+    ///
+    /// librdkafka, too, reports that all brokers are down, but its build with CMake leaves out what that takes
+    /// (`.cargo/config.toml`). So a broken connection is a reason to ask whether there is another one.
     fn probe_brokers(&self, consumer: &BaseConsumer<Membership>) {
         let now = Instant::now();
         let mut state = self.state();
-        let needed = state.down || state.missing_since.is_some();
+        let needed = state.down || state.lost.is_some() || state.missing_since.is_some();
         if !needed || state.next_broker_probe.is_some_and(|next| now < next) {
             return;
         }
@@ -186,6 +193,14 @@ impl Membership {
         let waits_for_positions = state.unresolved.is_some() || state.out_of_range;
         drop(state);
         let answer = missing_topic(consumer, &self.topics);
+        let lost = self.state().lost.take();
+        if let (true, Some((reported, unanswered))) = (answer.is_err(), lost) {
+            if unanswered + 1 < MAX_UNANSWERED_PROBES {
+                self.state().lost = Some((reported, unanswered + 1));
+            } else {
+                self.push_down(reported.into());
+            }
+        }
         // While positions are unknown, only the next attempt to resolve them tells that brokers are back.
         if answer.is_ok() && !waits_for_positions {
             self.reached();
@@ -224,7 +239,11 @@ impl ClientContext for Membership {
             Kind::Down => self.push_down(reported.into()),
             // While all brokers are lost, each attempt to reach one is an error.
             Kind::BrokerLost if self.state().down => {}
-            Kind::BrokerLost => self.push(Event::BrokerLost(reported)),
+            Kind::BrokerLost => {
+                let unanswered = self.state().lost.as_ref().map_or(0, |(_, unanswered)| *unanswered);
+                self.state().lost = Some((reported.clone(), unanswered));
+                self.push(Event::BrokerLost(reported));
+            }
             Kind::OutOfRange => {
                 self.warn("out of range", reason);
                 self.state().out_of_range = true;

@@ -25,10 +25,12 @@ pub enum TokenError {
     #[error("sasl.oauthbearer.config is not \"{MSK}REGION\"")]
     NoRegion,
     #[error(
-        "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the pod a role \
-         (EKS Pod Identity, IRSA) or the task (ECS)"
+        "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a role to the pod (EKS \
+         Pod Identity, IRSA), the task (ECS) or the instance (EC2: {0})"
     )]
-    NoCredentials,
+    NoCredentials(Box<TokenError>),
+    #[error("AWS_EC2_METADATA_DISABLED is true")]
+    MetadataDisabled,
     #[error("{path}: {source}")]
     File { path: String, source: std::io::Error },
     #[error("{url}: {problem}")]

@@ -8,44 +8,27 @@ use rdkafka::config::ClientConfig;
 
 use crate::ffi;
 
-/// True if this build makes tokens.
-pub(super) const MAKES_TOKENS: bool = cfg!(feature = "aws-msk-iam");
-
 const CONFIG: &str = "sasl.oauthbearer.config";
 /// The text that begins `sasl.oauthbearer.config` if Amazon MSK is to get tokens of AWS IAM; the region follows.
 pub(super) const MSK: &str = "aws-msk-iam region=";
 
 /// Makes a token as `sasl.oauthbearer.config` says.
-#[cfg(feature = "aws-msk-iam")]
 pub(super) fn token(config: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
     Ok(crate::msk::token(config)?)
-}
-
-#[cfg(not(feature = "aws-msk-iam"))]
-pub(super) fn token(_: Option<&str>) -> Result<OAuthToken, Box<dyn Error>> {
-    Err("this build makes no tokens".into())
 }
 
 /// Returns the problem and what is allowed if nothing makes the tokens that these properties ask for.
 pub(super) fn missing_tokens(properties: &BTreeMap<String, String>) -> Option<(&'static str, &'static str)> {
     let is = |name: &str, value: &str| properties.get(name).is_some_and(|found| found.eq_ignore_ascii_case(value));
     let asks = is("sasl.mechanism", "OAUTHBEARER") || is("sasl.mechanisms", "OAUTHBEARER");
-    let for_msk = is_for_msk(properties);
-    if !asks || is("sasl.oauthbearer.method", "oidc") || (for_msk && MAKES_TOKENS) {
+    if !asks || is("sasl.oauthbearer.method", "oidc") || is_for_msk(properties) {
         return None;
     }
-    Some(if for_msk {
-        (
-            "this build can't make the tokens that sasl.oauthbearer.config asks for",
-            "a build of Watermaster with the feature aws-msk-iam",
-        )
-    } else {
-        (
-            "nothing makes tokens for sasl.mechanism = OAUTHBEARER",
-            "sasl.oauthbearer.method = \"oidc\" or, for Amazon MSK with the feature aws-msk-iam, \
-             sasl.oauthbearer.config = \"aws-msk-iam region=REGION\"",
-        )
-    })
+    Some((
+        "nothing makes tokens for sasl.mechanism = OAUTHBEARER",
+        "sasl.oauthbearer.method = \"oidc\" or, for Amazon MSK, \
+         sasl.oauthbearer.config = \"aws-msk-iam region=REGION\"",
+    ))
 }
 
 /// Returns whether these properties ask for tokens of AWS IAM.
@@ -57,7 +40,7 @@ pub(super) fn is_for_msk(properties: &BTreeMap<String, String>) -> bool {
 /// it in an event, too. But not all clients are polled before they connect, and rdkafka's admin client takes no such
 /// events.
 pub(super) fn give_first_token<C: ClientContext>(client: &Client<C>, config: &ClientConfig) {
-    let Some(config) = config.get(CONFIG).filter(|config| MAKES_TOKENS && config.starts_with(MSK)) else { return };
+    let Some(config) = config.get(CONFIG).filter(|config| config.starts_with(MSK)) else { return };
     match token(Some(config)) {
         Ok(token) => ffi::set_token(client, &token),
         Err(reason) => ffi::set_token_failure(client, &reason.to_string()),
@@ -67,7 +50,7 @@ pub(super) fn give_first_token<C: ClientContext>(client: &Client<C>, config: &Cl
 /// Lets the context of a client make tokens when librdkafka asks for them.
 macro_rules! makes_tokens {
     () => {
-        const ENABLE_REFRESH_OAUTH_TOKEN: bool = crate::oauth::MAKES_TOKENS;
+        const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
         fn generate_oauth_token(
             &self, config: Option<&str>,

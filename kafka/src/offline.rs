@@ -77,7 +77,7 @@ fn allowed(text: &str) -> &'static str {
         "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER as sasl.mechanism (GSSAPI is librdkafka's default), or a \
          build of Watermaster with the feature gssapi"
     } else if text.contains("AWS_MSK_IAM") {
-        "SCRAM-SHA-512 or mTLS, which Amazon MSK takes, too or, with the feature aws-msk-iam, OAUTHBEARER with \
+        "SCRAM-SHA-512 or mTLS, which Amazon MSK takes, too or OAUTHBEARER with \
          sasl.oauthbearer.config = \"aws-msk-iam region=REGION\""
     } else if text.contains("sasl.username") {
         "sasl.username with sasl.password"

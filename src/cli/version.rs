@@ -20,10 +20,10 @@ fn long() -> String {
     let mechanisms: Vec<&str> = MECHANISMS.iter().filter(|(name, _)| has(name)).map(|(_, text)| *text).collect();
     let oidc = if has("oidc") { " (with OIDC)" } else { "" };
     let mechanisms = mechanisms.join(", ").replace("OAUTHBEARER", &format!("OAUTHBEARER{oidc}"));
-    let msk = if cfg!(feature = "aws-msk-iam") { ", tokens of AWS IAM (aws-msk-iam)" } else { "" };
     let schemas = if cfg!(feature = "schema-registry") { "Avro, Protobuf (schema-registry)" } else { "none" };
     let features = features.replace(',', ", ");
-    format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}{msk}\nschema registry: {schemas}")
+    let mechanisms = format!("{mechanisms}, tokens of AWS IAM");
+    format!("{version}\nlibrdkafka {librdkafka}: {features}\nSASL: {mechanisms}\nschema registry: {schemas}")
 }
 
 #[cfg(test)]

@@ -23,11 +23,13 @@ use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot, OtherMembers};
 use agreement::Agreement;
 use watermaster_kafka::consumer::Consumer;
-use watermaster_kafka::control::ControlLog;
+use watermaster_kafka::control::{ControlLog, ControlLogError};
 use watermaster_settings::{Delivery, PaceSettings};
 
 /// The longest wait for the commits of all partitions.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(15);
+/// The time after which a member that has not joined yet logs why, and between two such lines.
+const JOINING_WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The longest wait for the last post to arrive.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -36,6 +38,10 @@ pub(super) struct GroupMember {
     /// `None` after the log was lost, until it is opened again.
     log: Option<ControlLog>,
     reopen_at: Time,
+    /// The log was closed for so long that each member that goes on has posted meanwhile.
+    has_waited: bool,
+    /// While the member joins: the time of the next line of the log that says so.
+    warn_at: Option<Time>,
     member: Member,
     params: GroupParams,
     meter: DemandMeter,
@@ -75,6 +81,8 @@ impl GroupMember {
         Ok(Some(GroupMember {
             log: Some(log),
             reopen_at: Time::ZERO,
+            has_waited: false,
+            warn_at: None,
             member,
             params,
             meter,
@@ -96,6 +104,7 @@ impl GroupMember {
     pub(super) fn serve(
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>,
     ) -> Result<(), StopCause> {
+        self.note_joining(job, clock);
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
         if !self.began && exactly_once && !link.producer.transactions().is_initialised() {
             return Ok(());
@@ -108,7 +117,14 @@ impl GroupMember {
                 warn!(service = job.service.name, "opening the control log again: {error}");
                 // A log that was made anew does not tell the holds of members that have not noticed yet.
                 let silence = self.params.lengthened(self.params.lease) + self.params.window();
-                let wait = if error.is_lost_history() { silence } else { Duration::ZERO };
+                let wait = match error {
+                    ControlLogError::TooLarge { .. } => {
+                        self.meter.shrink();
+                        open::RETRY_INTERVAL
+                    }
+                    _ if error.is_lost_history() => silence,
+                    _ => Duration::ZERO,
+                };
                 self.lose_log(clock.now(), throttle, wait);
                 Ok(())
             }
@@ -133,7 +149,7 @@ impl GroupMember {
     /// Gives the log up, and all knowledge from it. The instance admits nothing until it has read the log again, which
     /// it opens after `wait`.
     fn lose_log(&mut self, now: Time, throttle: &mut Throttle, wait: Duration) {
-        (self.log, self.reopen_at) = (None, now + wait);
+        (self.log, self.reopen_at, self.has_waited) = (None, now + wait, wait >= self.params.lease);
         (self.told, self.state) = (None, MemberState::Joining);
         throttle.handle_limit(now, 0, Time::ZERO, 0);
     }
@@ -166,11 +182,20 @@ impl GroupMember {
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
     ) -> Result<(), StopCause> {
         let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
+        if self.log().was_emptied() && !self.has_waited {
+            // Members that go on would be unknown until their next posts, and so would their holds.
+            let lease = self.params.lengthened(self.params.lease);
+            let service = &job.service.name;
+            warn!(service, "the records of the control topic were deleted: listening for other members for {lease:?}");
+            self.lose_log(clock.now(), throttle, lease);
+            return Ok(());
+        }
         while let Some((offset, record)) = self.log().poll(Duration::ZERO)? {
             // The clock is read after the record: if this process stood still in between, a time from before would make
             // a member that posted meanwhile look silent for as long.
             let now = clock.clocks();
             self.note_exchange(now.slow, &record);
+            self.note_refusal(&job.service.name, &record);
             self.member.handle_record(now, offset, &record);
         }
         let now = clock.clocks();
@@ -269,6 +294,40 @@ impl GroupMember {
                 self.counts.exchange.record(now.since(sent));
             }
         }
+    }
+
+    /// Logs that an instance with another cycle or mode does not join: of two that start together, both post first.
+    fn note_refusal(&self, service: &str, record: &Record) {
+        let Record::Post(post) = record else { return };
+        if post.left && self.state == MemberState::Active && !post.terms.agree_with(&self.params.terms()) {
+            let (instance, differences) = (&post.key.instance, self.conflicts_with(post.terms));
+            warn!(service, "instance {instance} does not join the group: it has another {differences}");
+        }
+    }
+
+    /// Logs now and then that the member has not joined yet, and why.
+    fn note_joining(&mut self, job: &Job, clock: &Clock) {
+        if self.state != MemberState::Joining {
+            self.warn_at = None;
+            return;
+        }
+        let now = clock.now();
+        if now >= *self.warn_at.get_or_insert(now + JOINING_WARN_INTERVAL) {
+            self.warn_at = Some(now + JOINING_WARN_INTERVAL);
+            let (service, topic) = (&job.service.name, &job.service.control_topic);
+            let reason = match &self.log {
+                None => format!("{topic} is to be opened again"),
+                Some(_) if !self.member.seats().is_complete() => format!("{topic} is not read to its end"),
+                Some(_) => self.trouble(clock).unwrap_or_default(),
+            };
+            warn!(service, "still joining the group, nothing is admitted: {reason}");
+        }
+    }
+
+    /// The settings that keep members with these terms out.
+    fn conflicts_with(&self, terms: Terms) -> String {
+        let differences = self.params.terms().differences(terms).filter(|name| *name == "cycle" || *name == "mode");
+        differences.collect::<Vec<_>>().join(" and ")
     }
 
     /// Returns the group as this instance sees it.
@@ -370,10 +429,7 @@ impl GroupMember {
     pub(super) fn trouble(&self, clock: &Clock) -> Option<String> {
         let conflict = || {
             let (key, seat) = self.member.conflict(clock.clocks())?;
-            let differences =
-                self.params.terms().differences(seat.terms).filter(|name| *name == "cycle" || *name == "mode");
-            let differences: Vec<_> = differences.collect();
-            Some(format!("instance {} of the group has another {}", key.instance, differences.join(" and ")))
+            Some(format!("instance {} of the group has another {}", key.instance, self.conflicts_with(seat.terms)))
         };
         let waits = || "waiting for a part of the group's capacity".to_owned();
         (self.state != MemberState::Active).then(|| conflict().unwrap_or_else(waits))

@@ -10,7 +10,7 @@ use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
 use crate::support::producer::{Load, Outgoing, Producer};
 use crate::{
     support::broker::Broker, support::config::SHORT_SESSION, support::promise::Promise, support::reader::Follower,
-    support::record::Identity, support::wait::wait_until, support::watermaster::Watermaster,
+    support::record::Identity, support::record::Record, support::wait::wait_until, support::watermaster::Watermaster,
 };
 
 const GROUP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -87,7 +87,43 @@ fn a_record_that_can_not_be_read_stops_the_service() {
 }
 
 mod long {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
     use super::*;
+
+    const TOKEN: &str = "the-token-of-the-group";
+
+    /// A single instance without a group admits nothing until its window has emptied to the lowered capacity.
+    #[test]
+    #[ignore = "needs a real Kafka: scripts/test --long"]
+    fn a_group_in_shape_mode_admits_at_a_lowered_capacity_s_pace_at_once() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "lowered", 1, 4, TargetTime::Append);
+        let token = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(token.path(), TOKEN).expect("the token is written");
+        let config = |capacity| {
+            let mut config = rig.config(rig.service(capacity, "4s", KEYS, TABLES));
+            config.admin = format!("token_file = {:?}", token.path().display().to_string());
+            config
+        };
+        let mut instance = Watermaster::start(&config(2_000));
+        let source = rig.sources[0].clone();
+        let load = Load::start(&broker, 1_000, move |n| Outgoing::numbered(&source, n, "one"));
+        let mut follower = Follower::of(&broker, &[&rig.target], Identity::Value);
+        follower.wait_for(4_000, DRAIN_TIMEOUT);
+        let (status, body) = instance.reload(&config(500).to_toml(), TOKEN);
+        assert_eq!(status, 200, "{body}");
+        let reloaded = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is later than 1970");
+        follower.read_on(Duration::from_secs(4));
+        load.stop();
+        assert_eq!(instance.terminate(STOP_TIMEOUT).code(), Some(0));
+        let second = |record: &Record| (record.timestamp - reloaded.as_millis() as i64).div_euclid(1_000);
+        let seconds: Vec<i64> = rig.read_target().iter().map(second).collect();
+        for after in 1..3 {
+            let admitted = seconds.iter().filter(|second| **second == after).count();
+            assert!((60..250).contains(&admitted), "{admitted} records in second {after} after the reload, not 125");
+        }
+    }
 
     const PROMISE: Promise = Promise {
         capacity: 5_000,

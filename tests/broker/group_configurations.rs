@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use watermaster_core::group::record::{Key, Loads, Post, Record, Terms};
+use watermaster_core::{group::wire, policy::Mode};
 
 use crate::rig::{Rig, TargetTime};
-use crate::{support::broker::Broker, support::wait::wait_until, support::watermaster::Watermaster};
+use crate::support::producer::{Outgoing, Producer};
+use crate::support::{own_broker::OwnBroker, wait::wait_until, watermaster::Watermaster};
+use crate::{support::broker::Broker, support::broker::Topic};
 
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -61,4 +65,84 @@ fn differing_configurations_are_named_and_another_cycle_does_not_join() {
     assert_eq!(third.terminate(NOTICE_TIMEOUT).code(), Some(0));
     assert!(first.is_ready(), "an instance that did not join changes nothing for the others");
     assert_eq!(first.terminate(NOTICE_TIMEOUT).code(), Some(0));
+}
+
+/// Returns a post of a member with a cycle of 3 s that died, to the control topic of a rig.
+fn post_of_a_dead_member(rig: &Rig, lease: Duration) -> Outgoing {
+    let record = Record::Post(Post {
+        key: Key { instance: "wm-dead".into(), incarnation: 1 },
+        terms: Terms { capacity: 100, cycle_ms: 3_000, mode: Mode::Shape, digest: 0 },
+        seq: 1,
+        seen: 0,
+        have: 0,
+        want: 0,
+        pace: 0,
+        lease,
+        left: false,
+        complete: true,
+        loads: Loads::new(),
+        progress: None,
+    });
+    let (key, value) = wire::encode(&record);
+    let topic = format!("{}.kyc.control", rig.name);
+    Outgoing { topic, key: Some(key.into_bytes()), value, ..Outgoing::default() }
+}
+
+/// Two instances in different modes that posted before they read each other's post both joined, and admitted more than
+/// the capacity. A dead member keeps both out until the broker stands still; so both post before they read.
+#[test]
+#[ignore = "needs Kafka's jars: scripts/test"]
+fn of_two_instances_that_start_together_in_different_modes_one_joins() {
+    let mut broker = OwnBroker::start();
+    let rig = Rig::new(&broker, "together", 1, 2, TargetTime::Create);
+    let mut control = Topic::new(format!("{}.kyc.control", rig.name), 1);
+    control.set("cleanup.policy", "compact");
+    control.set("min.compaction.lag.ms", "60000");
+    let _topics = broker.create(&[control]);
+    Producer::to(&broker).send_all([post_of_a_dead_member(&rig, Duration::from_secs(5))]);
+    let mut instances =
+        [("wm-0", ""), ("wm-1", "mode = \"reject\"")].map(|(name, mode)| spawn(&rig, name, 100, "1s", mode));
+    wait_until("both to wait for the dead member", NOTICE_TIMEOUT, || {
+        instances.iter().all(|instance| instance.log().contains("not joining the group"))
+    });
+    broker.freeze();
+    wait_until("both to post", NOTICE_TIMEOUT, || {
+        instances.iter().all(|instance| instance.metric("watermaster_group_posts_total", &[]) >= Some(1.0))
+    });
+    broker.thaw();
+    let refusal = |instance: &Watermaster| {
+        let (status, body) = instance.get("/readyz").unwrap_or_default();
+        (status == 503 && body.contains("of the group has another mode")).then_some(body)
+    };
+    wait_until("one to join, and the other to say why it does not", NOTICE_TIMEOUT, || {
+        let ready = instances.iter().filter(|instance| instance.is_ready()).count();
+        (ready, instances.iter().filter_map(refusal).count()) == (1, 1)
+    });
+    let joined = instances.iter().position(Watermaster::is_ready).expect("one is ready");
+    let [one, other] = ["wm-0", "wm-1"];
+    let (joined_name, other_name) = if joined == 0 { (one, other) } else { (other, one) };
+    let told = refusal(&instances[1 - joined]).expect("the other is not ready");
+    assert!(told.contains(&format!("instance {joined_name} of the group has another mode")), "{told}");
+    let left = format!("instance {other_name} does not join the group: it has another mode");
+    assert!(instances[joined].log().contains(&left), "{}", instances[joined].log());
+    instances.iter_mut().for_each(|instance| assert_eq!(instance.terminate(NOTICE_TIMEOUT).code(), Some(0)));
+}
+
+mod long {
+    use super::*;
+
+    /// A group that an instance can't join for long once left no line in its log.
+    #[test]
+    #[ignore = "needs a real Kafka, and takes half a minute: scripts/test --long"]
+    fn an_instance_that_joins_for_long_says_so() {
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "joining", 1, 2, TargetTime::Create);
+        let mut first = spawn(&rig, "wm-0", 100, "1s", "");
+        first.wait_ready(NOTICE_TIMEOUT);
+        let mut second = spawn(&rig, "wm-1", 100, "2s", "");
+        wait_until("a line in the log", NOTICE_TIMEOUT * 2, || second.log().contains("still joining the group"));
+        [&mut first, &mut second]
+            .into_iter()
+            .for_each(|instance| assert_eq!(instance.terminate(NOTICE_TIMEOUT).code(), Some(0)));
+    }
 }

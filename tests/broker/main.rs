@@ -11,6 +11,7 @@ mod adopting;
 mod auth;
 mod bad_input;
 mod control;
+mod control_topic;
 mod damaged;
 mod dead_letters;
 mod exactly_once;

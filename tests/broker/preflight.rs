@@ -60,13 +60,21 @@ fn a_control_topic_that_a_group_can_not_trust_is_refused() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("does not exist: it is made at the start"), "{said}");
 
-    let [wide, lossy] = ["wide", "lossy"].map(|kind| format!("{}.{kind}", rig.name));
+    let [wide, lossy, small] = ["wide", "lossy", "small"].map(|kind| format!("{}.{kind}", rig.name));
     let mut unclean = Topic::new(&lossy, 1);
     unclean.set("cleanup.policy", "compact");
     unclean.set("unclean.leader.election.enable", "true");
-    let _topics = broker.create(&[Topic::new(&wide, 2), unclean]);
+    let mut short = Topic::new(&small, 1);
+    short.set("cleanup.policy", "compact");
+    short.set("min.compaction.lag.ms", "60000");
+    short.set("max.message.bytes", "20000");
+    let _topics = broker.create(&[Topic::new(&wide, 2), unclean, short]);
     refused(&grouped(&wide), &["has 2 partitions: it needs exactly one", "cleanup.policy is delete"]);
     refused(&grouped(&lossy), &["unclean.leader.election.enable is true", "min.compaction.lag.ms is 0"]);
+    // A group works with smaller posts, less fairly.
+    let (code, said) = check(&grouped(&small));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("max.message.bytes is 20000: posts of many clients take more, up to 1000000"), "{said}");
 }
 
 /// These tests run only with `scripts/test --long`.

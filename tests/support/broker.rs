@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::{ClientConfig, client::DefaultClientContext};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList, client::DefaultClientContext};
 
 use super::wait::wait_until;
 
@@ -82,6 +82,22 @@ impl Broker {
     pub fn delete(&self, names: &[String]) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let _ = run(self.admin().delete_topics(&names, &options()));
+    }
+
+    /// Gives a topic these settings, and no others.
+    pub fn alter(&self, topic: &Topic) {
+        let config = AlterConfig::new(ResourceSpecifier::Topic(&topic.name));
+        let config = topic.settings.iter().fold(config, |config, (name, value)| config.set(name, value));
+        let altered = run(self.admin().alter_configs([&config], &options())).expect("the broker alters a topic");
+        altered.into_iter().for_each(|topic| drop(topic.expect("the broker takes the settings")));
+    }
+
+    /// Deletes all records of a topic with one partition, as `kafka-delete-records.sh` does.
+    pub fn delete_records(&self, topic: &str) {
+        let mut all = TopicPartitionList::new();
+        all.add_partition_offset(topic, 0, Offset::End).expect("a valid offset");
+        let deleted = run(self.admin().delete_records(&all, &options())).expect("the broker deletes records");
+        deleted.elements().iter().for_each(|partition| partition.error().expect("the topic allows deletion"));
     }
 }
 

@@ -114,6 +114,17 @@ fn the_simulation_plants_what_chaos_plants() {
     assert!(plants.starts_with(&faults), "{plants:?}, {faults:?}");
 }
 
+/// A build script refused each build outside of this repository, where Cargo finds no `.cargo/config.toml`. One crate came
+/// without its licence.
+#[test]
+fn each_crate_has_its_licence_and_no_build_script() {
+    for name in [".", "core", "kafka", "schemas", "settings", "tools"] {
+        let folder = root().join(name);
+        assert!(folder.join("Cargo.toml").exists() && folder.join("LICENSE").exists(), "{name} has no LICENSE");
+        assert!(!folder.join("build.rs").exists(), "{name} has a build script");
+    }
+}
+
 /// A document that names a file that is not there sends its reader away.
 #[test]
 fn links_between_documents_lead_somewhere() {

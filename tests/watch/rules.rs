@@ -39,6 +39,7 @@ impl Rule {
 
 #[derive(Deserialize)]
 struct TestFile {
+    evaluation_interval: String,
     group_eval_order: Vec<String>,
     tests: Vec<Test>,
 }
@@ -47,7 +48,10 @@ struct TestFile {
 struct Test {
     name: String,
     input_series: Vec<Input>,
+    #[serde(default)]
     alert_rule_test: Vec<AlertTest>,
+    #[serde(default)]
+    promql_expr_test: Vec<ExpressionTest>,
 }
 
 #[derive(Deserialize)]
@@ -59,6 +63,16 @@ struct Input {
 struct AlertTest {
     alertname: String,
     exp_alerts: Vec<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct ExpressionTest {
+    exp_samples: Vec<Sample>,
+}
+
+#[derive(Deserialize)]
+struct Sample {
+    labels: String,
 }
 
 fn yaml<T: DeserializeOwned>(path: &std::path::Path) -> T {
@@ -201,6 +215,20 @@ fn each_alert_has_a_test_that_fires_and_one_that_stays_silent() {
         }
     }
     assert_none(problems);
+}
+
+/// An alert fired for ever at evaluations between the multiples of 15 s at which its tests looked.
+#[test]
+fn each_alert_fires_in_a_test_with_evaluations_at_odd_times() {
+    let files = test_files().into_iter().filter(|file| ["7s", "7m"].contains(&file.evaluation_interval.as_str()));
+    let tests: Vec<Test> = files.flat_map(|file| file.tests).collect();
+    let fires = |alert: &str, test: &Test| {
+        let label = format!("alertname=\"{alert}\"");
+        let mut samples = test.promql_expr_test.iter().flat_map(|asked| &asked.exp_samples);
+        let mut alerts = test.alert_rule_test.iter().filter(|asked| !asked.exp_alerts.is_empty());
+        samples.any(|sample| sample.labels.contains(&label)) || alerts.any(|asked| asked.alertname == alert)
+    };
+    assert_none(alerts().into_iter().filter(|alert| !tests.iter().any(|test| fires(alert, test))).collect());
 }
 
 /// promtool accepts a test of an alert that does not exist if the test expects no alert.

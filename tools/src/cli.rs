@@ -21,7 +21,8 @@ pub enum Exit {
     Usage = 2,
     /// no broker answered (run --fail-fast, check --connect, dlq, load, trace), or no instance (health, reload, top)
     Unreachable = 69,
-    /// no service is left running: each met a fatal error; load, dlq: the command did not do all that was asked for
+    /// no service is left running: each met a fatal error; load, dlq: the command did not do all that was asked for;
+    /// each command: this is another librdkafka than the program was built for
     Stopped = 70,
     /// the configuration is wrong, or its file is missing; reload: it is refused; simulate: the trace is damaged
     Config = 78,

@@ -101,7 +101,7 @@ impl GroupParams {
     /// more for rounding. In reject mode the member may have used its whole hold just before it stopped.
     pub fn left_in_window(&self, seat: &Seat, stopped_for: Duration) -> u64 {
         let left = self.window().saturating_sub(stopped_for);
-        if left.is_zero() || self.mode == Mode::Reject {
+        if left.is_zero() || seat.terms.mode == Mode::Reject {
             return if left.is_zero() { 0 } else { seat.hi };
         }
         let declared = seat.pace.max(GroupParams::fast_pace(seat.want)).min(MAX_CAPACITY * UNPACED);

@@ -1,9 +1,9 @@
 //! The load of each client at one member, which its posts tell the others.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 
 use super::record::{Load, Loads};
-use super::{GroupParams, targets::Part};
+use super::{GroupParams, targets::Part, wire::load_bytes};
 use crate::policy::Mode;
 use crate::scheduler::Client;
 use crate::throttle::Throttle;
@@ -20,16 +20,26 @@ const SHARE_SENT_WITHIN: Duration = Duration::from_millis(200);
 /// Fractions of a record in a rate.
 const FRACTION_BITS: u32 = 16;
 
-/// At most this many unlisted clients are named, and only those with a load of at least the capacity ÷ this.
-pub(super) const MAX_NAMED: u64 = 10_000;
+/// Unlisted clients are named only with a load of at least the capacity ÷ this.
+pub(super) const SMALL_LOADS: u64 = 10_000;
+
+/// The most bytes of the named loads: a post then takes less than 500 KB, half of the least that a control topic takes.
+const MAX_LOAD_BYTES: usize = 495_000;
 
 /// Measures loads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DemandMeter {
     /// By the clients' numbers in the throttle.
     meters: Vec<ClientMeter>,
     last: Option<Time>,
     loads: Loads,
+    max_bytes: usize,
+}
+
+impl Default for DemandMeter {
+    fn default() -> DemandMeter {
+        DemandMeter { meters: Vec::new(), last: None, loads: Loads::new(), max_bytes: MAX_LOAD_BYTES }
+    }
 }
 
 #[derive(Debug)]
@@ -50,28 +60,56 @@ impl DemandMeter {
     ) -> &Loads {
         let passed = now.since(self.last.unwrap_or(now));
         self.last = Some(now);
-        let least_named = params.capacity / MAX_NAMED;
+        let least_named = params.capacity / SMALL_LOADS;
         let (mut named, mut unnamed) = (0, Load::default());
         for (number, client) in throttle.clients().iter() {
             let load = self.meter_of(number as usize, client).load(now, params, passed, client, &part_of);
             if load == Load::default() {
                 continue;
             }
-            let is_small = load.demand.max(load.wants) < least_named || named as u64 >= MAX_NAMED;
-            if !client.configured && is_small {
-                unnamed.demand = unnamed.demand.saturating_add(load.demand).min(params.capacity);
-                unnamed.wants = unnamed.wants.saturating_add(load.wants);
+            if !client.configured && load.size() < least_named {
+                unnamed.add(load);
                 continue;
             }
             self.note(named, &client.name, load);
             named += 1;
         }
-        if unnamed != Load::default() {
-            self.note(named, &Arc::from(""), unnamed);
-            named += 1;
-        }
         self.loads.truncate(named);
+        self.keep_largest(&mut unnamed);
+        if unnamed != Load::default() {
+            unnamed.demand = unnamed.demand.min(params.capacity);
+            self.loads.push((Arc::from(""), unnamed));
+        }
         &self.loads
+    }
+
+    /// Names the largest loads that fit in a post, and adds all others to `unnamed`.
+    fn keep_largest(&mut self, unnamed: &mut Load) {
+        if self.bytes() <= self.max_bytes {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.loads.len()).collect();
+        order.sort_by_key(|&index| Reverse(self.loads[index].1.size()));
+        let mut bytes = 0;
+        let fits = |&&index: &&usize| {
+            bytes += load_bytes(&self.loads[index].0, self.loads[index].1);
+            bytes <= self.max_bytes
+        };
+        let others = order.split_off(order.iter().take_while(fits).count());
+        others.iter().for_each(|&index| unnamed.add(self.loads[index].1));
+        // Loads keep their order, which the next look meets again.
+        order.sort_unstable();
+        order.iter().enumerate().for_each(|(place, &index)| self.loads.swap(place, index));
+        self.loads.truncate(order.len());
+    }
+
+    fn bytes(&self) -> usize {
+        self.loads.iter().map(|(name, load)| load_bytes(name, *load)).sum()
+    }
+
+    /// Names at most half as much from now on: the control topic refused a post with the last loads for its size.
+    pub fn shrink(&mut self) {
+        self.max_bytes = self.max_bytes.min(self.bytes()) / 2;
     }
 
     fn meter_of(&mut self, number: usize, client: &Client) -> &mut ClientMeter {
@@ -93,6 +131,17 @@ impl DemandMeter {
             Some(entry) => *entry = (Arc::clone(name), load),
             None => self.loads.push((Arc::clone(name), load)),
         }
+    }
+}
+
+impl Load {
+    fn size(self) -> u64 {
+        self.demand.max(self.wants)
+    }
+
+    fn add(&mut self, other: Load) {
+        self.demand = self.demand.saturating_add(other.demand);
+        self.wants = self.wants.saturating_add(other.wants);
     }
 }
 

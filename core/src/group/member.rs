@@ -43,6 +43,9 @@ pub enum Restart {
     /// Posts of its key are in the log that it did not send.
     #[error("another process posts under the same key")]
     Copied,
+    /// By the log, a member with another cycle or mode joined before this one.
+    #[error("an instance with another cycle or mode joined first")]
+    Conflict,
     /// The member's posts got no answer for longer than a lease.
     #[error("the control topic did not answer for longer than a lease")]
     Unanswered,
@@ -75,6 +78,8 @@ pub struct Member {
     joined: bool,
     left: bool,
     restart: Option<Restart>,
+    /// The next look tells that the former key, which held nothing, left.
+    farewell: Option<Post>,
     /// The number of the last post.
     seq: u64,
     /// Own posts that were not read back, oldest first.
@@ -146,6 +151,7 @@ impl Member {
             joined: false,
             left: false,
             restart: None,
+            farewell: None,
             seq: 0,
             in_flight: VecDeque::new(),
             limit: 0,
@@ -185,6 +191,9 @@ impl Member {
     /// If history was lost: then a new member has to read the log again.
     pub fn rejoin(&mut self, now: Clocks, incarnation: u64) {
         assert!(!matches!(self.restart, Some(Restart::LostHistory(_))), "the log has to be read again");
+        if self.restart == Some(Restart::Conflict) {
+            self.farewell = Some(Post { left: true, complete: true, ..self.next_post(now, 0, 0) });
+        }
         let key = Key { instance: Arc::clone(&self.key.instance), incarnation };
         let former = std::mem::replace(&mut self.key, key);
         self.stops.former.insert(former, now.slow);
@@ -256,6 +265,10 @@ impl Member {
         };
         if (sent.have, sent.want) != (post.have, post.want) {
             self.restart = Some(Restart::Copied);
+            return;
+        }
+        if !self.joined && self.conflict(now).is_some() {
+            self.restart = Some(Restart::Conflict);
             return;
         }
         if !self.joined || now.fast > self.lease_end {
@@ -357,16 +370,17 @@ impl Member {
         self.in_flight.iter().filter(|sent| !sent.failed).count()
     }
 
-    /// A member whose cycle or mode is another, so that this one can't join. It may have died without leaving: once
-    /// it was silent for its lease and its cycle, its window is empty.
+    /// A member whose cycle or mode is another, so that this one can't join. Of two that start together, the one whose
+    /// post is earlier in the log joins. The other member may have died without leaving: once it was silent for its
+    /// lease and its cycle, its window is empty.
     pub fn conflict(&self, now: Clocks) -> Option<(&Key, &Seat)> {
         let terms = self.params.terms();
         let is_over = |seat: &Seat| {
             let time = seat.lease + Duration::from_millis(seat.terms.cycle_ms);
             now.slow > seat.received + self.params.lengthened(time)
         };
-        let conflict = self.seats.live().find(|(_, seat)| !seat.terms.agree_with(&terms) && !is_over(seat));
-        conflict.filter(|_| self.seq == 0)
+        let is_rival = |&(_, seat): &(&Key, &Seat)| !seat.terms.agree_with(&terms) && !is_over(seat);
+        self.seats.live().find(is_rival).filter(|_| !self.joined)
     }
 
     /// All members, as far as this one knows.

@@ -10,7 +10,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use super::demand::MAX_NAMED;
+use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
 use super::record::Load;
 use super::{GroupParams, Mode};
@@ -38,7 +38,8 @@ impl Shares {
         }
     }
 
-    /// Returns whether the client has a weight of its own. Such a client is named, however small its load is.
+    /// Returns whether the client has a weight of its own. Such a client is named, however small its load is, while the
+    /// post has room.
     pub(super) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }
@@ -261,7 +262,7 @@ impl Splitter {
         let count = u128::from(unnamed_clients(input.capacity, total));
         let each = |all: Fixed| Fixed::from_bits(all.to_bits() / count);
         let wanted = u128::from(total.demand.max(total.wants).max(grant.records).max(1));
-        let most = u128::from(input.capacity / MAX_NAMED) * u128::from(grant.records) / wanted;
+        let most = u128::from(input.capacity / SMALL_LOADS) * u128::from(grant.records) / wanted;
         let default_share = each(grant.default_share);
         Some(Part {
             weight: each(grant.exact.max(grant.default_share)),
@@ -282,8 +283,8 @@ struct Piece {
 
 /// The least number of clients that can have this load together if none of them has to be named.
 fn unnamed_clients(capacity: u64, total: Load) -> u64 {
-    let each = (capacity / MAX_NAMED).max(1);
-    total.demand.max(total.wants).div_ceil(each).clamp(1, MAX_NAMED)
+    let each = (capacity / SMALL_LOADS).max(1);
+    total.demand.max(total.wants).div_ceil(each).clamp(1, SMALL_LOADS)
 }
 
 /// The part of a demand that is at one of `members`, at least a quarter of an even part.

@@ -4,7 +4,7 @@
 //! as 16 hexadecimal digits: compaction keeps the last of each. A value is one byte for the version of this format,
 //! then the record in postcard's format. A tombstone has no value.
 
-use super::record::{Bound, Key, Post, Progress, Record, Tombstone};
+use super::record::{Bound, Key, Load, Post, Progress, Record, Tombstone};
 
 /// The version of the format.
 pub const VERSION: u8 = 1;
@@ -46,6 +46,12 @@ fn encode_post(post: &Post) -> postcard::Result<Vec<u8>> {
         Some(progress) => postcard::to_extend(progress, value),
         None => Ok(value),
     }
+}
+
+/// The bytes of a client's load in a post.
+pub fn load_bytes(name: &str, load: Load) -> usize {
+    let number = |number: u64| (u64::BITS - number.leading_zeros()).div_ceil(7).max(1) as usize;
+    name.len() + number(name.len() as u64) + number(load.demand) + number(load.wants)
 }
 
 /// Reads a post, and what follows it.
@@ -92,7 +98,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::group::record::{Load, Terms};
+    use crate::group::record::Terms;
     use crate::policy::Mode;
 
     fn post() -> Post {
@@ -122,6 +128,16 @@ mod tests {
         assert!(value.starts_with(&without));
         assert_eq!(postcard::from_bytes(&value[1..]), Ok(post()), "an older version");
         assert_eq!(decode(key.as_bytes(), Some(&value[..value.len() - 1])), Err(WireError::Value));
+    }
+
+    #[test]
+    fn the_bytes_of_a_load_are_those_that_a_post_takes() {
+        let bytes = |loads| encode(&Record::Post(Post { loads, ..post() })).1.expect("a value").len();
+        for (length, demand, wants) in [(0, 0, 1), (1, 127, 128), (128, 1 << 40, u64::MAX), (127, 16_383, 16_384)] {
+            let (name, load) = ("x".repeat(length), Load { demand, wants });
+            let loads = vec![(name.as_str().into(), load)];
+            assert_eq!(bytes(loads) - bytes(vec![]), load_bytes(&name, load), "{length} {load:?}");
+        }
     }
 
     #[test]

@@ -36,12 +36,12 @@ impl Throttle {
     pub fn handle_policy(&mut self, now: Time, policy: Policy) {
         let now = self.not_before(now);
         self.scheduler.advance_cycle(now);
-        let (enforce, cycle) = (policy.enforce, policy.cycle);
+        let (enforce, cycle, length) = (policy.enforce, policy.cycle, policy.window_length());
         self.ledger.change(now, &policy);
         if cycle != self.scheduler.policy.cycle
             && let Some(window) = &mut self.shadow
         {
-            *window = window.over(now, cycle);
+            *window = window.over(now, length);
         }
         self.scheduler.change(now, policy);
         if !enforce && self.shadow.is_none() {

@@ -38,6 +38,7 @@ impl Clock {
 pub struct Node {
     pub id: u64,
     pub member: Member,
+    pub params: GroupParams,
     clock: Clock,
     /// The time by which the faster of the two clocks is ahead, since it was slewed.
     pub ahead: Duration,
@@ -88,6 +89,7 @@ impl Node {
         Node {
             id,
             member: member(params, id, random.word(), start, clocks),
+            params: params.clone(),
             clock,
             ahead: Duration::ZERO,
             mistake,
@@ -124,7 +126,8 @@ impl Node {
     }
 
     /// Drops the admissions that have left the window.
-    pub fn expire(&mut self, now: Clocks, window: Duration) {
+    pub fn expire(&mut self, now: Clocks) {
+        let window = self.params.window();
         while let Some(&(at, records)) = self.window.front()
             && at + window <= now.slow
         {
@@ -140,9 +143,9 @@ impl Node {
     }
 
     /// Admits all that the node may. Returns the number of records.
-    pub fn admit(&mut self, now: Time, params: &GroupParams) -> u64 {
+    pub fn admit(&mut self, now: Time) -> u64 {
         let clocks = self.clocks(now);
-        self.expire(clocks, params.window());
+        self.expire(clocks);
         let mut limit = self.member.limit(clocks);
         if self.mistake == Some(Mistake::EarlyRaise) && limit > 0 {
             limit = limit.max(self.asked);
@@ -152,11 +155,11 @@ impl Node {
             limit = limit.max(if self.member.hold() == 0 { self.former_limit } else { 0 });
         }
         let mut records = limit.saturating_sub(self.count);
-        if params.mode == Mode::Shape {
+        if self.params.mode == Mode::Shape {
             let pace = self.member.pace(clocks, self.count);
-            let passed = clocks.slow.since(self.level_at).as_secs_f64() / params.cycle.as_secs_f64();
+            let passed = clocks.slow.since(self.level_at).as_secs_f64() / self.params.cycle.as_secs_f64();
             (self.level, self.level_at) = ((self.level - passed * pace as f64).max(0.0), clocks.slow);
-            let depth = params.bucket(pace).most_in(Duration::ZERO);
+            let depth = self.params.bucket(pace).most_in(Duration::ZERO);
             let room = if pace == 0 { 0.0 } else { depth as f64 - self.level + 1e-9 };
             records = records.min(room.max(0.0) as u64);
         }

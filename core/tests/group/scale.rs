@@ -8,9 +8,9 @@ use watermaster_core::group::record::{Key, Record};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams, wire};
 use watermaster_core::offset_map::OffsetMap;
-use watermaster_core::policy::{Mode, Policy};
+use watermaster_core::policy::{ClientPolicy, Mode, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
-use watermaster_core::units::Time;
+use watermaster_core::units::{Time, Weight};
 
 const CYCLE: Duration = Duration::from_secs(20);
 const CAPACITY: u64 = 1_000_000;
@@ -88,4 +88,37 @@ fn a_post_of_as_many_clients_as_are_named_is_short() {
     let length = wire::encode(record).1.map_or(0, |value| value.len());
     println!("a post of {} clients takes {length} bytes", post.loads.len());
     assert!(post.loads.len() == 10_000 && length <= 80_000, "{length} bytes");
+}
+
+/// A post of 1 MB is refused by producer and topic. The largest loads are named, whoever has them, and no record of the
+/// others is forgotten; also if all clients are others than before.
+#[test]
+fn posts_of_very_many_clients_with_long_ids_stay_below_half_a_megabyte() {
+    let name = |client: u64| format!("{client:0128}");
+    let client = |number| ClientPolicy { name: name(number), weight: Weight::ONE, limit: None };
+    let clients = (0..9_000).step_by(2).map(client).collect();
+    let policy = Policy { mode: Mode::Reject, max_clients: 20_000, clients, ..Policy::new(30_000, CYCLE) };
+    let params = GroupParams::new(&policy, Duration::from_secs(10));
+    let key = Key { instance: "wm-0".into(), incarnation: 1 };
+    let mut now = Time::ZERO + Duration::from_secs(1);
+    let mut member = Member::new(params.clone(), Shares::new(&policy), key, 0, Clocks::same(now));
+    let mut meter = DemandMeter::default();
+    let mut offset = 0;
+    for range in [0..9_000, 9_000..18_000] {
+        let throttle = throttle(&policy, now, range.map(|client| (name(client), 1 + client % 5)));
+        let loads = meter.measure(now, &params, &throttle, |_| None);
+        let (unnamed, named) = loads.split_last().expect("loads");
+        let with_load = |demand| named.iter().filter(|(_, load)| load.demand == demand).count();
+        assert_eq!((&*unnamed.0, [5, 4, 2, 1].map(with_load)), ("", [1_800, 1_800, 0, 0]));
+        assert_eq!(loads.iter().map(|(_, load)| load.demand).sum::<u64>(), 27_000, "{} named", named.len());
+        for _ in 0..100 {
+            now = now + Duration::from_secs(1);
+            for record in member.look(Clocks::same(now), 0, loads) {
+                let bytes = wire::encode(&record).1.map_or(0, |value| value.len());
+                assert!(bytes <= 500_000, "{bytes} bytes");
+                member.handle_record(Clocks::same(now), offset, &record);
+                offset += 1;
+            }
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use watermaster_core::group::member::MemberState;
+use watermaster_core::group::member::{MemberState, Restart};
 use watermaster_core::group::record::Record;
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
@@ -65,9 +65,20 @@ impl Calm {
     pub fn leave(&mut self, id: u64) {
         let mut node = self.nodes.remove(&id).expect("the node runs");
         let clocks = node.clocks(self.now);
-        node.expire(clocks, self.params.window());
+        node.expire(clocks);
         for record in node.member.leave(clocks, node.count) {
             self.log.append(self.now, record);
+        }
+    }
+
+    /// Each of these nodes looks, in this order, before it reads what the others post.
+    pub fn post_unread<const N: usize>(&mut self, ids: [u64; N]) {
+        for id in ids {
+            let node = self.nodes.get_mut(&id).expect("the node runs");
+            let clocks = node.clocks(self.now);
+            for record in node.member.look(clocks, node.count, &node.loads) {
+                self.log.append(self.now, record);
+            }
         }
     }
 
@@ -83,11 +94,14 @@ impl Calm {
                     *next += 1;
                 }
                 node.member.handle_caught_up(clocks);
-                node.expire(clocks, self.params.window());
+                if node.member.restart(clocks) == Some(Restart::Conflict) {
+                    node.member.rejoin(clocks, self.random.word());
+                }
+                node.expire(clocks);
                 for record in node.member.look(clocks, node.count, &node.loads) {
                     self.log.append(self.now, record);
                 }
-                admitted += node.admit(self.now, &self.params);
+                admitted += node.admit(self.now);
             }
             self.admitted.push(admitted);
         }
@@ -323,4 +337,39 @@ fn a_first_member_without_demand_holds_the_records_of_before() {
     calm.run(STEP * 20);
     let limits = calm.limits();
     assert!(limits.iter().sum::<u64>() <= 100 && limits[1] > 90, "{limits:?}");
+}
+
+/// Two members in different modes that posted before they read each other's post both joined for good.
+#[test]
+fn of_members_in_different_modes_that_start_together_the_later_one_by_the_log_leaves() {
+    let mut calm = Calm::new(400, Mode::Shape, 1);
+    let reject = GroupParams { mode: Mode::Reject, ..calm.params.clone() };
+    calm.start_with(1, &reject);
+    calm.post_unread([1, 0]);
+    calm.run(CYCLE);
+    assert_eq!(calm.limits(), [0, 400]);
+    assert!(calm.nodes[&0].member.conflict(calm.clocks(0)).is_some());
+    assert_eq!(calm.nodes[&1].member.seats().iter().count(), 1, "no seat is kept for the other");
+    // It joins when the first one has left.
+    calm.leave(1);
+    calm.run(CYCLE * 3);
+    assert_eq!(calm.limits(), [400]);
+}
+
+/// A bound once took the window of a member in reject mode, which may have been filled at once, for one that was filled
+/// evenly.
+#[test]
+fn the_window_of_a_member_in_reject_mode_is_not_taken_for_a_paced_one() {
+    let mut calm = Calm::new(400, Mode::Shape, 1);
+    let reject = GroupParams { mode: Mode::Reject, ..calm.params.clone() };
+    calm.nodes.clear();
+    calm.start_with(1, &reject);
+    calm.run(CYCLE);
+    assert_eq!(calm.used(), 1.0);
+    calm.leave(1);
+    calm.start(2);
+    for _ in 0..CYCLE.as_millis() / STEP.as_millis() * 2 {
+        calm.run(STEP);
+        assert!(calm.used() <= 1.0, "{} capacities in a cycle at {:?}", calm.used(), calm.now);
+    }
 }

@@ -42,6 +42,8 @@ pub struct Setting {
     /// Members take former processes of their instance for fenced.
     pub fences: bool,
     pub reloads: bool,
+    /// Every other instance has another mode or cycle than the first one.
+    pub rivals: bool,
     /// The percentage of the capacity that was admitted in the cycle before the group began.
     pub memory: u64,
 }
@@ -52,8 +54,8 @@ impl fmt::Display for Setting {
         write!(
             f,
             "{mode:?}, capacity {capacity}, cycle {cycle:?}, lease {lease:?}, margin {margin:?}, {} nodes, fences {}, \
-             reloads {}, slow {:?}, late {}, memory {} %",
-            self.nodes, self.fences, self.reloads, self.slow, self.late, self.memory
+             reloads {}, rivals {}, slow {:?}, late {}, memory {} %",
+            self.nodes, self.fences, self.reloads, self.rivals, self.slow, self.late, self.memory
         )
     }
 }
@@ -116,12 +118,24 @@ impl Setting {
             fences: random.once_in(2),
             reloads: random.once_in(3),
             memory: random.one_of(&[0, 50, 100]),
+            rivals: random.once_in(4),
         }
     }
 
-    /// The parameters and rules after a reload of the capacity.
-    pub fn reloaded(&self, capacity: u64) -> (GroupParams, Shares) {
+    /// The parameters of an instance. A rival's cycle is longer, so that `params.cycle` is the shortest one.
+    pub fn params_of(&self, id: u64, capacity: u64) -> GroupParams {
         let params = GroupParams { capacity, ..self.params.clone() };
+        match (self.rivals, id % 4, params.mode) {
+            (true, 1, Mode::Shape) => GroupParams { mode: Mode::Reject, ..params },
+            (true, 1, Mode::Reject) => GroupParams { mode: Mode::Shape, ..params },
+            (true, 3, _) => GroupParams { cycle: params.cycle * 2, ..params },
+            _ => params,
+        }
+    }
+
+    /// The parameters and rules of an instance after a reload of the capacity.
+    pub fn reloaded(&self, id: u64, capacity: u64) -> (GroupParams, Shares) {
+        let params = self.params_of(id, capacity);
         let policy = Policy { mode: params.mode, ..Policy::new(capacity, params.cycle) };
         (params, Shares::new(&policy))
     }

@@ -232,7 +232,7 @@ impl World {
         self.next_reader += 1;
         let reader = self.next_reader;
         let capacity = self.capacities.get(&id).copied().unwrap_or(self.params.capacity);
-        let params = GroupParams { capacity, ..self.params.clone() };
+        let params = self.setting.params_of(id, capacity);
         let start = self.believed_start();
         let node = Node::new(&params, id, reader, start, now, self.mistake, &mut self.random);
         self.nodes.insert(id, node);
@@ -272,7 +272,7 @@ impl World {
 
     fn admit(&mut self, now: Time, id: u64) {
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.stopped_until <= now) else { return };
-        let records = node.admit(now, &self.params);
+        let records = node.admit(now);
         if records > 0 {
             self.admitted.push((now, records));
         }
@@ -319,7 +319,7 @@ impl World {
                 node.member.charge_memory(clocks, recent.map(|(_, records)| records).sum());
             }
         }
-        node.expire(clocks, self.params.window());
+        node.expire(clocks);
         match node.member.restart(clocks) {
             Some(Restart::LostHistory(_)) => return self.read_again(now, id),
             Some(why) => {
@@ -354,7 +354,7 @@ impl World {
         self.next_reader += 1;
         let (reader, start, incarnation) = (self.next_reader, self.believed_start(), self.random.word());
         let node = self.nodes.get_mut(&id).expect("a living node");
-        node.member = member(&self.params, id, incarnation, start, node.clocks(now));
+        node.member = member(&node.params, id, incarnation, start, node.clocks(now));
         (node.reader, node.start, node.read_to_end) = (reader, start, false);
         node.begin_window();
         self.subscribe(now, id);

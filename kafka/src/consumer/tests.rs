@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-use rdkafka::{TopicPartitionList, consumer::Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientContext as _, TopicPartitionList, consumer::Consumer as _};
 use watermaster_core::delivery::Commit;
 use watermaster_settings::{OnDataLoss, Settings, config::Config};
 
@@ -112,6 +113,38 @@ fn wait_for_empty_queue(consumer: &Consumer) {
 /// Unassigns all partitions, like a restart that fails half-way.
 fn unassign_all(consumer: &Consumer) {
     consumer.base.incremental_unassign(&consumer.base.assignment().unwrap()).unwrap();
+}
+
+/// The bug: librdkafka reports that all brokers are down only if it was built with flags that its build with CMake leaves
+/// out. A build without them noticed no outage of an idle service: it stayed ready.
+#[test]
+fn an_outage_is_noticed_without_librdkafkas_report_of_it() {
+    let bench = Bench::new(1, OnDataLoss::Continue);
+    let consumer = bench.consumer();
+    wait_for_assignment(&consumer);
+    let membership = consumer.base.context();
+    // The consumer is not polled, so librdkafka reports nothing; the test reports a broken connection.
+    let break_connection = || {
+        membership.error(KafkaError::Global(RDKafkaErrorCode::BrokerTransportFailure), "a broken connection");
+        assert!(matches!(membership.next_event(), Some(Event::BrokerLost(_))));
+    };
+    break_connection();
+    membership.poll_pending(&consumer.base);
+    let event = membership.next_event();
+    assert!(event.is_none() && !membership.is_busy(), "a broker answers: {event:?}");
+
+    drop(bench.broker);
+    break_connection();
+    let deadline = Instant::now() + TIMEOUT;
+    let outage = loop {
+        assert!(Instant::now() < deadline && membership.is_busy(), "no outage is noticed");
+        membership.poll_pending(&consumer.base);
+        if let Some(event) = membership.next_event() {
+            break event;
+        }
+    };
+    let Event::Down(outage) = outage else { panic!("{outage:?}") };
+    assert_eq!(outage.to_string(), "a broken connection (BrokerTransportFailure (Local: Broker transport failure))");
 }
 
 #[test]

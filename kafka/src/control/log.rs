@@ -15,6 +15,7 @@ use watermaster_core::group::record::Record;
 use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
+use super::topic::MAX_MESSAGE_BYTES;
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::{ffi, login::Login};
 
@@ -32,6 +33,8 @@ const PRODUCER_PROPERTIES: &[(&str, &str)] = &[
     ("enable.gapless.guarantee", "true"),
     ("linger.ms", "0"),
     ("allow.auto.create.topics", "false"),
+    // Less than the topic takes, also with the framing of a batch.
+    ("message.max.bytes", "990000"),
 ];
 
 const CONSUMER_PROPERTIES: &[(&str, &str)] = &[
@@ -64,6 +67,9 @@ pub enum ControlLogError {
     /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
     Record { topic: String, offset: i64, source: WireError },
+    /// The topic refuses a record for its size. It must not be sent again.
+    #[error("{topic} refuses a post for its size: set its max.message.bytes to {MAX_MESSAGE_BYTES} or more")]
+    TooLarge { topic: String },
     /// A record could not be handed to the producer, which must not be used any more.
     #[error("{topic} takes no record: {source}")]
     Append { topic: String, source: ClientError },
@@ -74,7 +80,10 @@ impl ControlLogError {
     /// record that this program can't read stays in the log.
     pub fn passes_by(&self) -> bool {
         match self {
-            ControlLogError::Ends { .. } | ControlLogError::Read { .. } | ControlLogError::Append { .. } => true,
+            ControlLogError::Ends { .. }
+            | ControlLogError::Read { .. }
+            | ControlLogError::TooLarge { .. }
+            | ControlLogError::Append { .. } => true,
             ControlLogError::Client(_) | ControlLogError::Denied { .. } | ControlLogError::Record { .. } => false,
         }
     }
@@ -91,6 +100,8 @@ pub struct ControlLog {
     consumer: BaseConsumer<LoggingContext>,
     producer: BaseProducer<ReportContext>,
     login: Login,
+    /// The log's beginning when it was opened.
+    low: i64,
     start: u64,
 }
 
@@ -106,13 +117,15 @@ impl ControlLog {
         let login = Login::new(kafka);
         let consumer = client::consumer(config(kafka, CONSUMER_PROPERTIES).set("group.id", group))?;
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
-        let (_, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
+        let (low, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
         let mut assignment = TopicPartitionList::new();
-        let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Beginning);
+        // Not whatever the beginning is by then: should records vanish meanwhile, reading fails.
+        let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Offset(low));
         beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
         let producer = config(kafka, PRODUCER_PROPERTIES);
         let producer = client::create(&producer, ReportContext::default()).map_err(KafkaError::from)?;
-        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, start: u64::try_from(end).unwrap_or(0) })
+        let start = u64::try_from(end).unwrap_or(0);
+        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, low, start })
     }
 
     /// Takes a user and a password that were read again.
@@ -128,6 +141,11 @@ impl ControlLog {
         self.start
     }
 
+    /// Returns whether the log had records once, and none when it was opened: they were deleted.
+    pub fn was_emptied(&self) -> bool {
+        self.start > 0 && self.low as u64 >= self.start
+    }
+
     /// Returns whether all records below [`start`](ControlLog::start) were read.
     ///
     /// # Errors
@@ -135,7 +153,8 @@ impl ControlLog {
     pub fn is_caught_up(&self) -> Result<bool, ControlLogError> {
         let positions = self.consumer.position().map_err(|source| self.read_error(source))?;
         let position = positions.find_partition(&self.topic, PARTITION).map(|element| element.offset());
-        Ok(self.start == 0 || matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start))
+        let is_read = matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start);
+        Ok(is_read || self.low as u64 >= self.start)
     }
 
     /// Reads the next record, waiting up to `timeout`; `None` without one.
@@ -183,12 +202,14 @@ impl ControlLog {
         sent.map_err(|(source, _)| self.append_error(source))
     }
 
-    /// A denied record is a fatal error of the producer, which then says no more than that.
+    /// A refused record is a fatal error of the producer, which then says no more than that.
     fn append_error(&self, source: ClientError) -> ControlLogError {
-        let topic = self.topic.clone();
-        match self.producer.context().denied.load(Ordering::Relaxed) {
-            true => ControlLogError::Denied { topic },
-            false => ControlLogError::Append { topic, source },
+        let (topic, context) = (self.topic.clone(), self.producer.context());
+        let is_too_large = source.rdkafka_error_code() == Some(Code::MessageSizeTooLarge);
+        match (context.denied.load(Ordering::Relaxed), is_too_large || context.too_large.load(Ordering::Relaxed)) {
+            (true, _) => ControlLogError::Denied { topic },
+            (_, true) => ControlLogError::TooLarge { topic },
+            _ => ControlLogError::Append { topic, source },
         }
     }
 
@@ -246,6 +267,8 @@ struct ReportContext {
     failed: Mutex<Vec<u64>>,
     /// True once a broker refused a record because this program may not write to the topic.
     denied: AtomicBool,
+    /// True once a broker refused a record for its size.
+    too_large: AtomicBool,
 }
 
 impl ClientContext for ReportContext {
@@ -265,8 +288,9 @@ impl ProducerContext for ReportContext {
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: Box<u64>) {
         if let Err((error, _)) = result {
-            let denied = error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed);
-            self.denied.fetch_or(denied, Ordering::Relaxed);
+            let is = |code| error.rdkafka_error_code() == Some(code);
+            self.denied.fetch_or(is(Code::TopicAuthorizationFailed), Ordering::Relaxed);
+            self.too_large.fetch_or(is(Code::MessageSizeTooLarge), Ordering::Relaxed);
             client::lock(&self.failed).push(*tag);
         }
     }

@@ -12,6 +12,8 @@ use crate::preflight::block_on;
 
 /// The replicas of a control topic on three brokers or more.
 const REPLICAS: usize = 3;
+/// The least bytes of a batch that a control topic has to take: a batch may hold two posts, of up to 500 KB each.
+pub(crate) const MAX_MESSAGE_BYTES: &str = "1000000";
 /// The settings of a control topic that are the same on any cluster. Compaction keeps the last records of each member,
 /// and leaves the newest ones alone, so that a reader that is behind for less than a minute has no gap.
 pub(crate) const SETTINGS: &[(&str, &str)] = &[
@@ -19,6 +21,7 @@ pub(crate) const SETTINGS: &[(&str, &str)] = &[
     ("min.compaction.lag.ms", "60000"),
     ("delete.retention.ms", "86400000"),
     ("segment.ms", "600000"),
+    ("max.message.bytes", MAX_MESSAGE_BYTES),
     // A leader that lacks records would give parts of the capacity away twice.
     ("unclean.leader.election.enable", "false"),
 ];

@@ -80,6 +80,11 @@ pub enum Problem {
     ControlPartitions { partitions: usize },
     #[error("{name} is {found}: the instances need {wanted}, or they could admit more than the capacity together")]
     ControlSetting { name: &'static str, found: String, wanted: &'static str },
+    #[error(
+        "max.message.bytes is {found}: posts of many clients take more, up to {wanted}; until then the clients with \
+         small loads are told as one sum"
+    )]
+    ControlPosts { found: u64, wanted: u64 },
     #[error("min.insync.replicas is 1: a broker that dies could take parts of the capacity with it")]
     ControlInSync,
 
@@ -170,6 +175,7 @@ impl Problem {
             | Problem::RareCommits { .. }
             | Problem::OtherWriters { .. }
             | Problem::ControlInSync
+            | Problem::ControlPosts { .. }
             | Problem::HiddenLogOfTooFewBrokers { .. }
             | Problem::ThinLog { .. }
             | Problem::SingleLog

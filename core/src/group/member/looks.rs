@@ -8,6 +8,7 @@ use crate::group::loads::MemberLoads;
 use crate::group::record::{Key, Load, Loads, Post, Record, Tombstone};
 use crate::group::seats::Seat;
 use crate::group::targets::SplitInput;
+use crate::group::wire::load_bytes;
 use crate::group::{Clocks, GroupTimes};
 
 /// A joining member posts again after this long without reading its post back.
@@ -45,6 +46,9 @@ impl Member {
     pub fn look(&mut self, now: Clocks, count: u64, loads: &Loads) -> Vec<Record> {
         if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
             return Vec::new();
+        }
+        if let Some(farewell) = self.farewell.take() {
+            return vec![Record::Post(farewell)];
         }
         let times = self.times();
         self.next_look = now.slow + times.look;
@@ -169,9 +173,11 @@ impl Member {
 
     fn post(&mut self, now: Clocks, have: u64, want: u64) -> Record {
         let mut post = self.next_post(now, have, want);
-        post.complete = self.seq == 1 || self.posted.complete_due;
-        let named = |(number, load): (usize, Load)| (Arc::clone(self.seats.clients.name(number)), load);
         let (posted, loads) = (&self.posted.loads, &self.loads.loads);
+        // A post of all loads has a bounded size. One of the changes also names the clients that are gone.
+        let is_shorter = self.bytes(loads.iter()) < self.bytes(changed_loads(posted, loads));
+        post.complete = self.seq == 1 || self.posted.complete_due || is_shorter;
+        let named = |(number, load): (usize, Load)| (Arc::clone(self.seats.clients.name(number)), load);
         post.loads = match post.complete {
             true => loads.iter().map(named).collect(),
             false => changed_loads(posted, loads).map(named).collect(),
@@ -181,8 +187,12 @@ impl Member {
         Record::Post(post)
     }
 
+    fn bytes(&self, loads: impl Iterator<Item = (usize, Load)>) -> usize {
+        loads.map(|(number, load)| load_bytes(self.seats.clients.name(number), load)).sum()
+    }
+
     /// The next post, without loads. The limit and the end of the lease fall before the post is sent.
-    fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
+    pub(super) fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
         let lease = self.times().lease;
         self.seq += 1;
         self.limit = self.limit.min(have);

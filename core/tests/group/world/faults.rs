@@ -76,7 +76,7 @@ impl World {
         self.faults.drains += 1;
         let node = self.nodes.get_mut(&id).expect("a node");
         let clocks = node.clocks(now);
-        node.expire(clocks, self.params.window());
+        node.expire(clocks);
         let (records, reader) = (node.member.leave(clocks, node.count), node.reader);
         node.alive = false;
         for record in records {
@@ -93,7 +93,7 @@ impl World {
         let capacity = [whole, whole / 2, whole - whole / 4][self.random.index(3)].max(1);
         self.capacities.insert(id, capacity);
         let node = self.nodes.get_mut(&id).expect("a node");
-        let (params, shares) = self.setting.reloaded(capacity);
+        let (params, shares) = self.setting.reloaded(id, capacity);
         node.member.change(params, shares);
     }
 }
