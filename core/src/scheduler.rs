@@ -8,38 +8,42 @@
 //! - `decision`: the decision on a record that was read
 //! - `registry`, `client`: the known clients, their weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
-//! - `gates`: the gates on the service, and a client's own limit
+//! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: also a client's
+//!   own limit
 //! - `cycles`: cycles and allocations
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
 
 mod backlog;
 mod bounds;
+mod bucket;
 mod client;
 mod cycles;
 mod decision;
 mod excess;
 mod fair;
 mod gates;
+mod lent_room;
 mod mean_limit;
 mod names;
 mod pages;
 mod registry;
+mod spacing;
 
 use crate::allocator::{Credit, Grant};
 use crate::group::targets::Part;
-use crate::policy::{Mode, Policy, Scope};
-use crate::{slot::Slot, units::Time};
+use crate::policy::{Mode, Policy, Scope, Window};
+use crate::{slot::Slot, units::Time, window::slice_width};
 use backlog::Backlog;
 pub(crate) use backlog::QueuedRecord;
 pub(crate) use bounds::Eviction;
 use bounds::{Backlogs, Bounds};
+pub use bucket::LeakyBucket;
 pub use client::{Client, Counts, Used};
 pub use cycles::Cause;
 use cycles::Cycles;
 pub(crate) use decision::Decision;
 use gates::Gates;
-pub use gates::LeakyBucket;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 
@@ -60,6 +64,17 @@ pub(crate) struct Served {
     pub record: QueuedRecord,
     /// The number of records in the window with this one.
     pub in_window: u64,
+}
+
+/// The outcome of a client's turn.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Turn {
+    Served(Served),
+    Blocked,
+    /// A record that goes first exceeds its client's own limit until this time.
+    OverLimit {
+        until: Time,
+    },
 }
 
 impl Scheduler {
@@ -217,7 +232,22 @@ impl Scheduler {
 
     #[inline]
     pub fn oldest(&self) -> Option<Slot> {
-        self.backlog.arrivals.head()
+        self.backlog.oldest()
+    }
+
+    /// The record that has waited for the window longest, if that is longer than shares can explain: then the part of the
+    /// group's capacity that this instance holds has become smaller than its clients' shares.
+    #[inline]
+    pub fn overdue(&self, now: Time) -> Option<Slot> {
+        let first = self.backlog.first.head()?;
+        (self.gates.has_limit(now) && self.overdue_at(first) <= now).then_some(first)
+    }
+
+    fn overdue_at(&self, slot: Slot) -> Time {
+        let window = self.policy.window_length();
+        // Around an edge of fixed windows, clients may send twice their shares.
+        let most = if self.policy.window == Window::Fixed { window * 2 } else { window };
+        self.backlog.get(slot).since + most + slice_width(window) * 2
     }
 
     /// The oldest delayed record, if it has waited for `max_delay`.
@@ -234,7 +264,13 @@ impl Scheduler {
                 self.backlog.unblock(now, client, &mut self.clients.get_mut(client).queue);
             }
         }
+        if let Some(first) = self.backlog.first.head()
+            && self.backlog.first_after <= now
+        {
+            return self.gates.window_is_open(now).then(|| (self.backlog.get(first).client, first));
+        }
         let client = self.next_client()?;
+        self.gates.note_look(now);
         if !self.gates.are_open(now) {
             return None;
         }
@@ -242,22 +278,32 @@ impl Scheduler {
         Some((client, head.expect("a client with a tag has a first record")))
     }
 
-    /// Sends a record in the turn of a client; usually one of its own. Returns `None` if the own limit of the record's
-    /// client refuses it: then the client that has its turn is blocked.
+    /// Sends a record in the turn of a client; usually one of its own. If the own limit of the record's client refuses
+    /// it, the client that has its turn is blocked; a record that goes first is to be rejected.
     #[inline]
-    pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Option<Served> {
-        let client = self.clients.get_mut(self.backlog.get(slot).client);
+    pub fn serve(&mut self, now: Time, turn: u32, slot: Slot) -> Turn {
+        let QueuedRecord { client, first, .. } = *self.backlog.get(slot);
+        let client = self.clients.get_mut(client);
         if let Err(until) = client.take_own_limit(now) {
-            self.block(turn, until);
-            return None;
+            if first {
+                return Turn::OverLimit { until };
+            }
+            if self.backlog.first.is_empty() || self.backlog.first_after > now {
+                self.block(turn, until);
+            } else {
+                self.backlog.first_after = until;
+            }
+            return Turn::Blocked;
         }
         let record = self.backlog.serve(slot, &mut client.queue);
-        self.gates.bucket.charge(now);
         // Shape mode counts no use: not even looking spares a decision a cache line.
-        if self.policy.mode == Mode::Reject {
+        if self.policy.mode == Mode::Reject && !first {
             client.used.charge(now, self.cycles.number);
         }
-        Some(Served { record, in_window: self.gates.window.add_counted(now, 1) })
+        if !first {
+            self.gates.bucket.charge(now);
+        }
+        Turn::Served(Served { record, in_window: self.gates.window.add_counted(now, 1) })
     }
 
     /// Sends a record without asking or charging the gates.
@@ -267,9 +313,13 @@ impl Scheduler {
     }
 
     /// Removes a record that is not sent.
-    pub fn remove(&mut self, slot: Slot) -> QueuedRecord {
+    pub fn remove(&mut self, now: Time, slot: Slot) -> QueuedRecord {
         let client = self.clients.get_mut(self.backlog.get(slot).client);
-        self.backlog.remove(slot, &mut client.queue)
+        let record = self.backlog.remove(slot, &mut client.queue);
+        if record.first {
+            client.used.refund(now, record.since);
+        }
+        record
     }
 
     #[inline]
@@ -290,7 +340,13 @@ impl Scheduler {
         if let Some(until) = self.backlog.blocked_until() {
             next = next.min(until);
         }
-        if self.next_client().is_some() {
+        if let Some(first) = self.backlog.first.head() {
+            next = next.min(self.gates.window_opens(now).max(self.backlog.first_after));
+            if self.gates.has_limit(now) {
+                next = next.min(self.overdue_at(first));
+            }
+        }
+        if (self.backlog.first.is_empty() || self.backlog.first_after > now) && self.next_client().is_some() {
             next = next.min(self.gates.open_at(now));
         }
         if let Some(due) = self.bounds.surplus_due() {

@@ -112,7 +112,9 @@ impl Throttle {
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
             }
-            Decision::Delay { client } => self.delay(now, arrival, client),
+            Decision::Delay { client, first } => {
+                self.delay(arrival, QueuedRecord { client, bytes: arrival.bytes, since: now, first })
+            }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
     }
@@ -120,7 +122,7 @@ impl Throttle {
     /// Asks the scheduler for its decision. An admission completes at once, so it must fit in the offset map.
     #[inline(always)]
     fn decide(
-        &mut self, now: Time, arrival: &Arrival<'_>, observed: Observed, fits: impl FnOnce(&Ledger) -> bool,
+        &mut self, now: Time, arrival: &Arrival<'_>, observed: Observed, fits: impl Fn(&Ledger) -> bool,
     ) -> Decision {
         match self.client_of(now, arrival.sender) {
             Ok(client) => {
@@ -156,8 +158,8 @@ impl Throttle {
                 self.scheduler.clients.get_mut(client).shadow.admitted += 1;
                 Some(client)
             }
-            Decision::Delay { client } => {
-                let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
+            Decision::Delay { client, first } => {
+                let record = QueuedRecord { client, bytes: arrival.bytes, since: now, first };
                 self.scheduler.enqueue(self.slots.take(), record);
                 self.scheduler.clients.get_mut(client).shadow.delayed += 1;
                 Some(client)
@@ -177,9 +179,8 @@ impl Throttle {
     }
 
     #[inline(never)]
-    fn delay(&mut self, now: Time, arrival: &Arrival<'_>, client: u32) -> Verdict {
-        let slot = self.slots.take();
-        let record = QueuedRecord { client, bytes: arrival.bytes, since: now };
+    fn delay(&mut self, arrival: &Arrival<'_>, record: QueuedRecord) -> Verdict {
+        let (slot, client) = (self.slots.take(), record.client);
         let evicts = self.scheduler.enqueue(slot, record);
         self.scheduler.clients.get_mut(client).counts.delayed += 1;
         self.ledger.hold(slot, arrival.partition, arrival.offset);

@@ -212,6 +212,20 @@ impl SlidingCount {
         (added > 0).then(|| (Time::from_nanos(slice * self.width), added))
     }
 
+    /// Removes a record that was added at this moment, unless it has left the window.
+    pub fn remove_at(&mut self, now: Time, when: Time) {
+        self.expire(now);
+        let slice = self.slice_of(when);
+        if slice < self.oldest || *self.at(slice) == 0 {
+            return;
+        }
+        *self.at(slice) -= 1;
+        self.sum -= 1;
+        if let Ok(place) = self.times.binary_search(&when.as_nanos()) {
+            self.times.remove(place);
+        }
+    }
+
     /// Adds `n` at an earlier moment; nothing if it has left the window.
     pub fn add_at(&mut self, now: Time, when: Time, n: u64) {
         self.expire(now);
@@ -246,14 +260,19 @@ impl SlidingCount {
         self.times.clear();
     }
 
-    /// The count over another cycle. Each slice counts from its end, so for longer, never shorter; a longer window
-    /// starts with the records that the shorter one holds.
+    /// The count over another cycle.
     pub fn over(&mut self, now: Time, cycle: Duration) -> SlidingCount {
-        let mut other = SlidingCount::exact_up_to(self.max_times as usize / 2, cycle);
+        self.moved_to(now, SlidingCount::exact_up_to(self.max_times as usize / 2, cycle))
+    }
+
+    /// The count in an empty window of perhaps another cycle. Each slice counts from its end, so for longer, never
+    /// shorter; a longer window starts with the records that the shorter one holds.
+    pub fn moved_to(&mut self, now: Time, empty: SlidingCount) -> SlidingCount {
+        let mut other = empty;
         for (end, n) in self.slices(now) {
             other.add_at(now, Time::from_nanos(end.as_nanos() - 1).min(now), n);
         }
-        if self.exact_count(now).is_some() {
+        if self.exact_count(now).is_some_and(|count| count < other.max_times) {
             (other.times, other.unknown_until) = (self.times.clone(), self.unknown_until);
         }
         other
@@ -268,6 +287,31 @@ impl SlidingCount {
             let n = self.ring[(slice % len) as usize];
             (n > 0).then(|| (Time::from_nanos((slice + 1) * width), n))
         })
+    }
+
+    /// The times at which records leave the window, ascending, with their numbers: one by one if there are few, else
+    /// by slices.
+    pub fn departures(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
+        self.expire(now);
+        let is_exact = self.exact_count(now).is_some_and(|count| count <= EXACT_RECORDS as u64);
+        let (width, cycle, first) = (self.width, self.cycle, self.oldest);
+        let after = move |at: u64| Time::from_nanos(at.saturating_add(cycle));
+        let times = self.times.iter().take(if is_exact { usize::MAX } else { 0 });
+        let middle = (self.oldest % self.len) as usize;
+        let (newer, older) = if is_exact || self.sum == 0 { Default::default() } else { self.ring.split_at(middle) };
+        let slices = older.iter().chain(newer).zip(first + 1..).filter(|(n, _)| **n > 0);
+        times.map(move |at| (after(*at), 1)).chain(slices.map(move |(n, end)| (after(end * width), *n)))
+    }
+
+    /// The time until which the departures are the same: the next one, or one slice from now.
+    pub fn next_change(&mut self, now: Time) -> Time {
+        let (soon, next_slice) = (now + Duration::from_nanos(1), now + Duration::from_nanos(self.width));
+        self.departures(now).next().map_or(next_slice, |(at, _)| at.clamp(soon, next_slice))
+    }
+
+    /// The length of the window in nanoseconds.
+    pub fn length(&self) -> u64 {
+        self.cycle
     }
 
     fn slice_of(&self, at: Time) -> u64 {

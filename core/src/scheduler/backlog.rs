@@ -1,7 +1,8 @@
 //! The delayed records of a service.
 //!
-//! Each record stands in two lists in order of arrival: its client's and that of all records. [`fair`](super::fair)
-//! decides between clients.
+//! Each record stands in two lists in order of arrival: its client's, and one of all records. [`fair`](super::fair)
+//! decides between clients. In reject mode the records within their client's share, which wait for room in the window,
+//! go first, in the order of their arrival. In its client's list, such a record never stands behind another one.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -16,6 +17,8 @@ pub(crate) struct QueuedRecord {
     pub bytes: u32,
     /// The time at which this owner read the record.
     pub since: Time,
+    /// The record is within its client's share and goes before others (reject mode).
+    pub first: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,7 +32,12 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     entries: Chunks<Entry>,
-    pub(crate) arrivals: LinkedList,
+    /// The records that fair queueing serves.
+    arrivals: LinkedList,
+    /// The records that go first.
+    pub(super) first: LinkedList,
+    /// The records that go first wait until this time for the own limit of a record that has to go before them.
+    pub(super) first_after: Time,
     pub(crate) bytes: u64,
     pub(super) fair: FairQueue,
     /// Clients that their own limit refused a record, by the time at which they may try again.
@@ -37,9 +45,23 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// All delayed records, oldest first.
+    /// All delayed records.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.arrivals.iter(&self.entries, |entry| &entry.of_all)
+        [&self.first, &self.arrivals].into_iter().flat_map(|list| list.iter(&self.entries, |entry| &entry.of_all))
+    }
+
+    /// The number of delayed records.
+    pub(crate) fn len(&self) -> u64 {
+        self.arrivals.len() + self.first.len()
+    }
+
+    /// The oldest delayed record.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<Slot> {
+        match (self.first.head(), self.arrivals.head()) {
+            (Some(one), Some(other)) if self.get(other).since < self.get(one).since => Some(other),
+            (first, other) => first.or(other),
+        }
     }
 
     /// The record in a slot that is in use.
@@ -49,21 +71,28 @@ impl Backlog {
 
     /// Appends a record to the queue of its client.
     pub(super) fn push(&mut self, slot: Slot, record: QueuedRecord, queue: &mut ClientQueue) {
-        if queue.records.is_empty() {
+        if record.first {
+            debug_assert!(!queue.has_others());
+            queue.first += 1;
+        } else if !queue.has_others() {
             self.fair.make_head(record.client, queue);
         }
         let of_client = queue.records.push(&mut self.entries, |entry| &mut entry.of_client, slot);
-        let of_all = self.arrivals.push(&mut self.entries, |entry| &mut entry.of_all, slot);
+        let list = if record.first { &mut self.first } else { &mut self.arrivals };
+        let of_all = list.push(&mut self.entries, |entry| &mut entry.of_all, slot);
         self.entries.set(slot.index(), Entry { record, of_client, of_all });
         queue.bytes += u64::from(record.bytes);
         self.bytes += u64::from(record.bytes);
     }
 
-    /// Removes a record that is sent: its client pays for it.
+    /// Removes a record that is sent: its client pays for it in fair queueing, unless it goes first.
     pub(super) fn serve(&mut self, slot: Slot, queue: &mut ClientQueue) -> QueuedRecord {
+        if self.get(slot).first {
+            return self.remove(slot, queue);
+        }
         self.fair.charge(queue);
         let record = self.remove(slot, queue);
-        if !queue.records.is_empty() {
+        if queue.has_others() {
             self.fair.make_head(record.client, queue);
         }
         record
@@ -73,10 +102,12 @@ impl Backlog {
     pub(super) fn remove(&mut self, slot: Slot, queue: &mut ClientQueue) -> QueuedRecord {
         let Entry { record, of_client, of_all } = self.entries[slot.index()];
         queue.records.remove(&mut self.entries, |entry| &mut entry.of_client, of_client);
-        self.arrivals.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
+        let list = if record.first { &mut self.first } else { &mut self.arrivals };
+        list.remove(&mut self.entries, |entry| &mut entry.of_all, of_all);
+        queue.first -= u64::from(record.first);
         queue.bytes -= u64::from(record.bytes);
         self.bytes -= u64::from(record.bytes);
-        if queue.records.is_empty() {
+        if !queue.has_others() {
             queue.empty();
         }
         record

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::bucket::LeakyBucket;
 use super::fair::{ClientQueue, FairQueue};
-use super::gates::LeakyBucket;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
 use crate::reason::ReasonCounts;
-use crate::units::{Time, Weight};
+use crate::units::{Ratio, Time, Weight};
 use crate::window::{SLICES, SlidingCount};
 
 /// Decisions on a client's records since the start.
@@ -83,6 +83,8 @@ pub struct Client {
     pub since_cycle: Option<u64>,
     pub(super) weight: Weight,
     pub configured: bool,
+    /// The records that the client usually sends in a cycle within its default share (reject mode).
+    pub(super) usual: u64,
     /// Decisions in shadow mode, which were not carried out.
     pub shadow: Counts,
 }
@@ -111,6 +113,7 @@ impl Client {
             since_cycle,
             weight: Weight::ONE,
             configured: false,
+            usual: 0,
             shadow: Counts::default(),
         }
     }
@@ -151,18 +154,33 @@ impl Client {
 
     /// The number of records that the client may send in reject mode, in the window in which its use is counted: its
     /// grant, and never less than its default share. A lender gets its share back at once, without waiting for the
-    /// allocation that its recall causes; if borrowers have used it meanwhile, the service's window refuses the record.
+    /// allocation that its recall causes; if borrowers have used it meanwhile, the record waits for the window.
     pub fn allowance(&self) -> u64 {
         self.grant.records.max(self.grant.default_share.floor())
     }
 
     /// Returns whether the client has used its grant and, without any doubt, its default share (reject mode). Delayed
-    /// records count as used: they go first, and a flood behind them would otherwise never be rejected.
+    /// records that are not charged yet count as used: they go first, and a flood behind them would otherwise never be
+    /// rejected.
     #[inline]
     pub(super) fn has_used_its_allowance(&mut self, now: Time, cycle: u64) -> bool {
-        let waiting = self.queue.records.len();
-        self.used.count(now, cycle) + waiting >= self.grant.records
-            && self.used.count_at_least(now, cycle) + waiting >= self.grant.default_share.floor()
+        self.used.count(now, cycle) + self.queue.others() >= self.grant.records && self.has_used_its_share(now, cycle)
+    }
+
+    /// Returns whether the client has used its default share without any doubt: its next record is borrowed.
+    #[inline]
+    pub(super) fn has_used_its_share(&mut self, now: Time, cycle: u64) -> bool {
+        self.used.count_at_least(now, cycle) + self.queue.others() >= self.grant.default_share.floor()
+    }
+
+    /// Finds what the client usually sends within its share: its wants of the cycle that ends, or a mean that forgets a
+    /// larger one over some cycles, and at least its reservation.
+    pub(super) fn find_usual(&mut self, reservation: Ratio) {
+        let share = self.grant.default_share.floor();
+        let wants = self.last_wants.min(share);
+        let reserved = u128::from(share) * u128::from(reservation.millionths()) / u128::from(Ratio::ONE.millionths());
+        self.usual = ((7 * u128::from(self.usual) + 3 * u128::from(wants)) / 10) as u64;
+        self.usual = self.usual.max(wants).max(reserved as u64).min(share);
     }
 
     pub(super) fn end_cycle(&mut self) {
@@ -271,7 +289,7 @@ impl Used {
         }
     }
 
-    /// Counts an admission.
+    /// Counts a record that is admitted, or waits for the window: by its arrival, since a wait must not use up more.
     #[inline]
     pub(super) fn charge(&mut self, now: Time, in_cycle: u64) {
         match self {
@@ -285,6 +303,15 @@ impl Used {
                 }
                 *admitted += 1;
             }
+        }
+    }
+
+    /// Takes a record back that was charged at this time and did not go.
+    pub(super) fn refund(&mut self, now: Time, since: Time) {
+        match self {
+            Used::Uncounted => {}
+            Used::Sliding(window) => window.remove_at(now, since),
+            Used::Fixed { admitted, .. } => *admitted = admitted.saturating_sub(1),
         }
     }
 

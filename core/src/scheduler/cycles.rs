@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::{fair::FairQueue, registry::Registry};
 use crate::allocator::{AllocationParams, Allocator, Claim, Grant};
-use crate::policy::{Policy, Scope};
+use crate::policy::{Mode, Policy, Scope};
 use crate::units::{Time, nanos};
 
 /// The reason for which the allocator ran.
@@ -35,6 +35,8 @@ pub(crate) struct Cycles {
     early: Option<(Time, Cause)>,
     last_early: Option<Time>,
     pub(crate) allocations: [u64; Cause::VARIANTS.len()],
+    /// The records that all clients together usually send in a cycle within their shares (reject mode).
+    pub(super) usual: u64,
     allocator: Allocator,
     /// The claims of all clients; the three vectors are buffers between allocations.
     claims: Vec<Claim>,
@@ -52,6 +54,7 @@ impl Cycles {
             early: None,
             last_early: None,
             allocations: [0; Cause::VARIANTS.len()],
+            usual: 0,
             allocator: Allocator::default(),
             claims: Vec::new(),
             claimants: Vec::new(),
@@ -72,9 +75,15 @@ impl Cycles {
         // Idle clients are forgotten before the allocation, as their grants would be lost for a cycle. The same walk
         // ends the others' cycle and collects their claims: with very many clients each walk waits for memory.
         let (claimants, claims, number) = (&mut self.claimants, &mut self.claims, self.number);
+        self.usual = 0;
+        let usual = &mut self.usual;
         clients.forget_idle(now - policy.client_idle_timeout, |index, client| {
             for _ in 0..ended.min(2) {
                 client.end_cycle();
+            }
+            if policy.mode == Mode::Reject {
+                client.find_usual(policy.reservation);
+                *usual += client.usual;
             }
             client.credit = client.grant.credit;
             claimants.push(index);

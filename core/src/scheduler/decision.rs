@@ -16,8 +16,10 @@ pub(crate) enum Decision {
         in_window: u64,
     },
     /// The record waits in its client's queue.
+    /// The record waits: a `first` one only for room in the window, before all others.
     Delay {
         client: u32,
+        first: bool,
     },
     Reject(Rejection),
 }
@@ -26,12 +28,14 @@ impl Scheduler {
     /// Decides on a record. A record that is catching up may wait in reject mode, too. A record goes now only if `fits`
     /// says that its completion fits in the offset map.
     #[inline]
-    pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl FnOnce() -> bool) -> Decision {
+    pub fn decide(&mut self, now: Time, client: u32, catching_up: bool, fits: impl Fn() -> bool) -> Decision {
         match self.policy.mode {
             Mode::Shape => self.shape(now, client, fits),
-            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => Decision::Delay { client },
+            Mode::Reject if catching_up && self.policy.catch_up == CatchUp::Delay => {
+                Decision::Delay { client, first: false }
+            }
             // Without a limit nothing can be rejected for lack of capacity.
-            Mode::Reject if !self.gates.has_limit(now) => Decision::Delay { client },
+            Mode::Reject if !self.gates.has_limit(now) => Decision::Delay { client, first: false },
             Mode::Reject => self.admit_or_reject(now, client, fits),
         }
     }
@@ -42,33 +46,48 @@ impl Scheduler {
         let alone = self.clients.get(index).queue.records.is_empty()
             && (self.backlog.fair.is_empty() || self.next_client().is_none());
         if !alone || !self.gates.are_open(now) || !fits() {
-            return Decision::Delay { client: index };
+            return Decision::Delay { client: index, first: false };
         }
         let client = self.clients.get_mut(index);
         if let Err(until) = client.take_own_limit(now) {
             self.block(index, until);
-            return Decision::Delay { client: index };
+            return Decision::Delay { client: index, first: false };
         }
         self.backlog.fair.charge(&mut client.queue);
         self.gates.bucket.charge(now);
         Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
     }
 
-    /// Reject mode: the record goes now if it is within its client's grant, or is rejected.
+    /// Reject mode: a record within its client's grant goes now. If others borrowed the capacity, one within its client's
+    /// default share waits until the window has room, before all borrowers; one of a borrower is rejected.
+    ///
+    /// Shares add up to the capacity, and use counts by arrival. From the moment at which the first record waits, no
+    /// borrowed record is admitted, so after one cycle the window holds only records within shares, which fit. No record
+    /// waits for longer than a cycle, and a slice by which the window counts too much.
     #[inline]
-    fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl FnOnce() -> bool) -> Decision {
+    fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl Fn() -> bool) -> Decision {
         let cycle = self.cycles.number;
         let client = self.clients.get_mut(index);
         if client.has_used_its_allowance(now, cycle) {
             return self.reject(now, index, Reason::OverAllocation);
         }
-        if !client.queue.records.is_empty() || !fits() {
-            return Decision::Delay { client: index };
+        if client.queue.has_others() {
+            return Decision::Delay { client: index, first: false };
         }
-        if !self.gates.window_is_open(now) {
+        let borrows = client.has_used_its_share(now, cycle);
+        if borrows && !fits() {
+            return Decision::Delay { client: index, first: false };
+        }
+        let goes = self.backlog.first.is_empty()
+            && if borrows { self.lends_to(now, index) } else { self.gates.window_is_open(now) && fits() };
+        if borrows && !goes {
             return self.reject(now, index, Reason::CapacityInUse);
         }
         let client = self.clients.get_mut(index);
+        if !goes {
+            client.used.charge(now, cycle);
+            return Decision::Delay { client: index, first: true };
+        }
         if client.take_own_limit(now).is_err() {
             return self.reject(now, index, Reason::ClientLimit);
         }
@@ -76,9 +95,18 @@ impl Scheduler {
         Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
     }
 
+    /// Returns whether the window has room for a record of a borrower, beside what the other clients usually send.
+    fn lends_to(&mut self, now: Time, borrower: u32) -> bool {
+        self.gates.has_room_beside(now, self.usual_of_others(borrower))
+    }
+
+    fn usual_of_others(&self, client: u32) -> u64 {
+        self.cycles.usual.saturating_sub(self.clients.get(client).usual)
+    }
+
     #[inline(never)]
     fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
-        let retry_after = match self.open_for(now, client) {
+        let retry_after = match self.open_for(now, client, reason) {
             // An instance that holds no part of the group's capacity does not know when it will.
             Time::NEVER => Duration::ZERO,
             open => open.since(now),
@@ -86,15 +114,21 @@ impl Scheduler {
         Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
     }
 
-    /// The time at which the client's grant, the service's window and the client's own limit all have room for its next
-    /// record, if no record is admitted and no grant changes until then.
-    fn open_for(&mut self, now: Time, index: u32) -> Time {
+    /// The time at which the client's grant, its own limit and, if its own limit is not the reason, the service's window
+    /// all have room for its next record, if no record is admitted and no grant changes until then.
+    fn open_for(&mut self, now: Time, index: u32, reason: Reason) -> Time {
         let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
         let client = self.clients.get_mut(index);
         let allowance = client.allowance();
+        let borrows = allowance > client.grant.default_share.floor() && client.has_used_its_share(now, cycle);
         let within = !client.has_used_its_allowance(now, cycle);
         let granted = if within { now } else { client.used.below_at(now, allowance, cycle_end) };
         let limit = client.limit.as_deref_mut().map_or(now, |limit| limit.next_room(now));
-        granted.max(limit).max(self.gates.window_open_at(now))
+        let window = match reason {
+            Reason::ClientLimit => now,
+            _ if borrows => self.gates.lends_at(now, self.backlog.first.len(), self.usual_of_others(index)),
+            _ => self.gates.window_open_at(now),
+        };
+        granted.max(limit).max(window)
     }
 }

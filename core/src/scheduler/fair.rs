@@ -65,12 +65,21 @@ pub(crate) struct ClientQueue {
     /// The client's own limit refused its first record until this time.
     pub(super) blocked: Option<Time>,
     group: Group,
+    /// The first records that were charged when they arrived (reject mode). They stand in no queue of clients.
+    pub(super) first: u64,
 }
 
 impl Default for ClientQueue {
     /// The queue of a client that is known from the start, without a weight so far.
     fn default() -> ClientQueue {
-        ClientQueue { records: LinkedList::default(), flow: Flow::new(0), bytes: 0, blocked: None, group: Group::Main }
+        ClientQueue {
+            records: LinkedList::default(),
+            flow: Flow::new(0),
+            bytes: 0,
+            blocked: None,
+            group: Group::Main,
+            first: 0,
+        }
     }
 }
 
@@ -87,7 +96,18 @@ impl ClientQueue {
         if self.blocked.is_some() { None } else { self.flow.head_tag }
     }
 
-    /// Notes that the last record left.
+    /// The number of records that do not go first.
+    #[inline]
+    pub(super) fn others(&self) -> u64 {
+        self.records.len() - self.first
+    }
+
+    #[inline]
+    pub(super) fn has_others(&self) -> bool {
+        self.others() > 0
+    }
+
+    /// Notes that the last record left that does not go first.
     pub(super) fn empty(&mut self) {
         self.flow.head_tag = None;
         self.blocked = None;

@@ -1,12 +1,13 @@
-//! The gates: the service's window over a cycle, which the promise rests on, and leaky buckets. One bucket paces the
-//! service in shape mode; each client with a limit of its own has another.
+//! The gates on the service: the window over a cycle, which the promise rests on, and in shape mode the leaky bucket,
+//! which paces the admissions.
 
-use std::time::Duration;
-
+use super::bucket::LeakyBucket;
+use super::lent_room::{self, LentRoom};
 use super::mean_limit::MeanLimit;
-use crate::policy::{Limit, Policy, Scope};
-use crate::units::{Ratio, Time, nanos};
-use crate::window::SlidingCount;
+use super::spacing::{Spacing, WindowAhead};
+use crate::policy::{Mode, Policy, Scope};
+use crate::units::Time;
+use crate::window::{EXACT_RECORDS, SlidingCount};
 
 /// The gates on the service. Both are checked before either is charged.
 #[derive(Debug)]
@@ -21,6 +22,25 @@ pub(crate) struct Gates {
     /// After this time nothing is admitted.
     until: Time,
     capacities: MeanLimit,
+    spacing: Spacing,
+    /// The instance holds the whole capacity: a part of a group's moves, and is paced by the group.
+    is_alone: bool,
+    lent_room: LentRoom,
+    /// The pace is found anew from this time on.
+    paced_until: Time,
+}
+
+/// In reject mode, records within shares may add up to the whole capacity and wait for no more than a cycle, so they
+/// must not wait for the rest of a slice in each cycle: an exact window, of up to 1 MiB.
+const MAX_EXACT_RECORDS: u64 = 1 << 16;
+
+/// An empty window for the admissions of a service.
+fn window_of(policy: &Policy) -> SlidingCount {
+    let exact = match policy.mode {
+        Mode::Reject if policy.capacity <= MAX_EXACT_RECORDS => policy.capacity as usize,
+        _ => EXACT_RECORDS,
+    };
+    SlidingCount::exact_up_to(exact.max(EXACT_RECORDS), policy.window_length())
 }
 
 impl Gates {
@@ -30,18 +50,36 @@ impl Gates {
             Scope::Group => (0, Time::ZERO),
         };
         let bucket = LeakyBucket::of_service(policy, limit);
-        let window = SlidingCount::new(policy.window_length());
-        let capacities = MeanLimit::new(policy.cycle, limit);
-        Gates { window, bucket, limit, fresh_until: until, until, capacities }
+        let window = window_of(policy);
+        let (capacities, spacing) = (MeanLimit::new(policy.cycle, limit), Spacing::new(policy));
+        Gates {
+            window,
+            bucket,
+            limit,
+            fresh_until: until,
+            until,
+            capacities,
+            spacing,
+            is_alone: policy.scope == Scope::Instance,
+            lent_room: LentRoom::default(),
+            paced_until: Time::ZERO,
+        }
+    }
+
+    /// Forgets the admissions so far.
+    pub(crate) fn begin_window(&mut self, policy: &Policy) {
+        self.window = window_of(policy);
+        self.paced_until = Time::ZERO;
     }
 
     /// Changes to another policy, perhaps with another length of the cycle.
     pub(super) fn change(&mut self, now: Time, old: &Policy, policy: &Policy) {
-        if old.cycle != policy.cycle {
-            self.window = self.window.over(now, policy.window_length());
+        if (old.cycle, old.mode) != (policy.cycle, policy.mode) {
+            self.window = self.window.moved_to(now, window_of(policy));
         }
+        self.spacing.change(policy);
         if policy.scope == Scope::Instance && (old.capacity, old.cycle) == (policy.capacity, policy.cycle) {
-            self.bucket.change(now, LeakyBucket::of_service(policy, policy.capacity));
+            self.set_pace(now, policy, policy.capacity);
         } else if policy.scope == Scope::Instance {
             self.set_limit(now, policy, policy.capacity, Time::NEVER, policy.capacity);
         }
@@ -53,7 +91,7 @@ impl Gates {
     pub(super) fn change_capacity(&mut self, now: Time, policy: &Policy) {
         if policy.scope == Scope::Instance {
             self.capacities.change(now, policy.capacity);
-            self.bucket.change(now, LeakyBucket::of_service(policy, policy.capacity));
+            self.set_pace(now, policy, policy.capacity);
             self.refresh(now);
         }
     }
@@ -70,8 +108,18 @@ impl Gates {
     /// Sets the most records that the window may hold until a time, and the pace in records per cycle.
     pub(super) fn set_limit(&mut self, now: Time, policy: &Policy, limit: u64, until: Time, pace: u64) {
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
+        let is_alone = limit >= policy.capacity;
+        if policy.scope == Scope::Group && is_alone && self.is_alone && self.bucket.paces_at(policy, pace) {
+            return;
+        }
+        self.is_alone = is_alone;
         self.capacities = MeanLimit::new(policy.cycle, limit);
+        self.set_pace(now, policy, pace);
+    }
+
+    fn set_pace(&mut self, now: Time, policy: &Policy, pace: u64) {
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
+        self.paced_until = Time::ZERO;
     }
 
     /// Returns whether there is a limit now. Without one nothing is decided for lack of capacity.
@@ -87,17 +135,86 @@ impl Gates {
 
     #[inline]
     pub(super) fn are_open(&mut self, now: Time) -> bool {
+        if now >= self.paced_until {
+            self.find_pace(now);
+        }
         self.window_is_open(now) && self.bucket.has_room(now)
     }
 
-    /// The time at which both gates are open if nothing is admitted until then.
+    /// Notes that the owner looks at the waiting records.
+    #[inline]
+    pub(super) fn note_look(&mut self, now: Time) {
+        self.spacing.note_look(now);
+    }
+
+    /// Finds the pace until the next record leaves the window, or for one slice.
+    #[cold]
+    #[inline(never)]
+    fn find_pace(&mut self, now: Time) {
+        if !self.is_alone {
+            self.bucket.slow_down(self.bucket.full_rate(), u128::MAX);
+            self.paced_until = Time::NEVER;
+            return;
+        }
+        if now > self.fresh_until {
+            self.refresh(now);
+        }
+        let next = self.window.next_change(now);
+        let mut forecast = self.capacities.forecast(now);
+        let limit = self.limit;
+        let window = WindowAhead {
+            count: self.window.count(now),
+            limit_in: |nanos| forecast.at(nanos).unwrap_or(limit),
+            departures: self.window.departures(now),
+        };
+        self.spacing.pace(now, &mut self.bucket, window);
+        self.paced_until = next;
+    }
+
+    /// The time at which both gates are open if nothing is admitted until then, or the time before which they are not
+    /// but after which the pace may be higher. The owner is late if it comes back later.
     pub(super) fn open_at(&mut self, now: Time) -> Time {
-        let bucket = self.bucket.next_room(now);
+        let open = self.find_open(now);
+        self.spacing.promise(open);
+        open
+    }
+
+    fn find_open(&mut self, now: Time) -> Time {
+        if now >= self.paced_until {
+            self.find_pace(now);
+        }
+        let bucket = match self.bucket.next_room(now) {
+            room if room > self.paced_until => room.min(self.paced_until.max(self.bucket.first_room(now))),
+            room => room,
+        };
+        bucket.max(self.window_opens(now))
+    }
+
+    /// The time at which the window has room for another record, or the limit changes.
+    pub(super) fn window_opens(&mut self, now: Time) -> Time {
         if self.window_is_open(now) {
-            return bucket;
+            return now;
         }
         let limit_changes = Time::from_nanos(self.fresh_until.as_nanos().saturating_add(1));
-        bucket.max(self.window_open_at(now).min(limit_changes))
+        self.window_open_at(now).min(limit_changes)
+    }
+
+    /// Returns whether the window has room for a record that is borrowed, if the other clients usually send so many
+    /// records in a cycle.
+    pub(super) fn has_room_beside(&mut self, now: Time, others: u64) -> bool {
+        let room = if self.window_is_open(now) { self.limit - self.window.count(now) } else { 0 };
+        room > 0 && self.lent_room.leaves_some(now, room, others, &mut self.window)
+    }
+
+    /// The time at which the window has room for a borrowed record beside the records that wait for it, if the limit
+    /// stays.
+    pub(super) fn lends_at(&mut self, now: Time, waiting: u64, others: u64) -> Time {
+        if !self.has_limit(now) {
+            return Time::NEVER;
+        }
+        let open = lent_room::opens_at(now, self.limit.saturating_sub(waiting), others, &mut self.window);
+        // The room is found anew with the next departure only, and records that wait go with the next action.
+        open.max(self.window.next_change(now))
     }
 
     /// The time at which the window has room for another record, if the limit stays.
@@ -106,109 +223,5 @@ impl Gates {
             return Time::NEVER;
         }
         self.window.below_at(now, self.limit)
-    }
-}
-
-/// A leaky bucket, empty at first: each record fills it, and it leaks at a constant rate.
-///
-/// The level is a debt in records × nanoseconds of a period, so leaking is an exact multiplication, and a bucket with
-/// another rate can take the debt over, which a limiter of the crate governor can't.
-#[derive(Debug, Clone)]
-pub struct LeakyBucket {
-    /// Records that leak in a period.
-    rate: u64,
-    /// One record weighs as much as a period has nanoseconds; the bucket leaks `rate` a nanosecond.
-    record: u128,
-    depth: u128,
-    debt: u128,
-    at: Time,
-}
-
-impl LeakyBucket {
-    /// The bucket of a service with this policy.
-    pub(super) fn of_service(policy: &Policy, rate: u64) -> LeakyBucket {
-        LeakyBucket::new(policy.cycle, policy.burst, policy.commit_interval, rate)
-    }
-
-    /// A bucket that leaks `rate` records per cycle and is as deep as the largest of one record, `burst` · rate and
-    /// what leaks in two commit intervals (else a round late by one would waste capacity).
-    pub fn new(cycle: Duration, burst: Ratio, commit_interval: Duration, rate: u64) -> LeakyBucket {
-        let record = u128::from(nanos(cycle));
-        let capacity = u128::from(rate) * record;
-        let burst = capacity * u128::from(burst.millionths()) / u128::from(Ratio::ONE.millionths());
-        let two_rounds = u128::from(rate) * u128::from(nanos(commit_interval)) * 2;
-        LeakyBucket { rate, record, depth: record.max(burst).max(two_rounds), debt: 0, at: Time::ZERO }
-    }
-
-    /// The bucket of a client's own limit leaks one record in the whole nanoseconds of `per` ÷ `rate`: tests compare it
-    /// with governor, which rounds so.
-    pub(super) fn of_limit(limit: &Limit) -> LeakyBucket {
-        let record = u128::from(nanos(limit.per / limit.rate.get()).max(1));
-        LeakyBucket { rate: 1, record, depth: record * u128::from(limit.burst.get()), debt: 0, at: Time::ZERO }
-    }
-
-    /// Changes to the rate and the depth of another bucket. The debt stays, in records, up to the new depth: the debt
-    /// of a much larger capacity would stop the service for several cycles, and the window keeps the promise by itself.
-    pub(super) fn change(&mut self, now: Time, other: LeakyBucket) {
-        self.leak(now);
-        let (records, rest) = (self.debt / self.record, self.debt % self.record);
-        let debt = records * other.record + (rest * other.record).div_ceil(self.record);
-        *self = LeakyBucket { debt: debt.min(other.depth), at: self.at, ..other };
-    }
-
-    /// Returns whether one more record fits now.
-    pub(super) fn has_room(&mut self, now: Time) -> bool {
-        self.leak(now);
-        self.rate > 0 && self.debt + self.record <= self.depth
-    }
-
-    /// Adds one record to the debt, whether it fits or not.
-    pub(super) fn charge(&mut self, now: Time) {
-        self.leak(now);
-        self.debt += self.record;
-    }
-
-    /// Adds one record if it fits.
-    ///
-    /// # Errors
-    /// The record does not fit; the error is the time at which it will.
-    pub(super) fn take(&mut self, now: Time) -> Result<(), Time> {
-        if !self.has_room(now) {
-            return Err(self.next_room(now));
-        }
-        self.charge(now);
-        Ok(())
-    }
-
-    /// The time at which one more record will fit.
-    pub(super) fn next_room(&mut self, now: Time) -> Time {
-        self.leak(now);
-        let excess = (self.debt + self.record).saturating_sub(self.depth);
-        if self.rate == 0 {
-            return Time::NEVER;
-        }
-        if excess == 0 {
-            return now;
-        }
-        now + Duration::from_nanos(u64::try_from(excess.div_ceil(u128::from(self.rate))).unwrap_or(u64::MAX))
-    }
-
-    /// The most records that go in any window (t − `time`, t]: a full bucket, and what leaks meanwhile.
-    pub fn most_in(&self, time: Duration) -> u64 {
-        let leaked = u128::from(nanos(time)) * u128::from(self.rate);
-        u64::try_from((self.depth + leaked) / self.record).unwrap_or(u64::MAX)
-    }
-
-    /// The records that go in this time in the long run.
-    pub fn pace_in(&self, time: Duration) -> f64 {
-        nanos(time) as f64 * self.rate as f64 / self.record as f64
-    }
-
-    fn leak(&mut self, now: Time) {
-        if now > self.at {
-            let leaked = u128::from(now.nanos_since(self.at)) * u128::from(self.rate);
-            self.debt = self.debt.saturating_sub(leaked);
-            self.at = now;
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::client::{Client, UNLISTED};
 use super::fair::{ClientQueue, FairQueue, Group};
 use super::pages::{Forgotten, PAGE, Pages};
-use super::{backlog::Backlog, gates::LeakyBucket, names::Names};
+use super::{backlog::Backlog, bucket::LeakyBucket, names::Names};
 use crate::allocator::{self, Credit, Fixed, Grant};
 use crate::policy::Policy;
 use crate::units::{Time, Weight};

@@ -4,7 +4,8 @@ use std::{num::NonZeroU32, time::Duration};
 
 use proptest::prelude::*;
 
-use super::gates::LeakyBucket;
+use super::bucket::LeakyBucket;
+use super::gates::Gates;
 use super::names::Names;
 use crate::policy::{Limit, Policy};
 use crate::units::{Ratio, Time};
@@ -78,6 +79,42 @@ proptest! {
         if taken < 5_000 {
             let most = limit.most_in(window);
             prop_assert!(taken <= most && taken + 1 >= most, "{taken} of {most}");
+        }
+    }
+}
+
+proptest! {
+    /// A client that takes all that the bucket gives never meets a full window: the bucket closes first, whatever went
+    /// before. (The capacity does not change, and the owner is never late.)
+    #[test]
+    fn the_bucket_closes_before_the_window_is_full(
+        capacity in prop_oneof![1..40_u64, 40..3_000_u64],
+        cycle_ms in prop_oneof![50..2_000_u64, 2_000..100_000_u64],
+        burst in prop_oneof![Just(0), Just(10_000), 0..1_000_000_u32],
+        before in prop::collection::vec((0..1_500_u64, 1..4_000_u64), 0..12),
+    ) {
+        let cycle = Duration::from_millis(cycle_ms);
+        let burst = Ratio::from_millionths(burst).unwrap();
+        let mut gates = Gates::new(&Policy { burst, commit_interval: cycle / 100, ..Policy::new(capacity, cycle) });
+        let mut now = at(1_000_000);
+        let charge = |gates: &mut Gates, now: Time| {
+            gates.bucket.charge(now);
+            gates.window.add(now, 1);
+        };
+        for (wait, records) in before {
+            now = now + cycle * wait as u32 / 1_000;
+            for _ in 0..records {
+                if gates.are_open(now) {
+                    charge(&mut gates, now);
+                }
+            }
+        }
+        for _ in 0..2 * capacity + 400 {
+            while gates.are_open(now) {
+                charge(&mut gates, now);
+            }
+            prop_assert!(!gates.bucket.has_room(now), "the window is full at {now:?}");
+            now = gates.open_at(now);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Action, PauseReason, Rejection, Slot, Throttle};
 use crate::ledger::{Location, PendingRejection, Reading};
-use crate::scheduler::{QueuedRecord, Scheduler, Served};
+use crate::scheduler::{QueuedRecord, Scheduler, Served, Turn};
 use crate::{policy::Overflow, reason::Reason, units::Time};
 
 /// A step of [`Throttle::poll_action`].
@@ -52,10 +52,13 @@ impl Throttle {
             return Some(step);
         }
         if let Some(oldest) = self.scheduler.expired(now) {
-            return Some(self.reject_delayed(oldest, Reason::Expired));
+            return Some(self.reject_delayed(oldest, Reason::Expired, Duration::ZERO));
         }
         if let Some(step) = self.send_next(now) {
             return Some(step);
+        }
+        if let Some(overdue) = self.scheduler.overdue(now) {
+            return Some(self.reject_delayed(overdue, Reason::CapacityInUse, Duration::ZERO));
         }
         self.evict_next(now)
     }
@@ -78,8 +81,12 @@ impl Throttle {
                 Ok(slot) => slot,
                 Err(evicted) => return Some(evicted),
             };
-            if let Some(served) = self.scheduler.serve(now, turn, slot) {
-                return Some(self.send(now, slot, served));
+            match self.scheduler.serve(now, turn, slot) {
+                Turn::Served(served) => return Some(self.send(now, slot, served)),
+                Turn::Blocked => {}
+                Turn::OverLimit { until } => {
+                    return Some(self.reject_delayed(slot, Reason::ClientLimit, until.since(now)));
+                }
             }
         }
         None
@@ -156,7 +163,7 @@ impl Throttle {
         let eviction = self.scheduler.next_eviction(now)?;
         let location = self.ledger.location(eviction.slot);
         let step = match location.filter(|at| !self.ledger.has_room(at.partition, at.offset)) {
-            None => self.reject_delayed(eviction.slot, Reason::QueueFull),
+            None => self.reject_delayed(eviction.slot, Reason::QueueFull, Duration::ZERO),
             // A pending rejection at the head is completed by the next step.
             Some(full) => self.reject_oldest_of(full.partition).unwrap_or(Step::Silent),
         };
@@ -169,12 +176,12 @@ impl Throttle {
     fn reject_oldest_of(&mut self, partition: u32) -> Option<Step> {
         let oldest = self.ledger.oldest(partition)?;
         let pending = self.ledger.is_pending_rejection(oldest);
-        (!pending).then(|| self.reject_delayed(oldest, Reason::QueueFull))
+        (!pending).then(|| self.reject_delayed(oldest, Reason::QueueFull, Duration::ZERO))
     }
 
     #[inline(never)]
-    fn reject_delayed(&mut self, slot: Slot, reason: Reason) -> Step {
-        let record = self.scheduler.remove(slot);
+    fn reject_delayed(&mut self, slot: Slot, reason: Reason, retry_after: Duration) -> Step {
+        let record = self.scheduler.remove(self.latest, slot);
         self.slots.release(slot);
         let client = self.scheduler.clients.get_mut(record.client);
         let Some(location) = self.ledger.release(slot) else {
@@ -183,7 +190,7 @@ impl Throttle {
         };
         client.counts.rejected.add(reason);
         let name = Some(Arc::clone(&client.name));
-        let rejection = Rejection { reason, retry_after: Duration::ZERO, client: Some(record.client) };
+        let rejection = Rejection { reason, retry_after, client: Some(record.client) };
         self.complete_rejected(slot, location, record.bytes, rejection, name)
     }
 
@@ -225,6 +232,6 @@ impl Throttle {
     /// The number of records that wait, pending rejections included, and their bytes.
     pub(super) fn held(&self) -> (u64, u64) {
         let (delayed, (records, bytes)) = (&self.scheduler.backlog, self.ledger.pending_rejections());
-        (delayed.arrivals.len() + records, delayed.bytes + bytes)
+        (delayed.len() + records, delayed.bytes + bytes)
     }
 }

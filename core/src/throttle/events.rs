@@ -3,7 +3,7 @@
 use super::{Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
 use crate::policy::{Policy, Scope};
-use crate::{group::targets::Part, reason::Reason, units::Time, window::SlidingCount};
+use crate::{group::targets::Part, reason::Reason, units::Time};
 
 impl Throttle {
     /// Notes that time passed: a cycle may have ended, an early allocation may be due.
@@ -77,7 +77,7 @@ impl Throttle {
 
     /// Forgets the admissions of the last cycle: they stay charged to a key of the group that this instance had before.
     pub fn begin_window(&mut self) {
-        self.scheduler.gates.window = SlidingCount::new(self.scheduler.policy.window_length());
+        self.scheduler.gates.begin_window(&self.scheduler.policy);
     }
 
     /// Removes the delayed records of shadow mode, which were all admitted long ago.
@@ -85,7 +85,7 @@ impl Throttle {
         let shadow: Vec<Slot> =
             self.scheduler.backlog.iter().filter(|&slot| self.ledger.location(slot).is_none()).collect();
         for slot in shadow {
-            self.scheduler.remove(slot);
+            self.scheduler.remove(self.latest, slot);
             self.slots.release(slot);
         }
     }
@@ -112,7 +112,7 @@ impl Throttle {
         let (slots, rejections) = self.ledger.revoke(partition);
         for &slot in &slots {
             if !rejections.iter().any(|rejection| rejection.slot == slot) {
-                self.scheduler.remove(slot);
+                self.scheduler.remove(self.latest, slot);
             }
             self.slots.release(slot);
         }

@@ -53,12 +53,12 @@ fn retry_is_admitted(case: Case) {
         .collect();
     let Some(&index) = rejected.get(case.which % rejected.len().max(1)) else { return };
     let mut world = run(&case, index + 1);
-    let decision = *world.decisions.last().unwrap();
+    let decision = world.decisions[index];
     let (Origin::Client(client), Some(rejection)) = (decision.origin, decision.rejection) else {
         panic!("{decision:?}")
     };
     assert!(!rejection.retry_after.is_zero(), "{rejection:?}");
-    if world.throttle.backlog().0 > 0 || world.now != decision.at {
+    if world.throttle.backlog().0 > 0 || world.now != decision.at || world.decisions.len() > index + 1 {
         return;
     }
     let known = |world: &World| {

@@ -64,8 +64,8 @@ struct Model {
     waiting: u64,
     arrivals: u64,
     held: u64,
-    /// The times of recent admissions.
-    admitted: VecDeque<Time>,
+    /// The times of recent admissions, and those at which their records arrived.
+    admitted: VecDeque<(Time, Time)>,
     /// By partition: the last admitted offset.
     last: BTreeMap<usize, usize>,
 }
@@ -483,8 +483,9 @@ impl World {
         let record = self.record_mut(partition, offset);
         assert!(!record.fate.completed(), "({partition}, {offset}) was {:?}", record.fate);
         (record.fate, record.decided) = (Fate::Admitted, now);
+        let read = record.read;
         let model = &mut self.models[client];
-        model.admitted.push_back(now);
+        model.admitted.push_back((now, read));
         if let Some(last) = model.last.insert(partition, offset) {
             assert!(last < offset, "order of a client in a partition: {offset} after {last}");
         }
@@ -511,7 +512,7 @@ impl World {
     fn may_admit_at_once(&mut self, origin: Origin) {
         let Origin::Client(client) = origin else { return };
         if self.policy.mode == Mode::Reject && self.policy.window == Window::Sliding {
-            let used = self.used(client, Duration::ZERO);
+            let used = self.used(client, Duration::ZERO, |(_, arrived)| arrived);
             let allowance = self.throttle.client(&self.names[client]).unwrap().allowance();
             assert!(used < allowance, "admitted with {used} of {allowance} used");
         }
@@ -549,10 +550,10 @@ impl World {
         let waiting = self.throttle.client(&self.names[client]).unwrap().backlog().0;
         let slack = slice_width(self.policy.cycle);
         let used = match self.policy.window {
-            Window::Sliding => self.used(client, slack),
+            Window::Sliding => self.used(client, slack, |(admitted, _)| admitted),
             Window::Fixed => {
                 let start = self.cycle_start;
-                self.models[client].admitted.iter().filter(|at| **at >= start).count() as u64
+                self.models[client].admitted.iter().filter(|(at, _)| *at >= start).count() as u64
             }
         };
         let known = self.throttle.client(&self.names[client]).unwrap();
@@ -560,14 +561,15 @@ impl World {
         assert!(used + waiting >= granted, "{used} used and {waiting} waiting of {granted}");
     }
 
-    /// Counts the client's admissions in the last cycle plus `more`.
-    fn used(&mut self, client: usize, more: Duration) -> u64 {
+    /// Counts the client's admissions in the last cycle plus `more`, by one of their times. Its use lies between both
+    /// counts: a record that waited for the window counts by its arrival.
+    fn used(&mut self, client: usize, more: Duration, time: impl Fn((Time, Time)) -> Time) -> u64 {
         let admitted = &mut self.models[client].admitted;
         let keep = self.policy.cycle + slice_width(self.policy.cycle);
-        while admitted.front().is_some_and(|at| *at + keep <= self.now) {
+        while admitted.front().is_some_and(|(at, _)| *at + keep <= self.now) {
             admitted.pop_front();
         }
-        admitted.iter().filter(|at| **at + self.policy.cycle + more > self.now).count() as u64
+        admitted.iter().filter(|at| time(**at) + self.policy.cycle + more > self.now).count() as u64
     }
 
     /// Returns whether backlogs are bounded by pausing.

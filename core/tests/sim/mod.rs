@@ -206,6 +206,11 @@ impl Sim {
         names.iter().map(|name| self.throttle.client(name).unwrap().grant.records).collect()
     }
 
+    /// The number of decisions so far.
+    pub fn decisions(&self) -> usize {
+        self.turns
+    }
+
     /// Counts the records of a client with a fate that passes `test`.
     pub fn count(&self, client: &str, test: impl Fn(&Fate) -> bool) -> usize {
         self.lives.values().filter(|life| life.client == client && test(&life.fate)).count()

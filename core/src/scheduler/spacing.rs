@@ -1,0 +1,151 @@
+//! The pace of admissions: the largest constant rate at which no record meets a full window.
+//!
+//! A bucket that leaks at the capacity per cycle is not enough. A burst fills the window before a cycle is over; then
+//! nothing goes until slices leave the window, in lumps, and the lumps come back with each cycle. So the bucket leaks
+//! more slowly while the window asks for it. Let the window hold `count` records, of which `gone(d)` leave it before
+//! `d` has passed, and let `limit(d)` be its limit then. A client that takes all that the bucket gives sends
+//! ⌊free + rate · d⌋ records in `d`. None of them meets a full window if for each departure, and for the end of the
+//! window, record number `limit(d) + gone(d) − count + 1` comes no earlier than `d`:
+//!
+//! ```text
+//! rate = min over d of (limit(d) + gone(d) − count + 1 − free) ÷ d
+//! ```
+//!
+//! The rate is the slope of the lower hull of these points as seen from (0, free), and so it stays nearly constant from
+//! one look to the next.
+
+use super::bucket::LeakyBucket;
+use crate::policy::Policy;
+use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+
+/// What a burst may cost: the part of the full pace by which it may slow the next cycle down, in millionths. A larger
+/// `burst` of the policy may cost as much as it is.
+const BURST_COST: u32 = 100_000;
+/// A delay of the owner below this is no lateness.
+const MIN_LATENESS: u64 = 2 * NANOS_PER_MILLI;
+/// The margin for lateness: a multiple of the largest one, since that comes back once in each cycle.
+const LATENESS_FACTOR: u64 = 3;
+/// The largest lateness that counts, as a part of the window.
+const MAX_LATENESS_PART: u64 = 12;
+
+/// A moment of the coming window: `most` units of the bucket may have gone by then.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    most: u128,
+    nanos: u64,
+}
+
+/// Finds the pace.
+#[derive(Debug)]
+pub(super) struct Spacing {
+    /// The length of the window.
+    length: u64,
+    /// The part of the full pace that a burst must leave, in millionths.
+    kept: u32,
+    /// A buffer.
+    points: Vec<Point>,
+    /// The time at which a waiting record may go, as the owner was told.
+    promised: Time,
+    lateness: Lateness,
+}
+
+/// The state of the window at one moment.
+pub(super) struct WindowAhead<D, L> {
+    pub count: u64,
+    /// The times at which records leave the window, ascending, with their numbers.
+    pub departures: D,
+    /// The limit of the window in so many nanoseconds; asked for ascending times.
+    pub limit_in: L,
+}
+
+impl Spacing {
+    pub fn new(policy: &Policy) -> Spacing {
+        let mut spacing =
+            Spacing { length: 0, kept: 0, points: Vec::new(), promised: Time::NEVER, lateness: Lateness::default() };
+        spacing.change(policy);
+        spacing
+    }
+
+    /// Changes to another policy.
+    pub fn change(&mut self, policy: &Policy) {
+        self.length = nanos(policy.window_length());
+        self.kept = Ratio::ONE.millionths() - policy.burst.millionths().max(BURST_COST);
+    }
+
+    /// Makes the bucket leak at the largest rate that does not meet the window.
+    pub fn pace(
+        &mut self, now: Time, bucket: &mut LeakyBucket,
+        window: WindowAhead<impl Iterator<Item = (Time, u64)>, impl FnMut(u64) -> u64>,
+    ) {
+        let WindowAhead { count, departures, mut limit_in } = window;
+        let (record, late) = (bucket.record(), self.lateness.at(now, self.length));
+        let mut point = |nanos: u64, gone: u64| {
+            // A window that is too full has to find the bucket ready when it opens.
+            let room = (limit_in(nanos).saturating_add(gone)).saturating_sub(count);
+            Point { most: u128::from(room + 1) * record, nanos: nanos.saturating_sub(late).max(1) }
+        };
+        self.points.clear();
+        let mut gone = 0;
+        for (at, n) in departures {
+            let nanos = at.nanos_since(now).max(1);
+            if nanos > late {
+                self.points.push(point(nanos, gone));
+            }
+            gone += n;
+        }
+        self.points.push(point(self.length, gone));
+
+        let full = bucket.full_rate();
+        let kept = full * u128::from(self.kept) / u128::from(Ratio::ONE.millionths());
+        // The rate makes up for the time in which the owner is away.
+        let full = full * u128::from(self.length) / u128::from((self.length - late).max(1));
+        let mut free = bucket.room(now);
+        let mut usable = u128::MAX;
+        if free > record {
+            let cost = |point: &Point| point.most.saturating_sub(kept * u128::from(point.nanos));
+            usable = self.points.iter().map(cost).fold(usable, u128::min).max(record);
+            free = free.min(usable);
+        }
+        let rate = |point: &Point| point.most.saturating_sub(free) / u128::from(point.nanos);
+        bucket.slow_down(self.points.iter().map(rate).fold(full, u128::min), usable);
+    }
+
+    /// Notes that the owner was told to come back at this time for a waiting record.
+    pub fn promise(&mut self, at: Time) {
+        self.promised = at;
+    }
+
+    /// Notes that the owner looks at the waiting records.
+    #[inline]
+    pub fn note_look(&mut self, now: Time) {
+        if now > self.promised {
+            self.lateness.note(now, self.promised, self.length);
+        }
+        self.promised = Time::NEVER;
+    }
+}
+
+/// The largest lateness of the owner in the last window. While the owner is away, records that could go do not, and
+/// leave a gap in the departures one window later. Without a margin the rate would be as low as in the gap.
+#[derive(Debug, Default)]
+struct Lateness {
+    most: u64,
+    at: Time,
+}
+
+impl Lateness {
+    /// The margin: it fades over a window.
+    fn at(&self, now: Time, length: u64) -> u64 {
+        let left = length - now.nanos_since(self.at).min(length);
+        let most = self.most.min(length / MAX_LATENESS_PART);
+        (u128::from(most) * u128::from(left) / u128::from(length.max(1))) as u64 * LATENESS_FACTOR
+    }
+
+    #[inline]
+    fn note(&mut self, now: Time, promised: Time, length: u64) {
+        let late = now.nanos_since(promised);
+        if late >= MIN_LATENESS && late > self.at(now, length) {
+            (self.most, self.at) = (late, now);
+        }
+    }
+}
