@@ -8,8 +8,8 @@
 //! - `decision`: the decision on a record that was read
 //! - `registry`, `client`: the known clients, their weights, grants and counts
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
-//! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: also a client's
-//!   own limit
+//! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: also a
+//!   client's own limit
 //! - `cycles`: cycles and allocations
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
@@ -235,8 +235,8 @@ impl Scheduler {
         self.backlog.oldest()
     }
 
-    /// The record that has waited for the window longest, if that is longer than shares can explain: then the part of the
-    /// group's capacity that this instance holds has become smaller than its clients' shares.
+    /// The record that has waited for the window longest, if that is longer than shares can explain: then the part of
+    /// the group's capacity that this instance holds has become smaller than its clients' shares.
     #[inline]
     pub fn overdue(&self, now: Time) -> Option<Slot> {
         let first = self.backlog.first.head()?;

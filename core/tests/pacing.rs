@@ -97,8 +97,8 @@ impl Case {
         let capacity = self.capacity as f64;
         let share = capacity / (3 + self.flood.clients()) as f64;
         let mut sent = Vec::new();
-        let mut send = |client, start: f64, end: f64, mut gap: &mut dyn FnMut() -> f64, keeps: &dyn Fn(f64) -> bool| {
-            let times = iter::successors(Some(start), |at| Some(at + (&mut gap)())).take_while(|at| *at < end);
+        let mut send = |client, start: f64, end: f64, gap: &mut dyn FnMut() -> f64, keeps: &dyn Fn(f64) -> bool| {
+            let times = iter::successors(Some(start), |at| Some(at + gap())).take_while(|at| *at < end);
             sent.extend(times.filter(|at| keeps(*at)).map(|at| (at, client)));
         };
         let always = |_: f64| true;

@@ -64,7 +64,7 @@ fn client(record: &Record, places: &[ClientFrom], source: &Source, cache: &mut S
 #[test]
 fn each_value_yields_the_client_that_went_into_it() {
     let recorded = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serializers/recorded.jsonl");
-    let file = std::env::var("WATERMASTER_SERIALIZED").unwrap_or_else(|_| recorded.to_owned());
+    let file = std::env::var("WATERMASTER_TEST_SERIALIZED").unwrap_or_else(|_| recorded.to_owned());
     let mut lines = BufReader::new(std::fs::File::open(&file).expect(&file)).lines();
     let mut next = || lines.next().map(|line| serde_json::from_str::<Value>(&line.expect("text")).expect("JSON"));
     let answers = next().expect("the answers of the registry");

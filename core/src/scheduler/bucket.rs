@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::policy::{Limit, Policy};
 use crate::units::{Ratio, Time, nanos};
 
-/// The rate of a service's bucket is a multiple of 2⁻¹⁶ records per cycle, so that it can be a little lower than a small
-/// capacity.
+/// The rate of a service's bucket is a multiple of 2⁻¹⁶ records per cycle, so that it can be a little lower than a
+/// small capacity.
 const RATE_BITS: u32 = 16;
 
 /// A leaky bucket, empty at first: each record fills it, and it leaks at a constant rate.
 ///
-/// The level is a debt in units of which a record has `record`, so leaking is an exact multiplication, and a bucket with
-/// another rate can take the debt over, which a limiter of the crate governor can't.
+/// The level is a debt in units of which a record has `record`, so leaking is an exact multiplication, and a bucket
+/// with another rate can take the debt over, which a limiter of the crate governor can't.
 #[derive(Debug, Clone)]
 pub struct LeakyBucket {
     /// The units of one record.

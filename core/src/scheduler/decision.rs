@@ -58,12 +58,12 @@ impl Scheduler {
         Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
     }
 
-    /// Reject mode: a record within its client's grant goes now. If others borrowed the capacity, one within its client's
-    /// default share waits until the window has room, before all borrowers; one of a borrower is rejected.
+    /// Reject mode: a record within its client's grant goes now. If others borrowed the capacity, one within its
+    /// client's default share waits until the window has room, before all borrowers; one of a borrower is rejected.
     ///
     /// Shares add up to the capacity, and use counts by arrival. From the moment at which the first record waits, no
-    /// borrowed record is admitted, so after one cycle the window holds only records within shares, which fit. No record
-    /// waits for longer than a cycle, and a slice by which the window counts too much.
+    /// borrowed record is admitted, so after one cycle the window holds only records within shares, which fit. No
+    /// record waits for longer than a cycle, and a slice by which the window counts too much.
     #[inline]
     fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl Fn() -> bool) -> Decision {
         let cycle = self.cycles.number;
@@ -114,8 +114,8 @@ impl Scheduler {
         Decision::Reject(Rejection { reason, retry_after, client: Some(client) })
     }
 
-    /// The time at which the client's grant, its own limit and, if its own limit is not the reason, the service's window
-    /// all have room for its next record, if no record is admitted and no grant changes until then.
+    /// The time at which the client's grant, its own limit and, if its own limit is not the reason, the service's
+    /// window all have room for its next record, if no record is admitted and no grant changes until then.
     fn open_for(&mut self, now: Time, index: u32, reason: Reason) -> Time {
         let (cycle, cycle_end) = (self.cycles.number, self.cycles.end);
         let client = self.clients.get_mut(index);

@@ -168,9 +168,11 @@ fn beside_a_flood(load: f64, reservation: u32, lending: Lending, seed: u64) -> M
     }
 }
 
-/// The rows of the table: the reservation in millionths and as printed, and for each load the percentages of the wait
-/// and of the flood.
-const FIGURES: [(u32, &str, [(f64, f64); 3]); 4] = [
+/// The percentages of the wait and of the flood, for each load.
+type Figures = [(f64, f64); 3];
+
+/// The rows of the table: the reservation in millionths and as printed, and its figures.
+const FIGURES: [(u32, &str, Figures); 4] = [
     (0, "0", [(1.6, 48.0), (2.7, 41.0), (1.9, 33.0)]),
     (100_000, "0.1", [(0.7, 48.0), (2.7, 41.0), (1.9, 33.0)]),
     (500_000, "0.5", [(0.0, 40.0), (1.1, 39.0), (1.9, 33.0)]),

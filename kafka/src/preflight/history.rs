@@ -39,7 +39,7 @@ impl fmt::Display for History {
     }
 }
 
-/// Tells where a service starts whose group has committed no offset of a source, if the sources hold records. The
+/// Tells where a service starts if its group has committed no offset of a source and the sources hold records. The
 /// sources have so many `partitions` each.
 pub(super) fn check(
     settings: &Settings, service: &Service, partitions: &[usize], timeout: Duration,

@@ -149,6 +149,7 @@ pub(super) fn new_id() -> String {
 }
 
 /// The work of a job on the dead letters that it selects.
+#[expect(clippy::large_enum_variant, reason = "a process has one of them")]
 pub(super) enum Work<'s> {
     /// Send them again, or park them.
     Send { plan: FateRules<'s>, originals: Originals, pace: Option<Pace> },
