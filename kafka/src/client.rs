@@ -64,8 +64,8 @@ pub struct WrongLibrary {
     needed: String,
 }
 
-/// Checks that librdkafka has the version for which this program was compiled. A shared library may have another one. To
-/// be called before any client is made.
+/// Checks that librdkafka has the version for which this program was compiled. A shared library may have another one.
+/// To be called before any client is made.
 ///
 /// # Errors
 /// It has another version.

@@ -52,7 +52,10 @@ impl Desk {
 /// Gives the service the key by which `run` knows the records of `dlq redrive`.
 pub(super) fn keep_redrive_key(config: &mut Config) {
     let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/redrive-key");
-    std::fs::write(path, "the key of the tests for redriven records\n").expect("a key");
+    // Renamed into place: a program of another test may read it at this moment.
+    let new = format!("{path}.{:?}", std::thread::current().id());
+    std::fs::write(&new, "the key of the tests for redriven records\n").expect("a key");
+    std::fs::rename(new, path).expect("the key is there");
     config.services[0].keys += &format!("\nredrive_key_file = {path:?}");
 }
 

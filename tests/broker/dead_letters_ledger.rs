@@ -39,6 +39,7 @@ fn fill(rig: &Rig) -> HashMap<u64, Outgoing> {
 fn config(rig: &Rig) -> Config {
     let mut config = rig.config(rig.service(10_000, "1s", "", ""));
     config.kafka = "delivery = \"exactly_once\"".to_owned();
+    keep_redrive_key(&mut config);
     config
 }
 

@@ -115,8 +115,8 @@ fn unassign_all(consumer: &Consumer) {
     consumer.base.incremental_unassign(&consumer.base.assignment().unwrap()).unwrap();
 }
 
-/// The bug: librdkafka reports that all brokers are down only if it was built with flags that its build with CMake leaves
-/// out. A build without them noticed no outage of an idle service: it stayed ready.
+/// The bug: librdkafka reports that all brokers are down only if it was built with flags that its build with CMake
+/// leaves out. A build without them noticed no outage of an idle service: it stayed ready.
 #[test]
 fn an_outage_is_noticed_without_librdkafkas_report_of_it() {
     let bench = Bench::new(1, OnDataLoss::Continue);
