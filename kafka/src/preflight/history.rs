@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::{Message as _, Offset};
 use watermaster_settings::{Kafka, Service, Settings};
 
@@ -17,6 +19,8 @@ use crate::topics::{SourcePartition, Topics};
 
 /// The longest wait for the first record of each partition: a partition may hold nothing but transaction markers.
 const OLDEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// The pause before the next question to a group that has no coordinator yet.
+const COORDINATOR_INTERVAL: Duration = Duration::from_millis(200);
 /// One record of each partition is enough.
 const SMALL_FETCHES: [(&str, &str); 2] = [("queued.min.messages", "1"), ("fetch.message.max.bytes", "65536")];
 
@@ -67,7 +71,12 @@ fn look(
     let partitions: Vec<SourcePartition> = (0u16..).zip(partitions).flat_map(of_source).collect();
     let reader = client::consumer(&client::reader_config(kafka, group, "earliest", &SMALL_FETCHES))?;
     let deadline = Instant::now() + timeout;
-    let offsets = committed(&reader, &topics, &partitions, remaining(deadline))?;
+    let offsets = loop {
+        match committed(&reader, &topics, &partitions, remaining(deadline)) {
+            Err(error) if is_becoming(&error) && Instant::now() < deadline => thread::sleep(COORDINATOR_INTERVAL),
+            answer => break answer?,
+        }
+    };
     if offsets.iter().any(|(_, committed)| committed.is_some()) {
         return Ok(None);
     }
@@ -76,6 +85,12 @@ fn look(
     let offsets = filled.iter().map(|(_, (low, high))| high.abs_diff(*low)).sum();
     let firsts = filled.into_iter().map(|(partition, (low, _))| (partition, low));
     Ok((offsets > 0).then(|| History { offsets, oldest: oldest(&reader, &topics, firsts.collect()) }))
+}
+
+/// Returns whether the group has no coordinator yet: the first question makes the topic of committed offsets.
+fn is_becoming(error: &ClientError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(Code::NotCoordinator | Code::CoordinatorNotAvailable | Code::CoordinatorLoadInProgress))
 }
 
 /// Returns the time of the oldest of these records.
