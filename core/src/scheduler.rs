@@ -297,10 +297,10 @@ impl Scheduler {
         }
         let record = self.backlog.serve(slot, &mut client.queue);
         // Shape mode counts no use: not even looking spares a decision a cache line.
-        if self.policy.mode == Mode::Reject && !first {
-            client.used.charge(now, self.cycles.number);
-        }
         if !first {
+            if self.policy.mode == Mode::Reject {
+                client.used.charge(now, self.cycles.number);
+            }
             self.gates.bucket.charge(now);
         }
         Turn::Served(Served { record, in_window: self.gates.window.add_counted(now, 1) })

@@ -73,7 +73,7 @@ struct Case {
     away: Duration,
 }
 
-/// What a case is judged by.
+/// The figures of a run.
 struct Outcome {
     /// The 99th percentile of the waits of [`REGULAR`] after the quiet cycle.
     regular_p99: Duration,

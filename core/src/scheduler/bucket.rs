@@ -94,7 +94,7 @@ impl LeakyBucket {
         self.room_at(now, self.rate)
     }
 
-    /// The time before which no record will fit, whatever the rate will be.
+    /// The earliest time at which one more record can fit: at the full rate from now on.
     pub(super) fn first_room(&mut self, now: Time) -> Time {
         self.leak(now);
         self.room_at(now, self.full)

@@ -18,7 +18,7 @@ use super::bucket::LeakyBucket;
 use crate::policy::Policy;
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 
-/// What a burst may cost: the part of the full pace by which it may slow the next cycle down, in millionths. A larger
+/// The cost of a burst: the part of the full pace by which it may slow the next cycle down, in millionths. A larger
 /// `burst` of the policy may cost as much as it is.
 const BURST_COST: u32 = 100_000;
 /// A delay of the owner below this is no lateness.

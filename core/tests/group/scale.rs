@@ -90,7 +90,7 @@ fn a_post_of_as_many_clients_as_are_named_is_short() {
     assert!(post.loads.len() == 10_000 && length <= 80_000, "{length} bytes");
 }
 
-/// A post of 1 MB is refused by producer and topic. The largest loads are named, whoever has them, and no record of the
+/// A post of 1 MB is refused by producer and topic. The largest loads are named, those of configured clients or not, and no record of the
 /// others is forgotten; also if all clients are others than before.
 #[test]
 fn posts_of_very_many_clients_with_long_ids_stay_below_half_a_megabyte() {

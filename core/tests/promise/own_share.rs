@@ -111,7 +111,7 @@ struct Measured {
     rejected: f64,
     /// The 99th percentile of the waits of its records, of a cycle.
     wait: f64,
-    /// What the flood gets, of the capacity.
+    /// The part of the capacity that the flood gets.
     flood: f64,
 }
 

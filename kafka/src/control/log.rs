@@ -119,7 +119,7 @@ impl ControlLog {
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
         let (low, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
         let mut assignment = TopicPartitionList::new();
-        // Not whatever the beginning is by then: should records vanish meanwhile, reading fails.
+        // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
         let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Offset(low));
         beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
         let producer = config(kafka, PRODUCER_PROPERTIES);

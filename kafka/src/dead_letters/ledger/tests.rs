@@ -43,7 +43,7 @@ fn the_format_of_the_entries_does_not_change() {
     assert_eq!(entries, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
     let again = read("one", &entries);
     assert_eq!((&again.partitions, again.holder()), (&ledger.partitions, Some(&by(3))));
-    // What is written once is not written again, and what changes nothing neither.
+    // A page is written once, and a change that changes nothing writes none.
     ledger.fill(2, 4_000..5_000, DoneState::Closed);
     ledger.mark(2, 4_100, DoneState::Parked);
     assert_eq!(written(&mut ledger).len(), 1);
