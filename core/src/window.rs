@@ -289,18 +289,24 @@ impl SlidingCount {
         })
     }
 
-    /// The times at which records leave the window, ascending, with their numbers: one by one if there are few, else
-    /// by slices.
+    /// The times at which records leave the window, ascending, with their numbers, which add up to the count: one by one
+    /// if there are few, else by slices.
     pub fn departures(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
         self.expire(now);
-        let is_exact = self.exact_count(now).is_some_and(|count| count <= EXACT_RECORDS as u64);
+        let exact = self.exact_count(now);
+        // Within a slice, records of the oldest one have left by their exact times.
+        let mut left = self.sum - exact.unwrap_or(self.sum);
+        let is_exact = exact.is_some_and(|count| count <= EXACT_RECORDS as u64);
         let (width, cycle, first) = (self.width, self.cycle, self.oldest);
         let after = move |at: u64| Time::from_nanos(at.saturating_add(cycle));
         let times = self.times.iter().take(if is_exact { usize::MAX } else { 0 });
         let middle = (self.oldest % self.len) as usize;
         let (newer, older) = if is_exact || self.sum == 0 { Default::default() } else { self.ring.split_at(middle) };
-        let slices = older.iter().chain(newer).zip(first + 1..).filter(|(n, _)| **n > 0);
-        times.map(move |at| (after(*at), 1)).chain(slices.map(move |(n, end)| (after(end * width), *n)))
+        let slices = older.iter().chain(newer).zip(first + 1..).filter_map(move |(n, end)| {
+            let stay = n.saturating_sub(std::mem::take(&mut left));
+            (stay > 0).then(|| (after(end * width), stay))
+        });
+        times.map(move |at| (after(*at), 1)).chain(slices)
     }
 
     /// The time until which the departures are the same: the next one, or one slice from now.

@@ -202,8 +202,7 @@ impl Gates {
     /// Returns whether the window has room for a record that is borrowed, if the other clients usually send so many
     /// records in a cycle.
     pub(super) fn has_room_beside(&mut self, now: Time, others: u64) -> bool {
-        let room = if self.window_is_open(now) { self.limit - self.window.count(now) } else { 0 };
-        room > 0 && self.lent_room.leaves_some(now, room, others, &mut self.window)
+        self.window_is_open(now) && self.lent_room.leaves_some(now, self.limit, others, &mut self.window)
     }
 
     /// The time at which the window has room for a borrowed record beside the records that wait for it, if the limit

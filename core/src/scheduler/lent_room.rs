@@ -3,7 +3,8 @@
 //! A lender's record waits if borrowers have filled the window. So a borrower takes only room that lenders do not need
 //! before as much room returns: if they send `x` records, with the deviation √x of a random demand, until the record
 //! number `gone` leaves the window, they need `x + √x − gone` beyond what leaves. The largest need over all departures
-//! is kept free, and never less than the deviation of a hundredth of a cycle.
+//! is kept free, and never less than the deviation of a hundredth of a cycle. A record that is admitted now leaves a
+//! whole window later, so the need of a whole window bounds the loans until the next look.
 
 use crate::units::Time;
 use crate::window::SlidingCount;
@@ -29,13 +30,13 @@ impl Default for LentRoom {
 }
 
 impl LentRoom {
-    /// Returns whether a window with room for `room` records has some for a borrower, if `lenders` records usually come
+    /// Returns whether a window that may hold `limit` records has room for a borrower, if `lenders` records usually come
     /// in a cycle. The window is walked through once in a slice.
-    pub fn leaves_some(&mut self, now: Time, room: u64, lenders: u64, window: &mut SlidingCount) -> bool {
+    pub fn leaves_some(&mut self, now: Time, limit: u64, lenders: u64, window: &mut SlidingCount) -> bool {
         if now >= self.until || lenders != self.lenders {
-            *self = LentRoom { lenders, until: window.next_change(now), kept: find(now, lenders, window) };
+            *self = LentRoom { lenders, until: window.next_change(now), kept: find(now, limit, lenders, window) };
         }
-        u128::from(room) << PLACES > u128::from(self.kept)
+        u128::from(limit.saturating_sub(window.count(now))) << PLACES > u128::from(self.kept)
     }
 }
 
@@ -50,7 +51,7 @@ fn least(lenders: u64) -> u64 {
     with_deviation(records) - records
 }
 
-fn find(now: Time, lenders: u64, window: &mut SlidingCount) -> u64 {
+fn find(now: Time, limit: u64, lenders: u64, window: &mut SlidingCount) -> u64 {
     let length = u128::from(window.length());
     let in_cycle = u128::from(lenders.min(MAX_RECORDS) << PLACES);
     let (mut most, mut gone) = (least(lenders), 0_u64);
@@ -59,7 +60,9 @@ fn find(now: Time, lenders: u64, window: &mut SlidingCount) -> u64 {
         most = most.max(with_deviation(sent).saturating_sub(gone << PLACES));
         gone = gone.saturating_add(n).min(MAX_RECORDS);
     }
-    most
+    // If the lenders need everything, one record is lent until the next look.
+    let in_window = with_deviation(in_cycle as u64).min(limit.saturating_sub(1).min(MAX_RECORDS) << PLACES);
+    most.max(in_window.saturating_sub(gone << PLACES))
 }
 
 /// The time at which a window with this limit has room for a borrower if nothing is admitted until then, or a little
