@@ -124,7 +124,7 @@ fn of_two_instances_that_start_together_in_different_modes_one_joins() {
     let told = refusal(&instances[1 - joined]).expect("the other is not ready");
     assert!(told.contains(&format!("instance {joined_name} of the group has another mode")), "{told}");
     let left = format!("instance {other_name} does not join the group: it has another mode");
-    assert!(instances[joined].log().contains(&left), "{}", instances[joined].log());
+    wait_until("the line about the instance that does not join", NOTICE_TIMEOUT, || instances[joined].log().contains(&left));
     instances.iter_mut().for_each(|instance| assert_eq!(instance.terminate(NOTICE_TIMEOUT).code(), Some(0)));
 }
 
