@@ -195,7 +195,7 @@ impl GroupMember {
             // a member that posted meanwhile look silent for as long.
             let now = clock.clocks();
             self.note_exchange(now.slow, &record);
-            self.note_refusal(&job.service.name, &record);
+            self.note_refusal(now, &job.service.name, &record);
             self.member.handle_record(now, offset, &record);
         }
         let now = clock.clocks();
@@ -297,9 +297,9 @@ impl GroupMember {
     }
 
     /// Logs that an instance with another cycle or mode does not join: of two that start together, both post first.
-    fn note_refusal(&self, service: &str, record: &Record) {
+    fn note_refusal(&self, now: Clocks, service: &str, record: &Record) {
         let Record::Post(post) = record else { return };
-        if post.left && self.state == MemberState::Active && !post.terms.agree_with(&self.params.terms()) {
+        if post.left && self.member.conflict(now).is_none() && !post.terms.agree_with(&self.params.terms()) {
             let (instance, differences) = (&post.key.instance, self.conflicts_with(post.terms));
             warn!(service, "instance {instance} does not join the group: it has another {differences}");
         }
