@@ -48,7 +48,7 @@ use intake::Intake;
 use link::Link;
 use partitions::Partitions;
 use report::Reporter;
-use rounds::Rounds;
+use rounds::{Rounds, Schedule};
 use sources::Sources;
 
 /// The most decisions between two readings of the clock.
@@ -196,7 +196,7 @@ impl<'c> Engine<'c> {
             link: Link::new(job, consumer, &mut state.producer, &mut state.partitions),
             intake: Intake::new(consumer),
             delayed: DelayedRecords::default(),
-            rounds: Rounds::new(&mut state.machine, job.kafka.commit_interval, now),
+            rounds: Rounds::new(&mut state.machine, Schedule::after(now, now, &job.kafka)),
             contact: Contact::new(&mut state.last_contact, now),
             reporter: &mut state.reporter,
             schemas: &mut state.schemas,
@@ -277,7 +277,7 @@ impl<'c> Engine<'c> {
     fn idle_time(&mut self, now: Time) -> Duration {
         let mut until = self.throttle.poll_timeout(now).min(now + self.intake.idle_interval());
         if self.rounds.has_work(self.throttle) {
-            until = until.min(self.rounds.due_at());
+            until = until.min(self.rounds.due_at(self.throttle));
         }
         if let Some(group) = self.group {
             until = until.min(group.next_look());
@@ -309,12 +309,16 @@ impl<'c> Engine<'c> {
             match event {
                 Event::Idle => {
                     self.intake.end_probe.caught_up = true;
+                    self.rounds.caught_up = true;
                     if !self.rounds.has_work(self.throttle) {
                         self.delayed.detach();
                     }
                     return Ok(());
                 }
-                Event::Record(record) => untimed.count(self.decide(now, record)),
+                Event::Record(record) => {
+                    self.rounds.caught_up = false;
+                    untimed.count(self.decide(now, record));
+                }
                 other => {
                     self.handle(other)?;
                     // The event may have read the clock: the next records must not be decided before that time.

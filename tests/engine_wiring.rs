@@ -54,6 +54,7 @@ impl Bench {
             instance_id: "wm-0".to_owned(),
             delivery: Delivery::AtLeastOnce,
             group_protocol: GroupProtocol::Classic,
+            min_commit_interval: Duration::from_millis(20),
             commit_interval: Duration::from_millis(50),
             start_from: StartFrom::Earliest,
             on_foreign_offset: OnForeignOffset::Stop,

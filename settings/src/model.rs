@@ -30,6 +30,9 @@ pub struct Kafka {
     pub instance_id: String,
     pub delivery: Delivery,
     pub group_protocol: GroupProtocol,
+    /// The shortest time from the start of a round to the start of the next one.
+    pub min_commit_interval: Duration,
+    /// The longest time from the start of a round to the start of the next one, if there is something to commit.
     pub commit_interval: Duration,
     pub start_from: StartFrom,
     pub on_foreign_offset: OnForeignOffset,
@@ -49,11 +52,11 @@ impl Kafka {
         all
     }
 
-    /// Returns the most transactions per second that an instance commits: one each `commit_interval`, or none with
+    /// Returns the most transactions per second that an instance commits: one each `min_commit_interval`, or none with
     /// `at_least_once`.
     pub fn transactions_per_second(&self) -> f64 {
         match self.delivery {
-            Delivery::ExactlyOnce => self.commit_interval.as_secs_f64().recip(),
+            Delivery::ExactlyOnce => self.min_commit_interval.as_secs_f64().recip(),
             Delivery::AtLeastOnce => 0.0,
         }
     }

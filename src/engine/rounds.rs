@@ -17,7 +17,7 @@ use crate::{clock, snapshot::RoundOutcome};
 use watermaster_kafka::consumer::{Event, Offsets};
 use watermaster_kafka::producer;
 use watermaster_kafka::record::{NO_TIMESTAMP, Record};
-use watermaster_settings::Delivery;
+use watermaster_settings::{Delivery, Kafka};
 
 /// A round is full at this many records …
 const MAX_RECORDS: usize = 10_000;
@@ -40,9 +40,9 @@ const MAX_EVENTS: usize = 100;
 pub(super) struct Rounds<'c> {
     pub(super) round: Round<Record<'c>>,
     machine: &'c mut Machine<Offsets>,
-    interval: Duration,
-    /// The time that the next round is scheduled from.
-    last: Time,
+    schedule: Schedule,
+    /// All records that the brokers have sent are read.
+    pub(super) caught_up: bool,
     /// The next round is due at once: an offset must be committed before the first record.
     pub(super) commit_now: bool,
     /// The start of the running round, or of the preparation.
@@ -52,12 +52,12 @@ pub(super) struct Rounds<'c> {
 }
 
 impl<'c> Rounds<'c> {
-    pub(super) fn new(machine: &'c mut Machine<Offsets>, interval: Duration, now: Time) -> Rounds<'c> {
+    pub(super) fn new(machine: &'c mut Machine<Offsets>, schedule: Schedule) -> Rounds<'c> {
         Rounds {
             round: Round::default(),
             machine,
-            interval,
-            last: now,
+            schedule,
+            caught_up: false,
             commit_now: false,
             began: Instant::now(),
             draining_since: None,
@@ -72,12 +72,18 @@ impl<'c> Rounds<'c> {
         self.round.len() >= MAX_RECORDS || self.round.bytes() >= MAX_BYTES
     }
 
-    pub(super) fn due_at(&self) -> Time {
-        if self.commit_now { Time::ZERO } else { self.last + self.interval }
+    /// The next round is due early if there is nothing to add to it: no record waits, neither to be read nor for the
+    /// capacity.
+    pub(super) fn due_at(&self, throttle: &Throttle) -> Time {
+        match self.schedule {
+            _ if self.commit_now => Time::ZERO,
+            Schedule { early, .. } if self.caught_up && throttle.backlog().0 == 0 => early,
+            Schedule { latest, .. } => latest,
+        }
     }
 
     pub(super) fn is_due(&self, now: Time, throttle: &Throttle) -> bool {
-        self.is_full() || (self.due_at() <= now && self.has_work(throttle))
+        self.is_full() || (self.due_at(throttle) <= now && self.has_work(throttle))
     }
 
     /// Counts from the first call that sees the shutdown, over all rounds.
@@ -129,7 +135,7 @@ impl Engine<'_> {
         rounds.round.clear();
         counts.stubs += rounds.round.take_stubs();
         self.delayed.detach();
-        (rounds.last, rounds.commit_now) = (schedule_from(began, now, rounds.interval), false);
+        (rounds.schedule, rounds.commit_now) = (Schedule::after(began, now, &self.job.kafka), false);
         self.end_delay("a late round was committed");
         self.publish(now);
         Ok(true)
@@ -270,10 +276,27 @@ impl Engine<'_> {
     }
 }
 
-/// Returns the start time to schedule the next round from: at most half a commit interval ago, so that a slow round
-/// still leaves time to read. Otherwise slow brokers lead to ever smaller rounds.
-fn schedule_from(began: Time, now: Time, commit_interval: Duration) -> Time {
-    began.max(now - commit_interval / 2)
+/// The times of the next round.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Schedule {
+    /// The round is due from then on if nothing can be added to it.
+    early: Time,
+    /// The round is due in any case.
+    latest: Time,
+}
+
+impl Schedule {
+    /// Schedules the round that follows one from `began` until `now`.
+    pub(super) fn after(began: Time, now: Time, kafka: &Kafka) -> Schedule {
+        let next = |interval| due_after(began, now, interval);
+        Schedule { early: next(kafka.min_commit_interval), latest: next(kafka.commit_interval) }
+    }
+}
+
+/// Returns the time one interval after `began`, but leaves half an interval after a slow round, to read. Otherwise slow
+/// brokers lead to ever smaller rounds.
+fn due_after(began: Time, now: Time, interval: Duration) -> Time {
+    began.max(now - interval / 2) + interval
 }
 
 /// Returns how long ago `timestamp` was at `wall_ms`, both in milliseconds since the Unix epoch; zero for a timestamp
@@ -302,7 +325,7 @@ mod tests {
         let (began, interval) = (Time::from_nanos(1_000_000_000_000), Duration::from_millis(100));
         for (took, left) in [(0, 100), (20, 80), (50, 50), (90, 50), (780, 50)] {
             let now = began + Duration::from_millis(took);
-            let due = schedule_from(began, now, interval) + interval;
+            let due = due_after(began, now, interval);
             assert_eq!(due.since(now), Duration::from_millis(left), "after {took} ms");
         }
     }

@@ -29,6 +29,7 @@ fn kafka(broker: &Broker, instance: u64) -> Kafka {
         instance_id: format!("wm-{instance}"),
         delivery: Delivery::AtLeastOnce,
         group_protocol: GroupProtocol::Classic,
+        min_commit_interval: Duration::from_millis(20),
         commit_interval: Duration::from_millis(100),
         start_from: StartFrom::Earliest,
         on_foreign_offset: OnForeignOffset::Stop,

@@ -20,6 +20,7 @@ mod group;
 mod group_configurations;
 mod group_protocol;
 mod harness;
+mod latency;
 mod load;
 mod lowered;
 mod many_partitions;

@@ -204,6 +204,10 @@ impl Job {
             let error = error.clone();
             return Err(JobError::Refused { refused: refused.into_iter().map(|(tag, _)| tag).collect(), error });
         }
+        // The records of a transaction that fails for a lack of permission are lost for no reason of their own.
+        if let Some(error) = self.transactions.denial() {
+            return Err(failed(error));
+        }
         match lost.or_else(|| self.transactions.fatal()) {
             Some(error) => Err(JobError::Unknown(error)),
             None if self.transactions.failing() => Err(unknown("the transaction failed")),

@@ -123,7 +123,12 @@ impl Transactions {
             lists.try_for_each(|list| Ok(ffi::send_offsets(inner.client(), list, &offsets.group, timeout)?))
         });
         // librdkafka says only that the transaction has failed.
-        sent.map_err(|error| self.context().denial().unwrap_or(error))
+        sent.map_err(|error| self.denial().unwrap_or(error))
+    }
+
+    /// Takes the error for a topic that the transaction may not write to, if there is one.
+    pub fn denial(&self) -> Option<TransactionError> {
+        self.context().denial()
     }
 
     /// Commits. After a retriable error, only the same call is allowed.
@@ -139,7 +144,7 @@ impl Transactions {
         ffi::transaction(self.client(), TransactionStep::Abort, timeout)?;
         self.in_transaction.set(false);
         // Without its reason, each transaction would fail in the same way.
-        self.context().denial().map_or(Ok(()), Err)
+        self.denial().map_or(Ok(()), Err)
     }
 
     /// Takes a record for a topic of this producer.

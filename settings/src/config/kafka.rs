@@ -1,8 +1,9 @@
 //! The sections `kafka` and `admin`.
 
 use std::path::Path;
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
+use humantime::format_duration;
 use serde_json::json;
 
 use super::schema::{BROKER_SIDE_PROPERTIES, REFUSED_PROPERTIES};
@@ -12,11 +13,15 @@ use crate::reader::{Section, ValueError, similar};
 use crate::secrets::{Secrets, without_line_end};
 use crate::{properties, read_struct, token::Token, token::TokenFile};
 
+/// The most that `min_commit_interval` is by default.
+const MIN_COMMIT_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Reads `[kafka]`.
 pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
     let host = gethostname::gethostname();
     read_struct!(Kafka {
         [section => delivery, group_protocol, commit_interval, start_from, on_foreign_offset, on_data_loss]
+        min_commit_interval: min_commit_interval(section, commit_interval),
         bootstrap_servers: section.text("bootstrap_servers", values::servers),
         group_id: section.text("group_id", values::group_id),
         instance_id: section.derived_text("instance_id", Some(host.to_string_lossy()), values::instance_id),
@@ -24,6 +29,16 @@ pub fn kafka(section: &Section<'_>, rules: PropertyRules) -> Option<Kafka> {
         secrets: Some(secrets(section, group_protocol, rules)),
         schema_registry: registry::schema_registry(&section.table("schema_registry")),
     })
+}
+
+fn min_commit_interval(section: &Section<'_>, longest: Option<Duration>) -> Option<Duration> {
+    let default = longest.map(|longest| format_duration(longest.min(MIN_COMMIT_INTERVAL)));
+    let shortest = section.derived("min_commit_interval", default)?;
+    let Some(longest) = longest.filter(|longest| shortest > *longest) else { return Some(shortest) };
+    let (shortest, longest) = (format_duration(shortest), format_duration(longest));
+    let problem = format!("is \"{shortest}\", above commit_interval ({longest})");
+    section.refuse("min_commit_interval", problem, format!("{longest} or less"));
+    None
 }
 
 /// Reads librdkafka's properties.

@@ -116,6 +116,11 @@ const KAFKA: &[Key] = &[
     ),
     key("delivery", Choice(Delivery::VARIANTS), Text("exactly_once")),
     key("group_protocol", Choice(GroupProtocol::VARIANTS), Text("classic")),
+    key(
+        "min_commit_interval",
+        Kind::Duration(millis(1), millis(10_000)),
+        Derived("the smaller of 20ms and commit_interval"),
+    ),
     key("commit_interval", Kind::Duration(millis(1), millis(10_000)), Text("100ms")),
     key("start_from", Choice(StartFrom::VARIANTS), Text("earliest")),
     key("on_foreign_offset", Choice(OnForeignOffset::VARIANTS), Text("stop")),

@@ -1,0 +1,99 @@
+//! The delay that the program adds at low load.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rdkafka::Message as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+
+use crate::rig::{Rig, TargetTime};
+use crate::support::{broker::Broker, config::Config, producer::Outgoing, producer::Producer, watermaster::Watermaster};
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+fn config(rig: &Rig, commit_interval: &'static str) -> Config {
+    let mut config = rig.config(rig.service(100_000, "10s", "", ""));
+    config.commit_interval = commit_interval;
+    config.kafka = "delivery = \"exactly_once\"".to_owned();
+    config
+}
+
+fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_millis() as i64
+}
+
+/// Reads the next record of the target, and returns its age in milliseconds.
+fn next_age(consumer: &BaseConsumer) -> i64 {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        assert!(Instant::now() < deadline, "a record comes within {TIMEOUT:?}");
+        if let Some(record) = consumer.poll(Duration::from_millis(100)) {
+            let sent = record.expect("the target can be read").timestamp().to_millis();
+            return now_ms() - sent.expect("every record has a timestamp");
+        }
+    }
+}
+
+fn reader(broker: &Broker, rig: &Rig) -> BaseConsumer {
+    let mut client = broker.client();
+    client.set("group.id", "latency").set("auto.offset.reset", "earliest").set("isolation.level", "read_committed");
+    client.set("fetch.wait.max.ms", "5");
+    let consumer: BaseConsumer = client.create().expect("librdkafka makes a consumer");
+    consumer.subscribe(&[&rig.target]).expect("the target can be subscribed to");
+    consumer
+}
+
+/// Each record once waited for the end of the commit interval, although no other came.
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
+fn a_lone_record_does_not_wait_for_the_commit_interval() {
+    const RECORDS: u32 = 8;
+    let broker = Broker::of_this_run();
+    let rig = Rig::new(&broker, "lone", 1, 1, TargetTime::Create);
+    let mut watermaster = Watermaster::start(&config(&rig, "1s"));
+    let (producer, consumer) = (Producer::to(&broker), reader(&broker, &rig));
+    let mut began = None;
+    for number in 0..=RECORDS {
+        let record = Outgoing { timestamp: Some(now_ms()), ..Outgoing::numbered(&rig.sources[0], number.into(), "a") };
+        producer.send_all([record]);
+        next_age(&consumer);
+        // The first record waits for connections.
+        began.get_or_insert_with(Instant::now);
+    }
+    let spent = began.expect("a record came").elapsed();
+    assert!(spent < Duration::from_secs(1) * RECORDS / 2, "{RECORDS} records one after the other took {spent:?}");
+    assert_eq!(watermaster.terminate(TIMEOUT).code(), Some(0));
+}
+
+mod long {
+    use super::*;
+
+    /// Measures the age of records in the target, with the default intervals.
+    #[test]
+    #[ignore = "needs a real Kafka, and takes half a minute: scripts/test --long"]
+    fn a_hundred_records_a_second_wait_for_less_than_a_commit_interval() {
+        const RECORDS: u64 = 2_000;
+        let broker = Broker::of_this_run();
+        let rig = Rig::new(&broker, "hundred", 1, 1, TargetTime::Create);
+        let mut watermaster = Watermaster::start(&config(&rig, "100ms"));
+        let (producer, consumer) = (Producer::to(&broker), reader(&broker, &rig));
+        let topic = rig.sources[0].clone();
+        let sender = std::thread::spawn(move || {
+            let began = Instant::now();
+            for number in 0..RECORDS {
+                let due = Duration::from_millis(10 * number);
+                std::thread::sleep(due.saturating_sub(began.elapsed()));
+                producer.send(&Outgoing { timestamp: Some(now_ms()), ..Outgoing::numbered(&topic, number, "a") });
+            }
+            producer.flush();
+        });
+        let mut ages: Vec<i64> = (0..RECORDS).map(|_| next_age(&consumer)).skip(200).collect();
+        sender.join().expect("the sender did not panic");
+        ages.sort_unstable();
+        let at = |percent: usize| ages[ages.len() * percent / 100];
+        let [p50, p90, p99] = [50, 90, 99].map(at);
+        println!("age of records in the target: p50 {p50} ms, p90 {p90} ms, p99 {p99} ms");
+        // The producer of this test lingers for up to 5 ms.
+        assert!(p50 < 50 && p90 < 100, "p50 {p50} ms, p90 {p90} ms");
+        assert_eq!(watermaster.terminate(TIMEOUT).code(), Some(0));
+    }
+}
