@@ -163,6 +163,7 @@ fn cases() -> Vec<Case> {
         wrong("no service").text("").key("service").from("watermaster.toml").says(&["is missing", "at least one [[service]]"]),
         wrong("idle timeout below two cycles").under(service, "client_idle_timeout = \"19s\"").key("service[0].client_idle_timeout").says(&["below two cycles", "20s or more"]),
         wrong("commit interval above a tenth of the cycle").replace("commit_interval = \"100ms\"", "commit_interval = \"1001ms\"").key("kafka.commit_interval").says(&["service[0]", "1s or less"]),
+        wrong("shortest commit interval above the longest").under(kafka, "min_commit_interval = \"101ms\"").key("kafka.min_commit_interval").says(&["above commit_interval (100ms)", "100ms or less"]),
         wrong("more clients than max_clients").under(service, "max_clients = 1").append("[service.client.a]\n[service.client.b]\n").key("service[0].max_clients").says(&["2 clients are configured", "2 or more"]),
         wrong("instance is the leader").under(kafka, "instance_id = \"leader\"").key("kafka.instance_id").says(&["leader"]),
         wrong("group id").under(kafka, "group_id = \"\"").key("kafka.group_id").says(&["empty", "1 to 100"]),

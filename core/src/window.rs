@@ -289,8 +289,8 @@ impl SlidingCount {
         })
     }
 
-    /// The times at which records leave the window, ascending, with their numbers, which add up to the count: one by one
-    /// if there are few, else by slices.
+    /// The times at which records leave the window, ascending, with their numbers: one by one if there are few, else by
+    /// slices. The numbers add up to the count.
     pub fn departures(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
         self.expire(now);
         let exact = self.exact_count(now);
