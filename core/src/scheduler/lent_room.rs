@@ -30,7 +30,7 @@ impl Default for LentRoom {
 }
 
 impl LentRoom {
-    /// Returns whether a window that may hold `limit` records has room for a borrower, if lenders usually send `lenders`
+    /// Returns whether a window of up to `limit` records has room for a borrower, if lenders usually send `lenders`
     /// records in a cycle. The window is walked through once in a slice.
     pub fn leaves_some(&mut self, now: Time, limit: u64, lenders: u64, window: &mut SlidingCount) -> bool {
         if now >= self.until || lenders != self.lenders {
