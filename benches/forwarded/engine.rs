@@ -74,6 +74,7 @@ impl Case {
             instance_id: "0".to_owned(),
             delivery: self.delivery,
             group_protocol: GroupProtocol::Classic,
+            min_commit_interval: NEVER,
             commit_interval: NEVER,
             start_from: StartFrom::Earliest,
             on_foreign_offset: OnForeignOffset::Stop,

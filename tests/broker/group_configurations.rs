@@ -110,21 +110,21 @@ fn of_two_instances_that_start_together_in_different_modes_one_joins() {
         instances.iter().all(|instance| instance.metric("watermaster_group_posts_total", &[]) >= Some(1.0))
     });
     broker.thaw();
-    let refusal = |instance: &Watermaster| {
+    let [first, second] = ["wm-0", "wm-1"];
+    let refused = |instance: &Watermaster, by: &str| {
         let (status, body) = instance.get("/readyz").unwrap_or_default();
-        (status == 503 && body.contains("of the group has another mode")).then_some(body)
+        status == 503 && body.contains(&format!("instance {by} of the group has another mode"))
     };
+    let mut joined = 0;
     wait_until("one to join, and the other to say why it does not", NOTICE_TIMEOUT, || {
-        let ready = instances.iter().filter(|instance| instance.is_ready()).count();
-        (ready, instances.iter().filter_map(refusal).count()) == (1, 1)
+        joined = usize::from(!instances[0].is_ready());
+        instances[joined].is_ready() && refused(&instances[1 - joined], [first, second][joined])
     });
-    let joined = instances.iter().position(Watermaster::is_ready).expect("one is ready");
-    let [one, other] = ["wm-0", "wm-1"];
-    let (joined_name, other_name) = if joined == 0 { (one, other) } else { (other, one) };
-    let told = refusal(&instances[1 - joined]).expect("the other is not ready");
-    assert!(told.contains(&format!("instance {joined_name} of the group has another mode")), "{told}");
+    let other_name = [second, first][joined];
     let left = format!("instance {other_name} does not join the group: it has another mode");
-    wait_until("the line about the instance that does not join", NOTICE_TIMEOUT, || instances[joined].log().contains(&left));
+    wait_until("the line about the instance that does not join", NOTICE_TIMEOUT, || {
+        instances[joined].log().contains(&left)
+    });
     instances.iter_mut().for_each(|instance| assert_eq!(instance.terminate(NOTICE_TIMEOUT).code(), Some(0)));
 }
 

@@ -6,7 +6,9 @@ use rdkafka::Message as _;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use crate::rig::{Rig, TargetTime};
-use crate::support::{broker::Broker, config::Config, producer::Outgoing, producer::Producer, watermaster::Watermaster};
+use crate::support::{
+    broker::Broker, config::Config, producer::Outgoing, producer::Producer, watermaster::Watermaster,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
