@@ -10,7 +10,7 @@ mod workload;
 use std::env;
 use std::time::{Duration, Instant};
 
-use watermaster::snapshot::{ServiceSnapshot, SnapshotBuilder, SnapshotCell};
+use watermaster::snapshot::{ServiceSnapshot, SnapshotBuilder, SnapshotCell, Unread};
 use watermaster_core::offset_map::OffsetMap;
 use watermaster_core::policy::{Lending, Mode, Overflow, Policy};
 use watermaster_core::throttle::{Arrival, Sender, Throttle};
@@ -70,8 +70,10 @@ impl Service {
 
     fn read(&mut self, client: usize) {
         let sender = Sender::Client(&self.names[client]);
-        self.throttle
-            .handle_record(self.now, &Arrival { partition: 0, offset: self.offset, bytes: RECORD_BYTES, sender });
+        self.throttle.handle_record(
+            self.now,
+            &Arrival { partition: 0, offset: self.offset, bytes: RECORD_BYTES, sender, written_ms: None },
+        );
         self.offset += 1;
     }
 
@@ -137,7 +139,10 @@ fn snapshots(clients: usize) {
     let policy = Policy { burst: Ratio::ONE, ..policy(Mode::Shape, UNLIMITED, clients) };
     let mut service = Service::new(policy, clients);
     let (cell, mut builder) = (SnapshotCell::default(), SnapshotBuilder::default());
-    cell.set(ServiceSnapshot { clients: builder.build(&service.throttle, service.now), ..ServiceSnapshot::default() });
+    cell.set(ServiceSnapshot {
+        clients: builder.build(&service.throttle, service.now, &Unread::new()),
+        ..ServiceSnapshot::default()
+    });
     let (mut all, mut flags) = (Vec::new(), Vec::new());
     for _ in 0..500 {
         // Records between two snapshots push the previous one out of the processor's caches, as a round does.
@@ -148,7 +153,7 @@ fn snapshots(clients: usize) {
         service.advance(Duration::from_millis(100));
         all.push(timed(|| {
             cell.set(ServiceSnapshot {
-                clients: builder.build(&service.throttle, service.now),
+                clients: builder.build(&service.throttle, service.now, &Unread::new()),
                 ..ServiceSnapshot::default()
             });
         }));

@@ -4,8 +4,9 @@
 
 mod pages;
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,7 +18,7 @@ use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
 use watermaster_core::throttle::{self, PauseReason, Throttle};
 use watermaster_core::units::Time;
-use watermaster_kafka::dead_letters::Unread;
+use watermaster_kafka::dead_letters;
 use watermaster_schemas::cache::Outcome;
 use watermaster_tools::dlq::JobCounts;
 
@@ -209,6 +210,9 @@ pub(crate) use pages::Page;
 pub use pages::{Clients, SnapshotBuilder};
 pub use watermaster_core::scheduler::Counts;
 
+/// The unread records in partitions of one client that are paused, or were until a moment ago, by the client.
+pub type Unread = HashMap<String, u64>;
+
 /// One client at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct ClientSnapshot {
@@ -235,7 +239,8 @@ pub struct Levels {
     /// Admissions in the last full cycle, and in this one so far.
     pub admitted_last: u64,
     pub admitted_now: u64,
-    /// Delayed records in the backlog, and the memory that they cost.
+    /// Delayed records in the backlog, with those that wait in paused partitions of this client alone, and the memory
+    /// that the former cost.
     pub backlog: u64,
     pub backlog_bytes: u64,
     /// The time in seconds that the oldest delayed record has waited for.
@@ -252,10 +257,11 @@ impl Levels {
 }
 
 impl ClientSnapshot {
-    fn of(client: &Client, throttle: &Throttle, now: Time) -> ClientSnapshot {
+    fn of(client: &Client, throttle: &Throttle, now: Time, unread: &Unread) -> ClientSnapshot {
         let (policy, (waiting, bytes)) = (throttle.policy(), client.backlog());
+        let unread = unread.get(&*client.name).copied().unwrap_or_default();
         let (backlog, backlog_bytes, shadow_backlog) =
-            if policy.enforce { (waiting, bytes, 0) } else { (0, 0, waiting) };
+            if policy.enforce { (waiting + unread, bytes, 0) } else { (0, 0, waiting) };
         ClientSnapshot {
             name: client.name.clone(),
             configured: client.configured,
@@ -317,7 +323,7 @@ pub struct Observed {
     /// The target's own consumer group and its lag; `None` while it is unknown.
     pub target_lag: Option<(String, u64)>,
     /// The dead letters that no redrive has passed; `None` while they are unknown.
-    pub unread: Option<Unread>,
+    pub unread: Option<dead_letters::Unread>,
     /// The redrive jobs by state; `None` while they are unknown.
     pub jobs: Option<JobCounts>,
 }

@@ -117,7 +117,7 @@ impl Case {
             client_idle_timeout: NEVER * 20,
             queue_capacity: 1_000_000,
             queue_bytes: 1 << 30,
-            max_delay: NEVER,
+            max_delay: None,
             burst: Ratio::ONE,
             commit_interval: NEVER,
             ..Policy::new(self.capacity, NEVER * 10)

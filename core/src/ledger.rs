@@ -15,7 +15,7 @@ use crate::policy::{Overflow, Policy};
 use crate::tracker::{Seen, Tracker};
 use crate::units::{NANOS_PER_MILLI, Time};
 use crate::{chunks::Chunks, slot::Slot};
-use partition::{HeldRecord, MapRoom, NOT_HELD, Partition};
+use partition::{HeldRecord, MapRoom, NOT_HELD, Partition, SoleClient};
 pub use partition::{Location, Observed, PartitionView};
 pub use pauses::{PauseReason, Reading};
 pub use rejections::PendingRejection;
@@ -33,7 +33,7 @@ pub struct Ledger {
     rejecting: Vec<u32>,
     /// The number of pending rejections and their bytes.
     pending: (u64, u64),
-    /// Under `pause`, a bound that nears pauses partitions.
+    /// Tells which partitions are paused when a bound nears.
     overflow: Overflow,
     /// The number of paused partitions.
     paused: usize,
@@ -133,6 +133,35 @@ impl Ledger {
         let before = partition.tracker.base();
         partition.tracker.observe_end(offset);
         partition.touched |= partition.tracker.base() != before;
+    }
+
+    /// Notes that all records of a partition belong to one client by configuration, or that they do not.
+    pub fn set_sole_client(&mut self, number: u32, client: Option<&str>) {
+        let sole = client.map(|name| SoleClient { name: name.into(), index: u32::MAX });
+        self.partitions[number as usize].sole_client = sole;
+    }
+
+    /// Notes the client of a record. Another client than the sole one shows that the partition is shared.
+    #[inline]
+    pub fn note_client(&mut self, number: u32, client: u32, name: &str) {
+        let sole = &mut self.partitions[number as usize].sole_client;
+        if sole.as_ref().is_some_and(|sole| sole.index != client) {
+            match sole {
+                // A client that was forgotten comes back with another index.
+                Some(sole) if *sole.name == *name => sole.index = client,
+                _ => *sole = None,
+            }
+        }
+    }
+
+    /// The client to which all records of an assigned partition belong, as far as its records have shown.
+    pub fn sole_client(&self, number: u32) -> Option<&str> {
+        Some(&self.assigned(number)?.sole_client.as_ref()?.name)
+    }
+
+    /// Returns whether a client has a partition to itself.
+    pub fn is_sole_client(&self, number: u32, client: u32) -> bool {
+        self.partitions[number as usize].sole_client.as_ref().is_some_and(|sole| sole.index == client)
     }
 
     // ## Records

@@ -42,8 +42,8 @@ pub struct Policy {
     pub queue_capacity: u64,
     /// Backlog bound of the service, in bytes.
     pub queue_bytes: u64,
-    /// The longest that a record may wait.
-    pub max_delay: Duration,
+    /// The longest that a record may wait; `None` for as long as it takes.
+    pub max_delay: Option<Duration>,
     /// The treatment of records when a backlog bound is reached.
     pub overflow: Overflow,
     /// The part of the capacity that may go out at once.
@@ -73,7 +73,7 @@ impl Policy {
             clients: Vec::new(),
             queue_capacity: 10_000,
             queue_bytes: 256 << 20,
-            max_delay: Duration::from_secs(60),
+            max_delay: None,
             overflow: Overflow::default(),
             burst: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
             commit_interval: Duration::from_millis(100),
@@ -96,10 +96,15 @@ impl Policy {
         if self.mode == Mode::Reject { Overflow::Pause } else { self.overflow }
     }
 
-    /// Returns whether excess records are evicted. Shadow mode can pause nothing: its backlogs, of records that it only
+    /// Returns whether records of clients with partitions of their own are never evicted: those are paused instead.
+    pub fn keeps(&self) -> bool {
+        self.enforce && self.overflow() == Overflow::Auto
+    }
+
+    /// Returns whether excess records of shared partitions are evicted. Shadow mode can pause nothing: its backlogs, of records that it only
     /// would delay, are bounded by evictions in any case.
     pub fn evicts(&self) -> bool {
-        !self.enforce || self.overflow() == Overflow::DeadLetter
+        !self.enforce || self.overflow() != Overflow::Pause
     }
 }
 
@@ -201,8 +206,11 @@ pub enum CatchUp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, EnumString, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum Overflow {
-    /// The oldest backlog of the client furthest above its share of the bound is rejected as `queue_full`.
+    /// A partition whose records all belong to one client is paused until there is room: its records wait in Kafka.
+    /// Records of other partitions are rejected as with `dead_letter`.
     #[default]
+    Auto,
+    /// The oldest backlog of the client furthest above its share of the bound is rejected as `queue_full`.
     DeadLetter,
     /// Whole partitions are paused until there is room.
     Pause,

@@ -211,18 +211,19 @@ impl Scheduler {
 
     // ## Delayed records
 
-    /// Delays a record. Returns whether excess records are evicted; if not, partitions have to be paused at the bounds.
+    /// Delays a record. If it is `kept`, no record of its client is evicted.
     #[inline]
-    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord) -> bool {
+    pub fn enqueue(&mut self, slot: Slot, record: QueuedRecord, kept: bool) {
         let queue = &mut self.clients.get_mut(record.client).queue;
         self.backlog.push(slot, record, queue);
+        if kept {
+            self.backlog.keep(queue);
+        }
         let length = queue.records.len();
-        let evicts = self.policy.evicts();
-        if evicts {
+        if self.policy.evicts() {
             let (backlogs, bounds) = self.backlogs();
             bounds.note_growth(record.client, length, backlogs);
         }
-        evicts
     }
 
     #[cold]
@@ -253,7 +254,8 @@ impl Scheduler {
     /// The oldest delayed record, if it has waited for `max_delay`.
     #[inline]
     pub fn expired(&self, now: Time) -> Option<Slot> {
-        self.oldest().filter(|&slot| self.backlog.get(slot).since + self.policy.max_delay <= now)
+        let max_delay = self.policy.max_delay?;
+        self.oldest().filter(|&slot| self.backlog.get(slot).since + max_delay <= now)
     }
 
     /// The client that is served next, and its first record; `None` if no record may go now.
@@ -330,12 +332,13 @@ impl Scheduler {
 
     /// The time at which something happens without a call.
     pub fn next_timeout(&mut self, now: Time) -> Time {
-        if self.bounds.are_exceeded(&self.policy, self.backlog.bytes) {
+        let (backlogs, bounds) = self.backlogs();
+        if bounds.are_exceeded(backlogs) {
             return now;
         }
         let mut next = self.cycles.next_allocation();
-        if let Some(oldest) = self.oldest() {
-            next = next.min(self.backlog.get(oldest).since + self.policy.max_delay);
+        if let (Some(oldest), Some(max_delay)) = (self.oldest(), self.policy.max_delay) {
+            next = next.min(self.backlog.get(oldest).since + max_delay);
         }
         if let Some(until) = self.backlog.blocked_until() {
             next = next.min(until);
@@ -360,10 +363,10 @@ impl Scheduler {
     /// The next eviction that is due; [`note_evicted`](Scheduler::note_evicted) follows.
     #[inline]
     pub fn next_eviction(&mut self, now: Time) -> Option<Eviction> {
-        if !self.bounds.are_exceeded(&self.policy, self.backlog.bytes) && self.bounds.surplus_due().is_none() {
+        let (backlogs, bounds) = self.backlogs();
+        if !bounds.are_exceeded(backlogs) && bounds.surplus_due().is_none() {
             return None;
         }
-        let (backlogs, bounds) = self.backlogs();
         bounds.next_eviction(now, backlogs)
     }
 
@@ -372,9 +375,27 @@ impl Scheduler {
         bounds.note_evicted(eviction, backlogs);
     }
 
+    /// Returns whether the backlog of a client reached its bound in records.
+    pub fn is_full(&self, client: u32) -> bool {
+        self.clients.lookup(client).is_some_and(|client| client.backlog().0 >= self.policy.queue_capacity)
+    }
+
+    /// Returns whether no record of a client is evicted.
+    pub fn keeps(&self, client: u32) -> bool {
+        self.policy.keeps() && self.clients.lookup(client).is_some_and(|client| client.queue.kept)
+    }
+
+    /// Returns whether a client's records that are kept take too much of this part of `queue_bytes`.
+    pub fn keeps_too_much(&self, client: u32, part: u64) -> bool {
+        let Scheduler { policy, clients, backlog, .. } = self;
+        let backlogs = Backlogs { policy, clients, bytes: backlog.bytes, kept_bytes: backlog.kept_bytes };
+        backlogs.keep_too_much(client, policy.queue_bytes / part)
+    }
+
     fn backlogs(&mut self) -> (Backlogs<'_>, &mut Bounds) {
-        let backlogs = Backlogs { policy: &self.policy, clients: &self.clients, bytes: self.backlog.bytes };
-        (backlogs, &mut self.bounds)
+        let Scheduler { policy, clients, backlog, bounds, .. } = self;
+        let kept_bytes = if policy.keeps() { backlog.kept_bytes } else { 0 };
+        (Backlogs { policy, clients, bytes: backlog.bytes, kept_bytes }, bounds)
     }
 
     #[cfg(test)]

@@ -23,7 +23,7 @@
 //! let mut now = Time::ZERO + 1_000 * second;
 //! let mut throttle = Throttle::new(Policy::new(10, 10 * second), now);
 //! throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
-//! let record = |offset, sender| Arrival { partition: 0, offset, bytes: 100, sender };
+//! let record = |offset, sender| Arrival { partition: 0, offset, bytes: 100, sender, written_ms: None };
 //!
 //! let first = throttle.handle_record(now, &record(0, Sender::Client("home-loan")));
 //! assert!(matches!(first, Verdict::Admit(_)));
@@ -105,15 +105,18 @@ impl Throttle {
         if self.shadow.is_some() {
             return self.handle_in_shadow(now, arrival, observed);
         }
+        let age = self.ledger.waited_in_topic(now, arrival.partition, arrival.written_ms);
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
-                self.scheduler.clients.get_mut(client).counts.admitted += 1;
-                self.count_sent(now, arrival.partition, Duration::ZERO, in_window);
+                let commit_interval = self.scheduler.policy.commit_interval;
+                self.scheduler.clients.get_mut(client).counts.admit_late(age, commit_interval);
+                self.count_sent(now, arrival.partition, age, in_window);
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
             }
             Decision::Delay { client, first } => {
-                self.delay(arrival, QueuedRecord { client, bytes: arrival.bytes, since: now, first })
+                let age_ms = u32::try_from(age.as_millis()).unwrap_or(u32::MAX);
+                self.delay(arrival, QueuedRecord { client, bytes: arrival.bytes, since: now, first, age_ms })
             }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
@@ -126,6 +129,9 @@ impl Throttle {
     ) -> Decision {
         match self.client_of(now, arrival.sender) {
             Ok(client) => {
+                if let Sender::Client(name) = arrival.sender {
+                    self.ledger.note_client(arrival.partition, client, name);
+                }
                 self.scheduler.note_arrival(now, client, observed.first_time);
                 let ledger = &self.ledger;
                 self.scheduler.decide(now, client, observed.catching_up, || fits(ledger))
@@ -137,7 +143,9 @@ impl Throttle {
     #[inline]
     fn client_of(&mut self, now: Time, sender: Sender<'_>) -> Result<u32, Reason> {
         match sender {
-            Sender::Client(name) => self.scheduler.client_of(now, name).ok_or(Reason::TooManyClients),
+            Sender::Client(name) | Sender::Redriven(name) => {
+                self.scheduler.client_of(now, name).ok_or(Reason::TooManyClients)
+            }
             Sender::NotAllowed(_) => Err(Reason::UnknownClient),
             Sender::Anonymous => Err(Reason::Anonymous),
             Sender::Oversized => Err(Reason::Undeliverable),
@@ -159,8 +167,8 @@ impl Throttle {
                 Some(client)
             }
             Decision::Delay { client, first } => {
-                let record = QueuedRecord { client, bytes: arrival.bytes, since: now, first };
-                self.scheduler.enqueue(self.slots.take(), record);
+                let record = QueuedRecord { client, bytes: arrival.bytes, since: now, first, age_ms: 0 };
+                self.scheduler.enqueue(self.slots.take(), record, self.ledger.pauses(arrival.partition));
                 self.scheduler.clients.get_mut(client).shadow.delayed += 1;
                 Some(client)
             }
@@ -178,14 +186,23 @@ impl Throttle {
         Verdict::Admit(client)
     }
 
+    /// Delays a record. A partition that pauses at bounds is paused, and its records are never evicted. A record that
+    /// may not pause its partition, of a client of which no record is evicted, is rejected itself at a bound.
     #[inline(never)]
     fn delay(&mut self, arrival: &Arrival<'_>, record: QueuedRecord) -> Verdict {
-        let (slot, client) = (self.slots.take(), record.client);
-        let evicts = self.scheduler.enqueue(slot, record);
+        let (client, partition) = (record.client, arrival.partition);
+        let (pauses, auto) = (self.ledger.pauses(partition), self.scheduler.policy.keeps());
+        let may_pause = pauses && (!auto || self.ledger.is_sole_client(partition, client));
+        if auto && !may_pause && (pauses || self.scheduler.keeps(client)) && self.bound_of(client).is_some() {
+            let rejection = Rejection { reason: Reason::QueueFull, retry_after: Duration::ZERO, client: Some(client) };
+            return self.reject(arrival, rejection);
+        }
+        let slot = self.slots.take();
+        self.scheduler.enqueue(slot, record, pauses);
         self.scheduler.clients.get_mut(client).counts.delayed += 1;
-        self.ledger.hold(slot, arrival.partition, arrival.offset);
-        if !evicts {
-            self.pause_at_bounds(client, arrival.partition);
+        self.ledger.hold(slot, partition, arrival.offset);
+        if may_pause {
+            self.pause_at_bounds(client, partition);
         }
         Verdict::Delay(slot)
     }
@@ -202,7 +219,7 @@ impl Throttle {
         self.ledger.pause_if_map_is_nearly_full(partition);
         let name = match (rejection.client, arrival.sender) {
             (Some(client), _) => self.scheduler.clients.name_of(client),
-            (None, Sender::Client(name) | Sender::NotAllowed(name)) => Some(Arc::from(name)),
+            (None, Sender::Client(name) | Sender::Redriven(name) | Sender::NotAllowed(name)) => Some(Arc::from(name)),
             (None, Sender::Anonymous | Sender::Oversized) => None,
         };
         let slot = self.slots.take();

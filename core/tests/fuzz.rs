@@ -299,7 +299,8 @@ fn check_takeover(offset: i64, map: &OffsetMap, random: &mut Random) {
         for _ in 0..count {
             if next < i64::MAX - 1 {
                 let sender = random.one_of(&[Sender::Client("a"), Sender::Client("b"), Sender::Anonymous]);
-                throttle.handle_record(now, &Arrival { partition: 0, offset: next, bytes: 100, sender });
+                throttle
+                    .handle_record(now, &Arrival { partition: 0, offset: next, bytes: 100, sender, written_ms: None });
                 next = next.saturating_add(1 + random.below(3) as i64);
             }
         }

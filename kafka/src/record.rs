@@ -109,6 +109,11 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// Returns the timestamp, if the record has one.
+    pub fn written_ms(self) -> Option<i64> {
+        (self.timestamp_ms != NO_TIMESTAMP).then_some(self.timestamp_ms)
+    }
+
     /// Returns the source and its partition.
     pub fn address(self) -> SourcePartition {
         (self.source, self.partition)

@@ -263,3 +263,18 @@ pub struct Source {
     /// The topic is read because it matches a pattern: it may be deleted at any time.
     pub by_pattern: bool,
 }
+
+impl Source {
+    /// Returns the client to which all records of the topic belong: the only one that may send, or the topic's own,
+    /// unless a record names another one by a place of `client_from` before `topic`.
+    pub fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
+        let by_topic = || self.client.as_deref().filter(|_| client_from.contains(&ClientFrom::Topic));
+        match self.allowed_clients.as_deref() {
+            None => by_topic(),
+            Some([only]) => Some(only),
+            Some(allowed) => by_topic()
+                .filter(|_| client_from == [ClientFrom::Topic])
+                .filter(|client| allowed.iter().any(|one| one == client)),
+        }
+    }
+}

@@ -18,12 +18,15 @@ impl Engine<'_> {
                 group.change_capacity(self.job, self.throttle.policy());
             }
         }
-        if let Some(sources) = change.sources
-            && self.link.partitions.sources.change(sources, change.facts)
-        {
-            let topics = self.link.partitions.sources.topics.names().join(", ");
-            info!(service = self.job.service.name, topics, "other sources: the group assigns partitions anew");
-            self.link.consumer.subscribe()?;
+        if let Some(sources) = change.sources {
+            let other_topics = self.link.partitions.sources.change(sources, change.facts);
+            let assigned: Vec<u32> = self.link.partitions.assigned().map(|(number, _)| number).collect();
+            assigned.into_iter().for_each(|number| self.tell_sole_client(number));
+            if other_topics {
+                let topics = self.link.partitions.sources.topics.names().join(", ");
+                info!(service = self.job.service.name, topics, "other sources: the group assigns partitions anew");
+                self.link.consumer.subscribe()?;
+            }
         }
         self.publish(now);
         Ok(())

@@ -14,6 +14,7 @@ impl<'c> Engine<'c> {
     /// Decides on a record. Returns its cost in bytes.
     pub(super) fn decide(&mut self, now: Time, record: Record<'c>) -> usize {
         let Origin { source, partition, offset, .. } = record.origin;
+        let written_ms = record.origin.written_ms();
         let Some(number) = self.link.partitions.find((source, partition)) else { return 0 };
         if self.intake.suspended.contains((source, partition)) {
             self.intake.suspended.add(record);
@@ -48,7 +49,8 @@ impl<'c> Engine<'c> {
         };
         let cost = contents.cost();
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
-        let verdict = self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender });
+        let verdict =
+            self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender, written_ms });
         // A client that the core does not know is named by its record.
         let name = match &verdict {
             Verdict::Reject(rejection) if rejection.client.is_none() => Some(Arc::from(name)),
@@ -65,10 +67,11 @@ impl<'c> Engine<'c> {
         let source = self.link.partitions.sources.get(record.origin.source);
         let (record, name) = (record.without_last_header(), &self.job.service.redrive_client);
         let is_allowed = source.allowed_clients.as_ref().is_none_or(|allowed| allowed.contains(name));
-        let sender = if is_allowed { Sender::Client(name) } else { Sender::NotAllowed(name) };
-        let (offset, cost) = (record.origin.offset, record.cost());
+        let sender = if is_allowed { Sender::Redriven(name) } else { Sender::NotAllowed(name) };
+        let (offset, written_ms, cost) = (record.origin.offset, record.origin.written_ms(), record.cost());
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
-        let verdict = self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender });
+        let verdict =
+            self.throttle.handle_record(now, &Arrival { partition: number, offset, bytes, sender, written_ms });
         let name = Some(Arc::from(name.as_str()));
         self.apply_verdict(verdict, number, (record, Form::Whole), cost, name);
         cost
@@ -101,7 +104,7 @@ impl<'c> Engine<'c> {
         let (offset, stub) = (record.origin.offset, record.into_stub());
         let cost = stub.cost();
         let bytes = u32::try_from(cost).unwrap_or(u32::MAX);
-        let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized };
+        let arrival = Arrival { partition: number, offset, bytes, sender: Sender::Oversized, written_ms: None };
         match self.throttle.handle_record(now, &arrival) {
             Verdict::Skip => return cost,
             Verdict::Admit(_) => unreachable!("the core never admits an oversized record"),

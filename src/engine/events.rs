@@ -89,6 +89,7 @@ impl<'c> Engine<'c> {
             (entry.assigned, entry.high, entry.read_at) = (true, assignment.high, now);
             self.reporter.counts.lost_records += assignment.lost;
             self.throttle.handle_assigned(now, number, assignment.base, &assignment.map, assignment.high);
+            self.tell_sole_client(number);
             let ((topic, partition), offset) = (self.link.name(number), assignment.base);
             debug!(service = self.job.service.name, topic, partition, offset, "assigned");
             if assignment.commit_first {
@@ -97,6 +98,12 @@ impl<'c> Engine<'c> {
             }
         }
         self.publish(self.clock.now());
+    }
+
+    /// Tells the core to whom the records of a partition belong.
+    pub(super) fn tell_sole_client(&mut self, number: u32) {
+        let source = self.link.partitions.sources.get(self.link.partitions.address(number).0);
+        self.throttle.handle_sole_client(number, source.sole_client(&self.job.service.client_from));
     }
 
     /// Forgets everything about the partitions, at once: their next owner starts from what was committed.

@@ -15,7 +15,7 @@ use watermaster_core::scheduler::{Forgotten, PAGE};
 use watermaster_core::throttle::Throttle;
 use watermaster_core::units::Time;
 
-use super::ClientSnapshot;
+use super::{ClientSnapshot, Unread};
 
 /// The number of pages that one snapshot copies, which takes about half a millisecond.
 const COPIED: usize = 32;
@@ -43,10 +43,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    fn of(throttle: &Throttle, now: Time, number: usize) -> Page {
+    fn of(throttle: &Throttle, now: Time, unread: &Unread, number: usize) -> Page {
         let (known, forgotten) = throttle.clients().page(number);
         let mut clients = Vec::with_capacity(PAGE);
-        clients.extend(known.map(|client| ClientSnapshot::of(client, throttle, now)));
+        clients.extend(known.map(|client| ClientSnapshot::of(client, throttle, now, unread)));
         Page::new(clients, forgotten)
     }
 
@@ -144,9 +144,9 @@ pub struct SnapshotBuilder {
 
 impl SnapshotBuilder {
     /// Returns the clients of a throttle, some of them perhaps as they were in an earlier snapshot. The first snapshot
-    /// shows all clients as they are.
-    pub fn build(&mut self, throttle: &Throttle, now: Time) -> Clients {
-        let page = |number| Page::of(throttle, now, number);
+    /// shows all clients as they are. `unread` records wait in the topics.
+    pub fn build(&mut self, throttle: &Throttle, now: Time, unread: &Unread) -> Clients {
+        let page = |number| Page::of(throttle, now, unread, number);
         self.build_some(throttle.clients().len(), throttle.clients().pages(), [CURRENT, COPIED], page)
     }
 

@@ -32,7 +32,7 @@ fn main() {
 fn pile_up(clients: usize, records: u64) {
     let bounds = (u64::MAX, u64::MAX, CYCLE * 1_000_000);
     let (queue_capacity, queue_bytes, max_delay) = bounds;
-    let policy = Policy { queue_capacity, queue_bytes, max_delay, ..policy(Mode::Shape, 1, clients) };
+    let policy = Policy { queue_capacity, queue_bytes, max_delay: Some(max_delay), ..policy(Mode::Shape, 1, clients) };
     let mut service = Service::with(Case::Delayed, policy, clients);
     let before = resident_kib();
     let took = service.pile_up(records);

@@ -169,7 +169,8 @@ impl Service {
     fn decide(&mut self, batch: usize, step: Duration) {
         for id in &self.ids[..batch] {
             self.now = self.now + step;
-            let arrival = Arrival { partition: 0, offset: self.offset, bytes: 256, sender: Sender::Client(id) };
+            let arrival =
+                Arrival { partition: 0, offset: self.offset, bytes: 256, sender: Sender::Client(id), written_ms: None };
             self.offset += 1;
             black_box(self.throttle.handle_record(self.now, &arrival));
         }
@@ -205,7 +206,7 @@ pub fn policy(mode: Mode, capacity: u64, clients: usize) -> Policy {
         mode,
         max_clients: clients,
         client_idle_timeout: CYCLE * 1_000_000,
-        max_delay: CYCLE * 60,
+        max_delay: None,
         burst: Ratio::ZERO,
         commit_interval: Duration::from_nanos(1),
         ..Policy::new(capacity, CYCLE)

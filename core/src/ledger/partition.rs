@@ -1,6 +1,6 @@
 //! One partition, its records, and the room that its offset map has in a commit.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{PauseReason, PendingRejection};
 use crate::offset_map::{self, MapBudget, OffsetMap};
@@ -54,11 +54,24 @@ pub(super) struct Partition {
     pub(super) seen_until: i64,
     /// Records at offsets below this one are catching up (reject mode).
     pub(super) catch_up_until: i64,
+    /// The client to which all records belong by configuration, until a record of another one is read.
+    pub(super) sole_client: Option<SoleClient>,
     pub(super) paused: Option<PauseReason>,
+    /// Records that were written before this time, in milliseconds since the Unix epoch, waited in the topic because
+    /// the partition was paused.
+    pub(super) waits_until_ms: Option<i64>,
     /// A record completed since the last commit.
     pub(super) touched: bool,
     /// The length of the last offset map.
     pub(super) map_characters: u32,
+}
+
+/// A client that has a partition to itself.
+#[derive(Debug)]
+pub(super) struct SoleClient {
+    pub(super) name: Arc<str>,
+    /// The index of the client at its last record.
+    pub(super) index: u32,
 }
 
 /// A view of an assigned partition.
@@ -70,6 +83,8 @@ pub struct PartitionView {
     pub next: i64,
     /// Delayed records.
     pub held: u64,
+    /// Unread records wait in the topic because the partition is paused, or was until a moment ago.
+    pub is_behind: bool,
     /// The number of offsets that the offset map covers.
     pub span: u64,
     /// The part of its budget that the offset map uses (0–1).
@@ -88,7 +103,9 @@ impl Partition {
             recent_admissions: SlidingCount::exact_up_to(0, cycle),
             seen_until: 0,
             catch_up_until: 0,
+            sole_client: None,
             paused: None,
+            waits_until_ms: None,
             touched: false,
             map_characters: 0,
         }
@@ -100,7 +117,7 @@ impl Partition {
         self.tracker = Tracker::restore(base, &map.completed);
         self.seen_until = self.seen_until.max(self.tracker.next());
         self.catch_up_until = high;
-        self.paused = None;
+        (self.sole_client, self.paused, self.waits_until_ms) = (None, None, None);
         (self.touched, self.map_characters) = (false, 0);
     }
 
@@ -118,6 +135,7 @@ impl Partition {
             base: self.tracker.base(),
             next: self.tracker.next(),
             held: self.held.len(),
+            is_behind: self.waits_until_ms.is_some(),
             span: self.tracker.span(),
             map_used: self.tracker.bits_bound() as f64 / set_bits.max(1) as f64,
             map_characters: self.map_characters,

@@ -1,9 +1,12 @@
 //! Pausing partitions, and resuming them.
 
+use std::time::Duration;
+
 use strum::{IntoStaticStr, VariantNames};
 
 use super::Ledger;
 use crate::policy::Overflow;
+use crate::units::{NANOS_PER_MILLI, Time};
 
 /// The reason for which a partition is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
@@ -12,9 +15,10 @@ pub enum PauseReason {
     /// A client's backlog reached `queue_capacity`.
     #[strum(serialize = "queue_capacity")]
     Queue { client: u32 },
-    /// The backlogs reached `queue_bytes`.
+    /// The backlogs reached `queue_bytes`. With a client: the records of clients with partitions of their own took up
+    /// their part of it, and this client more than its share of that.
     #[strum(serialize = "queue_bytes")]
-    Bytes,
+    Bytes { client: Option<u32> },
     /// The partition's offset map is nearly as large as it may be.
     Map,
 }
@@ -32,9 +36,42 @@ impl Ledger {
         let partition = &mut self.partitions[number as usize];
         if partition.assigned && partition.paused.is_none() {
             partition.paused = Some(reason);
+            partition.waits_until_ms = Some(i64::MAX);
             self.paused += 1;
             self.readings.push_back(Reading::Pause(number));
         }
+    }
+
+    /// Returns whether a partition is paused at a bound. If not, records are evicted.
+    #[inline]
+    pub fn pauses(&self, number: u32) -> bool {
+        match self.overflow {
+            Overflow::Auto => self.partitions[number as usize].sole_client.is_some(),
+            Overflow::Pause => true,
+            Overflow::DeadLetter => false,
+        }
+    }
+
+    /// The time for which a record that was just read waited in its topic, because its partition was paused. The age of
+    /// a record counts from the time at which it was written, if its timestamp tells that.
+    #[inline]
+    pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> Duration {
+        let partition = &mut self.partitions[number as usize];
+        match (partition.waits_until_ms, written_ms) {
+            (Some(until), Some(written)) if written < until => {
+                let age = self.wall_ms(now).saturating_sub(written);
+                Duration::from_millis(u64::try_from(age).unwrap_or(0))
+            }
+            (Some(_), Some(_)) => {
+                partition.waits_until_ms = None;
+                Duration::ZERO
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn wall_ms(&self, now: Time) -> i64 {
+        ((now.as_nanos() / NANOS_PER_MILLI) as i64).saturating_add(self.wall_ahead_ms)
     }
 
     /// Pauses all assigned partitions.
@@ -42,20 +79,18 @@ impl Ledger {
         (0..self.partitions.len() as u32).for_each(|number| self.pause(number, reason));
     }
 
-    /// Under `pause`, pauses a partition at three quarters of its offset map's room: records in the backlog can then
-    /// still complete around each other.
+    /// Pauses a partition that pauses at bounds at three quarters of its offset map's room: records in the backlog can
+    /// then still complete around each other.
     #[inline(never)]
     pub fn pause_if_map_is_nearly_full(&mut self, number: u32) {
-        if self.overflow == Overflow::Pause
-            && self.partitions[number as usize].map_is_nearly_full(self.map_room.set_bits)
-        {
+        if self.pauses(number) && self.partitions[number as usize].map_is_nearly_full(self.map_room.set_bits) {
             self.pause(number, PauseReason::Map);
         }
     }
 
     /// Resumes partitions at half of the bound that paused them: a pause discards what librdkafka has prefetched, so
     /// it must not toggle. `is_free` tells whether a backlog's bound allows it.
-    pub fn resume(&mut self, is_free: impl Fn(PauseReason) -> bool) {
+    pub fn resume(&mut self, now: Time, is_free: impl Fn(PauseReason) -> bool) {
         if self.paused == 0 {
             return;
         }
@@ -66,7 +101,9 @@ impl Ledger {
                 Some(reason) => is_free(reason),
             };
             if free {
-                self.partitions[number as usize].paused = None;
+                let now_ms = self.wall_ms(now);
+                let partition = &mut self.partitions[number as usize];
+                (partition.paused, partition.waits_until_ms) = (None, Some(now_ms));
                 self.paused -= 1;
                 self.readings.push_back(Reading::Resume(number));
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Ledger, Location, PauseReason};
-use crate::{policy::Overflow, reason::Rejection, slot::Slot};
+use crate::{reason::Rejection, slot::Slot};
 
 /// A rejected record that waits for room in the offset map.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Ledger {
         if rejections.len() == 1 {
             self.rejecting.push(number);
         }
-        if self.overflow == Overflow::Pause {
+        if self.pauses(number) {
             self.pause(number, PauseReason::Map);
         }
     }
@@ -71,9 +71,9 @@ impl Ledger {
         None
     }
 
-    /// A partition with a pending rejection.
+    /// A partition with a pending rejection for which room is made by an eviction.
     pub fn next_rejecting(&self) -> Option<u32> {
-        self.rejecting.first().copied()
+        self.rejecting.iter().copied().find(|&number| !self.pauses(number))
     }
 
     /// Counts a pending rejection no longer.

@@ -4,7 +4,7 @@
 //! decides between clients. In reject mode the records within their client's share, which wait for room in the window,
 //! go first, in the order of their arrival. In its client's list, such a record never stands behind another one.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use super::fair::{ClientQueue, FairQueue, Group};
 use crate::linked_list::{LinkedList, Links};
@@ -19,6 +19,16 @@ pub(crate) struct QueuedRecord {
     pub since: Time,
     /// The record is within its client's share and goes before others (reject mode).
     pub first: bool,
+    /// The milliseconds for which it waited in its topic before, at most 49 days.
+    pub age_ms: u32,
+}
+
+impl QueuedRecord {
+    /// The time for which the record has waited.
+    #[inline]
+    pub(crate) fn waited(&self, now: Time) -> Duration {
+        now.since(self.since) + Duration::from_millis(u64::from(self.age_ms))
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,6 +49,8 @@ pub(crate) struct Backlog {
     /// The records that go first wait until this time for the own limit of a record that has to go before them.
     pub(super) first_after: Time,
     pub(crate) bytes: u64,
+    /// The bytes of clients whose records are kept.
+    pub(super) kept_bytes: u64,
     pub(super) fair: FairQueue,
     /// Clients that their own limit refused a record, by the time at which they may try again.
     blocked: BinaryHeap<Reverse<(Time, u32)>>,
@@ -83,6 +95,14 @@ impl Backlog {
         self.entries.set(slot.index(), Entry { record, of_client, of_all });
         queue.bytes += u64::from(record.bytes);
         self.bytes += u64::from(record.bytes);
+        self.kept_bytes += if queue.kept { u64::from(record.bytes) } else { 0 };
+    }
+
+    /// Keeps all records of a client, so that none is evicted, until it has none left.
+    pub(super) fn keep(&mut self, queue: &mut ClientQueue) {
+        if !std::mem::replace(&mut queue.kept, true) {
+            self.kept_bytes += queue.bytes;
+        }
     }
 
     /// Removes a record that is sent: its client pays for it in fair queueing, unless it goes first.
@@ -107,6 +127,8 @@ impl Backlog {
         queue.first -= u64::from(record.first);
         queue.bytes -= u64::from(record.bytes);
         self.bytes -= u64::from(record.bytes);
+        self.kept_bytes -= if queue.kept { u64::from(record.bytes) } else { 0 };
+        queue.kept &= !queue.records.is_empty();
         if !queue.has_others() {
             queue.empty();
         }

@@ -5,7 +5,8 @@
 //! where a quota or a narrow network holds the producer, and no record is decided meanwhile. So a bounded part of the
 //! surplus goes in each commit interval; a part that a slow round left unused is not made up for.
 
-use super::{excess::Excess, registry::Registry};
+use super::excess::{Excess, above_share};
+use super::registry::Registry;
 use crate::{policy::Policy, slot::Slot, units::Time};
 
 /// The most surplus records that are evicted in a commit interval.
@@ -58,8 +59,9 @@ enum Bound {
 pub(crate) struct Backlogs<'a> {
     pub(super) policy: &'a Policy,
     pub(super) clients: &'a Registry,
-    /// The bytes of all delayed records.
+    /// The bytes of all delayed records, and of those that are kept.
     pub(super) bytes: u64,
+    pub(super) kept_bytes: u64,
 }
 
 impl Backlogs<'_> {
@@ -68,7 +70,24 @@ impl Backlogs<'_> {
     }
 
     fn exceeds_capacity(&self, client: u32) -> bool {
-        self.length_of(client) > self.policy.queue_capacity
+        self.length_of(client) > self.policy.queue_capacity && !self.keep(client)
+    }
+
+    /// Returns whether no record of a client is evicted.
+    pub(super) fn keep(&self, client: u32) -> bool {
+        self.policy.keeps() && self.clients.lookup(client).is_some_and(|client| client.queue.kept)
+    }
+
+    /// Returns whether the backlogs exceed a bound in bytes by records that may be evicted. Those that are kept take
+    /// some half of it at most, which leaves the other half to the other clients.
+    fn exceed(&self, bound: u64) -> bool {
+        self.bytes > bound && self.bytes - self.kept_bytes > bound / 2
+    }
+
+    /// Returns whether a client keeps more than its share of a bound in bytes on all records that are kept.
+    pub(super) fn keep_too_much(&self, client: u32, bound: u64) -> bool {
+        let excess = || self.clients.lookup(client).is_some_and(|client| above_share(client, bound, self.policy) > 0);
+        self.kept_bytes >= bound && self.keep(client) && excess()
     }
 }
 
@@ -77,7 +96,7 @@ impl Bounds {
     #[inline]
     pub(super) fn note_growth(&mut self, client: u32, length: u64, backlogs: Backlogs<'_>) {
         self.excess.note_growth(client, backlogs);
-        if length > backlogs.policy.queue_capacity {
+        if length > backlogs.policy.queue_capacity && !backlogs.keep(client) {
             self.above_capacity.push(client);
         }
     }
@@ -91,13 +110,14 @@ impl Bounds {
         }
         let clients = backlogs.clients.iter().map(|(client, _)| client);
         self.surplus.clients = clients.filter(|client| backlogs.exceeds_capacity(*client)).collect();
-        self.surplus.bytes = if backlogs.bytes > backlogs.policy.queue_bytes { backlogs.bytes } else { 0 };
+        self.surplus.bytes = if backlogs.exceed(backlogs.policy.queue_bytes) { backlogs.bytes } else { 0 };
     }
 
     /// Returns whether a record is to be evicted at once.
     #[inline]
-    pub(super) fn are_exceeded(&self, policy: &Policy, bytes: u64) -> bool {
-        !self.above_capacity.is_empty() || policy.evicts() && bytes > policy.queue_bytes.max(self.surplus.bytes)
+    pub(super) fn are_exceeded(&self, backlogs: Backlogs<'_>) -> bool {
+        let bytes = backlogs.policy.queue_bytes.max(self.surplus.bytes);
+        !self.above_capacity.is_empty() || backlogs.policy.evicts() && backlogs.exceed(bytes)
     }
 
     /// The time at which the next record of the surplus may be evicted; `None` without a surplus.
@@ -118,7 +138,7 @@ impl Bounds {
             }
             self.above_capacity.pop();
         }
-        if self.are_exceeded(backlogs.policy, backlogs.bytes) {
+        if self.are_exceeded(backlogs) {
             return eviction(self.excess.furthest_above_share(backlogs)?, Bound::QueueBytes);
         }
         if !self.surplus.may_go(now, backlogs) {
@@ -167,7 +187,7 @@ impl Surplus {
             return false;
         }
         self.bytes = self.bytes.min(backlogs.bytes);
-        if self.bytes <= backlogs.policy.queue_bytes {
+        if !backlogs.exceed(backlogs.policy.queue_bytes) {
             self.bytes = 0;
         }
         if now >= self.refill_at {

@@ -8,7 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, binary_heap::PeekMut};
 
-use super::bounds::Backlogs;
+use super::{bounds::Backlogs, client::Client};
+use crate::policy::Policy;
 
 /// Clients by their excess over their share. Each client with a backlog has an entry at least as far up as it belongs:
 /// a client that got a record gets another entry, one that lost a record is moved down when it reaches the top.
@@ -67,10 +68,15 @@ impl Excess {
 }
 
 /// The bytes by which a client's backlog exceeds its default share of the bound, negative below that; `None` without a
-/// backlog.
+/// backlog of records that may be evicted.
 fn entry_of(index: u32, backlogs: Backlogs<'_>) -> Option<(i64, Reverse<u32>)> {
     let client = backlogs.clients.lookup(index).filter(|client| client.queue.bytes > 0)?;
-    let share = client.grant.default_share.as_f64() / backlogs.policy.capacity as f64;
-    let excess = client.queue.bytes as f64 - share * backlogs.policy.queue_bytes as f64;
-    Some((excess as i64, Reverse(index)))
+    let may_go = !backlogs.keep(index);
+    may_go.then(|| (above_share(client, backlogs.policy.queue_bytes, backlogs.policy), Reverse(index)))
+}
+
+/// The whole bytes by which a client's backlog exceeds its default share of a bound, negative below that.
+pub(super) fn above_share(client: &Client, bound: u64, policy: &Policy) -> i64 {
+    let share = client.grant.default_share.as_f64() / policy.capacity as f64;
+    (client.queue.bytes as f64 - share * bound as f64) as i64
 }

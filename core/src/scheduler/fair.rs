@@ -67,6 +67,8 @@ pub(crate) struct ClientQueue {
     group: Group,
     /// The first records that were charged when they arrived (reject mode). They stand in no queue of clients.
     pub(super) first: u64,
+    /// No record is evicted: some came from a partition that is paused instead.
+    pub(crate) kept: bool,
 }
 
 impl Default for ClientQueue {
@@ -79,6 +81,7 @@ impl Default for ClientQueue {
             blocked: None,
             group: Group::Main,
             first: 0,
+            kept: false,
         }
     }
 }

@@ -4,8 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Action, PauseReason, Rejection, Slot, Throttle};
 use crate::ledger::{Location, PendingRejection, Reading};
-use crate::scheduler::{QueuedRecord, Scheduler, Served, Turn};
+use crate::scheduler::{QueuedRecord, Served, Turn};
 use crate::{policy::Overflow, reason::Reason, units::Time};
+
+/// Clients with partitions of their own keep records beyond this part of `queue_bytes` only within their shares of it.
+/// Together they keep at most twice the part, which leaves the other clients half of the bytes.
+const KEPT_PART: u64 = 4;
 
 /// A step of [`Throttle::poll_action`].
 enum Step {
@@ -32,7 +36,7 @@ impl Throttle {
                 Some(Step::Silent) => continue,
                 None => {}
             }
-            self.resume_partitions();
+            self.resume_partitions(now);
             if !self.ledger.has_next_reading() {
                 return None;
             }
@@ -67,8 +71,7 @@ impl Throttle {
     /// returned `None`.
     pub fn poll_timeout(&mut self, now: Time) -> Time {
         let now = self.not_before(now);
-        let makes_room = || self.scheduler.policy.overflow() == Overflow::DeadLetter;
-        if self.ledger.has_next_reading() || self.ledger.has_pending_rejections() && makes_room() {
+        if self.ledger.has_next_reading() || self.ledger.next_rejecting().is_some() {
             return now;
         }
         self.scheduler.next_timeout(now)
@@ -92,24 +95,24 @@ impl Throttle {
         None
     }
 
-    /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, then under
-    /// `dead_letter` the partition's oldest record is evicted instead, an error, until it fits; under `pause` the
-    /// oldest record is sent in its place. Only completing the oldest record never makes the map larger.
+    /// Picks the record to send when `slot` is next. If its completion does not fit in the offset map, the partition's
+    /// oldest record is sent in its place if the partition pauses at bounds; if not, the oldest record is evicted, an
+    /// error, until the completion fits. Only completing the oldest record never makes the map larger.
     #[inline]
     fn select_record(&mut self, slot: Slot) -> Result<Slot, Step> {
         let Some(Location { partition, offset }) = self.ledger.location(slot) else { return Ok(slot) };
         if self.ledger.has_room(partition, offset) {
             return Ok(slot);
         }
-        match self.scheduler.policy.overflow() {
-            Overflow::Pause => Ok(self.ledger.oldest(partition).unwrap_or(slot)),
-            Overflow::DeadLetter => self.reject_oldest_of(partition).map_or(Ok(slot), Err),
+        if self.ledger.pauses(partition) {
+            return Ok(self.ledger.oldest(partition).unwrap_or(slot));
         }
+        self.reject_oldest_of(partition).map_or(Ok(slot), Err)
     }
 
     #[inline]
     fn send(&mut self, now: Time, slot: Slot, Served { record, in_window }: Served) -> Step {
-        let (waited, commit_interval) = (now.since(record.since), self.scheduler.policy.commit_interval);
+        let (waited, commit_interval) = (record.waited(now), self.scheduler.policy.commit_interval);
         self.slots.release(slot);
         let Some(location) = self.ledger.release(slot) else {
             self.scheduler.clients.get_mut(record.client).shadow.admit_late(waited, commit_interval);
@@ -143,17 +146,15 @@ impl Throttle {
         Step::Act(Action::Admit { slot, partition, offset, bytes, client, waited })
     }
 
-    /// Completes a pending rejection that fits in the offset map. Under `dead_letter`, room is made for one.
+    /// Completes a pending rejection that fits in the offset map. In a partition that is not paused at bounds, room is
+    /// made for one.
     #[inline(never)]
     fn settle_rejection(&mut self) -> Option<Step> {
         if let Some((location, pending)) = self.ledger.take_rejection() {
             let PendingRejection { slot, bytes, rejection, name } = pending;
             return Some(self.complete_rejected(slot, location, bytes, rejection, name));
         }
-        match self.scheduler.policy.overflow() {
-            Overflow::Pause => None,
-            Overflow::DeadLetter => self.ledger.next_rejecting().and_then(|number| self.reject_oldest_of(number)),
-        }
+        self.ledger.next_rejecting().and_then(|number| self.reject_oldest_of(number))
     }
 
     /// Evicts the oldest record of the client that is furthest above a bound or, if that does not fit in the offset
@@ -181,11 +182,17 @@ impl Throttle {
 
     #[inline(never)]
     fn reject_delayed(&mut self, slot: Slot, reason: Reason, retry_after: Duration) -> Step {
+        let client = self.scheduler.clients.lookup(self.scheduler.backlog.get(slot).client);
+        let waits_in_topic = reason == Reason::QueueFull && client.is_some_and(|client| client.queue.kept);
         let record = self.scheduler.remove(self.latest, slot);
         self.slots.release(slot);
         let client = self.scheduler.clients.get_mut(record.client);
         let Some(location) = self.ledger.release(slot) else {
-            client.shadow.rejected.add(reason);
+            // With enforcement the partition would be paused, and the record be admitted later.
+            match waits_in_topic {
+                true => client.shadow.admitted += 1,
+                false => client.shadow.rejected.add(reason),
+            }
             return Step::Silent;
         };
         client.counts.rejected.add(reason);
@@ -204,27 +211,37 @@ impl Throttle {
 
     // ## Pauses
 
-    /// Under `pause`: pauses partitions at a bound of the backlogs, or of the offset map.
-    pub(super) fn pause_at_bounds(&mut self, client: u32, partition: u32) {
-        let policy = &self.scheduler.policy;
-        let length = self.scheduler.clients.lookup(client).map_or(0, |client| client.backlog().0);
-        if length >= policy.queue_capacity {
-            self.ledger.pause(partition, PauseReason::Queue { client });
+    /// The bound of its backlog, or its share of the bytes, that a client has reached whose partitions are paused then.
+    pub(super) fn bound_of(&self, client: u32) -> Option<PauseReason> {
+        if self.scheduler.is_full(client) {
+            return Some(PauseReason::Queue { client });
         }
-        if self.held().1 >= policy.queue_bytes {
-            self.ledger.pause_all(PauseReason::Bytes);
+        let too_much = self.scheduler.keeps_too_much(client, KEPT_PART);
+        too_much.then_some(PauseReason::Bytes { client: Some(client) })
+    }
+
+    /// Pauses a partition at a bound of its client, or of the offset map; under `pause` all partitions at the bound of
+    /// all backlogs.
+    pub(super) fn pause_at_bounds(&mut self, client: u32, partition: u32) {
+        if let Some(reason) = self.bound_of(client) {
+            self.ledger.pause(partition, reason);
+        }
+        let policy = &self.scheduler.policy;
+        if policy.overflow() == Overflow::Pause && self.held().1 >= policy.queue_bytes {
+            self.ledger.pause_all(PauseReason::Bytes { client: None });
         }
         self.ledger.pause_if_map_is_nearly_full(partition);
     }
 
-    fn resume_partitions(&mut self) {
-        let (_, bytes) = self.held();
-        let Scheduler { clients, policy, .. } = &self.scheduler;
-        self.ledger.resume(|reason| match reason {
+    fn resume_partitions(&mut self, now: Time) {
+        let ((_, bytes), scheduler) = (self.held(), &self.scheduler);
+        let (clients, policy) = (&scheduler.clients, &scheduler.policy);
+        self.ledger.resume(now, |reason| match reason {
             PauseReason::Queue { client } => {
                 clients.lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2)
             }
-            PauseReason::Bytes => bytes <= policy.queue_bytes / 2,
+            PauseReason::Bytes { client: Some(client) } => !scheduler.keeps_too_much(client, KEPT_PART * 2),
+            PauseReason::Bytes { client: None } => bytes <= policy.queue_bytes / 2,
             PauseReason::Map => false,
         });
     }

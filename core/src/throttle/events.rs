@@ -106,6 +106,13 @@ impl Throttle {
         });
     }
 
+    /// Notes that all records of an assigned partition belong to one client by configuration, or that they do not. It
+    /// holds until a record of another client is read. Redriven records, anonymous ones and those of clients that are
+    /// not allowed do not count as such.
+    pub fn handle_sole_client(&mut self, partition: u32, client: Option<&str>) {
+        self.ledger.set_sole_client(partition, client);
+    }
+
     /// Notes that a partition was revoked: its delayed records are dropped, as its next owner reads them again. Returns
     /// their slots, which are free now. Admissions still count.
     pub fn handle_revoked(&mut self, partition: u32) -> Vec<Slot> {

@@ -9,6 +9,8 @@ use crate::{reason::Rejection, slot::Slot};
 pub enum Sender<'a> {
     /// A readable client id.
     Client(&'a str),
+    /// The client that redriven records count for. They say nothing about the clients of their partition.
+    Redriven(&'a str),
     /// A readable client id that the source does not allow.
     NotAllowed(&'a str),
     /// No client id, or one that can't be read.
@@ -26,6 +28,8 @@ pub struct Arrival<'a> {
     /// The memory that the record costs while it is delayed.
     pub bytes: u32,
     pub sender: Sender<'a>,
+    /// The record's timestamp, in milliseconds since the Unix epoch.
+    pub written_ms: Option<i64>,
 }
 
 /// The answer to a record that was just read.

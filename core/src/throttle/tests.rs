@@ -79,7 +79,7 @@ proptest! {
                         _ => format!("c{client}"),
                     };
                     let sender = Sender::Client(&name);
-                    throttle.handle_record(now, &Arrival { partition: 0, offset, bytes, sender });
+                    throttle.handle_record(now, &Arrival { partition: 0, offset, bytes, sender, written_ms: None });
                     offset += 1;
                 },
                 Call::Wait(milliseconds) => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use strum::VariantNames;
 
-use super::Throttle;
+use super::{Slot, Throttle};
 use crate::ledger::Ledger;
 use crate::scheduler::{Cause, Client, Counts, Registry};
 use crate::{delays::Histogram, policy::Policy, units::Time};
@@ -68,13 +68,18 @@ impl Throttle {
     /// The time for which the oldest delayed record has waited; zero in shadow mode.
     pub fn oldest_held(&self, now: Time) -> Duration {
         let oldest = if self.shadow.is_some() { None } else { self.scheduler.oldest() };
-        oldest.map_or(Duration::ZERO, |slot| now.since(self.scheduler.backlog.get(slot).since))
+        oldest.map_or(Duration::ZERO, |slot| self.waited(slot, now))
     }
 
     /// The time for which a client's oldest delayed record has waited; zero in shadow mode.
     pub fn oldest_of(&self, client: &Client, now: Time) -> Duration {
         let oldest = if self.shadow.is_some() { None } else { client.queue.records.head() };
-        oldest.map_or(Duration::ZERO, |slot| now.since(self.scheduler.backlog.get(slot).since))
+        oldest.map_or(Duration::ZERO, |slot| self.waited(slot, now))
+    }
+
+    /// The time for which a delayed record has waited, in its topic and here.
+    pub fn waited(&self, slot: Slot, now: Time) -> Duration {
+        self.scheduler.backlog.get(slot).waited(now)
     }
 
     /// The delays of admitted records.

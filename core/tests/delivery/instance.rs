@@ -230,7 +230,10 @@ impl Instance {
         let Record { partition, offset, client, .. } = record;
         let sender = CLIENTS.get(usize::from(client)).map_or(Sender::Anonymous, |name| Sender::Client(name));
         let sender = if record.poison == Poison::Instance { Sender::Oversized } else { sender };
-        match self.throttle.handle_record(now, &Arrival { partition, offset, bytes: RECORD_BYTES, sender }) {
+        match self
+            .throttle
+            .handle_record(now, &Arrival { partition, offset, bytes: RECORD_BYTES, sender, written_ms: None })
+        {
             Verdict::Skip => {}
             Verdict::Admit(client) => {
                 let client = client.and_then(|client| self.throttle.clients().name_of(client));

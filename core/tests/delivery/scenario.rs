@@ -169,11 +169,11 @@ fn policy(random: &mut Random, records: u64, seconds: u64, small_map: bool) -> P
     policy.window = random.one_of(&[Window::Sliding, Window::Fixed]);
     policy.catch_up = random.one_of(&[CatchUp::Delay, CatchUp::Reject]);
     policy.lending = random.one_of(&[Lending::Proportional, Lending::MaxMin]);
-    policy.overflow = random.one_of(&[Overflow::DeadLetter, Overflow::Pause]);
+    policy.overflow = random.one_of(&[Overflow::DeadLetter, Overflow::Pause, Overflow::Auto]);
     policy.enforce = !random.once_in(15);
     policy.queue_capacity = random.one_of(&[3, 10, 1_000, 1_000]);
     policy.queue_bytes = random.one_of(&[1_000, 1 << 30, 1 << 30]);
-    policy.max_delay = if random.once_in(4) { cycle * 2 } else { cycle * 1_000 };
+    policy.max_delay = random.once_in(4).then_some(cycle * 2);
     policy.max_clients = random.one_of(&[2, 100, 100]);
     policy.burst = Ratio::from_millionths(random.one_of(&[10_000, 300_000])).unwrap();
     policy.commit_interval = random.millis(20, 400).min(cycle / 2);

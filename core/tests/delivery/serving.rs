@@ -54,6 +54,11 @@ impl Instance {
             let end = source.end(cluster.now);
             note(&self.client.name, || format!("starts {partition} at {base}, {:?}", map.completed));
             self.throttle.handle_assigned(cluster.now, partition, base, &map, end);
+            // Records of other clients follow sooner or later.
+            self.throttle.handle_sole_client(
+                partition,
+                Some(crate::instance::CLIENTS[partition as usize % crate::instance::CLIENTS.len()]),
+            );
             let in_flight =
                 self.client.producer.in_flight.iter().filter(|(_, record, _)| record.partition == partition);
             let in_flight = in_flight.fold(0, |set, (_, record, _)| set | 1 << record.offset);

@@ -127,7 +127,8 @@ fn measure(clients: u64, mode: Mode) -> f64 {
     throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 0);
     for offset in 0..clients {
         let name = format!("client-{offset}");
-        let arrival = Arrival { partition: 0, offset: offset as i64, bytes: 10, sender: Sender::Client(&name) };
+        let arrival =
+            Arrival { partition: 0, offset: offset as i64, bytes: 10, sender: Sender::Client(&name), written_ms: None };
         throttle.handle_record(now, &arrival);
     }
     let (mut meter, mut took) = (DemandMeter::default(), Duration::ZERO);

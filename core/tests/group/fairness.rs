@@ -44,7 +44,13 @@ impl Engine {
     /// Reads a record. Returns whether it was admitted at once.
     fn read(&mut self, now: Time, partition: u32, client: usize) -> bool {
         let offset = self.next_offset.get_mut(&partition).expect("an assigned partition");
-        let arrival = Arrival { partition, offset: *offset, bytes: 100, sender: Sender::Client(CLIENTS[client]) };
+        let arrival = Arrival {
+            partition,
+            offset: *offset,
+            bytes: 100,
+            sender: Sender::Client(CLIENTS[client]),
+            written_ms: None,
+        };
         *offset += 1;
         matches!(self.throttle.handle_record(now, &arrival), Verdict::Admit(_))
     }
@@ -223,8 +229,12 @@ fn skewed(capacity: f64) -> Rates {
 
 #[test]
 fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
-    check(&Policy::new(400, Duration::from_secs(10)), &skewed(400.0), 0.05);
-    check(&Policy::new(2_400, Duration::from_secs(60)), &skewed(2_400.0), 0.05);
+    let policy = |capacity, cycle| Policy {
+        max_delay: Some(Duration::from_secs(60)),
+        ..Policy::new(capacity, Duration::from_secs(cycle))
+    };
+    check(&policy(400, 10), &skewed(400.0), 0.05);
+    check(&policy(2_400, 60), &skewed(2_400.0), 0.05);
 }
 
 #[test]

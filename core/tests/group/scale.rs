@@ -35,7 +35,8 @@ fn throttle(policy: &Policy, now: Time, clients: impl Iterator<Item = (String, u
     let mut offset = 0;
     for (client, records) in clients {
         for _ in 0..records {
-            let arrival = Arrival { partition: 0, offset, bytes: 100, sender: Sender::Client(&client) };
+            let arrival =
+                Arrival { partition: 0, offset, bytes: 100, sender: Sender::Client(&client), written_ms: None };
             throttle.handle_record(now, &arrival);
             offset += 1;
         }

@@ -61,7 +61,7 @@ impl World {
 
     fn arrive(&mut self) {
         let sender = Sender::Client(if self.next_offset % 3 == 0 { "car" } else { "home" });
-        let arrival = Arrival { partition: 0, offset: self.next_offset, bytes: 1, sender };
+        let arrival = Arrival { partition: 0, offset: self.next_offset, bytes: 1, sender, written_ms: None };
         self.next_offset += 1;
         if let Verdict::Admit(_) = self.throttle.handle_record(self.now, &arrival) {
             self.note_admission();

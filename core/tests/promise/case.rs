@@ -91,7 +91,11 @@ pub fn policies(class: Class) -> impl Strategy<Value = Policy> {
                 mode: if choice[1] { Mode::Shape } else { Mode::Reject },
                 window: if choice[2] { Window::Sliding } else { Window::Fixed },
                 catch_up: if choice[3] { CatchUp::Delay } else { CatchUp::Reject },
-                overflow: if choice[4] { Overflow::DeadLetter } else { Overflow::Pause },
+                overflow: match (choice[4], choice[3]) {
+                    (true, true) => Overflow::DeadLetter,
+                    (true, false) => Overflow::Auto,
+                    (false, _) => Overflow::Pause,
+                },
                 burst: Ratio::from_millionths(burst).unwrap(),
                 queue_capacity: queue.unwrap_or(1 << 40),
                 queue_bytes,

@@ -65,7 +65,7 @@ fn changing(class: Class) -> impl Strategy<Value = Policy> {
             policy.map_budget = MapBudget::Chars(chars);
         }
         if rare % 8 == 1 {
-            policy.max_delay = policy.cycle * 3 / 2;
+            policy.max_delay = Some(policy.cycle * 3 / 2);
         }
         policy
     })

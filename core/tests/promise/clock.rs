@@ -63,7 +63,8 @@ fn clock_steps_keep_the_window((policy, calls): (Policy, Vec<Call>)) {
             CallKind::Records { client, records } => {
                 for _ in 0..records {
                     let sender = Sender::Client(&name(client));
-                    let verdict = throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender });
+                    let verdict = throttle
+                        .handle_record(now, &Arrival { partition: 0, offset, bytes: 1, sender, written_ms: None });
                     admitted.extend(matches!(verdict, Verdict::Admit(_)).then_some(latest));
                     offset += 1;
                 }

@@ -44,7 +44,7 @@ fn bounded(class: Class) -> impl Strategy<Value = Policy> {
             queue_capacity: if rare % 3 == 0 { 1 << 40 } else { queue_capacity },
             queue_bytes: if rare % 4 == 0 { 1 << 40 } else { queue_bytes },
             map_budget: if rare < 90 { MapBudget::Chars(chars) } else { MapBudget::default() },
-            max_delay: if rare % 5 == 0 { policy.cycle * 2 } else { policy.max_delay },
+            max_delay: if rare % 5 == 0 { Some(policy.cycle * 2) } else { policy.max_delay },
             enforce: rare % 16 != 15,
             capacity: policy.capacity.min(50),
             ..policy
@@ -101,7 +101,7 @@ impl Owner {
         }
         let offset = self.ends[partition as usize];
         self.ends[partition as usize] += 1;
-        let arrival = Arrival { partition, offset, bytes: 200, sender };
+        let arrival = Arrival { partition, offset, bytes: 200, sender, written_ms: None };
         match self.throttle.handle_record(self.now, &arrival) {
             Verdict::Skip => panic!("an unread record is skipped"),
             Verdict::Delay(slot) => assert_eq!(self.held.insert(slot, (partition, offset)), None),
@@ -161,7 +161,7 @@ impl Owner {
                 self.round();
             }
             let sender = Sender::Client("again");
-            let arrival = Arrival { partition, offset, bytes: 200, sender };
+            let arrival = Arrival { partition, offset, bytes: 200, sender, written_ms: None };
             match self.throttle.handle_record(self.now, &arrival) {
                 Verdict::Skip => panic!("{partition}/{offset} is skipped, but was never decided"),
                 Verdict::Delay(slot) => assert_eq!(self.held.insert(slot, (partition, offset)), None),

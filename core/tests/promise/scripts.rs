@@ -36,7 +36,7 @@ fn cases(class: Class) -> impl Strategy<Value = Case> {
 fn with_rarities(mut policy: Policy, limit: Option<Limit>, rare: u8) -> Policy {
     policy.clients[0].limit = limit;
     match rare {
-        0 => policy.max_delay = policy.cycle * 3 / 2,
+        0 => policy.max_delay = Some(policy.cycle * 3 / 2),
         1 => policy.max_clients = policy.clients.len() + 5,
         2 => policy.client_idle_timeout = policy.cycle * 2,
         3 => policy.commit_interval = policy.cycle / 10,

@@ -17,7 +17,7 @@ fn cases(class: Class) -> impl Strategy<Value = (Policy, Vec<Step>)> {
         policy.overflow = Overflow::DeadLetter;
         policy.map_budget = MapBudget::default();
         match rare {
-            0 => policy.max_delay = policy.cycle * 3 / 2,
+            0 => policy.max_delay = Some(policy.cycle * 3 / 2),
             1 => policy.max_clients = policy.clients.len() + 5,
             2 => policy.client_idle_timeout = policy.cycle * 2,
             _ => {}
@@ -63,7 +63,8 @@ impl Twins {
     }
 
     fn send(&mut self, sender: Sender<'_>, partition: usize, bytes: u32) {
-        let arrival = Arrival { partition: partition as u32, offset: self.ends[partition], bytes, sender };
+        let arrival =
+            Arrival { partition: partition as u32, offset: self.ends[partition], bytes, sender, written_ms: None };
         self.ends[partition] += 1;
         self.sent += 1;
         self.enforcing.handle_record(self.now, &arrival);

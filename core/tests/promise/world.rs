@@ -130,6 +130,7 @@ impl World {
     pub fn step(&mut self, step: Step) {
         match step {
             Step::Send { client, partition, records, bytes } => {
+                let client = self.sole_client(partition).unwrap_or(client);
                 (0..records).for_each(|_| self.append(partition, Origin::Client(client), bytes));
                 self.read();
             }
@@ -277,7 +278,7 @@ impl World {
             Origin::NotAllowed => Sender::NotAllowed("stranger"),
             Origin::Anonymous => Sender::Anonymous,
         };
-        let arrival = Arrival { partition: partition as u32, offset: offset as i64, bytes, sender };
+        let arrival = Arrival { partition: partition as u32, offset: offset as i64, bytes, sender, written_ms: None };
         let verdict = self.throttle.handle_record(self.now, &arrival);
         if before.completed() {
             assert_eq!(verdict, Verdict::Skip, "({partition}, {offset}) is {before:?}");
@@ -307,7 +308,7 @@ impl World {
                 }
             }
             Verdict::Reject(rejection) => {
-                self.may_reject(origin, rejection, catching_up);
+                self.may_reject(partition, origin, rejection, catching_up);
                 self.rejected(partition, offset, rejection);
             }
         }
@@ -331,7 +332,8 @@ impl World {
             Action::Reject { slot, rejection, .. } => {
                 let (partition, offset) = self.release(slot);
                 if rejection.reason == Reason::QueueFull {
-                    assert!(!self.pauses(), "queue_full although backlogs are bounded by pausing");
+                    let origin = self.record(partition, offset).origin;
+                    assert!(!self.pauses_for(partition, origin), "queue_full although a pause bounds the backlogs");
                 }
                 self.rejected(partition, offset, rejection);
             }
@@ -382,6 +384,8 @@ impl World {
         let high = log.records.len() as i64;
         self.advance_cycles();
         self.throttle.handle_assigned(self.now, partition as u32, base, map, high);
+        let sole = self.sole_client(partition).map(|client| self.names[client].as_str());
+        self.throttle.handle_sole_client(partition as u32, sole);
     }
 
     /// Commits a partition and checks that the commit records exactly the completed offsets.
@@ -518,7 +522,7 @@ impl World {
         }
     }
 
-    fn may_reject(&mut self, origin: Origin, rejection: Rejection, catching_up: bool) {
+    fn may_reject(&mut self, partition: usize, origin: Origin, rejection: Rejection, catching_up: bool) {
         let known = matches!(origin, Origin::Client(_));
         match rejection.reason {
             Reason::Anonymous => assert_eq!(origin, Origin::Anonymous),
@@ -540,6 +544,10 @@ impl World {
                 );
             }
             Reason::ClientLimit => assert_eq!(self.policy.mode, Mode::Reject),
+            Reason::QueueFull => {
+                assert_eq!(self.policy.overflow, Overflow::Auto);
+                assert!(!self.pauses_for(partition, origin), "queue_full although a pause bounds the backlogs");
+            }
             reason => assert!(!known, "{reason:?} for {origin:?} at arrival"),
         }
     }
@@ -572,9 +580,24 @@ impl World {
         admitted.iter().filter(|at| time(**at) + self.policy.cycle + more > self.now).count() as u64
     }
 
-    /// Returns whether backlogs are bounded by pausing.
+    /// Returns whether some backlogs are bounded by pausing.
     fn pauses(&self) -> bool {
-        self.policy.overflow == Overflow::Pause || self.policy.mode == Mode::Reject
+        self.policy.overflow != Overflow::DeadLetter || self.policy.mode == Mode::Reject
+    }
+
+    /// Returns whether a partition with records of this origin is paused at a bound, so that none of them is evicted.
+    fn pauses_for(&self, partition: usize, origin: Origin) -> bool {
+        let sole = self.throttle.ledger().sole_client(partition as u32);
+        let is_sole = matches!(origin, Origin::Client(client) if sole == Some(&*self.names[client]));
+        self.pauses() && (self.policy.overflow() == Overflow::Pause || is_sole)
+    }
+
+    /// The client of a partition with records of one client: under `auto` every second one, until other steps than
+    /// [`Step::Send`] add records of others.
+    fn sole_client(&self, partition: usize) -> Option<usize> {
+        let clients = self.policy.clients.len();
+        let has_one = self.policy.overflow == Overflow::Auto && partition.is_multiple_of(2) && clients > 0;
+        has_one.then(|| partition / 2 % clients)
     }
 
     /// Checks the laws that hold whenever no action is left.

@@ -17,7 +17,7 @@ pub fn policy(capacity: u64, cycle: Duration) -> Policy {
         client_idle_timeout: cycle * 100,
         queue_capacity: 1_000_000,
         queue_bytes: 1 << 40,
-        max_delay: cycle * 1_000_000,
+        max_delay: None,
         commit_interval: cycle / 100,
         ..Policy::new(capacity, cycle)
     }
@@ -108,11 +108,12 @@ impl Sim {
     /// Reads the record at this offset.
     pub fn reread(&mut self, sender: Sender<'_>, partition: u32, offset: i64, bytes: u32) -> Fate {
         let name = match sender {
-            Sender::Client(name) | Sender::NotAllowed(name) => name,
+            Sender::Client(name) | Sender::Redriven(name) | Sender::NotAllowed(name) => name,
             Sender::Anonymous | Sender::Oversized => "",
         };
         let at = (partition, offset);
-        let verdict = self.throttle.handle_record(self.now, &Arrival { partition, offset, bytes, sender });
+        let verdict =
+            self.throttle.handle_record(self.now, &Arrival { partition, offset, bytes, sender, written_ms: None });
         let fate = match verdict {
             Verdict::Skip => return self.lives[&at].fate,
             Verdict::Admit(_) => Fate::Admitted { waited: Duration::ZERO },

@@ -188,8 +188,12 @@ const SERVICE: &[Key] = &[
 const SHAPE: &[Key] = &[
     reloaded_key("queue_capacity", Count(1, 1_000_000_000), Text("10000")),
     reloaded_key("queue_bytes", Size(1 << 10, 1 << 40), Text("256MiB")),
-    reloaded_key("max_delay", Kind::Duration(millis(1), MAX_DELAY), Text("60s")),
-    reloaded_key("overflow", Choice(Overflow::VARIANTS), Text("dead_letter")),
+    reloaded_key(
+        "max_delay",
+        Kind::Duration(millis(1), MAX_DELAY),
+        Derived("no limit in mode shape, 60s in mode reject"),
+    ),
+    reloaded_key("overflow", Choice(Overflow::VARIANTS), Text("auto")),
     reloaded_key("burst", RATIO, Text("0.01")),
 ];
 

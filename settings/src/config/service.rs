@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use humantime::format_duration;
-use watermaster_core::policy::{ClientPolicy, Limit, Policy};
+use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
 use super::{kafka, pace, registry, values};
@@ -89,12 +89,22 @@ fn policy(section: &Section<'_>, kafka: &Section<'_>) -> Option<Policy> {
     read_struct!(Policy {
         [section => capacity, cycle, reservation, lending, scope, mode, enforce]
         [section => window, catch_up, max_clients, unlisted_weight]
-        [shape => queue_capacity, queue_bytes, max_delay, overflow, burst]
+        [shape => queue_capacity, queue_bytes, overflow, burst]
         [kafka => commit_interval]
+        max_delay: max_delay(&shape, mode),
         map_budget: kafka.text("map_budget", values::map_budget),
         client_idle_timeout: client_idle_timeout(section, cycle),
         clients: clients(section, capacity, max_clients),
     })
+}
+
+/// Reads the longest time that a record may wait. A flood of shape mode is to be delayed rather than dropped, so only
+/// reject mode has a default, for records that are catching up.
+fn max_delay(shape: &Section<'_>, mode: Option<Mode>) -> Option<Option<Duration>> {
+    match mode? {
+        Mode::Shape => shape.optional_value("max_delay"),
+        Mode::Reject => shape.derived("max_delay", Some("60s")).map(Some),
+    }
 }
 
 fn client_idle_timeout(section: &Section<'_>, cycle: Option<Duration>) -> Option<Duration> {

@@ -1,6 +1,6 @@
 //! Reading configurations: layers, variables, errors and warnings. The properties of librdkafka are not checked here.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use super::*;
 
@@ -114,7 +114,7 @@ fn a_variable_sets_a_key_of_a_service_by_its_name() {
         (&*first.name, first.policy.capacity, &*second.name, second.policy.capacity),
         ("kyc", 2000, "credit-check", 7000)
     );
-    assert_eq!(first.policy.max_delay.as_secs(), 5);
+    assert_eq!(first.policy.max_delay, Some(Duration::from_secs(5)));
     let client = &first.policy.clients[0];
     assert_eq!((client.weight.thousandths(), client.limit.unwrap().rate.get()), (2_500, 9));
     let entry = config.effective.iter().find(|entry| entry.key.to_string() == "service[1].capacity").unwrap();
@@ -233,8 +233,12 @@ fn later_files_add_services_and_override_keys() {
         ("kyc", 2000, "aml", 9000)
     );
     assert_eq!(
-        (aml_service.policy.max_delay.as_secs(), aml_service.policy.cycle.as_secs(), kyc.policy.cycle.as_secs()),
-        (5, 20, 10)
+        (
+            aml_service.policy.max_delay.map(|delay| delay.as_secs()),
+            aml_service.policy.cycle.as_secs(),
+            kyc.policy.cycle.as_secs()
+        ),
+        (Some(5), 20, 10)
     );
     let origin = |key: &str| {
         let entry = of_folder.effective.iter().find(|entry| entry.key.to_string() == key).unwrap();

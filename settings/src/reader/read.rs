@@ -49,6 +49,12 @@ impl<'a> Section<'a> {
         self.read(self.schema.key(name), default.map(|default| default.to_string()).as_deref(), parse)
     }
 
+    /// Reads an optional key as a type that defines how its text is parsed. The outer `None` says that it is wrong.
+    pub fn optional_value<T: FromText>(&self, name: &str) -> Option<Option<T>> {
+        let kind = self.schema.key(name).kind;
+        self.optional(name, |text| T::from_text(text, kind))
+    }
+
     /// Reads an optional key. The outer `None` says that it is wrong.
     pub fn optional<T, E: Display>(&self, name: &str, parse: impl Fn(&str) -> Result<T, E>) -> Option<Option<T>> {
         if self.written(name).is_some() {

@@ -60,7 +60,10 @@ impl Service {
     fn arrive(&mut self, client: u16) {
         let name = format!("client-{client}");
         let sender = Sender::Client(&name);
-        self.throttle.handle_record(self.now, &Arrival { partition: 0, offset: self.offset, bytes: 10, sender });
+        self.throttle.handle_record(
+            self.now,
+            &Arrival { partition: 0, offset: self.offset, bytes: 10, sender, written_ms: None },
+        );
         self.offset += 1;
     }
 
@@ -182,9 +185,14 @@ fn flooding(enforce: bool) -> ClientSnapshot {
     throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), sent);
     for offset in 0..sent {
         let sender = Sender::Client("home-loan");
-        throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender });
+        throttle.handle_record(now, &Arrival { partition: 0, offset, bytes: 100, sender, written_ms: None });
     }
-    SnapshotBuilder::default().build(&throttle, now).iter().find(|client| &*client.name == "home-loan").unwrap().clone()
+    SnapshotBuilder::default()
+        .build(&throttle, now, &Unread::new())
+        .iter()
+        .find(|client| &*client.name == "home-loan")
+        .unwrap()
+        .clone()
 }
 
 #[test]

@@ -131,6 +131,7 @@ impl<'t> Replay<'t> {
         for (number, log) in (0u32..).zip(&replay.logs) {
             let offset = log.next_offset;
             replay.throttle.handle_assigned(start, number, offset, &OffsetMap::default(), offset);
+            replay.throttle.handle_sole_client(number, senders.sole_client(number));
         }
         replay
     }
@@ -263,7 +264,8 @@ impl<'t> Replay<'t> {
         let log = &mut self.logs[partition as usize];
         let offset = log.next_offset;
         log.next_offset += 1;
-        let arrival = Arrival { partition, offset, bytes: attempt.bytes, sender: self.senders.of(attempt) };
+        let arrival =
+            Arrival { partition, offset, bytes: attempt.bytes, sender: self.senders.of(attempt), written_ms: None };
         match self.throttle.handle_record(now, &arrival) {
             // An offset comes once.
             Verdict::Skip => {}

@@ -20,6 +20,8 @@ pub struct Senders {
     hashed: bool,
     /// For each partition, the clients that its source allows; `None` for all.
     allowed: Vec<Option<Vec<bool>>>,
+    /// For each partition, the name of the client to which all its records belong.
+    sole: Vec<Option<String>>,
     /// The service only counts its decisions: the offset maps of commits delay nothing.
     pub(super) shadow: bool,
     /// The retries of each client of the trace.
@@ -36,6 +38,10 @@ impl Senders {
                 source.allowed_clients.as_ref()?.iter().map(|id| named(id, hashed)).collect();
             Some(contents.clients.iter().map(|name| listed.contains(name)).collect())
         });
+        let sole = contents.partitions.iter().map(|partition| {
+            let source = service.sources.iter().find(|source| source.topic == partition.topic)?;
+            source.sole_client(&service.client_from).map(|client| named(client, hashed))
+        });
         let configured = service.policy.clients.iter().map(|client| (named(&client.name, hashed), client.name.clone()));
         let configured: BTreeMap<String, String> = configured.collect();
         let shown = contents.clients.iter().map(|name| configured.get(name).unwrap_or(name).clone());
@@ -44,6 +50,7 @@ impl Senders {
             shown: shown.collect(),
             hashed,
             allowed: allowed.collect(),
+            sole: sole.collect(),
             shadow: !service.policy.enforce,
             retries: vec![None; FIRST_CLIENT as usize + contents.clients.len()],
         }
@@ -56,6 +63,15 @@ impl Senders {
         self
     }
 
+    /// Returns the client to which all records of a log belong. Each partition has a log; in shadow mode each client.
+    pub(super) fn sole_client(&self, log: u32) -> Option<&str> {
+        if !self.shadow {
+            return self.sole.get(log as usize)?.as_deref();
+        }
+        let name = self.names.get(log.checked_sub(FIRST_CLIENT)? as usize)?;
+        self.sole.iter().flatten().any(|sole| sole == name).then_some(name)
+    }
+
     pub(super) fn retry_of(&self, client: u32) -> Option<RetryPolicy> {
         self.retries[client as usize]
     }
@@ -64,7 +80,7 @@ impl Senders {
     /// the capacity is that of one instance.
     pub(super) fn policy(&self, policy: &Policy) -> Policy {
         let mut policy = Policy { enforce: true, scope: Scope::Instance, ..policy.clone() };
-        if self.shadow {
+        if self.shadow && policy.overflow == Overflow::Pause {
             policy.overflow = Overflow::DeadLetter;
         }
         policy.clients.iter_mut().for_each(|client| client.name = named(&client.name, self.hashed));
