@@ -24,11 +24,11 @@ use watermaster_tools::dlq::JobCounts;
 
 /// The causes of an allocation, in the order of [`ServiceSnapshot::allocations`].
 pub const ALLOCATION_CAUSES: &[&str] = throttle::Cause::VARIANTS;
-/// The reasons for pausing a partition: a client's backlog bound, the service's, the offset map's room, or, last, a
-/// schema that is not known yet.
+/// The reasons for pausing a partition: a client's backlog bound, the service's, the offset map's room, a bound of
+/// the partition's only client, or, last, a schema that is not known yet.
 pub const PAUSE_REASONS: &[&str] = &{
-    let [queue, bytes, map] = *PauseReason::VARIANTS else { panic!("the core has three reasons") };
-    [queue, bytes, map, "schema"]
+    let [queue, bytes, map, one_client] = *PauseReason::VARIANTS else { panic!("the core has four reasons") };
+    [queue, bytes, map, one_client, "schema"]
 };
 /// The outcomes of a request to the schema registry.
 pub const SCHEMA_OUTCOMES: &[&str] = Outcome::VARIANTS;

@@ -486,7 +486,7 @@ mod schemas {
         let waits = |shown: &ServiceSnapshot| {
             let names_schema =
                 shown.trouble.as_ref().is_some_and(|trouble| trouble.contains("schema 7 is not known yet"));
-            admitted(shown) == 50 && names_schema && shown.paused == [0, 0, 0, 1] && !shown.ready
+            admitted(shown) == 50 && names_schema && shown.paused == [0, 0, 0, 0, 1] && !shown.ready
         };
         let first = bench.start();
         first.until("wait", waits);
@@ -495,13 +495,13 @@ mod schemas {
         assert!(took < Duration::from_secs(10), "{took:?}");
         assert_eq!(bench.completed(), (0..50).collect(), "nothing behind the record is decided");
         let second = bench.start();
-        second.until("wait again", |shown| shown.paused == [0, 0, 0, 1]);
+        second.until("wait again", |shown| shown.paused == [0, 0, 0, 0, 1]);
         answers.store(true, Ordering::Relaxed);
         let shown = second.until("the rest admitted", |shown| admitted(shown) == 100);
         let clients: BTreeMap<_, _> =
             shown.clients.iter().map(|client| (&*client.name, client.counts.admitted)).collect();
         assert_eq!(clients, BTreeMap::from([("acme", 1), ("loans", 99)]));
-        second.until("ready", |shown| shown.ready && shown.paused == [0; 4]);
+        second.until("ready", |shown| shown.ready && shown.paused == [0; 5]);
         let requests = second.cell.get().engine.schema_requests;
         assert_eq!(requests[..2], [1, 1], "one schema is found, one is missing: {requests:?}, {:?}", registry.paths());
         second.stop().0.unwrap();
@@ -542,7 +542,7 @@ mod schemas {
         let (_registry, answers) = registry_of(&mut bench);
         bench.feed_values([(0, OF_ACME.to_vec())].into_iter());
         let engine = bench.start();
-        engine.until("wait", |shown| shown.paused == [0, 0, 0, 1]);
+        engine.until("wait", |shown| shown.paused == [0, 0, 0, 0, 1]);
         bench.feed(1..300);
         thread::sleep(3 * cycle);
         answers.store(true, Ordering::Relaxed);

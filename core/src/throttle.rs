@@ -193,7 +193,7 @@ impl Throttle {
         let (client, partition) = (record.client, arrival.partition);
         let (pauses, auto) = (self.ledger.pauses(partition), self.scheduler.policy.keeps());
         let may_pause = pauses && (!auto || self.ledger.is_sole_client(partition, client));
-        if auto && !may_pause && (pauses || self.scheduler.keeps(client)) && self.bound_of(client).is_some() {
+        if auto && !may_pause && (pauses || self.scheduler.keeps(client)) && self.is_at_bound(client) {
             let rejection = Rejection { reason: Reason::QueueFull, retry_after: Duration::ZERO, client: Some(client) };
             return self.reject(arrival, rejection);
         }

@@ -7,6 +7,7 @@ mod control;
 mod history;
 mod pace;
 mod problem;
+mod retention;
 mod topics;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -184,6 +185,20 @@ pub fn watch_commits(settings: &Settings, timeout: Duration, report: &mut Report
     let problems = commits::watch(&settings.kafka, with_search, timeout);
     let findings = problems.into_iter().map(|(service, problem)| problem.of_topic(&service.name, &service.target));
     report.findings.extend(findings.collect::<Vec<_>>());
+}
+
+/// Adds findings about sources that may delete records of a flood before they are admitted.
+pub fn compare_retention(settings: &Settings, timeout: Duration, report: &mut Report) {
+    if report.has_errors() {
+        return;
+    }
+    let settings = settings.with_matches(report.names.as_deref().unwrap_or_default());
+    for service in &settings.services {
+        let facts = |topic: &str| report.topics.get(topic).cloned();
+        let problems = retention::check(&settings.kafka, service, facts, timeout);
+        let findings = problems.into_iter().map(|(topic, problem)| problem.of_topic(&service.name, topic));
+        report.findings.extend(findings.collect::<Vec<_>>());
+    }
 }
 
 fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Problem> {

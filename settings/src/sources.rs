@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use regex::Regex;
 use regex_syntax::hir::{Hir, HirKind};
 
+use watermaster_core::policy::{Mode, Overflow};
+use watermaster_core::units::Weight;
+
 use crate::model::{Service, Settings, Source};
 
 /// The named group of a pattern that captures the client.
@@ -100,6 +103,62 @@ impl Service {
         };
         let idle = self.patterns.iter().filter(|pattern| !matches(pattern)).map(|source| &source.pattern);
         idle.map(|pattern| (pattern.text.as_str(), pattern.nearest(topics))).collect()
+    }
+
+    /// Returns a sentence that tells what happens to the records of a client that floods, for people.
+    pub fn flood_text(&self) -> String {
+        let policy = &self.policy;
+        let rejected = format!("rejected as queue_full once {} wait", policy.queue_capacity);
+        let fate = match (policy.enforce, policy.mode, policy.overflow) {
+            (false, ..) => "its records are admitted like all others: shadow mode only counts".to_owned(),
+            (_, Mode::Reject, _) => "its records beyond its grant are rejected".to_owned(),
+            (_, _, Overflow::DeadLetter) => format!("its oldest records are {rejected}"),
+            (_, _, Overflow::Pause) => {
+                format!("its partitions are paused once {} records wait, for other clients, too", policy.queue_capacity)
+            }
+            (_, _, Overflow::Auto) => match &*self.shared_sources() {
+                [] => "its records wait in Kafka, and none is rejected".to_owned(),
+                shared if shared.len() == self.sources.len() + self.patterns.len() => {
+                    format!("its oldest records are {rejected}: every source has records of several clients")
+                }
+                shared => format!(
+                    "its records wait in Kafka, but those of sources with several clients ({}) are {rejected}",
+                    shared.join(", ")
+                ),
+            },
+        };
+        let shaped = policy.enforce && policy.mode == Mode::Shape;
+        let expiry = policy.max_delay.filter(|_| shaped).map(humantime::format_duration);
+        let expiry = expiry.map(|delay| format!(". Records that waited for {delay} are rejected as expired"));
+        format!("when a client floods, {fate}{}", expiry.unwrap_or_default())
+    }
+
+    /// Returns the topics and patterns of the sources that may have records of several clients.
+    fn shared_sources(&self) -> Vec<&str> {
+        let is_shared = |source: &Source| source.sole_client(&self.client_from).is_none();
+        let shared = self.sources.iter().filter(|source| is_shared(source)).map(|source| source.topic.as_str());
+        let any_topic = |pattern: &SourcePattern| Source {
+            topic: String::new(),
+            client: Some(pattern.client.clone().unwrap_or_default()),
+            allowed_clients: pattern.allowed_clients.clone(),
+            by_pattern: true,
+        };
+        let patterns = self.patterns.iter().filter(|pattern| is_shared(&any_topic(pattern)));
+        shared.chain(patterns.map(|source| source.pattern.text.as_str())).collect()
+    }
+
+    /// Returns the records per second that a client of its own source gets at least, if all other clients flood, too:
+    /// its part of the capacity by weight.
+    pub fn guaranteed_rate(&self, client: &str) -> f64 {
+        let policy = &self.policy;
+        let weight = |weight: Weight| weight.thousandths() as f64;
+        let listed: f64 = policy.clients.iter().map(|client| weight(client.weight)).sum();
+        let (own, all) = match policy.clients.iter().find(|known| known.name == client) {
+            Some(known) => (weight(known.weight), listed + weight(policy.unlisted_weight)),
+            None if policy.clients.is_empty() => (1.0, self.sources.len().max(1) as f64),
+            None => (weight(policy.unlisted_weight), listed + weight(policy.unlisted_weight)),
+        };
+        policy.capacity as f64 / policy.cycle.as_secs_f64() * own / all
     }
 
     /// Returns the topics and patterns of the sources, for people.

@@ -85,6 +85,7 @@ fn ask(config: &Config) -> Answers {
         let brokers = preflight::check(settings, CONNECT_TIMEOUT).map(|mut report| {
             preflight::probe_transactions(settings, CONNECT_TIMEOUT, &mut report);
             preflight::watch_commits(settings, CONNECT_TIMEOUT, &mut report);
+            preflight::compare_retention(settings, CONNECT_TIMEOUT, &mut report);
             report
         });
         let registry = registry.map(|asked| asked.join().expect("the thread does not panic"));
@@ -194,5 +195,6 @@ fn print_text(config: &Config) {
             service.policy.capacity,
             humantime::format_duration(service.policy.cycle)
         ));
+        print(format_args!("    {}", service.flood_text()));
     }
 }

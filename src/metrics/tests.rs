@@ -238,7 +238,7 @@ fn a_revoked_partition_is_missing_from_the_next_scrape() {
 fn a_resumed_partition_counts_0() {
     let mut publisher = Publisher::new("", 10);
     let mut shown = snapshot(Vec::new());
-    shown.paused = [0, 0, 2, 1];
+    shown.paused = [0, 0, 2, 0, 1];
     let labels = [("service", "kyc"), ("reason", "map")];
     let samples = scrape(&mut publisher, shown);
     assert_eq!(sample(&samples, "watermaster_paused_partitions", &labels), Some(2.0));

@@ -27,6 +27,7 @@ mod many_partitions;
 mod mirror;
 mod oracle;
 mod outage;
+mod overflow;
 mod pace;
 mod panels;
 mod patterns;

@@ -15,12 +15,14 @@ pub enum PauseReason {
     /// A client's backlog reached `queue_capacity`.
     #[strum(serialize = "queue_capacity")]
     Queue { client: u32 },
-    /// The backlogs reached `queue_bytes`. With a client: the records of clients with partitions of their own took up
-    /// their part of it, and this client more than its share of that.
+    /// The backlogs reached `queue_bytes`.
     #[strum(serialize = "queue_bytes")]
-    Bytes { client: Option<u32> },
+    Bytes,
     /// The partition's offset map is nearly as large as it may be.
     Map,
+    /// All records of the partition belong to one client, which reached `queue_capacity` or takes too much of
+    /// `queue_bytes`. No other client waits.
+    OneClient { client: u32 },
 }
 
 /// A change in the reading of a partition.

@@ -211,24 +211,26 @@ impl Throttle {
 
     // ## Pauses
 
-    /// The bound of its backlog, or its share of the bytes, that a client has reached whose partitions are paused then.
-    pub(super) fn bound_of(&self, client: u32) -> Option<PauseReason> {
-        if self.scheduler.is_full(client) {
-            return Some(PauseReason::Queue { client });
-        }
-        let too_much = self.scheduler.keeps_too_much(client, KEPT_PART);
-        too_much.then_some(PauseReason::Bytes { client: Some(client) })
+    /// Returns whether a client with partitions of its own has reached a bound of its backlog.
+    pub(super) fn is_at_bound(&self, client: u32) -> bool {
+        self.scheduler.is_full(client) || self.scheduler.keeps_too_much(client, KEPT_PART)
     }
 
     /// Pauses a partition at a bound of its client, or of the offset map; under `pause` all partitions at the bound of
     /// all backlogs.
     pub(super) fn pause_at_bounds(&mut self, client: u32, partition: u32) {
-        if let Some(reason) = self.bound_of(client) {
-            self.ledger.pause(partition, reason);
-        }
         let policy = &self.scheduler.policy;
-        if policy.overflow() == Overflow::Pause && self.held().1 >= policy.queue_bytes {
-            self.ledger.pause_all(PauseReason::Bytes { client: None });
+        if policy.overflow() == Overflow::Auto {
+            if self.is_at_bound(client) {
+                self.ledger.pause(partition, PauseReason::OneClient { client });
+            }
+        } else {
+            if self.scheduler.is_full(client) {
+                self.ledger.pause(partition, PauseReason::Queue { client });
+            }
+            if self.held().1 >= policy.queue_bytes {
+                self.ledger.pause_all(PauseReason::Bytes);
+            }
         }
         self.ledger.pause_if_map_is_nearly_full(partition);
     }
@@ -236,12 +238,12 @@ impl Throttle {
     fn resume_partitions(&mut self, now: Time) {
         let ((_, bytes), scheduler) = (self.held(), &self.scheduler);
         let (clients, policy) = (&scheduler.clients, &scheduler.policy);
+        let half_empty =
+            |client| clients.lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2);
         self.ledger.resume(now, |reason| match reason {
-            PauseReason::Queue { client } => {
-                clients.lookup(client).is_none_or(|client| client.backlog().0 <= policy.queue_capacity / 2)
-            }
-            PauseReason::Bytes { client: Some(client) } => !scheduler.keeps_too_much(client, KEPT_PART * 2),
-            PauseReason::Bytes { client: None } => bytes <= policy.queue_bytes / 2,
+            PauseReason::Queue { client } => half_empty(client),
+            PauseReason::OneClient { client } => half_empty(client) && !scheduler.keeps_too_much(client, KEPT_PART * 2),
+            PauseReason::Bytes => bytes <= policy.queue_bytes / 2,
             PauseReason::Map => false,
         });
     }

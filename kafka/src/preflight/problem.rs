@@ -1,5 +1,7 @@
 //! Findings of the checks, with their severity and text.
 
+use std::time::Duration;
+
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::StartFrom;
 
@@ -51,6 +53,14 @@ pub enum Problem {
     FewerInSync { insync: u64, sources: u64 },
     #[error("is compacted: it refuses records without a key, and drops older ones of the same key")]
     Compacted,
+    #[error(
+        "holds {records} records, which take {} at the part of the capacity that {client} always has, and deletes them \
+         after {}: set retention.ms to {} or more",
+        humantime::format_duration(*.drained),
+        humantime::format_duration(*.retention),
+        .drained.as_millis()
+    )]
+    ShortRetention { client: String, records: u64, drained: Duration, retention: Duration },
     #[error("limits and retention of topics were not checked: {0}")]
     ConfigsUnanswered(#[source] ClientError),
 
@@ -190,6 +200,7 @@ impl Problem {
             | Problem::FewerReplicas { .. }
             | Problem::FewerInSync { .. }
             | Problem::Compacted
+            | Problem::ShortRetention { .. }
             | Problem::UndecidedStart { enforce: false, .. }
             | Problem::StartUnanswered { .. }
             | Problem::NothingCommitted { .. }
