@@ -22,7 +22,8 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use watermaster::engine::{self, EngineError, Job};
 use watermaster::heartbeat::Heartbeat;
 use watermaster::snapshot::{ROUND_OUTCOMES, ServiceSnapshot, SnapshotCell};
-use watermaster_core::{offset_map, policy::Policy, units::Ratio};
+use watermaster_core::policy::{Overflow, Policy};
+use watermaster_core::{offset_map, units::Ratio};
 use watermaster_kafka::{embedded::Embedded, preflight};
 use watermaster_settings::{
     ClientFrom, DeadLetterHeaders, Delivery, GroupProtocol, Kafka, OnDataLoss, OnForeignOffset, OnUndeliverable,
@@ -236,7 +237,7 @@ fn admitted_records_arrive_in_order_and_are_committed() {
 fn records_that_a_drain_commits_have_arrived() {
     let mut bench = Bench::new(10, Duration::from_secs(10));
     // All but a few records are rejected as soon as they are read.
-    bench.service.policy.queue_capacity = 10;
+    (bench.service.policy.queue_capacity, bench.service.policy.overflow) = (10, Overflow::DeadLetter);
     bench.feed(0..30_000);
     let engine = bench.start();
     engine.until("any rejected", |shown| rejected(shown) > 0);

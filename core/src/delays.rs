@@ -9,7 +9,6 @@ pub const BOUNDS: [f64; 18] =
     [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
 /// Upper bounds of the buckets of one client's delays, in seconds. They are few, since every client has its own.
-/// That of 90 s is above the default of `max_delay`, so that no estimate is far above the longest possible delay.
 pub const CLIENT_BOUNDS: [f64; 11] = [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 90.0, 300.0, 900.0];
 
 /// [`CLIENT_BOUNDS`] in nanoseconds.

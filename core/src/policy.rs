@@ -101,8 +101,8 @@ impl Policy {
         self.enforce && self.overflow() == Overflow::Auto
     }
 
-    /// Returns whether excess records of shared partitions are evicted. Shadow mode can pause nothing: its backlogs, of records that it only
-    /// would delay, are bounded by evictions in any case.
+    /// Returns whether excess records of shared partitions are evicted. Shadow mode can pause nothing: its backlogs, of
+    /// records that it only would delay, are bounded by evictions in any case.
     pub fn evicts(&self) -> bool {
         !self.enforce || self.overflow() != Overflow::Pause
     }

@@ -157,7 +157,7 @@ metrics! {
 
     // ## Waiting
     "watermaster_backlog_records" Gauge Records ["service" "client"]
-        "Delayed records in the backlog now; 0 in shadow mode."
+        "Delayed records now, with those that wait in paused partitions of this client alone; 0 in shadow mode."
         Client |c, out| out.put(c.levels.backlog);
     "watermaster_shadow_backlog_records" Gauge Records ["service" "client"]
         "Shadow mode: records that would be in the backlog now."
@@ -172,10 +172,10 @@ metrics! {
         "The most memory for the delayed records of all clients together (queue_bytes)."
         Service |s, out| out.put(s.newest.backlog_limit_bytes);
     "watermaster_oldest_held_age_seconds" Gauge Seconds ["service"]
-        "The time that the oldest delayed record has waited for; 0 without delayed records."
+        "The time that the oldest delayed record has waited for, in a paused partition, too; 0 without delayed records."
         Service |s, out| out.put(s.newest.oldest_held_seconds);
     "watermaster_delay_seconds" Histogram Seconds ["service"]
-        "Time that admitted records spent in a backlog."
+        "Time that admitted records waited, in a backlog and in a paused partition."
         Service |s, out| out.put_histogram(&[], &s.newest.delay);
     "watermaster_client_delay_seconds" Histogram Seconds ["service" "client"]
         "Time that admitted records spent in a backlog, if it was one commit interval or more."
