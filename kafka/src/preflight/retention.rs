@@ -38,7 +38,7 @@ pub(super) fn check<'s>(
 
 /// Counts the offsets that a topic holds.
 fn records(kafka: &Kafka, topic: &str, partitions: usize, timeout: Duration) -> Result<u64, KafkaError> {
-    let topics = Topics::new([topic].into_iter());
+    let topics = Topics::new([topic]);
     let partitions: Vec<SourcePartition> = (0..partitions as i32).map(|at| (SourceIndex(0), at)).collect();
     let reader = client::consumer(&client::reader_config(kafka, &kafka.group_id, "earliest", &[]))?;
     let found = watermarks(&reader, &topics, &partitions, Instant::now() + timeout)?;
