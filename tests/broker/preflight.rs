@@ -50,6 +50,24 @@ fn a_capable_broker_passes_the_check() {
 
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
+fn a_retention_shorter_than_the_time_to_drain_is_named() {
+    let broker = Broker::of_this_run();
+    let rig = Rig::with_topics(&broker, "retention", |topic| topic.set("retention.ms", "60000"));
+    let producer = Producer::to(&broker);
+    producer.send_all((0..500).map(|number| Outgoing::numbered(&rig.sources[0], number, "a")));
+    // With one client its part is the whole capacity.
+    let (code, said) = check(&rig.config(rig.service(100, "10s", "client_from = [\"topic\"]", "")));
+    assert_eq!((code, said.contains("retention.ms")), (Some(0), false), "{said}");
+    let (code, said) = check(&rig.config(rig.service(10, "10s", "client_from = [\"topic\"]", "")));
+    assert_eq!(code, Some(0), "{said}");
+    let warned = "holds 500 records, which take 8m 20s at the part of the capacity that topic-0 always has, and deletes \
+                  them after 1m: set retention.ms to 500000 or more";
+    assert!(said.contains(warned), "{said}");
+    assert!(said.contains("when a client floods, its records wait in Kafka, and none is rejected"), "{said}");
+}
+
+#[test]
+#[ignore = "needs a real Kafka: scripts/test"]
 fn a_control_topic_that_a_group_can_not_trust_is_refused() {
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "preflight-control", 1, 1, TargetTime::Create);

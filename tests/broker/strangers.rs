@@ -54,7 +54,7 @@ fn follow(broker: &Broker, rig: &Rig, start: i64) -> Follower {
 /// and a configuration with `queue_bytes = "64MiB"`.
 fn produce_null_headers(broker: &Broker, prefix: &str, records: usize, headers: usize) -> (Rig, i64, Config) {
     let (rig, start) = (rig(broker, prefix), an_hour_ago());
-    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"";
+    let tables = "[service.shape]\nqueue_bytes = \"64MiB\"\noverflow = \"dead_letter\"";
     let config = config(&rig, 1, "client_from = [\"topic\"]", tables, "exactly_once");
     Producer::to(broker).send_all((0..records).map(|n| record(&rig, start, n, null_headers(headers))));
     (rig, start, config)

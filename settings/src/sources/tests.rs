@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::config::{Config, ConfigErrors, PropertyRules};
+use crate::model::ClientFrom;
 
 const RULES: PropertyRules = PropertyRules { version: String::new, check: |_, _| Ok(()), clients: |_| Ok(()) };
 
@@ -119,4 +120,51 @@ proptest! {
         prop_assert_eq!(&settings.with_matches(&reversed), &resolved);
         prop_assert_eq!(settings.with_matches(&[]), settings);
     }
+}
+
+/// A service with these keys, and whether its sources belong to one client each.
+fn flood_of(keys: &str, sources: &str) -> String {
+    let text =
+        format!("[[service]]\nname = \"kyc\"\ntarget = \"t\"\ndead_letter = \"d\"\ncapacity = 2000\n{keys}\n{sources}");
+    Config::parse(&text, Path::new("test.toml"), [], RULES)
+        .unwrap_or_else(|errors| panic!("{errors}"))
+        .settings
+        .services[0]
+        .flood_text()
+}
+
+#[test]
+fn a_flood_waits_where_a_source_belongs_to_one_client() {
+    let (one, other) =
+        ("[[service.source]]\ntopic = \"a\"\n", "[[service.source]]\ntopic_pattern = \"b-(?<client>.*)\"\n");
+    let both = format!("{one}{other}");
+    let waits = "when a client floods, its records wait in Kafka, and none is rejected";
+    assert_eq!(flood_of("", &both), waits);
+    assert_eq!(flood_of("client_from = [\"topic\"]", &both), waits);
+    let by_key = "client_from = [\"key\"]";
+    let shared = flood_of(by_key, &both);
+    assert!(shared.ends_with("rejected as queue_full once 10000 wait: every source has records of several clients"));
+    assert_eq!(flood_of(by_key, &format!("{one}allowed_clients = [\"home\"]\n")), waits);
+    let mixed = flood_of(by_key, &format!("{one}allowed_clients = [\"home\"]\n{other}"));
+    assert!(mixed.contains("those of sources with several clients (b-(?<client>.*)) are rejected"), "{mixed}");
+    let expires = flood_of("", &format!("[service.shape]\nmax_delay = \"5m\"\n{one}"));
+    assert!(expires.ends_with(". Records that waited for 5m are rejected as expired"), "{expires}");
+    assert!(flood_of("mode = \"reject\"", one).ends_with("beyond its grant are rejected"));
+    assert!(flood_of("enforce = false", one).contains("shadow mode only counts"));
+}
+
+#[test]
+fn allowed_clients_may_make_a_topic_a_shared_one() {
+    let source = |client: Option<&str>, allowed: Option<&[&str]>| Source {
+        topic: "a".to_owned(),
+        client: client.map(str::to_owned),
+        allowed_clients: allowed.map(|allowed| allowed.iter().map(ToString::to_string).collect()),
+        by_pattern: false,
+    };
+    let topic = [ClientFrom::Topic];
+    assert_eq!(source(Some("a"), None).sole_client(&topic), Some("a"));
+    assert_eq!(source(Some("a"), None).sole_client(&[ClientFrom::Key]), None);
+    assert_eq!(source(None, Some(&["b"])).sole_client(&[ClientFrom::Key]), Some("b"));
+    assert_eq!(source(Some("a"), Some(&["a", "b"])).sole_client(&topic), Some("a"));
+    assert_eq!(source(Some("a"), Some(&["a", "b"])).sole_client(&[ClientFrom::Key, ClientFrom::Topic]), None);
 }

@@ -177,6 +177,24 @@ fn a_pause_holds_back_all_records_of_a_partition() {
     assert!(free < 0.1 && paused > 0.2, "{free} and {paused}");
 }
 
+/// An hour of four times the capacity on a topic of its own once lost four of five records, with the default bounds.
+#[test]
+fn a_flood_of_an_hour_on_its_own_topic_waits_in_kafka() {
+    let sources: String = NAMES.map(|name| format!("[[service.source]]\ntopic = {name:?}\n")).concat();
+    let mut service = service("[\"header:client-id\", \"topic\"]", &sources);
+    service.policy.cycle = Duration::from_secs(10);
+    let each = |index: usize, every: u64| (0..3_600_000 / every).map(move |n| (1_700_000_000_000 + n * every, index));
+    let mut rows: Vec<_> = each(0, 251).chain(each(3, 12)).collect();
+    rows.sort_unstable();
+    let mut job = job(trace(&rows), service);
+    job.options.warm_up = 0;
+    let outcome = job.simulate(SHAPE, 200).unwrap();
+    assert_eq!((outcome.total.records, outcome.total.rejected_total()), (rows.len() as u64, 0));
+    assert!(p99(&outcome, "home-loan") < 1.0, "{outcome:?}");
+    let flood = outcome.clients.iter().find(|client| client.name == "credit-card").unwrap();
+    assert!(flood.backlog.records > 200_000, "{:?}: the records in the topic count", flood.backlog);
+}
+
 #[test]
 fn records_beyond_a_bound_are_rejected_with_its_reason() {
     let full = with(100, steady(), |service| service.policy.queue_capacity = 20);
