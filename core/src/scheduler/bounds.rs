@@ -96,7 +96,7 @@ impl Bounds {
     #[inline]
     pub(super) fn note_growth(&mut self, client: u32, length: u64, backlogs: Backlogs<'_>) {
         self.excess.note_growth(client, backlogs);
-        if length > backlogs.policy.queue_capacity && !backlogs.keep(client) {
+        if length > backlogs.policy.queue_capacity {
             self.above_capacity.push(client);
         }
     }
