@@ -33,11 +33,6 @@ use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
 pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
 
-/// The rate, in records per cycle, by which a member exceeds its pace for each record that its window lacks. With 1, a
-/// group of three uses 96.0 % of a capacity of 400 per 10 s under saturating demand, with 2 96.4 %, with 4 97.1 %. With
-/// 8 it uses 97.6 %, and clients within their share wait half as long again as with 4.
-const PACE_FOR_HOLE: u64 = 4;
-
 /// Groups beyond this many members look and post less often.
 const MANY_MEMBERS: usize = 50;
 /// Such a group's time between two looks of a member, for each member: it reads a record for each.
@@ -116,20 +111,10 @@ impl GroupParams {
         self.lengthened(self.cycle)
     }
 
-    /// The highest rate, in records per cycle, at which a member below its target may fill a small hole in its window:
-    /// 1.2 times its pace, and one record. Other members count with it.
-    pub fn fast_pace(pace: u64) -> u64 {
-        if pace == 0 { 0 } else { pace.saturating_add(pace / 5 + 1) }
-    }
-
-    /// The rate, in records per cycle, at which a member below its target fills a small hole of so many records: its
-    /// pace and [`PACE_FOR_HOLE`] times the hole, up to the [fast pace](GroupParams::fast_pace).
-    ///
-    /// The rate falls as the hole closes. A constant rate above the pace leaves the lumps of a burst in the window: the
-    /// same lumps leave it a cycle later, and clients within their share wait behind each of them.
-    pub fn filling_pace(pace: u64, hole: u64) -> u64 {
-        let proportional = pace.saturating_add(hole.saturating_mul(PACE_FOR_HOLE) + 1);
-        GroupParams::fast_pace(pace).min(proportional)
+    /// The highest pace, in records per cycle, of a member whose last post asks for a hold of `want`: a fifth and one
+    /// record more, so that its target may rise before the next post. Other members count with it.
+    pub fn fast_pace(want: u64) -> u64 {
+        if want == 0 { 0 } else { want.saturating_add(want / 5 + 1) }
     }
 
     /// The bucket that a member with this pace fills in shape mode.

@@ -246,12 +246,12 @@ impl GroupMember {
 
     fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {
         let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
-        let count = throttle.window_count(now.slow);
+        let need = throttle.window_need(now.slow, self.member.target());
         if self.tells_progress {
             let admitted = throttle.delays().counts.iter().sum();
             self.member.note_progress(Progress { admitted, waits: throttle.backlog().0 > 0 });
         }
-        let records = self.member.look(now, count, loads);
+        let records = self.member.look(now, need, loads);
         self.append(now.slow, &records)?;
         let splits = self.member.splits();
         if std::mem::replace(&mut self.splits, splits) != splits {
@@ -380,7 +380,7 @@ impl GroupMember {
 
     /// Tells the throttle its part, if it changed.
     fn tell(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle) {
-        let pace = self.member.pace(now, throttle.window_count(now.slow));
+        let pace = self.member.pace(now);
         let until = now.slow + self.member.lease_end().since(now.fast);
         let part = (self.member.limit(now), until, pace);
         if self.told.replace(part) != Some(part) {

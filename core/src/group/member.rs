@@ -23,7 +23,7 @@ use super::bounds::Stops;
 use super::loads::MemberLoads;
 use super::record::{Key, Post, Progress, Record};
 use super::seats::{LostHistory, Seat, SeatState, Seats};
-use super::targets::{Part, Shares, Splitter};
+use super::targets::{Part, Shares, SmoothTargets, Splitter};
 use super::{Clocks, GroupParams, GroupTimes};
 use crate::units::Time;
 use looks::{OwnLoads, SplitBasis};
@@ -31,8 +31,6 @@ use paces::Paces;
 
 /// The most posts without an answer.
 const MAX_IN_FLIGHT: usize = 4;
-/// The part of its limit, in percent, that a member's window may lack to be filled at more than its pace.
-const SMALL_HOLE_PERCENT: u64 = 6;
 
 /// A reason for which a member has to take a new key, with an empty window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -99,6 +97,9 @@ pub struct Member {
     progress: Option<Progress>,
     target: u64,
     splitter: Splitter,
+    /// The targets of the last split, and the index of this member in them.
+    split: (Vec<u64>, usize),
+    smooth: SmoothTargets,
     /// The inputs of the last split, to know whether they changed.
     split_of: Option<SplitBasis>,
     splits: u64,
@@ -166,6 +167,8 @@ impl Member {
             progress: None,
             target: 0,
             splitter: Splitter::default(),
+            split: (Vec::new(), 0),
+            smooth: SmoothTargets::default(),
             split_of: None,
             splits: 0,
         }
@@ -316,19 +319,11 @@ impl Member {
         }
     }
 
-    /// The rate, in records per cycle, at which the member may fill its window from now on, in shape mode. `count` is
-    /// the number of records in the window. The rate holds until it is asked for again.
-    pub fn pace(&mut self, now: Clocks, count: u64) -> u64 {
+    /// The pace, in records per cycle, at which the member may fill its window from now on, in shape mode. The pace holds
+    /// until it is asked for again.
+    pub fn pace(&mut self, now: Clocks) -> u64 {
         let asked = self.in_flight.iter().map(|sent| sent.want).fold(self.want_back, u64::min);
-        let target = self.target();
-        let pace = asked.min(target);
-        let hole = self.limit.saturating_sub(count + self.memory.at(now));
-        let is_small = hole > 0 && hole <= self.limit * SMALL_HOLE_PERCENT / 100 + 1;
-        // A member with the whole capacity paces as an instance outside of a group does. Holes in its window are the
-        // gaps in the demand of the cycle before.
-        let has_all = target == self.params.capacity;
-        let fills = is_small && self.limit <= target && !has_all;
-        let pace = if fills { GroupParams::filling_pace(pace, hole) } else { pace };
+        let pace = self.target.min(GroupParams::fast_pace(asked));
         self.paces.set(now.slow, pace, self.params.window());
         pace
     }

@@ -4,9 +4,12 @@
 //! fairness only, never the promise.
 //!
 //! In shape mode, the demand of all clients fills the capacity by weighted max-min, as fair queueing in one instance
-//! does, and a member's target is its part of what each client gets, by the client's demand there. A small standby is
+//! does, and a member's target is its part of what each client gets: max-min again, over the client's demand at each
+//! member. [`SmoothTargets`] keeps random arrivals from moving them. A small standby is
 //! kept from that for members without demand. In reject mode, each client's grant in whole records is split over the
 //! members by the client's demand there.
+
+mod smooth;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,6 +20,7 @@ use super::{GroupParams, Mode};
 use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Wants};
 use crate::policy::{Lending, Policy};
 use crate::units::{Ratio, Weight};
+pub(super) use smooth::SmoothTargets;
 
 /// The weights of clients, and the rules of lending.
 #[derive(Debug, Clone)]
@@ -90,7 +94,7 @@ pub(super) struct Splitter {
     /// The parts of all clients with a load at this member, by number.
     parts: Vec<Option<Part>>,
     unnamed: Option<Part>,
-    /// Reject mode: the demand of each client, by number, and the members that have it.
+    /// The demand of each client, by number, and the members that have it.
     pieces: Vec<Vec<Piece>>,
 }
 
@@ -167,7 +171,7 @@ impl Splitter {
         self.claims.extend(self.claimants.iter().map(claim));
     }
 
-    /// Shape mode: each client's rate, split over the members by its demand there, and the capacity that no client
+    /// Shape mode: each client's rate, split over the members by max-min of its demand there, and the capacity that no client
     /// uses, evenly.
     fn split_by_demand(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         let SplitInput { params, capacity, members, .. } = input;
@@ -187,17 +191,27 @@ impl Splitter {
         let rates = fill(shared, &demands);
         let spare = (shared - rates.iter().sum::<u128>()) / u128::from(count);
 
-        // The rate of each client for one record of demand, with 48 bits after the point.
-        let mut per_record = vec![0_u64; self.totals.len()];
+        self.find_pieces(input);
+        let mut exact = vec![(u128::from(standby) << FRACTION_BITS) + spare; members.len()];
         for (((&number, &rate), demand), grant) in self.claimants.iter().zip(&rates).zip(&demands).zip(&self.grants) {
-            let total = self.totals[number].demand;
-            per_record[number] = (rate << 32).checked_div(u128::from(total)).unwrap_or(0) as u64;
-            // The client's weight, split as its demand is. Not its rate: a light client would be held to the rate that
-            // it was assumed to need. A quarter of an even part stays for records that arrive here next.
-            let here = members[input.own].get(number).demand;
+            let (here, total) = (members[input.own].get(number).demand, self.totals[number].demand);
+            // Small demands of the client are met first: a backlog at one member must not take from the rate that its
+            // records need at another.
+            let pieces = &self.pieces[number];
+            let of_pieces: Vec<Demand> = pieces
+                .iter()
+                .map(|piece| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 })
+                .collect();
+            let mut rate_here = 0;
+            for (piece, rate) in pieces.iter().zip(fill(rate, &of_pieces)) {
+                exact[piece.member] += rate;
+                rate_here += if piece.member == input.own { rate } else { 0 };
+            }
+            // The client's weight, split as its rate is. Not the rate itself: a light client would be held to the rate
+            // that it was assumed to need. A quarter of an even part stays for records that arrive here next.
             let weight = u128::from(demand.weight);
-            let by_demand = (weight * u128::from(here)).checked_div(u128::from(total)).unwrap_or(0);
-            let weight = by_demand.max(weight / (4 * u128::from(count))).max(1);
+            let by_rate = (weight * rate_here).checked_div(rate).unwrap_or(0);
+            let weight = by_rate.max(weight / (4 * u128::from(count))).max(1);
             let (part, all) = if total > 0 { (here, total) } else { (1, count) };
             let (part, all) = (u128::from(part), u128::from(all));
             self.parts[number] = Some(Part {
@@ -209,24 +223,24 @@ impl Splitter {
                 ratio: ratio(here, total, count),
             });
         }
-        let used = |loads: &&MemberLoads| -> u128 {
-            loads.iter().map(|(number, load)| (u128::from(per_record[number]) * u128::from(load.demand)) >> 32).sum()
-        };
-        let base = (u128::from(standby) << FRACTION_BITS) + spare;
-        let exact: Vec<u128> = members.iter().map(|loads| base + used(loads)).collect();
         round_to(*capacity, &exact, input.turn)
+    }
+
+    /// Finds the members that have demand of each client.
+    fn find_pieces(&mut self, input: &SplitInput<'_>) {
+        self.pieces.iter_mut().for_each(Vec::clear);
+        self.pieces.resize_with(self.totals.len(), Vec::new);
+        for (member, loads) in input.members.iter().enumerate() {
+            for (number, load) in loads.iter().filter(|(_, load)| load.demand > 0) {
+                self.pieces[number].push(Piece { member, demand: load.demand });
+            }
+        }
     }
 
     /// Reject mode: each client's whole grant, split over the members by its demand there, evenly if it has none.
     fn split_grants(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         let SplitInput { members, own, turn, .. } = input;
-        self.pieces.iter_mut().for_each(Vec::clear);
-        self.pieces.resize_with(self.totals.len(), Vec::new);
-        for (member, loads) in members.iter().enumerate() {
-            for (number, load) in loads.iter().filter(|(_, load)| load.demand > 0) {
-                self.pieces[number].push(Piece { member, demand: load.demand });
-            }
-        }
+        self.find_pieces(input);
         let mut sums = vec![0_u64; members.len()];
         for (&number, grant) in self.claimants.iter().zip(&self.grants) {
             let pieces = &mut self.pieces[number];

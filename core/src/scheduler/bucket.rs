@@ -129,12 +129,6 @@ impl LeakyBucket {
         self.record
     }
 
-    /// Returns whether this is the bucket of a service with this pace, in records per cycle.
-    pub(super) fn paces_at(&self, policy: &Policy, pace: u64) -> bool {
-        let other = LeakyBucket::of_service(policy, pace);
-        (self.record, self.full, self.depth) == (other.record, other.full, other.depth)
-    }
-
     /// The units that leak in a nanosecond, at most.
     pub(super) fn full_rate(&self) -> u128 {
         self.full

@@ -1,10 +1,12 @@
 //! The gates on the service: the window over a cycle, which the promise rests on, and in shape mode the leaky bucket,
 //! which paces the admissions.
 
+use std::time::Duration;
+
 use super::bucket::LeakyBucket;
 use super::lent_room::{self, LentRoom};
 use super::mean_limit::MeanLimit;
-use super::spacing::{Spacing, WindowAhead};
+use super::spacing::{self, Spacing, WindowAhead};
 use crate::policy::{Mode, Policy, Scope};
 use crate::units::Time;
 use crate::window::{EXACT_RECORDS, SlidingCount};
@@ -23,8 +25,8 @@ pub(crate) struct Gates {
     until: Time,
     capacities: MeanLimit,
     spacing: Spacing,
-    /// The instance holds the whole capacity: a part of a group's moves, and is paced by the group.
-    is_alone: bool,
+    /// The records per cycle that go while the window allows it. A limit below it is expected to grow to it.
+    pace: u64,
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
@@ -60,7 +62,7 @@ impl Gates {
             until,
             capacities,
             spacing,
-            is_alone: policy.scope == Scope::Instance,
+            pace: limit,
             lent_room: LentRoom::default(),
             paced_until: Time::ZERO,
         }
@@ -78,11 +80,12 @@ impl Gates {
             self.window = self.window.moved_to(now, window_of(policy));
         }
         self.spacing.change(policy);
-        if policy.scope == Scope::Instance && (old.capacity, old.cycle) == (policy.capacity, policy.cycle) {
-            self.set_pace(now, policy, policy.capacity);
-        } else if policy.scope == Scope::Instance {
-            self.set_limit(now, policy, policy.capacity, Time::NEVER, policy.capacity);
+        if policy.scope == Scope::Instance && (old.capacity, old.cycle) != (policy.capacity, policy.cycle) {
+            (self.limit, self.fresh_until, self.until) = (policy.capacity, Time::NEVER, Time::NEVER);
+            self.capacities = MeanLimit::new(policy.cycle, policy.capacity);
+            self.pace = policy.capacity;
         }
+        self.set_pace(now, policy, self.pace);
     }
 
     /// Changes to another capacity of the same cycle. The window may hold the mean of the capacities that were in force
@@ -105,19 +108,18 @@ impl Gates {
         self.has_limit(now)
     }
 
-    /// Sets the most records that the window may hold until a time, and the pace in records per cycle.
+    /// Sets the most records that the window of a group's member may hold until a time, and the pace in records per
+    /// cycle.
     pub(super) fn set_limit(&mut self, now: Time, policy: &Policy, limit: u64, until: Time, pace: u64) {
+        let is_same = (self.limit, self.pace) == (limit, pace);
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
-        let is_alone = limit >= policy.capacity;
-        if policy.scope == Scope::Group && is_alone && self.is_alone && self.bucket.paces_at(policy, pace) {
-            return;
+        if !is_same {
+            self.set_pace(now, policy, pace);
         }
-        self.is_alone = is_alone;
-        self.capacities = MeanLimit::new(policy.cycle, limit);
-        self.set_pace(now, policy, pace);
     }
 
     fn set_pace(&mut self, now: Time, policy: &Policy, pace: u64) {
+        self.pace = pace;
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
         self.paced_until = Time::ZERO;
     }
@@ -151,24 +153,26 @@ impl Gates {
     #[cold]
     #[inline(never)]
     fn find_pace(&mut self, now: Time) {
-        if !self.is_alone {
-            self.bucket.slow_down(self.bucket.full_rate(), u128::MAX);
-            self.paced_until = Time::NEVER;
-            return;
-        }
         if now > self.fresh_until {
             self.refresh(now);
         }
         let next = self.window.next_change(now);
         let mut forecast = self.capacities.forecast(now);
-        let limit = self.limit;
+        let (limit, growth) = (self.limit, u128::from(self.pace.saturating_sub(self.limit)));
+        let length = self.window.length();
+        let grown = |nanos: u64| limit + (growth * u128::from(nanos.min(length)) / u128::from(length)) as u64;
         let window = WindowAhead {
             count: self.window.count(now),
-            limit_in: |nanos| forecast.at(nanos).unwrap_or(limit),
+            limit_in: |nanos| forecast.at(nanos).unwrap_or_else(|| grown(nanos)),
             departures: self.window.departures(now),
         };
         self.spacing.pace(now, &mut self.bucket, window);
         self.paced_until = next;
+    }
+
+    /// The least limit under which records can go at a pace without meeting a full window.
+    pub(crate) fn least_limit(&mut self, now: Time, cycle: Duration, pace: u64) -> u64 {
+        spacing::least_limit(now, &mut self.window, cycle, pace)
     }
 
     /// The time at which both gates are open if nothing is admitted until then, or the time before which they are not

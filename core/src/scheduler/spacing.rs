@@ -12,11 +12,18 @@
 //! ```
 //!
 //! The rate is the slope of the lower hull of these points as seen from (0, free), and so it stays nearly constant from
-//! one look to the next.
+//! one look to the next. A member of a group whose hold is below its pace expects the hold to grow to its pace until the
+//! end of the window.
+//!
+//! The dual question is the least limit under which records may go at a given rate: [`least_limit`]. A member gives back
+//! no more than its limit exceeds that.
+
+use std::time::Duration;
 
 use super::bucket::LeakyBucket;
-use crate::policy::Policy;
+use crate::policy::{Policy, Scope};
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+use crate::window::SlidingCount;
 
 /// The cost of a burst: the part of the full pace by which it may slow the next cycle down, in millionths. A larger
 /// `burst` of the policy may cost as much as it is.
@@ -42,6 +49,9 @@ pub(super) struct Spacing {
     length: u64,
     /// The part of the full pace that a burst must leave, in millionths.
     kept: u32,
+    /// The rate may exceed the full pace after the owner was late. A member of a group may not: the other members count
+    /// with its pace if it stops.
+    makes_up: bool,
     /// A buffer.
     points: Vec<Point>,
     /// The time at which a waiting record may go, as the owner was told.
@@ -60,8 +70,14 @@ pub(super) struct WindowAhead<D, L> {
 
 impl Spacing {
     pub fn new(policy: &Policy) -> Spacing {
-        let mut spacing =
-            Spacing { length: 0, kept: 0, points: Vec::new(), promised: Time::NEVER, lateness: Lateness::default() };
+        let mut spacing = Spacing {
+            length: 0,
+            kept: 0,
+            makes_up: false,
+            points: Vec::new(),
+            promised: Time::NEVER,
+            lateness: Lateness::default(),
+        };
         spacing.change(policy);
         spacing
     }
@@ -70,6 +86,7 @@ impl Spacing {
     pub fn change(&mut self, policy: &Policy) {
         self.length = nanos(policy.window_length());
         self.kept = Ratio::ONE.millionths() - policy.burst.millionths().max(BURST_COST);
+        self.makes_up = policy.scope == Scope::Instance;
     }
 
     /// Makes the bucket leak at the largest rate that does not meet the window.
@@ -79,26 +96,20 @@ impl Spacing {
     ) {
         let WindowAhead { count, departures, mut limit_in } = window;
         let (record, late) = (bucket.record(), self.lateness.at(now, self.length));
-        let mut point = |nanos: u64, gone: u64| {
+        let point = |(nanos, gone): (u64, u64)| {
             // A window that is too full has to find the bucket ready when it opens.
             let room = (limit_in(nanos).saturating_add(gone)).saturating_sub(count);
-            Point { most: u128::from(room + 1) * record, nanos: nanos.saturating_sub(late).max(1) }
+            Point { most: u128::from(room + 1) * record, nanos: nanos - late }
         };
+        let end = (now + Duration::from_nanos(self.length), 0);
         self.points.clear();
-        let mut gone = 0;
-        for (at, n) in departures {
-            let nanos = at.nanos_since(now).max(1);
-            if nanos > late {
-                self.points.push(point(nanos, gone));
-            }
-            gone += n;
-        }
-        self.points.push(point(self.length, gone));
+        self.points.extend(moments(now, departures.chain([end])).filter(|(nanos, _)| *nanos > late).map(point));
 
         let full = bucket.full_rate();
         let kept = full * u128::from(self.kept) / u128::from(Ratio::ONE.millionths());
         // The rate makes up for the time in which the owner is away.
-        let full = full * u128::from(self.length) / u128::from((self.length - late).max(1));
+        let away = if self.makes_up { late } else { 0 };
+        let full = full * u128::from(self.length) / u128::from((self.length - away).max(1));
         let mut free = bucket.room(now);
         let mut usable = u128::MAX;
         if free > record {
@@ -123,6 +134,27 @@ impl Spacing {
         }
         self.promised = Time::NEVER;
     }
+}
+
+/// The times of departures in nanoseconds from now, with the number of records that have left the window before each.
+pub(super) fn moments(now: Time, departures: impl Iterator<Item = (Time, u64)>) -> impl Iterator<Item = (u64, u64)> {
+    departures.scan(0_u64, move |gone, (at, n)| {
+        let before = *gone;
+        *gone = gone.saturating_add(n);
+        Some((at.nanos_since(now).max(1), before))
+    })
+}
+
+/// The least limit under which records can go at `pace` records per cycle without meeting a full window, as long as the
+/// limit is no lower than the pace.
+pub(super) fn least_limit(now: Time, window: &mut SlidingCount, cycle: Duration, pace: u64) -> u64 {
+    let (count, cycle) = (window.count(now), u128::from(nanos(cycle).max(1)));
+    let need = |(nanos, gone): (u64, u64)| {
+        let sent = (u128::from(pace) * u128::from(nanos)).div_ceil(cycle);
+        u64::try_from(sent).unwrap_or(u64::MAX).saturating_sub(gone)
+    };
+    let most = moments(now, window.departures(now)).map(need).fold(0, u64::max);
+    count.saturating_add(most)
 }
 
 /// The largest lateness of the owner in the last window. While the owner is away, records that could go do not, and

@@ -6,8 +6,9 @@ use strum::VariantNames;
 
 use super::{Slot, Throttle};
 use crate::ledger::Ledger;
+use crate::policy::{Mode, Policy};
 use crate::scheduler::{Cause, Client, Counts, Registry};
-use crate::{delays::Histogram, policy::Policy, units::Time};
+use crate::{delays::Histogram, units::Time};
 
 impl Throttle {
     /// The policy in force.
@@ -58,6 +59,16 @@ impl Throttle {
     pub fn window_count(&mut self, now: Time) -> u64 {
         let now = self.not_before(now);
         self.scheduler.gates.window.count(now)
+    }
+
+    /// The least limit of a group under which this instance can go on: at `pace` records per cycle, without meeting a
+    /// full window. In reject mode a window may be filled at once, and needs room for its records only.
+    pub fn window_need(&mut self, now: Time, pace: u64) -> u64 {
+        let now = self.not_before(now);
+        match self.policy().mode {
+            Mode::Shape => self.scheduler.gates.least_limit(now, self.policy().cycle, pace),
+            Mode::Reject => self.scheduler.gates.window.count(now),
+        }
     }
 
     /// The number of delayed records and their bytes; none in shadow mode.

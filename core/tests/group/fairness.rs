@@ -17,12 +17,12 @@ use watermaster_core::units::Time;
 use crate::support::random::Random;
 
 const STEP: Duration = Duration::from_millis(10);
-const CLIENTS: [&str; 4] = ["car", "card", "home", "personal"];
+pub const CLIENTS: [&str; 4] = ["car", "card", "home", "personal"];
 /// Time for the group to find its targets, in cycles.
-const WARM_UP: u32 = 4;
+pub const WARM_UP: u32 = 4;
 
 /// The rates of arrivals, in records per cycle, by instance and client.
-type Rates = Vec<[f64; CLIENTS.len()]>;
+pub type Rates = Vec<[f64; CLIENTS.len()]>;
 
 /// A throttle that reads a partition of its own for each instance of the group.
 struct Engine {
@@ -110,36 +110,35 @@ impl Group {
             }
             if now >= member.next_look() {
                 let loads = meter.measure(now, &self.params, &engine.throttle, |name| member.part(name));
-                let count = engine.throttle.window_count(now);
-                let records = member.look(clocks, count, loads);
+                let need = engine.throttle.window_need(now, member.target());
+                let records = member.look(clocks, need, loads);
                 self.arriving.extend(records.into_iter().map(|record| (now + latency, record)));
                 engine.throttle.handle_parts(now, |name| member.part(name));
             }
-            let count = engine.throttle.window_count(now);
-            let pace = member.pace(clocks, count);
+            let pace = member.pace(clocks);
             engine.throttle.handle_limit(now, member.limit(clocks), member.lease_end(), pace);
         }
     }
 }
 
 /// The delays of the records that each client got after the warm-up.
-type Delays = [Vec<Duration>; CLIENTS.len()];
+pub type Delays = [Vec<Duration>; CLIENTS.len()];
 
 /// The admitted records of the group and of the single instance.
-struct Admitted {
-    group: Delays,
-    single: Delays,
-    fullest: u64,
+pub struct Admitted {
+    pub group: Delays,
+    pub single: Delays,
+    pub fullest: u64,
 }
 
 impl Admitted {
-    fn counts(delays: &Delays) -> [u64; CLIENTS.len()] {
+    pub fn counts(delays: &Delays) -> [u64; CLIENTS.len()] {
         [0, 1, 2, 3].map(|client: usize| delays[client].len() as u64)
     }
 }
 
 /// `rates_at` gives the rates at a time in cycles.
-fn run(policy: &Policy, rates_at: impl Fn(f64) -> Rates, cycles: u32, seed: u64) -> Admitted {
+pub fn run(policy: &Policy, rates_at: impl Fn(f64) -> Rates, cycles: u32, seed: u64) -> Admitted {
     let start = Time::ZERO + Duration::from_secs(1_000);
     let warm = start + policy.cycle * WARM_UP;
     let end = warm + policy.cycle * cycles;
@@ -250,7 +249,7 @@ fn campaign(capacity: f64, instances: u32, cycles: f64) -> Rates {
     vec![[0.1, card, 0.245, 0.22].map(of); instances as usize]
 }
 
-fn quantile(delays: &mut [Duration], quantile: f64) -> f64 {
+pub fn quantile(delays: &mut [Duration], quantile: f64) -> f64 {
     delays.sort();
     delays[((delays.len() - 1) as f64 * quantile) as usize].as_secs_f64()
 }

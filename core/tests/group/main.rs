@@ -28,6 +28,7 @@ mod scenarios;
 mod setting;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};

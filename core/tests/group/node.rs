@@ -156,7 +156,7 @@ impl Node {
         }
         let mut records = limit.saturating_sub(self.count);
         if self.params.mode == Mode::Shape {
-            let pace = self.member.pace(clocks, self.count);
+            let pace = self.member.pace(clocks);
             let passed = clocks.slow.since(self.level_at).as_secs_f64() / self.params.cycle.as_secs_f64();
             (self.level, self.level_at) = ((self.level - passed * pace as f64).max(0.0), clocks.slow);
             let depth = self.params.bucket(pace).most_in(Duration::ZERO);

@@ -10,6 +10,7 @@ use crate::group::seats::Seat;
 use crate::group::targets::SplitInput;
 use crate::group::wire::load_bytes;
 use crate::group::{Clocks, GroupTimes};
+use crate::policy::Mode;
 
 /// A joining member posts again after this long without reading its post back.
 const JOIN_RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -41,9 +42,10 @@ pub(super) struct SplitBasis {
 }
 
 impl Member {
-    /// Checks whether to post, if a look is due. `count` is the number of records in the window, `loads` are those of
-    /// the clients here. Returns records to append to the log, in order.
-    pub fn look(&mut self, now: Clocks, count: u64, loads: &Loads) -> Vec<Record> {
+    /// Checks whether to post, if a look is due. `need` is the least limit under which the member can go on at its target
+    /// as its pace ([`Throttle::window_need`](crate::throttle::Throttle::window_need)), `loads` are those of the clients
+    /// here. Returns records to append to the log, in order.
+    pub fn look(&mut self, now: Clocks, need: u64, loads: &Loads) -> Vec<Record> {
         if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
             return Vec::new();
         }
@@ -63,9 +65,9 @@ impl Member {
         if self.loads.differ(loads, self.capacity()) {
             self.take_loads(loads);
         }
-        self.find_targets();
+        self.find_targets(now);
         let needed = self.is_needed();
-        let mut records: Vec<Record> = self.due_post(now, times, count, loads, needed).into_iter().collect();
+        let mut records: Vec<Record> = self.due_post(now, times, need, loads, needed).into_iter().collect();
         let has_posted = !records.is_empty();
         if self.is_active(now) {
             records.extend(self.due_bounds(now, times, needed || self.target > self.limit));
@@ -112,24 +114,28 @@ impl Member {
         self.loads.told.clone_from(loads);
     }
 
-    /// Splits the capacity anew if anything changed since the last time.
-    fn find_targets(&mut self) {
+    /// Splits the capacity anew if anything changed since the last time, and moves the targets towards the split.
+    fn find_targets(&mut self, now: Clocks) {
         let capacity = self.capacity();
         let turn = self.seats.next_offset() / TURN_LENGTH;
         let basis = SplitBasis { seats: self.seats.changes(), own: self.loads.changes, capacity, turn };
-        if self.split_of.replace(basis) == Some(basis) {
-            return;
+        if self.split_of.replace(basis) != Some(basis) {
+            let others = || self.seats.live().filter(|(key, _)| **key != self.key);
+            let own = others().take_while(|(key, _)| **key < self.key).count();
+            let mut members: Vec<&MemberLoads> = others().map(|(_, seat)| &seat.loads).collect();
+            members.insert(own, &self.loads.loads);
+            let (params, shares, clients) = (&self.params, &self.shares, &self.seats.clients);
+            let input = SplitInput { params, capacity, shares, clients, members, own, turn };
+            self.split = (self.splitter.split(&input), own);
+            self.splits += 1;
         }
-        let others = || self.seats.live().filter(|(key, _)| **key != self.key);
-        let own = others().take_while(|(key, _)| **key < self.key).count();
-        let mut members: Vec<&MemberLoads> = others().map(|(_, seat)| &seat.loads).collect();
-        members.insert(own, &self.loads.loads);
-        let (params, shares, clients) = (&self.params, &self.shares, &self.seats.clients);
-        let input = SplitInput { params, capacity, shares, clients, members, own, turn };
-        let mut targets = self.splitter.split(&input);
-        self.target = targets.remove(own);
+        let (split, own) = &self.split;
+        let mut targets = match self.params.mode {
+            Mode::Shape => self.smooth.towards(now.slow, self.params.cycle, capacity, split),
+            Mode::Reject => split.clone(),
+        };
+        self.target = targets.remove(*own);
         self.seats.set_targets(&self.key, targets.into_iter());
-        self.splits += 1;
     }
 
     /// Returns whether another member wants more than it holds, or more is held than the capacity.
@@ -139,14 +145,14 @@ impl Member {
     }
 
     /// Posts if there is something to give back, to ask for or to tell.
-    fn due_post(&mut self, now: Clocks, times: GroupTimes, count: u64, loads: &Loads, needed: bool) -> Option<Record> {
+    fn due_post(&mut self, now: Clocks, times: GroupTimes, need: u64, loads: &Loads, needed: bool) -> Option<Record> {
         if self.unanswered() >= MAX_IN_FLIGHT {
             return None;
         }
         let (capacity, memory) = (self.capacity(), self.memory.at(now));
         let target = self.target.max(memory);
         // Before the first raise the limit is below the memory, and a post must not promise more than was given.
-        let low = (count + memory).max(self.limit.min(target)).min(self.limit);
+        let low = (need + memory).max(self.limit.min(target)).min(self.limit);
         let drained = u128::from(capacity) * times.look.as_nanos() / self.params.cycle.as_nanos() / 4;
         let least = (drained as u64).max(1);
         let gives_back = needed && low < self.limit && (self.limit - low >= least || low == target);
