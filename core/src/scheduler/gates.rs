@@ -152,7 +152,7 @@ impl Gates {
     /// Finds the pace until the next record leaves the window, or for one slice.
     #[cold]
     #[inline(never)]
-    fn find_pace(&mut self, now: Time) {
+    pub(super) fn find_pace(&mut self, now: Time) {
         if now > self.fresh_until {
             self.refresh(now);
         }

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use super::bucket::LeakyBucket;
 use super::gates::Gates;
 use super::names::Names;
-use crate::policy::{Limit, Policy};
+use crate::policy::{Limit, Policy, Scope};
 use crate::units::{Ratio, Time};
+use crate::window::slice_width;
 
 fn at(ms: u64) -> Time {
     Time::from_nanos(ms * 1_000_000)
@@ -85,18 +86,25 @@ proptest! {
 
 proptest! {
     /// A client that takes all that the bucket gives never meets a full window: the bucket closes first, whatever went
-    /// before. (The capacity does not change, and the owner is never late.)
+    /// before, at an instance and at a member of a group. (The limit does not change, and the owner is never late.)
     #[test]
     fn the_bucket_closes_before_the_window_is_full(
         capacity in prop_oneof![1..40_u64, 40..3_000_u64],
         cycle_ms in prop_oneof![50..2_000_u64, 2_000..100_000_u64],
         burst in prop_oneof![Just(0), Just(10_000), 0..1_000_000_u32],
         before in prop::collection::vec((0..1_500_u64, 1..4_000_u64), 0..12),
+        member in prop::option::of(1..=100_u64),
     ) {
         let cycle = Duration::from_millis(cycle_ms);
         let burst = Ratio::from_millionths(burst).unwrap();
-        let mut gates = Gates::new(&Policy { burst, commit_interval: cycle / 100, ..Policy::new(capacity, cycle) });
+        let scope = if member.is_some() { Scope::Group } else { Scope::Instance };
+        let policy = Policy { burst, commit_interval: cycle / 100, scope, ..Policy::new(capacity, cycle) };
+        let mut gates = Gates::new(&policy);
         let mut now = at(1_000_000);
+        if let Some(percent) = member {
+            // The hold is above the target: the pace is only a part of it.
+            gates.set_limit(now, &policy, capacity, Time::NEVER, (capacity * percent / 100).max(1));
+        }
         let charge = |gates: &mut Gates, now: Time| {
             gates.bucket.charge(now);
             gates.window.add(now, 1);
@@ -115,6 +123,128 @@ proptest! {
             }
             prop_assert!(!gates.bucket.has_room(now), "the window is full at {now:?}");
             now = gates.open_at(now);
+        }
+    }
+}
+
+/// The gates of a member of a group with this limit and pace.
+fn member(policy: &Policy, limit: u64, pace: u64) -> Gates {
+    let mut gates = Gates::new(policy);
+    gates.set_limit(at(1_000_000), policy, limit, Time::NEVER, pace);
+    gates
+}
+
+fn member_policy(cycle: Duration) -> Policy {
+    Policy { scope: Scope::Group, commit_interval: cycle / 100, ..Policy::new(1_000_000, cycle) }
+}
+
+/// Admits all that may go now.
+fn admit(gates: &mut Gates, now: Time) -> u64 {
+    let mut records = 0;
+    while gates.are_open(now) {
+        gates.bucket.charge(now);
+        gates.window.add(now, 1);
+        records += 1;
+    }
+    records
+}
+
+proptest! {
+    /// The other members bound the window of a member that stopped by its pace. A group of one once sent faster than its
+    /// pace after its owner had been late.
+    #[test]
+    fn a_late_member_sends_no_more_than_its_bucket_holds(
+        pace in 1..2_000_u64,
+        cycle_ms in 1_000..60_000_u64,
+        delays in prop::collection::vec(0..200_u64, 20..300),
+    ) {
+        let policy = member_policy(Duration::from_millis(cycle_ms));
+        let bucket = LeakyBucket::of_service(&policy, pace);
+        let mut gates = member(&policy, policy.capacity, pace);
+        let mut now = at(1_000_000);
+        let mut sent: Vec<(Time, u64)> = Vec::new();
+        for delay in delays {
+            gates.note_look(now);
+            sent.push((now, admit(&mut gates, now)));
+            now = gates.open_at(now) + Duration::from_millis(delay);
+        }
+        for (index, &(start, _)) in sent.iter().enumerate() {
+            let mut sum = 0;
+            for &(end, records) in &sent[index..] {
+                sum += records;
+                let most = bucket.most_in(end.since(start));
+                prop_assert!(sum <= most, "{sum} of {most} in {:?}", end.since(start));
+            }
+        }
+    }
+
+    /// The least limit and the pace answer two sides of one question: under that limit the pace is found, and under one
+    /// that is lower by two a lower one is. (The window of a group is longer than a cycle by a thousandth.)
+    #[test]
+    fn the_pace_is_found_under_its_least_limit(
+        pace in 1..3_000_u64,
+        cycle_ms in 50..60_000_u64,
+        before in prop::collection::vec((0..300_u64, 0..600_u64), 0..20),
+    ) {
+        let policy = member_policy(Duration::from_millis(cycle_ms));
+        let mut gates = member(&policy, 1, pace);
+        let mut now = at(1_000_000);
+        for (wait, records) in before {
+            now = now + policy.cycle * wait as u32 / 1_000;
+            gates.window.add(now, records);
+        }
+        while gates.bucket.has_room(now) {
+            gates.bucket.charge(now);
+        }
+        let (count, least) = (gates.window.count(now), gates.least_limit(now, policy.cycle, pace));
+        // The time for many more records than fit, at the pace that is found and at the full one.
+        let mut times = |limit: u64| {
+            gates.set_limit(now, &policy, limit, Time::NEVER, pace);
+            gates.find_pace(now);
+            let mut bucket = gates.bucket.clone();
+            (0..1_000).for_each(|_| bucket.charge(now));
+            (bucket.next_room(now).nanos_since(now), bucket.first_room(now).nanos_since(now))
+        };
+        let (found, full) = times(least.max(pace));
+        prop_assert!(found <= full + full / 1_000 + 1_000, "{found} ns for a thousand records, {full} at the pace");
+        if least > count + 2 && least - 2 >= pace {
+            let (found, full) = times(least - 2);
+            prop_assert!(found > full, "the pace is found under {} of {least}, too", least - 2);
+        }
+    }
+}
+
+proptest! {
+    /// A member above its target once gave back all free room, and then stood still until its next slice left.
+    #[test]
+    fn a_member_that_gives_back_goes_on(
+        hold in 20..3_000_u64,
+        percent in 5..100_u64,
+        cycle_ms in 1_000..60_000_u64,
+        pauses in prop::collection::vec(0..100_u64, 100),
+    ) {
+        let policy = member_policy(Duration::from_millis(cycle_ms));
+        let pace = (hold * percent / 100).max(1);
+        let mut gates = member(&policy, hold, hold);
+        let mut now = at(1_000_000);
+        // Demand comes and goes, so that the window fills unevenly.
+        for pause in pauses {
+            admit(&mut gates, now);
+            now = now + policy.cycle * pause as u32 / 2_000;
+        }
+        let most = policy.cycle * 2 / pace as u32 + slice_width(policy.window_length());
+        let (mut limit, mut last, mut look, end) = (hold, now, now, now + policy.window_length());
+        while now < end {
+            if now >= look {
+                limit = gates.least_limit(now, policy.cycle, pace).max(pace).min(limit);
+                gates.set_limit(now, &policy, limit, Time::NEVER, pace);
+                look = now + Duration::from_millis(50);
+            }
+            if admit(&mut gates, now) > 0 {
+                last = now;
+            }
+            now = gates.open_at(now).min(look);
+            prop_assert!(now.since(last) <= most, "{:?} without an admission, at most {most:?}", now.since(last));
         }
     }
 }

@@ -72,3 +72,79 @@ impl SmoothTargets {
         round_to(capacity, &means, 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CYCLE: Duration = Duration::from_secs(10);
+    const LOOK: Duration = Duration::from_millis(50);
+
+    /// A split of the capacity in proportion to these weights.
+    fn split(capacity: u64, weights: &[u64]) -> Vec<u64> {
+        let all: u64 = weights.iter().sum();
+        let exact = |weight: &u64| (u128::from(capacity * weight) << FRACTION_BITS) / u128::from(all);
+        round_to(capacity, &weights.iter().map(exact).collect::<Vec<_>>(), 0)
+    }
+
+    proptest! {
+        /// Averages add up to the capacity, whatever the splits are, and a rise is at most an eighth.
+        #[test]
+        fn smooth_targets_add_up_to_the_capacity(
+            capacity in prop_oneof![1..50_u64, 50..1_000_000_u64],
+            splits in prop::collection::vec(prop::collection::vec(1..1_000_u64, 4), 1..50),
+        ) {
+            let (mut smooth, mut risen) = (SmoothTargets::default(), SmoothTargets::default());
+            let mut now = Time::ZERO;
+            for weights in splits {
+                now = now + LOOK;
+                let split = split(capacity, &weights);
+                let average = smooth.average(now, CYCLE, capacity, &split);
+                prop_assert_eq!(average.iter().sum::<u64>(), capacity);
+                for (target, average) in risen.towards(now, CYCLE, capacity, &split).into_iter().zip(average) {
+                    prop_assert!((average..=average + average / RISE_PART).contains(&target));
+                }
+            }
+        }
+
+        /// A step of all targets by more than four spreads and a 64th of the capacity is followed with one look.
+        #[test]
+        fn a_step_is_followed_at_once(
+            noise in prop::collection::vec(0..40_u64, 200),
+            step in 300..2_000_u64,
+        ) {
+            let mut smooth = SmoothTargets::default();
+            let mut now = Time::ZERO;
+            for noise in noise {
+                now = now + LOOK;
+                let target = smooth.towards(now, CYCLE, 10_000, &[3_000 + noise, 7_000 - noise])[0];
+                // What only trembles moves the target by a part of it; by all of it where it begins.
+                prop_assert!((3_000..=3_040).contains(&target), "{target}");
+            }
+            let split = [3_000 + step, 7_000 - step];
+            prop_assert_eq!(smooth.towards(now + LOOK, CYCLE, 10_000, &split), split);
+        }
+    }
+
+    /// Targets once trembled with the arrivals of a second, and the part of a hold that came and went was not used.
+    #[test]
+    fn targets_that_tremble_are_averaged() {
+        let mut smooth = SmoothTargets::default();
+        let mut now = Time::ZERO;
+        let mut falls = 0_u64;
+        let mut last = 0_u64;
+        for look in 0..400_u64 {
+            now = now + LOOK;
+            // ± 10 % of a member's target, within a fifth of a second.
+            let off = [0, 60, 100, 60, 0, 0][look as usize % 6] * if look / 6 % 2 == 0 { 1 } else { 0 };
+            let averages = smooth.average(now, CYCLE, 10_000, &[1_000 + off, 9_000 - off]);
+            falls += if look > 200 { last.abs_diff(averages[0]) } else { 0 };
+            last = averages[0];
+        }
+        // The splits move by 3 200 records meanwhile.
+        assert!(falls < 320, "{falls} records");
+        assert!((1_010..1_030).contains(&last), "{last}");
+    }
+}
