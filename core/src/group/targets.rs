@@ -5,9 +5,9 @@
 //!
 //! In shape mode, the demand of all clients fills the capacity by weighted max-min, as fair queueing in one instance
 //! does, and a member's target is its part of what each client gets: max-min again, over the client's demand at each
-//! member. [`SmoothTargets`] keeps random arrivals from moving them. A small standby is
-//! kept from that for members without demand. In reject mode, each client's grant in whole records is split over the
-//! members by the client's demand there.
+//! member. A small standby is kept from that for members without demand. [`SmoothTargets`] keeps random arrivals from
+//! moving the targets. In reject mode, each client's grant in whole records is split over the members by the client's
+//! demand there.
 
 mod smooth;
 
@@ -171,8 +171,8 @@ impl Splitter {
         self.claims.extend(self.claimants.iter().map(claim));
     }
 
-    /// Shape mode: each client's rate, split over the members by max-min of its demand there, and the capacity that no client
-    /// uses, evenly.
+    /// Shape mode: each client's rate, split over the members by max-min of its demand there, and the capacity that no
+    /// client uses, evenly.
     fn split_by_demand(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         let SplitInput { params, capacity, members, .. } = input;
         let count = members.len() as u64;

@@ -137,7 +137,7 @@ impl Spacing {
 }
 
 /// The times of departures in nanoseconds from now, with the number of records that have left the window before each.
-pub(super) fn moments(now: Time, departures: impl Iterator<Item = (Time, u64)>) -> impl Iterator<Item = (u64, u64)> {
+fn moments(now: Time, departures: impl Iterator<Item = (Time, u64)>) -> impl Iterator<Item = (u64, u64)> {
     departures.scan(0_u64, move |gone, (at, n)| {
         let before = *gone;
         *gone = gone.saturating_add(n);
