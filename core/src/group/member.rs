@@ -319,8 +319,8 @@ impl Member {
         }
     }
 
-    /// The pace, in records per cycle, at which the member may fill its window from now on, in shape mode. The pace holds
-    /// until it is asked for again.
+    /// The pace, in records per cycle, at which the member may fill its window from now on, in shape mode. The pace
+    /// holds until it is asked for again.
     pub fn pace(&mut self, now: Clocks) -> u64 {
         let asked = self.in_flight.iter().map(|sent| sent.want).fold(self.want_back, u64::min);
         let pace = self.target.min(GroupParams::fast_pace(asked));

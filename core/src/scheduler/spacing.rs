@@ -11,12 +11,12 @@
 //! rate = min over d of (limit(d) + gone(d) − count + 1 − free) ÷ d
 //! ```
 //!
-//! The rate is the slope of the lower hull of these points as seen from (0, free), and so it stays nearly constant from
-//! one look to the next. A member of a group whose hold is below its pace expects the hold to grow to its pace until the
-//! end of the window.
+//! The rate is the slope of the lower hull of these points as seen from (0, free), and so it stays nearly constant
+//! from one look to the next. A member of a group whose hold is below its pace expects the hold to grow to its pace
+//! until the end of the window.
 //!
-//! The dual question is the least limit under which records may go at a given rate: [`least_limit`]. A member gives back
-//! no more than its limit exceeds that.
+//! The dual question is the least limit under which records may go at a given rate: [`least_limit`]. A member gives
+//! back no more than its limit exceeds that.
 
 use std::time::Duration;
 

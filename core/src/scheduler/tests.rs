@@ -150,8 +150,8 @@ fn admit(gates: &mut Gates, now: Time) -> u64 {
 }
 
 proptest! {
-    /// The other members bound the window of a member that stopped by its pace. A group of one once sent faster than its
-    /// pace after its owner had been late.
+    /// The other members bound the window of a member that stopped by its pace. A group of one once sent faster than
+    /// its pace after its owner had been late.
     #[test]
     fn a_late_member_sends_no_more_than_its_bucket_holds(
         pace in 1..2_000_u64,

@@ -42,9 +42,9 @@ pub(super) struct SplitBasis {
 }
 
 impl Member {
-    /// Checks whether to post, if a look is due. `need` is the least limit under which the member can go on at its target
-    /// as its pace ([`Throttle::window_need`](crate::throttle::Throttle::window_need)), `loads` are those of the clients
-    /// here. Returns records to append to the log, in order.
+    /// Checks whether to post, if a look is due. `need` is the least limit under which the member can go on at its
+    /// target as its pace ([`Throttle::window_need`](crate::throttle::Throttle::window_need)), `loads` are those of
+    /// the clients here. Returns records to append to the log, in order.
     pub fn look(&mut self, now: Clocks, need: u64, loads: &Loads) -> Vec<Record> {
         if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
             return Vec::new();

@@ -1,9 +1,9 @@
 //! Targets that move only when the demand does.
 //!
-//! Demands are counts of random arrivals over a second, so that the targets of a split tremble by several percent. A hold
-//! that follows them is never quite used. So targets are averaged while they only tremble, and follow at once when they
-//! move by more than that. A rise of up to an eighth counts at once, too: to ask for a little too much costs nothing
-//! while there is room.
+//! Demands are counts of random arrivals over a second, so that the targets of a split tremble by several percent. A
+//! hold that follows them is never quite used. So targets are averaged while they only tremble, and follow at once
+//! when they move by more than that. A rise of up to an eighth counts at once, too: to ask for a little too much
+//! costs nothing while there is room.
 
 use std::time::Duration;
 
