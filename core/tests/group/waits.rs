@@ -77,7 +77,7 @@ fn waits() {
                 queue_bytes: 1 << 40,
                 ..Policy::new(capacity, Duration::from_secs(cycle))
             };
-            let policy = Policy { max_delay: Duration::from_secs(1 << 20), ..policy };
+            let policy = Policy { max_delay: None, ..policy };
             let rates = |cycles: f64| {
                 let rates = (traffic.rates)(instances, cycles).into_iter();
                 rates.map(|of| of.map(|rate| rate * capacity as f64)).collect()
