@@ -33,10 +33,13 @@ pub enum Reading {
 }
 
 impl Ledger {
-    /// Pauses an assigned partition, unless it is paused.
+    /// Pauses an assigned partition, unless it is paused. Of several clients with a full backlog, the partition waits for
+    /// the one that got a record last: else records on their way would pile up for another one at each pause.
     pub fn pause(&mut self, number: u32, reason: PauseReason) {
         let partition = &mut self.partitions[number as usize];
-        if partition.assigned && partition.paused.is_none() {
+        if let (Some(former @ PauseReason::Queue { .. }), PauseReason::Queue { .. }) = (&mut partition.paused, reason) {
+            *former = reason;
+        } else if partition.assigned && partition.paused.is_none() {
             partition.paused = Some(reason);
             partition.waits_until_ms = Some(i64::MAX);
             self.paused += 1;
