@@ -1,6 +1,6 @@
 //! Reading a file like a load scenario: variants of a table, rates, sizes, choices.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use strum::{Display, EnumString, VariantNames};
 
@@ -125,4 +125,21 @@ fn all_errors_are_reported_with_key_and_line() {
     assert!(text.contains("phase[1].kind is \"dance\"\n    allowed: \"steady\" or \"ramp\""), "{text}");
     assert!(parse("").unwrap_err().to_string().contains("at least one [[phase]]"));
     assert!(parse("[[phase").unwrap_err().to_string().contains("(file) is no TOML, line 1"));
+}
+
+/// Each value used to count the line breaks before it: four times the clients took 14 times as long.
+#[test]
+fn the_time_to_parse_is_proportional_to_the_clients() {
+    let seconds = |clients: usize| {
+        let text: String =
+            (0..clients).map(|client| format!("[service.client.client-{client:05}]\nweight = 2\n")).collect();
+        let once = |_| {
+            let start = Instant::now();
+            super::tree::parse(&text, Path::new("w.toml")).unwrap();
+            start.elapsed().as_secs_f64()
+        };
+        (0..3).map(once).fold(f64::INFINITY, f64::min)
+    };
+    let (few, many) = (seconds(4_000), seconds(16_000));
+    assert!(many < 8.0 * few, "4 000 clients take {few} s, four times as many {many} s");
 }

@@ -90,13 +90,14 @@ impl Content {
 /// Fails when the text is not TOML.
 pub fn parse(text: &str, path: &Path) -> Result<Table, Box<ConfigError>> {
     let document = ImDocument::parse(text).map_err(|error| syntax_error(text, path, &error))?;
-    Ok(File { text, path }.table(document.as_table()))
+    Ok(File { text, path, line_ends: line_ends(text) }.table(document.as_table()))
 }
 
 /// The file that values are taken from.
 struct File<'a> {
     text: &'a str,
     path: &'a Path,
+    line_ends: Vec<usize>,
 }
 
 impl File<'_> {
@@ -141,19 +142,24 @@ impl File<'_> {
     }
 
     fn node(&self, span: Option<Range<usize>>, content: Content) -> Node {
-        let line = span.map(|span| line_at(self.text, span.start));
+        let line = span.map(|span| line_at(&self.line_ends, span.start));
         Node { origin: Origin::File { path: self.path.to_owned(), line }, content }
     }
 }
 
-fn line_at(text: &str, offset: usize) -> usize {
-    text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+/// Returns the offset of each line break, in order.
+fn line_ends(text: &str) -> Vec<usize> {
+    text.match_indices('\n').map(|(at, _)| at).collect()
+}
+
+fn line_at(line_ends: &[usize], offset: usize) -> usize {
+    line_ends.partition_point(|&end| end < offset) + 1
 }
 
 /// Tells line and column, but does not show the line: it may hold a password.
 fn syntax_error(text: &str, path: &Path, error: &TomlError) -> Box<ConfigError> {
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
-    let line = line_at(text, start);
+    let line = line_at(&line_ends(text), start);
     let before = text.as_bytes()[..start].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
     let column = text.get(before..start).map_or(1, |part| part.chars().count() + 1);
     let message = error.message().trim().replace('\n', "; ");
