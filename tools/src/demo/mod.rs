@@ -157,7 +157,7 @@ fn show<R: Running>(args: &DemoArgs, start: impl FnOnce(Config) -> Result<R, Any
 /// Suggests the variants of the demo that were not shown.
 fn next_steps(args: &DemoArgs, address: SocketAddr) -> String {
     let other_mode = match args.mode {
-        Mode::Shape => "watermaster demo --mode reject (records within a share may wait for a moment, the rest is rejected)",
+        Mode::Shape => "watermaster demo --mode reject (within a share records wait shortly, the rest is rejected)",
         Mode::Reject => "watermaster demo (records that come too early wait)",
     };
     let shadow = "watermaster demo --shadow (all records pass; the table counts what enforcing would do)";
