@@ -33,8 +33,8 @@ pub enum Reading {
 }
 
 impl Ledger {
-    /// Pauses an assigned partition, unless it is paused. Of several clients with a full backlog, the partition waits for
-    /// the one that got a record last: else records on their way would pile up for another one at each pause.
+    /// Pauses an assigned partition, unless it is paused. Of several clients with a full backlog, the partition waits
+    /// for the one that got a record last: else records on their way would pile up for another one at each pause.
     pub fn pause(&mut self, number: u32, reason: PauseReason) {
         let partition = &mut self.partitions[number as usize];
         if let (Some(former @ PauseReason::Queue { .. }), PauseReason::Queue { .. }) = (&mut partition.paused, reason) {
