@@ -220,7 +220,7 @@ impl Scheduler {
             self.backlog.keep(queue);
         }
         let length = queue.records.len();
-        if self.policy.evicts() {
+        if self.bounds.are_near(length, &self.policy) && self.policy.evicts() {
             let (backlogs, bounds) = self.backlogs();
             bounds.note_growth(record.client, length, backlogs);
         }
@@ -382,7 +382,9 @@ impl Scheduler {
 
     /// Returns whether no record of a client is evicted.
     pub fn keeps(&self, client: u32) -> bool {
-        self.policy.keeps() && self.clients.lookup(client).is_some_and(|client| client.queue.kept)
+        self.backlog.kept_clients > 0
+            && self.policy.keeps()
+            && self.clients.lookup(client).is_some_and(|client| client.queue.kept)
     }
 
     /// Returns whether a client's records that are kept take too much of this part of `queue_bytes`.

@@ -105,17 +105,20 @@ impl Throttle {
         if self.shadow.is_some() {
             return self.handle_in_shadow(now, arrival, observed);
         }
-        let age = self.ledger.waited_in_topic(now, arrival.partition, arrival.written_ms);
+        let age_ms = self.ledger.waited_in_topic(now, arrival.partition, arrival.written_ms);
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
-                let commit_interval = self.scheduler.policy.commit_interval;
-                self.scheduler.clients.get_mut(client).counts.admit_late(age, commit_interval);
+                let (age, counts) =
+                    (Duration::from_millis(age_ms.into()), &mut self.scheduler.clients.get_mut(client).counts);
+                counts.admitted += 1;
+                if age_ms > 0 {
+                    counts.note_delay(age, self.scheduler.policy.commit_interval);
+                }
                 self.count_sent(now, arrival.partition, age, in_window);
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
             }
             Decision::Delay { client, first } => {
-                let age_ms = u32::try_from(age.as_millis()).unwrap_or(u32::MAX);
                 self.delay(arrival, QueuedRecord { client, bytes: arrival.bytes, since: now, first, age_ms })
             }
             Decision::Reject(rejection) => self.reject(arrival, rejection),

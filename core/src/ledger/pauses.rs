@@ -1,7 +1,5 @@
 //! Pausing partitions, and resuming them.
 
-use std::time::Duration;
-
 use strum::{IntoStaticStr, VariantNames};
 
 use super::Ledger;
@@ -57,21 +55,29 @@ impl Ledger {
         }
     }
 
-    /// The time for which a record that was just read waited in its topic, because its partition was paused. The age of
-    /// a record counts from the time at which it was written, if its timestamp tells that.
+    /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused. They
+    /// count from the time at which the record was written, if its timestamp tells that.
     #[inline]
-    pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> Duration {
+    pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
+        if self.partitions[number as usize].waits_until_ms.is_none() {
+            return 0;
+        }
+        self.age_ms(now, number, written_ms)
+    }
+
+    #[cold]
+    fn age_ms(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
         let partition = &mut self.partitions[number as usize];
         match (partition.waits_until_ms, written_ms) {
             (Some(until), Some(written)) if written < until => {
-                let age = self.wall_ms(now).saturating_sub(written);
-                Duration::from_millis(u64::try_from(age).unwrap_or(0))
+                let age = self.wall_ms(now).saturating_sub(written).max(0);
+                u32::try_from(age).unwrap_or(u32::MAX)
             }
             (Some(_), Some(_)) => {
                 partition.waits_until_ms = None;
-                Duration::ZERO
+                0
             }
-            _ => Duration::ZERO,
+            _ => 0,
         }
     }
 

@@ -49,7 +49,8 @@ pub(crate) struct Backlog {
     /// The records that go first wait until this time for the own limit of a record that has to go before them.
     pub(super) first_after: Time,
     pub(crate) bytes: u64,
-    /// The bytes of clients whose records are kept.
+    /// The clients whose records are kept, and the bytes of these records.
+    pub(super) kept_clients: u32,
     pub(super) kept_bytes: u64,
     pub(super) fair: FairQueue,
     /// Clients that their own limit refused a record, by the time at which they may try again.
@@ -95,13 +96,25 @@ impl Backlog {
         self.entries.set(slot.index(), Entry { record, of_client, of_all });
         queue.bytes += u64::from(record.bytes);
         self.bytes += u64::from(record.bytes);
-        self.kept_bytes += if queue.kept { u64::from(record.bytes) } else { 0 };
+        if queue.kept {
+            self.kept_bytes += u64::from(record.bytes);
+        }
     }
 
     /// Keeps all records of a client, so that none is evicted, until it has none left.
     pub(super) fn keep(&mut self, queue: &mut ClientQueue) {
         if !std::mem::replace(&mut queue.kept, true) {
+            self.kept_clients += 1;
             self.kept_bytes += queue.bytes;
+        }
+    }
+
+    #[cold]
+    fn forget_kept(&mut self, bytes: u64, queue: &mut ClientQueue) {
+        self.kept_bytes -= bytes;
+        if queue.records.is_empty() {
+            queue.kept = false;
+            self.kept_clients -= 1;
         }
     }
 
@@ -127,8 +140,9 @@ impl Backlog {
         queue.first -= u64::from(record.first);
         queue.bytes -= u64::from(record.bytes);
         self.bytes -= u64::from(record.bytes);
-        self.kept_bytes -= if queue.kept { u64::from(record.bytes) } else { 0 };
-        queue.kept &= !queue.records.is_empty();
+        if queue.kept {
+            self.forget_kept(u64::from(record.bytes), queue);
+        }
         if !queue.has_others() {
             queue.empty();
         }

@@ -92,6 +92,12 @@ impl Backlogs<'_> {
 }
 
 impl Bounds {
+    /// Returns whether a queue of this many records is to be [noted](Bounds::note_growth).
+    #[inline]
+    pub(super) fn are_near(&self, length: u64, policy: &Policy) -> bool {
+        length > policy.queue_capacity || self.excess.is_known()
+    }
+
     /// Notes that a client's queue got a record, and has this many now.
     #[inline]
     pub(super) fn note_growth(&mut self, client: u32, length: u64, backlogs: Backlogs<'_>) {

@@ -167,10 +167,12 @@ impl Client {
         self.used.count(now, cycle) + self.queue.others() >= self.grant.records && self.has_used_its_share(now, cycle)
     }
 
-    /// Returns whether the client has used its default share without any doubt: its next record is borrowed.
+    /// Returns whether the client has used its default share without any doubt: its next record is borrowed. Nearly
+    /// always the plain count, which is never lower than the certain one, says no.
     #[inline]
     pub(super) fn has_used_its_share(&mut self, now: Time, cycle: u64) -> bool {
-        self.used.count_at_least(now, cycle) + self.queue.others() >= self.grant.default_share.floor()
+        let (others, share) = (self.queue.others(), self.grant.default_share.floor());
+        self.used.count(now, cycle) + others >= share && self.used.count_at_least(now, cycle) + others >= share
     }
 
     /// Finds what the client usually sends within its share: its wants of the cycle that ends, or a mean that forgets a

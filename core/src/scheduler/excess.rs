@@ -27,6 +27,12 @@ impl Excess {
         self.known = false;
     }
 
+    /// Returns whether clients that get a record are to be noted.
+    #[inline]
+    pub(super) fn is_known(&self) -> bool {
+        self.known
+    }
+
     /// Notes that a client's queue got a record.
     #[inline]
     pub(super) fn note_growth(&mut self, client: u32, backlogs: Backlogs<'_>) {
