@@ -55,8 +55,8 @@ impl Ledger {
         }
     }
 
-    /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused. They
-    /// count from the time at which the record was written, if its timestamp tells that.
+    /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused.
+    /// They count from the time at which the record was written, if its timestamp tells that.
     #[inline]
     pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
         if self.partitions[number as usize].waits_until_ms.is_none() {
