@@ -273,10 +273,8 @@ impl Ledger {
     /// The map does not fit in its budget.
     pub fn commit(&mut self, now: Time, number: u32, without: &[i64]) -> Result<(i64, String), TooLarge> {
         let partition = &mut self.partitions[number as usize];
-        let slice = |(end, admitted): (Time, u64)| {
-            let end_ms = (end.as_nanos() / NANOS_PER_MILLI) as i64;
-            AdmissionSlice { end_ms: end_ms.saturating_add(self.wall_ahead_ms).max(0), admitted }
-        };
+        let slice =
+            |(end, admitted): (Time, u64)| AdmissionSlice { end_ms: wall_ms(end, self.wall_ahead_ms).max(0), admitted };
         let admitted: Vec<AdmissionSlice> = partition.recent_admissions.slices(now).map(slice).collect();
         let earlier = (!without.is_empty()).then(|| partition.tracker.without(without));
         let tracker = earlier.as_ref().unwrap_or(&partition.tracker);
@@ -306,4 +304,9 @@ impl Ledger {
     fn assigned(&self, number: u32) -> Option<&Partition> {
         self.partitions.get(number as usize).filter(|partition| partition.assigned)
     }
+}
+
+/// The wall clock's milliseconds since the Unix epoch at a time, if it is so far ahead.
+fn wall_ms(time: Time, ahead_ms: i64) -> i64 {
+    ((time.as_nanos() / NANOS_PER_MILLI) as i64).saturating_add(ahead_ms)
 }

@@ -382,22 +382,17 @@ impl Scheduler {
 
     /// Returns whether no record of a client is evicted.
     pub fn keeps(&self, client: u32) -> bool {
-        self.backlog.kept_clients > 0
-            && self.policy.keeps()
-            && self.clients.lookup(client).is_some_and(|client| client.queue.kept)
+        self.backlog.kept_clients > 0 && Backlogs::of(&self.policy, &self.clients, &self.backlog).keep(client)
     }
 
     /// Returns whether a client's records that are kept take too much of this part of `queue_bytes`.
     pub fn keeps_too_much(&self, client: u32, part: u64) -> bool {
-        let Scheduler { policy, clients, backlog, .. } = self;
-        let backlogs = Backlogs { policy, clients, bytes: backlog.bytes, kept_bytes: backlog.kept_bytes };
-        backlogs.keep_too_much(client, policy.queue_bytes / part)
+        let backlogs = Backlogs::of(&self.policy, &self.clients, &self.backlog);
+        backlogs.keep_too_much(client, self.policy.queue_bytes / part)
     }
 
     fn backlogs(&mut self) -> (Backlogs<'_>, &mut Bounds) {
-        let Scheduler { policy, clients, backlog, bounds, .. } = self;
-        let kept_bytes = if policy.keeps() { backlog.kept_bytes } else { 0 };
-        (Backlogs { policy, clients, bytes: backlog.bytes, kept_bytes }, bounds)
+        (Backlogs::of(&self.policy, &self.clients, &self.backlog), &mut self.bounds)
     }
 
     #[cfg(test)]

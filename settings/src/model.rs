@@ -268,13 +268,20 @@ impl Source {
     /// Returns the client to which all records of the topic belong: the only one that may send, or the topic's own,
     /// unless a record names another one by a place of `client_from` before `topic`.
     pub fn sole_client(&self, client_from: &[ClientFrom]) -> Option<&str> {
-        let by_topic = || self.client.as_deref().filter(|_| client_from.contains(&ClientFrom::Topic));
-        match self.allowed_clients.as_deref() {
-            None => by_topic(),
-            Some([only]) => Some(only),
-            Some(allowed) => by_topic()
-                .filter(|_| client_from == [ClientFrom::Topic])
-                .filter(|client| allowed.iter().any(|one| one == client)),
-        }
+        sole_client(self.client.as_deref(), self.allowed_clients.as_deref(), client_from)
+    }
+}
+
+/// Returns the client to which all records of a topic belong that has this client and allows these.
+pub(crate) fn sole_client<'s>(
+    client: Option<&'s str>, allowed: Option<&'s [String]>, client_from: &[ClientFrom],
+) -> Option<&'s str> {
+    let by_topic = client.filter(|_| client_from.contains(&ClientFrom::Topic));
+    match allowed {
+        None => by_topic,
+        Some([only]) => Some(only),
+        Some(allowed) => by_topic
+            .filter(|_| client_from == [ClientFrom::Topic])
+            .filter(|client| allowed.iter().any(|one| one == client)),
     }
 }

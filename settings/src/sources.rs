@@ -8,7 +8,7 @@ use regex_syntax::hir::{Hir, HirKind};
 use watermaster_core::policy::{Mode, Overflow};
 use watermaster_core::units::Weight;
 
-use crate::model::{Service, Settings, Source};
+use crate::model::{Service, Settings, Source, sole_client};
 
 /// The named group of a pattern that captures the client.
 const CLIENT: &str = "client";
@@ -137,13 +137,12 @@ impl Service {
     fn shared_sources(&self) -> Vec<&str> {
         let is_shared = |source: &Source| source.sole_client(&self.client_from).is_none();
         let shared = self.sources.iter().filter(|source| is_shared(source)).map(|source| source.topic.as_str());
-        let any_topic = |pattern: &SourcePattern| Source {
-            topic: String::new(),
-            client: Some(pattern.client.clone().unwrap_or_default()),
-            allowed_clients: pattern.allowed_clients.clone(),
-            by_pattern: true,
+        // Each topic that matches a pattern has a client.
+        let matches_are_shared = |pattern: &&SourcePattern| {
+            let client = pattern.client.as_deref().unwrap_or_default();
+            sole_client(Some(client), pattern.allowed_clients.as_deref(), &self.client_from).is_none()
         };
-        let patterns = self.patterns.iter().filter(|pattern| is_shared(&any_topic(pattern)));
+        let patterns = self.patterns.iter().filter(matches_are_shared);
         shared.chain(patterns.map(|source| source.pattern.text.as_str())).collect()
     }
 

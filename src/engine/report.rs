@@ -119,21 +119,20 @@ impl Reporter {
         if !whole {
             return self.publish_flags(job);
         }
-        let (partitions, unread) = partitions(throttle, link);
-        let mut snapshot = ServiceSnapshot { partitions, ..self.snapshot(now, job, throttle, &unread) };
-        add_maps(&mut snapshot, throttle, link);
+        let mut snapshot = self.snapshot(now, job, throttle);
+        let unread = add_partitions(&mut snapshot, throttle, link);
+        snapshot.clients = self.clients.build(throttle, now, &unread);
         snapshot.paused[PAUSE_REASONS.len() - 1] = self.suspended;
         snapshot.source_retention = link.partitions.sources.retention();
         self.set_flags(&mut snapshot);
         job.cell.set(snapshot);
     }
 
-    fn snapshot(&mut self, now: Time, job: &Job, throttle: &mut Throttle, unread: &Unread) -> ServiceSnapshot {
+    fn snapshot(&self, now: Time, job: &Job, throttle: &mut Throttle) -> ServiceSnapshot {
         let (window_admitted, window_admitted_max) = throttle.window_admitted(now);
         let (unregistered, unregistered_shadow) = throttle.of_no_client();
         ServiceSnapshot {
             cycle: throttle.cycle(),
-            clients: self.clients.build(throttle, now, unread),
             new_clients: throttle.clients().newcomers(),
             unregistered,
             unregistered_shadow,
@@ -150,15 +149,18 @@ impl Reporter {
     }
 }
 
-/// Returns the assigned partitions, and the records that wait in those of one client.
-fn partitions(throttle: &Throttle, link: &Link<'_>) -> (Vec<PartitionSnapshot>, Unread) {
-    let (mut partitions, mut waiting) = (Vec::new(), Unread::new());
+/// Adds the assigned partitions. Returns the records that wait in those of one client.
+fn add_partitions(snapshot: &mut ServiceSnapshot, throttle: &Throttle, link: &Link<'_>) -> Unread {
+    let mut waiting = Unread::new();
     for (number, entry) in link.partitions.all() {
         let Some(view) = throttle.ledger().partition(number) else { continue };
+        snapshot.map_used_ratio = snapshot.map_used_ratio.max(view.map_used);
+        snapshot.map_characters = snapshot.map_characters.max(view.map_characters);
+        snapshot.map_span = snapshot.map_span.max(view.span);
         let cached = link.consumer.cached_high(entry.source, entry.partition);
         let high = cached.unwrap_or(entry.high).max(entry.high);
         let unread = u64::try_from(high - view.next).unwrap_or(0);
-        partitions.push(PartitionSnapshot {
+        snapshot.partitions.push(PartitionSnapshot {
             topic: link.name(number).0.into(),
             partition: entry.partition,
             lag: u64::try_from(high - view.base).unwrap_or(0),
@@ -168,19 +170,10 @@ fn partitions(throttle: &Throttle, link: &Link<'_>) -> (Vec<PartitionSnapshot>, 
         if let Some(client) = throttle.ledger().sole_client(number).filter(|_| view.is_behind && unread > 0) {
             *waiting.entry(client.to_owned()).or_default() += unread;
         }
-    }
-    (partitions, waiting)
-}
-
-fn add_maps(snapshot: &mut ServiceSnapshot, throttle: &Throttle, link: &Link<'_>) {
-    for (number, _) in link.partitions.all() {
-        let Some(view) = throttle.ledger().partition(number) else { continue };
-        snapshot.map_used_ratio = snapshot.map_used_ratio.max(view.map_used);
-        snapshot.map_characters = snapshot.map_characters.max(view.map_characters);
-        snapshot.map_span = snapshot.map_span.max(view.span);
         if let Some(reason) = throttle.ledger().paused(number) {
             let index = PAUSE_REASONS.iter().position(|name| *name == reason.into_str());
             snapshot.paused[index.expect("the names are those of the reasons")] += 1;
         }
     }
+    waiting
 }

@@ -2,9 +2,8 @@
 
 use strum::{IntoStaticStr, VariantNames};
 
-use super::Ledger;
-use crate::policy::Overflow;
-use crate::units::{NANOS_PER_MILLI, Time};
+use super::{Ledger, wall_ms};
+use crate::{policy::Overflow, units::Time};
 
 /// The reason for which a partition is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantNames)]
@@ -56,7 +55,7 @@ impl Ledger {
     }
 
     /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused.
-    /// They count from the time at which the record was written, if its timestamp tells that.
+    /// They begin at the record's timestamp; a record without one counts as new.
     #[inline]
     pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
         if self.partitions[number as usize].waits_until_ms.is_none() {
@@ -70,7 +69,7 @@ impl Ledger {
         let partition = &mut self.partitions[number as usize];
         match (partition.waits_until_ms, written_ms) {
             (Some(until), Some(written)) if written < until => {
-                let age = self.wall_ms(now).saturating_sub(written).max(0);
+                let age = wall_ms(now, self.wall_ahead_ms).saturating_sub(written).max(0);
                 u32::try_from(age).unwrap_or(u32::MAX)
             }
             (Some(_), Some(_)) => {
@@ -79,10 +78,6 @@ impl Ledger {
             }
             _ => 0,
         }
-    }
-
-    fn wall_ms(&self, now: Time) -> i64 {
-        ((now.as_nanos() / NANOS_PER_MILLI) as i64).saturating_add(self.wall_ahead_ms)
     }
 
     /// Pauses all assigned partitions.
@@ -112,7 +107,7 @@ impl Ledger {
                 Some(reason) => is_free(reason),
             };
             if free {
-                let now_ms = self.wall_ms(now);
+                let now_ms = wall_ms(now, self.wall_ahead_ms);
                 let partition = &mut self.partitions[number as usize];
                 (partition.paused, partition.waits_until_ms) = (None, Some(now_ms));
                 self.paused -= 1;

@@ -5,6 +5,7 @@
 //! where a quota or a narrow network holds the producer, and no record is decided meanwhile. So a bounded part of the
 //! surplus goes in each commit interval; a part that a slow round left unused is not made up for.
 
+use super::backlog::Backlog;
 use super::excess::{Excess, above_share};
 use super::registry::Registry;
 use crate::{policy::Policy, slot::Slot, units::Time};
@@ -64,7 +65,13 @@ pub(crate) struct Backlogs<'a> {
     pub(super) kept_bytes: u64,
 }
 
-impl Backlogs<'_> {
+impl<'a> Backlogs<'a> {
+    #[inline]
+    pub(super) fn of(policy: &'a Policy, clients: &'a Registry, backlog: &Backlog) -> Backlogs<'a> {
+        let kept_bytes = if policy.keeps() { backlog.kept_bytes } else { 0 };
+        Backlogs { policy, clients, bytes: backlog.bytes, kept_bytes }
+    }
+
     fn length_of(&self, client: u32) -> u64 {
         self.clients.lookup(client).map_or(0, |client| client.queue.records.len())
     }

@@ -189,9 +189,10 @@ impl Throttle {
         let client = self.scheduler.clients.get_mut(record.client);
         let Some(location) = self.ledger.release(slot) else {
             // With enforcement the partition would be paused, and the record be admitted later.
-            match waits_in_topic {
-                true => client.shadow.admitted += 1,
-                false => client.shadow.rejected.add(reason),
+            if waits_in_topic {
+                client.shadow.admitted += 1;
+            } else {
+                client.shadow.rejected.add(reason);
             }
             return Step::Silent;
         };

@@ -24,23 +24,37 @@ pub(super) fn check<'s>(
     if !policy.enforce || policy.mode != Mode::Shape || policy.overflow == Overflow::DeadLetter {
         return Vec::new();
     }
-    let problem = |source: &'s Source| {
+    let candidate = |source: &'s Source| {
         let client = source.sole_client(&service.client_from)?;
         let facts = facts(&source.topic)?;
-        let (retention, rate) = (facts.retention?, service.guaranteed_rate(client));
-        let records = records(kafka, &source.topic, facts.partitions, timeout).ok()?;
+        Some((source.topic.as_str(), client, facts.partitions, facts.retention?))
+    };
+    let candidates: Vec<_> = service.sources.iter().filter_map(candidate).collect();
+    if candidates.is_empty() {
+        return Vec::new();
+    }
+    let topics = candidates.iter().map(|(topic, _, partitions, _)| (*topic, *partitions));
+    let Ok(records) = records(kafka, &topics.collect::<Vec<_>>(), timeout) else { return Vec::new() };
+    let problem = |((topic, client, _, retention), records): ((&'s str, &str, usize, Duration), u64)| {
+        let rate = service.guaranteed_rate(client);
         let drained = Duration::try_from_secs_f64((records as f64 / rate).ceil()).ok()?;
         let client = client.to_owned();
-        (drained > retention).then(|| Problem::ShortRetention { client, records, drained, retention })
+        (drained > retention).then(|| (topic, Problem::ShortRetention { client, records, drained, retention }))
     };
-    service.sources.iter().filter_map(|source| Some((source.topic.as_str(), problem(source)?))).collect()
+    candidates.into_iter().zip(records).filter_map(problem).collect()
 }
 
-/// Counts the offsets that a topic holds.
-fn records(kafka: &Kafka, topic: &str, partitions: usize, timeout: Duration) -> Result<u64, KafkaError> {
-    let topics = Topics::new([topic]);
-    let partitions: Vec<SourcePartition> = (0..partitions as i32).map(|at| (SourceIndex(0), at)).collect();
+/// Counts the offsets that each of these topics holds, with its number of partitions.
+fn records(kafka: &Kafka, of: &[(&str, usize)], timeout: Duration) -> Result<Vec<u64>, KafkaError> {
+    let topics = Topics::new(of.iter().map(|(topic, _)| *topic));
+    let of_topic = |(source, (_, count)): (u16, &(&str, usize))| {
+        (0..*count as i32).map(move |partition| (SourceIndex(source), partition))
+    };
+    let partitions: Vec<SourcePartition> = (0u16..).zip(of).flat_map(of_topic).collect();
     let reader = client::consumer(&client::reader_config(kafka, &kafka.group_id, "earliest", &[]))?;
-    let found = watermarks(&reader, &topics, &partitions, Instant::now() + timeout)?;
-    Ok(found.into_iter().map(|(_, (low, high))| high.abs_diff(low)).sum())
+    let mut records = vec![0; of.len()];
+    for ((source, _), (low, high)) in watermarks(&reader, &topics, &partitions, Instant::now() + timeout)? {
+        records[source.index()] += high.abs_diff(low);
+    }
+    Ok(records)
 }

@@ -90,7 +90,7 @@ mod tests {
     }
 
     proptest! {
-        /// Averages add up to the capacity, whatever the splits are, and a rise is at most an eighth.
+        /// The averages of any splits add up to the capacity. A target rises above its average by an eighth at most.
         #[test]
         fn smooth_targets_add_up_to_the_capacity(
             capacity in prop_oneof![1..50_u64, 50..1_000_000_u64],
@@ -120,7 +120,7 @@ mod tests {
             for noise in noise {
                 now = now + LOOK;
                 let target = smooth.towards(now, CYCLE, 10_000, &[3_000 + noise, 7_000 - noise])[0];
-                // What only trembles moves the target by a part of it; by all of it where it begins.
+                // The first split sets the target, and noise moves it only by a part of the noise.
                 prop_assert!((3_000..=3_040).contains(&target), "{target}");
             }
             let split = [3_000 + step, 7_000 - step];
