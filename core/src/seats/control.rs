@@ -1,0 +1,65 @@
+//! The trait through which a member talks to the control log. A model in simulated time implements it as well as brokers
+//! do.
+//!
+//! To *open* a seat is to initialise its transactional id, which ends all earlier transactions of the id and fences
+//! their producers, and then to ask for the end of the log, open transactions included. The seat is open once the
+//! reader's position has reached this end.
+
+use super::state::{Record, SeatLoads, State};
+
+/// The number of an opening. It is never used again.
+pub type Attempt = u64;
+
+/// News from the control log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A committed record, in the order of the log.
+    Record {
+        /// Its offset.
+        offset: u64,
+        /// The record.
+        record: Record,
+    },
+    /// Everything below this offset was read: committed records, aborted ones and markers.
+    Position(u64),
+    /// The transactional id is initialised. After that the log ended at this offset, open transactions included.
+    Opened {
+        /// The opening.
+        attempt: Attempt,
+        /// The end of the log.
+        end: u64,
+    },
+    /// A call of the opening failed, or got no answer. The opening is over.
+    Failed {
+        /// The opening.
+        attempt: Attempt,
+    },
+    /// A state was committed, or it is not known whether it was. In the latter case the opening is over.
+    Written {
+        /// The opening under which it was written.
+        attempt: Attempt,
+        /// True if it was committed.
+        committed: bool,
+    },
+}
+
+/// A reader of the control log, and the producers of the seats that this member has opened.
+pub trait ControlLog {
+    /// A failure after which the log has to be opened anew: records are gone, or may not be read.
+    type Error;
+
+    /// Returns what happened since the last call, one after the other; `None` if there is nothing new.
+    ///
+    /// # Errors
+    /// The log can't be read any more.
+    fn poll(&mut self) -> Result<Option<Event>, Self::Error>;
+    /// Begins to open a seat. Openings of different seats may be under way at the same time. An earlier opening of the
+    /// same seat is over.
+    fn open(&mut self, seat: &str, attempt: Attempt);
+    /// Writes a state, and perhaps loads, in one transaction of an opening. One is under way at a time.
+    fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>);
+    /// Writes tombstones for a seat in one transaction of an opening.
+    fn remove(&mut self, attempt: Attempt, seat: &str);
+    /// Ends an opening: nothing more will be written under it.
+    fn close(&mut self, attempt: Attempt);
+}

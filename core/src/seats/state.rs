@@ -1,0 +1,106 @@
+//! The records of the control log.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use crate::group::record::{Loads, Progress, Terms};
+
+/// The name of the seat that no process owns. Only its states create capacity.
+pub const BANK: &str = "";
+
+/// The relation of a state's author to the seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// The seat's owner wrote it, and goes on.
+    Own,
+    /// The seat's owner wrote it last.
+    Left,
+    /// Another member wrote it, and moved everything to itself.
+    Claimed,
+    /// The state of the bank.
+    Bank,
+}
+
+/// Admissions that count against a hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    /// The age of the youngest of them when the state was made, in milliseconds, rounded down. They count for a cycle
+    /// from then on. A negative age lies in the future: they count for a cycle and that time.
+    pub age_ms: i64,
+    /// The number of admissions.
+    pub count: u64,
+}
+
+/// A part of a hold that belongs to another seat from now on, and the admissions for which it is used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// The seat that takes it.
+    pub to: Arc<str>,
+    /// The number of the move. The numbers of a giver only grow.
+    pub id: u64,
+    /// The part of the hold, in records.
+    pub hold: u64,
+    /// The admissions for which it is used.
+    pub slices: Vec<Slice>,
+}
+
+/// A state of a seat. The last committed one is the truth about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The seat.
+    pub seat: Arc<str>,
+    /// The random number that the bank got when the log began. States of another issue count as none.
+    pub issue: u64,
+    /// The random number of the author's life.
+    pub author: u64,
+    /// The relation of the author to the seat.
+    pub kind: Kind,
+    /// The number of the state, over all authors of the seat.
+    pub seq: u64,
+    /// The most records that the seat's window may hold.
+    pub hold: u64,
+    /// The records in the window when the state was made.
+    pub slices: Vec<Slice>,
+    /// The number of records that the author may admit after the state was made and before another one is committed.
+    pub ahead: u64,
+    /// Moves that the takers have not acknowledged yet, as far as the author knows.
+    pub out: Vec<Move>,
+    /// The number of the next move.
+    pub next: u64,
+    /// The last applied move of each giver.
+    pub seen: BTreeMap<Arc<str>, u64>,
+    /// The configuration of the author.
+    pub terms: Terms,
+}
+
+impl State {
+    /// The records in the window when the state was made.
+    pub fn used(&self) -> u64 {
+        self.slices.iter().map(|slice| slice.count).fold(0, u64::saturating_add)
+    }
+}
+
+/// The loads of a member's clients. They decide targets only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeatLoads {
+    /// The seat of the member.
+    pub seat: Arc<str>,
+    /// All its loads.
+    pub loads: Loads,
+    /// Admissions, for the instance that searches for the capacity.
+    pub progress: Option<Progress>,
+}
+
+/// A record of the control log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// A seat's state.
+    State(State),
+    /// A member's loads.
+    Loads(SeatLoads),
+    /// The removal of a seat that is gone, from the log.
+    Tombstone(Arc<str>),
+    /// The removal of loads from the log.
+    LoadsTombstone(Arc<str>),
+}
