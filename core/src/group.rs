@@ -17,7 +17,7 @@
 
 pub mod bounds;
 pub mod demand;
-mod loads;
+pub(crate) mod loads;
 pub mod member;
 pub mod record;
 pub mod seats;
@@ -33,6 +33,8 @@ use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
 pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
 
+/// The default of the time for which a state's announced admissions may be made.
+const AHEAD_TIME: Duration = Duration::from_secs(30);
 /// Groups beyond this many members look and post less often.
 const MANY_MEMBERS: usize = 50;
 /// Such a group's time between two looks of a member, for each member: it reads a record for each.
@@ -64,6 +66,8 @@ pub struct GroupParams {
     /// The time for which a member may admit after it handed over the last post that it read back; longer in a very
     /// large group, as the next two times are: see [`times`](GroupParams::times).
     pub lease: Duration,
+    /// The time for which a state's announced admissions may be made.
+    pub ahead_time: Duration,
     /// The time between two looks, the checks of whether to post.
     pub look: Duration,
     /// The longest time between two posts.
@@ -91,6 +95,7 @@ impl GroupParams {
             cycle,
             mode: policy.mode,
             lease,
+            ahead_time: AHEAD_TIME,
             look,
             heartbeat,
             standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),

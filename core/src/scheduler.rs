@@ -44,6 +44,7 @@ pub use cycles::Cause;
 use cycles::Cycles;
 pub(crate) use decision::Decision;
 use gates::Gates;
+pub use gates::GroupPart;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
 
@@ -153,6 +154,11 @@ impl Scheduler {
         self.gates.set_limit(now, &self.policy, limit, until, pace);
     }
 
+    /// Sets the part of the group's capacity that this instance may use.
+    pub fn set_part(&mut self, now: Time, part: GroupPart) {
+        self.gates.set_part(now, &self.policy, part);
+    }
+
     /// Hands out the clients' parts at this instance. A client without a part sends to no instance yet: its first
     /// records find its default share.
     pub fn take_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
@@ -241,7 +247,7 @@ impl Scheduler {
     #[inline]
     pub fn overdue(&self, now: Time) -> Option<Slot> {
         let first = self.backlog.first.head()?;
-        (self.gates.has_limit(now) && self.overdue_at(first) <= now).then_some(first)
+        (self.gates.may_reject(now) && self.overdue_at(first) <= now).then_some(first)
     }
 
     fn overdue_at(&self, slot: Slot) -> Time {
@@ -305,7 +311,7 @@ impl Scheduler {
             }
             self.gates.bucket.charge(now);
         }
-        Turn::Served(Served { record, in_window: self.gates.window.add_counted(now, 1) })
+        Turn::Served(Served { record, in_window: self.gates.charge_window(now) })
     }
 
     /// Sends a record without asking or charging the gates.

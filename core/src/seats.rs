@@ -9,8 +9,13 @@
 //!
 //! - [`state`]: the records of the control log
 //! - [`wire`]: the records as Kafka keys and values
+//! - [`ledger`]: the last state of each seat, as one reader knows it
+//! - [`member`]: the rules by which a member opens its seat, writes states, gives, takes and claims
 //! - [`control`]: the trait through which a member talks to the log
 
+mod charged;
 pub mod control;
+pub mod ledger;
+pub mod member;
 pub mod state;
 pub mod wire;

@@ -9,7 +9,7 @@ use crate::units::MAX_CAPACITY;
 
 /// The clients that any member names. Each has a number as long as it is named.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ClientTable {
+pub(crate) struct ClientTable {
     numbers: HashMap<Arc<str>, u32>,
     rows: Vec<Row>,
     free: Vec<u32>,
@@ -26,20 +26,20 @@ struct Row {
 
 /// The loads of one member's clients, in the order of the clients' numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct MemberLoads(Vec<(u32, Load)>);
+pub(crate) struct MemberLoads(Vec<(u32, Load)>);
 
 impl MemberLoads {
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, Load)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Load)> {
         self.0.iter().map(|&(number, load)| (number as usize, load))
     }
 
-    pub(super) fn get(&self, number: usize) -> Load {
+    pub(crate) fn get(&self, number: usize) -> Load {
         let found = self.0.binary_search_by_key(&number, |&(number, _)| number as usize);
         found.map_or(Load::default(), |index| self.0[index].1)
     }
 
     /// Pairs the loads with others: each client that either names, with both loads.
-    pub(super) fn beside<'l>(&'l self, other: &'l MemberLoads) -> impl Iterator<Item = (usize, Load, Load)> {
+    pub(crate) fn beside<'l>(&'l self, other: &'l MemberLoads) -> impl Iterator<Item = (usize, Load, Load)> {
         let (mut one, mut two) = (self.0.iter().peekable(), other.0.iter().peekable());
         std::iter::from_fn(move || {
             let next = |loads: &mut std::iter::Peekable<std::slice::Iter<'_, (u32, Load)>>| {
@@ -59,20 +59,20 @@ impl MemberLoads {
 
 impl ClientTable {
     /// One more than the largest number in use.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    pub(super) fn name(&self, number: usize) -> &Arc<str> {
+    pub(crate) fn name(&self, number: usize) -> &Arc<str> {
         &self.rows[number].name
     }
 
-    pub(super) fn number(&self, name: &str) -> Option<usize> {
+    pub(crate) fn number(&self, name: &str) -> Option<usize> {
         self.numbers.get(name).map(|&number| number as usize)
     }
 
     /// Takes over the loads of a post: all loads of a member, or those that changed. Returns whether any did.
-    pub(super) fn update(&mut self, known: &mut MemberLoads, is_complete: bool, loads: &[(Arc<str>, Load)]) -> bool {
+    pub(crate) fn update(&mut self, known: &mut MemberLoads, is_complete: bool, loads: &[(Arc<str>, Load)]) -> bool {
         if is_complete {
             let mut new = std::mem::take(&mut self.scratch);
             let named = loads.iter().filter(|(_, load)| *load != Load::default());

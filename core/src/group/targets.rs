@@ -20,7 +20,7 @@ use super::{GroupParams, Mode};
 use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Wants};
 use crate::policy::{Lending, Policy};
 use crate::units::{Ratio, Weight};
-pub(super) use smooth::SmoothTargets;
+pub(crate) use smooth::SmoothTargets;
 
 /// The weights of clients, and the rules of lending.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl Shares {
 
     /// Returns whether the client has a weight of its own. Such a client is named, however small its load is, while the
     /// post has room.
-    pub(super) fn lists(&self, client: &str) -> bool {
+    pub(crate) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }
 }
@@ -68,22 +68,22 @@ pub struct Part {
 const FRACTION_BITS: u32 = 16;
 
 /// The members' loads, and all else that a split depends on.
-pub(super) struct SplitInput<'a> {
-    pub(super) params: &'a GroupParams,
-    pub(super) capacity: u64,
-    pub(super) shares: &'a Shares,
-    pub(super) clients: &'a ClientTable,
+pub(crate) struct SplitInput<'a> {
+    pub(crate) params: &'a GroupParams,
+    pub(crate) capacity: u64,
+    pub(crate) shares: &'a Shares,
+    pub(crate) clients: &'a ClientTable,
     /// The loads of the live members, in the order of their keys.
-    pub(super) members: Vec<&'a MemberLoads>,
+    pub(crate) members: Vec<&'a MemberLoads>,
     /// The index of this member.
-    pub(super) own: usize,
+    pub(crate) own: usize,
     /// Records that can't be split go to another member with each turn.
-    pub(super) turn: u64,
+    pub(crate) turn: u64,
 }
 
 /// Computes targets, and keeps its buffers for the next time.
 #[derive(Debug, Default)]
-pub(super) struct Splitter {
+pub(crate) struct Splitter {
     allocator: Allocator,
     grants: Vec<Grant>,
     /// The loads of all clients, summed over the members, by number.
@@ -100,18 +100,18 @@ pub(super) struct Splitter {
 
 impl Splitter {
     /// The part of a client at this member, at the last split.
-    pub(super) fn part(&self, number: usize) -> Option<Part> {
+    pub(crate) fn part(&self, number: usize) -> Option<Part> {
         self.parts.get(number).copied().flatten()
     }
 
     /// The part of each client that is too small to be named.
-    pub(super) fn unnamed_part(&self) -> Option<Part> {
+    pub(crate) fn unnamed_part(&self) -> Option<Part> {
         self.unnamed
     }
 
     /// Splits the capacity over members by their loads. The targets are in the order of the members, and add up to the
     /// capacity.
-    pub(super) fn split(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
+    pub(crate) fn split(&mut self, input: &SplitInput<'_>) -> Vec<u64> {
         self.sum_up(input);
         self.parts.clear();
         self.parts.resize(input.clients.len(), None);

@@ -55,7 +55,7 @@ impl Scheduler {
         }
         self.backlog.fair.charge(&mut client.queue);
         self.gates.bucket.charge(now);
-        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
+        Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
 
     /// Reject mode: a record within its client's grant goes now. If others borrowed the capacity, one within its
@@ -92,7 +92,7 @@ impl Scheduler {
             return self.reject(now, index, Reason::ClientLimit);
         }
         client.used.charge(now, cycle);
-        Decision::Admit { client: index, in_window: self.gates.window.add_counted(now, 1) }
+        Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
 
     /// Returns whether the window has room for a record of a borrower, beside what the other clients usually send.
@@ -106,6 +106,9 @@ impl Scheduler {
 
     #[inline(never)]
     fn reject(&mut self, now: Time, client: u32, reason: Reason) -> Decision {
+        if reason != Reason::ClientLimit && !self.gates.may_reject(now) {
+            return Decision::Delay { client, first: false };
+        }
         let retry_after = match self.open_for(now, client, reason) {
             // An instance that holds no part of the group's capacity does not know when it will.
             Time::NEVER => Duration::ZERO,

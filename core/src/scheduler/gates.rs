@@ -30,6 +30,33 @@ pub(crate) struct Gates {
     lent_room: LentRoom,
     /// The pace is found anew from this time on.
     paced_until: Time,
+    /// All admissions so far.
+    admitted: u64,
+    /// Nothing is admitted once there are as many admissions: what others know this member may have admitted.
+    admitted_limit: u64,
+    /// False while the part of the group's capacity is smaller than it will be soon: then nothing is rejected for lack
+    /// of it.
+    rejects: bool,
+}
+
+/// The part of a group's capacity that a member may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupPart {
+    /// The most records that its window may hold.
+    pub limit: u64,
+    /// Nothing is admitted after this time.
+    pub until: Time,
+    /// Nothing is admitted once [`admitted`](crate::throttle::Throttle::admitted) has reached this number.
+    pub admitted: u64,
+    /// The records per cycle that go while the window allows it.
+    pub pace: u64,
+    /// Reject mode: false if records without room wait instead, because the limit will rise soon.
+    pub rejects: bool,
+}
+
+impl GroupPart {
+    /// Nothing.
+    pub const NONE: GroupPart = GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, rejects: false };
 }
 
 /// In reject mode, records within shares may add up to the whole capacity and wait for no more than a cycle, so they
@@ -65,6 +92,9 @@ impl Gates {
             pace: limit,
             lent_room: LentRoom::default(),
             paced_until: Time::ZERO,
+            admitted: 0,
+            admitted_limit: u64::MAX,
+            rejects: true,
         }
     }
 
@@ -82,6 +112,7 @@ impl Gates {
         self.spacing.change(policy);
         if policy.scope == Scope::Instance && (old.capacity, old.cycle) != (policy.capacity, policy.cycle) {
             (self.limit, self.fresh_until, self.until) = (policy.capacity, Time::NEVER, Time::NEVER);
+            (self.admitted_limit, self.rejects) = (u64::MAX, true);
             self.capacities = MeanLimit::new(policy.cycle, policy.capacity);
             self.pace = policy.capacity;
         }
@@ -118,6 +149,29 @@ impl Gates {
         }
     }
 
+    /// Sets the part of the group's capacity that a member of a group may use.
+    pub(super) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
+        self.set_limit(now, policy, part.limit, part.until, part.pace);
+        (self.admitted_limit, self.rejects) = (part.admitted, part.rejects);
+    }
+
+    /// Charges an admission to the window. Returns the number of records in it.
+    #[inline]
+    pub(super) fn charge_window(&mut self, now: Time) -> u64 {
+        self.admitted += 1;
+        self.window.add_counted(now, 1)
+    }
+
+    /// All admissions so far.
+    pub(crate) fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// Returns whether records may be rejected for lack of capacity.
+    pub(super) fn may_reject(&self, now: Time) -> bool {
+        self.rejects && self.has_limit(now)
+    }
+
     fn set_pace(&mut self, now: Time, policy: &Policy, pace: u64) {
         self.pace = pace;
         self.bucket.change(now, LeakyBucket::of_service(policy, pace));
@@ -127,12 +181,14 @@ impl Gates {
     /// Returns whether there is a limit now. Without one nothing is decided for lack of capacity.
     #[inline]
     pub(super) fn has_limit(&self, now: Time) -> bool {
-        now <= self.until
+        now <= self.until && self.admitted < self.admitted_limit
     }
 
     #[inline]
     pub(super) fn window_is_open(&mut self, now: Time) -> bool {
-        (now <= self.fresh_until || self.refresh(now)) && self.window.count(now) < self.limit
+        (now <= self.fresh_until || self.refresh(now))
+            && self.window.count(now) < self.limit
+            && self.admitted < self.admitted_limit
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! Events other than records: time, policies, partitions and commits.
 
-use super::{Slot, Throttle};
+use super::{GroupPart, Slot, Throttle};
 use crate::offset_map::{OffsetMap, TooLarge};
 use crate::policy::{Policy, Scope};
 use crate::{group::targets::Part, reason::Reason, units::Time};
@@ -67,6 +67,13 @@ impl Throttle {
     pub fn handle_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {
         let now = self.not_before(now);
         self.scheduler.set_limit(now, limit, until, pace);
+    }
+
+    /// Sets the part of the group's capacity that this instance may use. Without one it admits nothing, and rejects
+    /// nothing for lack of capacity.
+    pub fn handle_part(&mut self, now: Time, part: GroupPart) {
+        let now = self.not_before(now);
+        self.scheduler.set_part(now, part);
     }
 
     /// Hands out the clients' parts of the group's capacity at this instance.

@@ -71,6 +71,18 @@ impl Throttle {
         }
     }
 
+    /// All admissions so far, by the gates of the service.
+    pub fn admitted(&self) -> u64 {
+        self.scheduler.gates.admitted()
+    }
+
+    /// The admissions in the window of the scheduler, oldest first: numbers, each with the moment until which they were
+    /// made.
+    pub fn window_slices(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
+        let now = self.not_before(now);
+        self.scheduler.gates.window.slices(now)
+    }
+
     /// The number of delayed records and their bytes; none in shadow mode.
     pub fn backlog(&self) -> (u64, u64) {
         if self.shadow.is_some() { (0, 0) } else { self.held() }

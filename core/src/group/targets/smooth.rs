@@ -21,7 +21,7 @@ const RISE_PART: u64 = 8;
 
 /// Averages of the targets of all members.
 #[derive(Debug, Default)]
-pub(in crate::group) struct SmoothTargets {
+pub(crate) struct SmoothTargets {
     members: Vec<Smooth>,
     capacity: u64,
     /// The time of the last jump.

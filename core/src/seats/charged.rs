@@ -1,0 +1,67 @@
+//! Admissions that count against a hold, and were not made by this life of the instance.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::state::Slice;
+use crate::group::GroupParams;
+use crate::units::{NANOS_PER_MILLI, Time, nanos};
+
+/// The parts of a cycle by which the ages in a state are rounded.
+const SLICES: u64 = 64;
+
+/// Numbers of admissions, each with the moment from which on it counts for a cycle, perhaps in the future.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Charged {
+    slices: BTreeMap<Time, u64>,
+    sum: u64,
+}
+
+impl Charged {
+    pub fn add(&mut self, at: Time, count: u64) {
+        let count = count.min(u64::MAX - self.sum);
+        if count > 0 {
+            *self.slices.entry(at).or_default() += count;
+            self.sum += count;
+        }
+    }
+
+    /// Adds slices that a record carried which was read at `read`. Time has passed since they had these ages, so they
+    /// count for longer than they have to.
+    pub fn add_slices(&mut self, read: Time, slices: &[Slice]) {
+        for slice in slices {
+            let age = Duration::from_millis(slice.age_ms.unsigned_abs());
+            self.add(if slice.age_ms < 0 { read + age } else { read - age }, slice.count);
+        }
+    }
+
+    /// The number of admissions that count in the window that ends now.
+    pub fn count(&mut self, now: Time, window: Duration) -> u64 {
+        while let Some(oldest) = self.slices.first_entry()
+            && *oldest.key() + window <= now
+        {
+            self.sum -= oldest.remove();
+        }
+        self.sum
+    }
+
+    /// The numbers, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = (Time, u64)> {
+        self.slices.iter().map(|(&at, &count)| (at, count))
+    }
+}
+
+/// The slices of a state that is made now: the admissions that still count. Ages are rounded down, so that they count
+/// for longer.
+pub(super) fn slices(now: Time, params: &GroupParams, charged: &Charged) -> Vec<Slice> {
+    let width = i64::try_from((nanos(params.cycle) / NANOS_PER_MILLI / SLICES).max(1)).unwrap_or(i64::MAX);
+    let millis = |from: Time, to: Time| i64::try_from(to.nanos_since(from) / NANOS_PER_MILLI).unwrap_or(i64::MAX);
+    let window = params.window();
+    let mut by_age = BTreeMap::<i64, u64>::new();
+    for (at, count) in charged.iter().filter(|(at, _)| *at + window > now) {
+        // A part of a millisecond of the future is rounded up.
+        let age_ms = if at > now { -millis(now, at) - 1 } else { millis(at, now) };
+        *by_age.entry(age_ms.div_euclid(width) * width).or_default() += count;
+    }
+    by_age.into_iter().map(|(age_ms, count)| Slice { age_ms, count }).collect()
+}

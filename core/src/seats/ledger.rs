@@ -1,0 +1,153 @@
+//! The last committed state of each seat, as one reader of the control log knows it.
+
+use std::collections::BTreeMap;
+use std::{sync::Arc, time::Duration};
+
+use super::state::{BANK, Kind, Move, Record, State};
+use crate::group::loads::{ClientTable, MemberLoads};
+use crate::group::record::Progress;
+use crate::units::Time;
+
+/// The last state of a seat.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// The state.
+    pub state: State,
+    /// The time at which it was read.
+    pub read: Time,
+    /// The time since then in which states of this reader were committed: an outage is no seat's silence.
+    pub silence: Duration,
+}
+
+/// What a record changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The log began anew: all that was known about holds is void.
+    Issue,
+    /// A seat's state, or loads.
+    Other,
+}
+
+/// The states and loads of all seats.
+#[derive(Debug, Clone, Default)]
+pub struct Ledger {
+    seats: BTreeMap<Arc<str>, Seat>,
+    /// The issue of the bank.
+    issue: Option<u64>,
+    pub(super) clients: ClientTable,
+    loads: BTreeMap<Arc<str>, MemberLoads>,
+    progress: BTreeMap<Arc<str>, Progress>,
+    /// Counts changes of loads.
+    changes: u64,
+}
+
+impl Ledger {
+    /// Takes over a committed record.
+    pub(super) fn apply(&mut self, now: Time, record: &Record) -> Change {
+        match record {
+            Record::State(state) => return self.apply_state(now, state),
+            Record::Loads(loads) => {
+                let known = self.loads.entry(Arc::clone(&loads.seat)).or_default();
+                self.changes += u64::from(self.clients.update(known, true, &loads.loads));
+                if let Some(progress) = loads.progress {
+                    self.progress.insert(Arc::clone(&loads.seat), progress);
+                }
+            }
+            Record::Tombstone(seat) => drop(self.seats.remove(seat)),
+            Record::LoadsTombstone(seat) => {
+                if let Some(mut known) = self.loads.remove(seat) {
+                    self.changes += u64::from(self.clients.update(&mut known, true, &[]));
+                }
+                self.progress.remove(seat);
+            }
+        }
+        Change::Other
+    }
+
+    fn apply_state(&mut self, now: Time, state: &State) -> Change {
+        let began_anew = &*state.seat == BANK && self.issue.is_some_and(|issue| issue != state.issue);
+        if &*state.seat == BANK {
+            self.issue = Some(state.issue);
+        }
+        let seat = Seat { state: state.clone(), read: now, silence: Duration::ZERO };
+        self.seats.insert(Arc::clone(&state.seat), seat);
+        if began_anew { Change::Issue } else { Change::Other }
+    }
+
+    /// The issue of the bank; `None` if no member ever made capacity.
+    pub fn issue(&self) -> Option<u64> {
+        self.issue
+    }
+
+    fn is_valid(&self, seat: &Seat) -> bool {
+        Some(seat.state.issue) == self.issue
+    }
+
+    /// The last state of a seat.
+    pub fn seat(&self, name: &str) -> Option<&Seat> {
+        self.seats.get(name).filter(|seat| self.is_valid(seat))
+    }
+
+    /// The seats of members, in the order of their names.
+    pub fn seats(&self) -> impl Iterator<Item = (&Arc<str>, &Seat)> {
+        self.seats.iter().filter(|(name, seat)| &***name != BANK && self.is_valid(seat))
+    }
+
+    /// The seats of members that go on, as far as this reader knows: those that are not silent for `limit`.
+    pub fn live(&self, limit: Duration) -> impl Iterator<Item = (&Arc<str>, &Seat)> {
+        self.seats().filter(move |(_, seat)| seat.state.kind == Kind::Own && seat.silence < limit)
+    }
+
+    /// The last move of a giver that a seat applied, by its last state.
+    fn seen(&self, seat: &str, giver: &str) -> u64 {
+        self.seat(seat).and_then(|seat| seat.state.seen.get(giver)).copied().unwrap_or(0)
+    }
+
+    /// Returns whether a seat's last state acknowledges a move.
+    pub(super) fn is_applied(&self, giver: &str, to: &str, id: u64) -> bool {
+        self.seen(to, giver) >= id
+    }
+
+    /// The moves that their takers have not applied, with their givers.
+    pub(super) fn open_moves(&self) -> impl Iterator<Item = (&Arc<str>, &Seat, &Move)> {
+        let valid = self.seats.iter().filter(|(_, seat)| self.is_valid(seat));
+        let moves = valid.flat_map(|(giver, seat)| seat.state.out.iter().map(move |one| (giver, seat, one)));
+        moves.filter(|(giver, _, one)| !self.is_applied(giver, &one.to, one.id))
+    }
+
+    /// The states with moves.
+    pub(super) fn givers(&self) -> impl Iterator<Item = &State> {
+        self.seats.values().filter(|seat| self.is_valid(seat) && !seat.state.out.is_empty()).map(|seat| &seat.state)
+    }
+
+    /// The sum of all holds and of all open moves.
+    pub fn circulating(&self) -> u64 {
+        let holds = self.seats().map(|(_, seat)| seat.state.hold).fold(0, u64::saturating_add);
+        self.open_moves().map(|(_, _, one)| one.hold).fold(holds, u64::saturating_add)
+    }
+
+    /// The sum of the open moves to a seat.
+    pub(super) fn coming(&self, to: &str) -> u64 {
+        self.open_moves().filter(|(_, _, one)| *one.to == *to).map(|(_, _, one)| one.hold).fold(0, u64::saturating_add)
+    }
+
+    /// Counts time in which states of this reader were committed as the silence of all seats.
+    pub(super) fn add_silence(&mut self, passed: Duration) {
+        self.seats.values_mut().for_each(|seat| seat.silence += passed);
+    }
+
+    /// The loads that a member told last.
+    pub(super) fn loads(&self, seat: &str) -> Option<&MemberLoads> {
+        self.loads.get(seat)
+    }
+
+    /// The admissions that a member told last.
+    pub fn progress(&self, seat: &str) -> Option<Progress> {
+        self.progress.get(seat).copied()
+    }
+
+    /// Counts changes of loads.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+}

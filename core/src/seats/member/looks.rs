@@ -1,0 +1,345 @@
+//! Looks: a member's periodic checks of whether to write a state.
+
+use std::collections::BTreeMap;
+use std::{sync::Arc, time::Duration};
+
+use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
+use crate::group::Clocks;
+use crate::group::loads::MemberLoads;
+use crate::group::record::Loads;
+use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
+use crate::policy::Mode;
+use crate::seats::charged::{Charged, slices};
+use crate::seats::ledger::Ledger;
+use crate::seats::state::{Kind, Move, SeatLoads, State};
+use crate::units::{Time, nanos};
+
+/// A longer time between two looks counts as so much of other members' silence.
+const LONGEST_SILENCE_OF_A_LOOK: Duration = Duration::from_millis(300);
+/// The time after which records that can't be split go to another member.
+const TURN: Duration = Duration::from_secs(10);
+/// The most open moves of a state.
+const MAX_MOVES: usize = 64;
+/// The time for which announced admissions last at the least, in nanoseconds; but 1 to 50 % of a cycle.
+const AHEAD_NANOS: u128 = 500_000_000;
+
+/// The targets, and all that they were computed from.
+#[derive(Debug, Default)]
+pub(super) struct Split {
+    pub target: u64,
+    pub targets: BTreeMap<Arc<str>, u64>,
+    pub count: u64,
+    splitter: Splitter,
+    smooth: SmoothTargets,
+    own_loads: MemberLoads,
+    own_changes: u64,
+    basis: Option<Basis>,
+    split: Vec<u64>,
+}
+
+/// The inputs of a split: the numbers of changes of what is too long to compare.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Basis {
+    live: Vec<Arc<str>>,
+    loads: u64,
+    own: u64,
+    capacity: u64,
+    turn: u64,
+}
+
+impl Split {
+    pub fn forget(&mut self) {
+        self.basis = None;
+    }
+
+    pub fn part(&self, ledger: &Ledger, shares: &Shares, client: &str) -> Option<Part> {
+        let named = ledger.clients.number(client).and_then(|number| self.splitter.part(number));
+        named.or_else(|| self.splitter.unnamed_part().filter(|_| !shares.lists(client)))
+    }
+}
+
+/// The hold that comes back if a state turns out not to be committed, and the number of the next move then.
+struct Given {
+    hold: u64,
+    next: u64,
+}
+
+impl Member {
+    pub(super) fn heartbeat(&self) -> Duration {
+        self.params.times(self.ledger.seats().count(), 0).heartbeat
+    }
+
+    /// Checks whether to write a state, if a look is due. Returns calls to make.
+    pub fn look(&mut self, now: Clocks, loads: &Loads, admissions: &mut impl Admissions) -> Vec<Command> {
+        let mut commands = Vec::new();
+        if now.slow < self.next_look || self.left || self.is_replaced {
+            return commands;
+        }
+        let times = self.params.times(self.ledger.seats().count().max(1), self.ledger.clients.len());
+        self.next_look = now.slow + times.look;
+        self.count_silence(now);
+        if self.own.retry_at.is_some_and(|at| at <= now.slow) {
+            self.attempts += 1;
+            self.own = Opening { attempt: self.attempts, ..Opening::default() };
+            commands.push(Command::Open { seat: Arc::clone(&self.seat), attempt: self.attempts });
+        }
+        if !self.own.is_open {
+            return commands;
+        }
+        self.loads.clone_from(loads);
+        self.find_targets(now);
+        if !self.leaving {
+            self.look_at_others(now, &mut commands);
+        }
+        let is_free = !self.own.is_writing && self.flight.is_none();
+        if self.ledger.issue().is_some() && is_free {
+            if self.leaving {
+                self.write_last(now, admissions, &mut commands);
+            } else if !self.has_conflict() {
+                self.write_if_due(now, admissions, &mut commands);
+            }
+        }
+        commands
+    }
+
+    fn count_silence(&mut self, now: Clocks) {
+        let passed = self.looked_at.map_or(Duration::ZERO, |at| now.slow.since(at)).min(LONGEST_SILENCE_OF_A_LOOK);
+        self.looked_at = Some(now.slow);
+        let hears = match self.account {
+            Some(account) => now.fast < account.made + self.heartbeat() * 2,
+            // A member that does not join writes no states.
+            None => self.own.is_open && self.has_conflict(),
+        };
+        if hears {
+            self.ledger.add_silence(passed);
+        }
+    }
+
+    /// Splits the capacity anew if anything changed since the last time, and moves the targets towards the split.
+    fn find_targets(&mut self, now: Clocks) {
+        let limit = self.silence_limit();
+        let mut live: Vec<Arc<str>> = self.ledger.live(limit).map(|(name, _)| Arc::clone(name)).collect();
+        if let Err(place) = live.binary_search(&self.seat) {
+            live.insert(place, Arc::clone(&self.seat));
+        }
+        let own = live.binary_search(&self.seat).expect("this seat is among them");
+        let capacity = self.capacity();
+        let split = &mut self.split;
+        split.own_changes += u64::from(self.ledger.clients.update(&mut split.own_loads, true, &self.loads));
+        let turn = now.slow.as_nanos() / nanos(TURN);
+        let basis = Basis { live, loads: self.ledger.changes(), own: split.own_changes, capacity, turn };
+        if split.basis.as_ref() != Some(&basis) {
+            let none = MemberLoads::default();
+            let members = basis.live.iter().map(|name| match *name == self.seat {
+                true => &split.own_loads,
+                false => self.ledger.loads(name).unwrap_or(&none),
+            });
+            let (params, shares, clients) = (&self.params, &self.shares, &self.ledger.clients);
+            let members = members.collect();
+            split.split =
+                split.splitter.split(&SplitInput { params, capacity, shares, clients, members, own, turn });
+            split.basis = Some(basis);
+            split.count += 1;
+        }
+        let targets = match self.params.mode {
+            Mode::Shape => split.smooth.towards(now.slow, self.params.cycle, capacity, &split.split),
+            Mode::Reject => split.split.clone(),
+        };
+        split.target = targets[own];
+        let live = split.basis.iter().flat_map(|basis| &basis.live).cloned();
+        split.targets = live.zip(targets).collect();
+        let is_short = self.hold < self.split.target;
+        self.short_since = is_short.then(|| self.short_since.unwrap_or(now.slow));
+    }
+
+    /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
+    fn write_if_due(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+        let charged = self.charged.count(now.slow, self.params.window());
+        let used = admissions.count(now.slow).saturating_add(charged);
+        let burn = self.find_burn(used);
+        let keeps = match self.params.mode {
+            Mode::Shape => admissions.need(now.slow, self.split.target).saturating_add(charged),
+            Mode::Reject => used.saturating_add(self.reserve()),
+        };
+        let gifts = self.find_gifts((self.hold - burn).saturating_sub(self.split.target.max(keeps)));
+        let loads = self.due_loads(now);
+        let total = admissions.total();
+        let is_due = match &self.account {
+            None => true,
+            Some(account) => {
+                account.until_total.saturating_sub(total) * 2 < account.ahead
+                    || now.fast >= account.made + self.heartbeat()
+            }
+        };
+        if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && self.seen == self.acknowledged {
+            return;
+        }
+        let given = Given { hold: burn + gifts.iter().map(|(_, hold)| hold).sum::<u64>(), next: self.next };
+        self.hold -= given.hold;
+        for (to, hold) in gifts {
+            self.give(to, hold, Charged::default());
+        }
+        let ahead = self.find_ahead(used);
+        self.write(now, Kind::Own, ahead, given, loads, admissions, commands);
+    }
+
+    fn give(&mut self, to: Arc<str>, hold: u64, charged: Charged) {
+        self.out.push(Gift { to, id: self.next, hold, charged });
+        self.next += 1;
+    }
+
+    /// The part of what circulates beyond the capacity that this member gives up.
+    fn find_burn(&self, used: u64) -> u64 {
+        let circulating = self.ledger.circulating();
+        let excess = circulating.saturating_sub(self.capacity());
+        let part = (u128::from(excess) * u128::from(self.hold)).div_ceil(u128::from(circulating.max(1))) as u64;
+        part.min(self.hold.saturating_sub(self.split.target.max(used)))
+    }
+
+    /// The parts of the free hold that go to other seats, by what they lack.
+    fn find_gifts(&self, free: u64) -> Vec<(Arc<str>, u64)> {
+        if free == 0 || self.out.len() >= MAX_MOVES {
+            return Vec::new();
+        }
+        let mut all_free = free;
+        let mut lacks: Vec<(&Arc<str>, u64)> = Vec::new();
+        for (name, &target) in self.split.targets.iter().filter(|(name, _)| **name != self.seat) {
+            let Some(seat) = self.ledger.seat(name) else { continue };
+            all_free = all_free.saturating_add(seat.state.hold.saturating_sub(target.max(seat.state.used())));
+            let mine: u64 = self.out.iter().filter(|gift| gift.to == *name).map(|gift| gift.hold).sum();
+            let coming = self.ledger.coming(name).max(mine);
+            let lack = target.saturating_sub(seat.state.hold).saturating_sub(coming);
+            if lack > 0 {
+                lacks.push((name, lack));
+            }
+        }
+        let all = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum::<u128>();
+        let small = (self.capacity() / 500).max(1);
+        let part = |lack: u64| {
+            let product = u128::from(free) * u128::from(lack);
+            // Each giver gives its part, so that together they give no more than is lacking.
+            lack.min((product / all) as u64).min(product.div_ceil(all.max(u128::from(all_free))) as u64)
+        };
+        let gifts = lacks.iter().map(|&(name, lack)| (Arc::clone(name), part(lack), lack));
+        let gifts = gifts.filter(|&(_, hold, lack)| hold > 0 && (hold >= small || hold >= lack));
+        gifts.take(MAX_MOVES - self.out.len()).map(|(name, hold, _)| (name, hold)).collect()
+    }
+
+    /// Reject mode: the records that come until the window next empties a bit. Without room they would be lost.
+    fn reserve(&self) -> u64 {
+        let rate = u128::from(self.split.target.min(self.hold));
+        let time = Duration::from_secs(1).max(self.params.cycle / 64);
+        (rate * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
+    }
+
+    /// The number of admissions to announce: those of a time, or a quarter of what is free.
+    fn find_ahead(&self, used: u64) -> u64 {
+        let whole = u128::from(self.hold.max(self.split.target));
+        let cycle = u128::from(nanos(self.params.cycle).max(100));
+        let ahead = (whole * AHEAD_NANOS.clamp(cycle / 100, cycle / 2)).div_ceil(cycle) as u64;
+        ahead.max(self.hold.saturating_sub(used) / 4).max(1)
+    }
+
+    /// The loads, if they are to be told.
+    fn due_loads(&self, now: Clocks) -> Option<SeatLoads> {
+        let is_old = self.account.is_none_or(|account| now.fast >= account.made + self.heartbeat());
+        let tells_progress = self.progress.is_some() && is_old;
+        let has_changed = self.loads != self.told && (is_old || self.have_loads_moved());
+        (self.account.is_none() || has_changed || tells_progress).then(|| SeatLoads {
+            seat: Arc::clone(&self.seat),
+            loads: self.loads.clone(),
+            progress: self.progress,
+        })
+    }
+
+    /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
+    fn have_loads_moved(&self) -> bool {
+        let capacity = self.capacity();
+        let mut demands = BTreeMap::<&str, (u64, u64)>::new();
+        self.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
+        self.loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
+        let moved = demands.values().map(|(one, other)| one.abs_diff(*other)).fold(0, u64::saturating_add);
+        let came = |&(one, other): &(u64, u64)| {
+            (one == 0) != (other == 0) && one.max(other).saturating_mul(100) >= capacity
+        };
+        moved > capacity / 20 || demands.values().any(came)
+    }
+
+    // ## Leaving
+
+    /// Begins to leave the group: the member admits nothing from now on, and its next state is its last one.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.left |= !self.began && self.flight.is_none();
+        self.next_look = Time::ZERO;
+    }
+
+    /// Returns whether the member has left.
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Writes the last state: everything goes to the member that lacks most; if there is none, the seat keeps it.
+    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+        let others = self.split.targets.iter().filter(|(name, _)| **name != self.seat);
+        let lack = |(name, &target): (&Arc<str>, &u64)| {
+            let hold = self.ledger.seat(name).map_or(0, |seat| seat.state.hold);
+            (i128::from(target) - i128::from(hold), Arc::clone(name))
+        };
+        let (mut given, next) = (0, self.next);
+        if let Some((_, to)) = others.map(lack).max() {
+            let mut charged = self.charged.clone();
+            admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
+            given = std::mem::take(&mut self.hold);
+            self.give(to, given, charged);
+        }
+        self.write(now, Kind::Left, 0, Given { hold: given, next }, None, admissions, commands);
+    }
+
+    // ## Writing
+
+    #[expect(clippy::too_many_arguments, reason = "they make one state")]
+    fn write(
+        &mut self, now: Clocks, kind: Kind, ahead: u64, given: Given, loads: Option<SeatLoads>,
+        admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+    ) {
+        let Some(issue) = self.ledger.issue() else { return };
+        let own = match kind {
+            // The admissions have left with the hold.
+            Kind::Left if self.hold == 0 => Charged::default(),
+            _ => {
+                let mut charged = self.charged.clone();
+                admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
+                charged
+            }
+        };
+        let moved = |gift: &Gift| Move {
+            to: Arc::clone(&gift.to),
+            id: gift.id,
+            hold: gift.hold,
+            slices: slices(now.slow, &self.params, &gift.charged),
+        };
+        let state = State {
+            seat: Arc::clone(&self.seat),
+            issue,
+            author: self.life,
+            kind,
+            seq: self.seq + 1,
+            hold: self.hold,
+            slices: slices(now.slow, &self.params, &own),
+            ahead,
+            out: self.out.iter().map(moved).collect(),
+            next: self.next,
+            seen: self.seen.clone(),
+            terms: self.params.terms(),
+        };
+        let account = Account { made: now.fast, ahead, until_total: admissions.total().saturating_add(ahead) };
+        let (given, next, seen) = (given.hold, given.next, self.seen.clone());
+        self.flight = Some(Flight { seq: state.seq, account, given, next, seen });
+        if let Some(loads) = &loads {
+            self.told.clone_from(&loads.loads);
+        }
+        (self.own.is_writing, self.made_at) = (true, now.slow);
+        commands.push(Command::Write { attempt: self.own.attempt, state: Box::new(state), loads });
+    }
+}

@@ -1,0 +1,219 @@
+//! Other seats: members claim those of members that stopped, and open the bank to make capacity.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Command, Member};
+use crate::group::Clocks;
+use crate::seats::charged::{Charged, slices};
+use crate::seats::control::{Attempt, Event};
+use crate::seats::ledger::Seat;
+use crate::seats::state::{BANK, Kind, Move, Slice, State};
+use crate::units::Time;
+
+/// The silence after which a seat whose owner left may be claimed.
+const LEFT_SILENCE: Duration = Duration::from_millis(300);
+/// Members wait for one another by their rank, so that usually one of them claims a seat …
+const CLAIM_RANK_DELAY: Duration = Duration::from_millis(500);
+/// … and one makes missing capacity, once it has been missing for [`MISSING`].
+const MINT_RANK_DELAY: Duration = Duration::from_millis(300);
+const MISSING: Duration = Duration::from_millis(500);
+/// An opening of another seat that takes longer is given up.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(12);
+/// A seat that was opened is not opened again before this time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The opening of another seat.
+#[derive(Debug)]
+pub(super) struct Other {
+    pub seat: Arc<str>,
+    attempt: Attempt,
+    end: Option<u64>,
+    pub is_open: bool,
+    is_writing: bool,
+    since: Time,
+    /// The number of the seat's last state when the opening began.
+    seq: u64,
+}
+
+impl Member {
+    /// Begins to claim a seat, or to make capacity, if it is time.
+    pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<Command>) {
+        if let Some(other) = &self.other {
+            if now.slow > other.since + OPENING_TIMEOUT {
+                self.end_other(now, commands);
+            }
+            return self.work_other(now, commands);
+        }
+        if self.ledger.issue().is_none() {
+            return self.open_other(now, Arc::from(BANK), Duration::ZERO, commands);
+        }
+        let limit = self.silence_limit();
+        let conflicts = self.has_conflict();
+        let is_alone = || self.ledger.live(limit).all(|(name, _)| *name == self.seat);
+        if if conflicts { !is_alone() } else { self.account.is_none() } {
+            return;
+        }
+        let is_suspect = |(name, seat): &(&Arc<str>, &Seat)| {
+            let is_over = match seat.state.kind {
+                Kind::Own => seat.silence >= limit,
+                Kind::Left | Kind::Claimed => seat.silence >= LEFT_SILENCE,
+                Kind::Bank => false,
+            };
+            is_over && **name != self.seat && (seat.state.hold > 0 || self.ledger.coming(name) > 0)
+        };
+        let mut due: Vec<Arc<str>> =
+            self.ledger.seats().filter(is_suspect).map(|(name, _)| Arc::clone(name)).collect();
+        if due.is_empty() && (conflicts || self.ledger.circulating() < self.capacity()) {
+            due.push(Arc::from(BANK));
+        }
+        self.suspected.retain(|name, _| due.contains(name));
+        for name in due {
+            let rank = self.rank(&name);
+            let wait = match &*name {
+                BANK => MISSING + MINT_RANK_DELAY * rank,
+                _ => CLAIM_RANK_DELAY * rank,
+            };
+            self.open_other(now, name, wait, commands);
+        }
+    }
+
+    /// The place of this member among the live ones, in an order that differs from seat to seat.
+    fn rank(&self, seat: &str) -> u32 {
+        let hash = |name: &str| crc32fast::hash(format!("{seat}/{name}").as_bytes());
+        let own = (hash(&self.seat), &self.seat);
+        let live = self.ledger.live(self.silence_limit());
+        live.filter(|(name, _)| (hash(name), *name) < own).count() as u32
+    }
+
+    /// Opens another seat once `wait` has passed since it was due first.
+    fn open_other(&mut self, now: Clocks, seat: Arc<str>, wait: Duration, commands: &mut Vec<Command>) {
+        let at = *self.suspected.entry(Arc::clone(&seat)).or_insert(now.slow + wait);
+        if self.other.is_some() || now.slow < at {
+            return;
+        }
+        self.suspected.insert(Arc::clone(&seat), now.slow + RETRY_INTERVAL);
+        self.attempts += 1;
+        let (attempt, end) = (self.attempts, None);
+        let seq = self.ledger.seat(&seat).map_or(0, |seat| seat.state.seq);
+        commands.push(Command::Open { seat: Arc::clone(&seat), attempt });
+        self.other = Some(Other { seat, attempt, end, is_open: false, is_writing: false, since: now.slow, seq });
+    }
+
+    fn end_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
+        if let Some(other) = self.other.take() {
+            commands.push(Command::Close { attempt: other.attempt });
+            self.suspected.insert(other.seat, now.slow + RETRY_INTERVAL);
+        }
+    }
+
+    pub(super) fn note_other(&mut self, attempt: Attempt, event: &Event, commands: &mut Vec<Command>) {
+        let Some(other) = self.other.as_mut().filter(|other| other.attempt == attempt) else { return };
+        match event {
+            Event::Opened { end, .. } => other.end = Some(*end),
+            _ => {
+                commands.push(Command::Close { attempt });
+                self.other = None;
+            }
+        }
+    }
+
+    /// Writes the state for which another seat was opened, as soon as its last state is known for sure.
+    pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
+        let Some(other) = &mut self.other else { return };
+        if other.is_writing || !other.end.is_some_and(|end| self.position >= end) {
+            return;
+        }
+        other.is_open = true;
+        let (attempt, name, seq) = (other.attempt, Arc::clone(&other.seat), other.seq);
+        if self.needs_memory() {
+            return;
+        }
+        let state = match &*name {
+            BANK => self.find_mint(now),
+            _ => self.find_claim(now, &name, seq),
+        };
+        match state.filter(|_| self.own.is_open && !self.leaving) {
+            Some(state) => {
+                if let Some(other) = &mut self.other {
+                    other.is_writing = true;
+                }
+                commands.push(Command::Write { attempt, state: Box::new(state), loads: None });
+            }
+            None => self.end_other(now, commands),
+        }
+    }
+
+    /// A state of the bank that makes the missing capacity, or that begins the group.
+    fn find_mint(&self, now: Clocks) -> Option<State> {
+        let bank = self.ledger.seat(BANK);
+        let conflicts = self.has_conflict();
+        let missing = self.capacity().saturating_sub(self.ledger.circulating());
+        if missing == 0 && !conflicts {
+            return None;
+        }
+        let (seq, next) = bank.map_or((0, (self.position << 16) + 1), |bank| (bank.state.seq, bank.state.next));
+        let mut out = bank.map_or_else(Vec::new, |bank| self.open_moves_of(now, bank));
+        // Records that were admitted before the group began count for a cycle from now on.
+        let memory = self.memory.filter(|_| bank.is_none()).unwrap_or(0).min(missing);
+        let used = if memory > 0 { vec![Slice { age_ms: 0, count: memory }] } else { Vec::new() };
+        if missing > 0 {
+            out.push(Move { to: Arc::clone(&self.seat), id: next, hold: missing, slices: used });
+        }
+        Some(State {
+            seat: Arc::from(BANK),
+            issue: self.ledger.issue().unwrap_or(self.life),
+            author: self.life,
+            kind: Kind::Bank,
+            seq: seq + 1,
+            hold: 0,
+            slices: Vec::new(),
+            ahead: 0,
+            out,
+            next: next + 1,
+            seen: Default::default(),
+            terms: self.params.terms(),
+        })
+    }
+
+    /// A state that moves all that a seat holds, and what counts against it, to this member.
+    fn find_claim(&self, now: Clocks, name: &str, seq: u64) -> Option<State> {
+        let seat = self.ledger.seat(name).filter(|seat| seat.state.seq == seq)?;
+        let mut seen = seat.state.seen.clone();
+        let mut hold = seat.state.hold;
+        let mut moved = Charged::default();
+        for (giver, from, one) in self.ledger.open_moves().filter(|(_, _, one)| *one.to == *name) {
+            hold = hold.saturating_add(one.hold);
+            moved.add_slices(from.read, &one.slices);
+            let newest = seen.entry(Arc::clone(giver)).or_default();
+            *newest = one.id.max(*newest);
+        }
+        let mut charged = self.charged_of(now, seat, hold);
+        moved.iter().for_each(|(at, count)| charged.add(at, count));
+        let mut out = self.open_moves_of(now, seat);
+        let slices = slices(now.slow, &self.params, &charged);
+        out.push(Move { to: Arc::clone(&self.seat), id: seat.state.next, hold, slices });
+        Some(State {
+            author: self.life,
+            kind: Kind::Claimed,
+            seq: seat.state.seq + 1,
+            hold: 0,
+            slices: Vec::new(),
+            ahead: 0,
+            out,
+            next: seat.state.next + 1,
+            seen,
+            ..seat.state.clone()
+        })
+    }
+
+    /// The moves of a seat that their takers have not acknowledged, older by the time since they were read.
+    fn open_moves_of(&self, now: Clocks, seat: &Seat) -> Vec<Move> {
+        let is_open = |one: &&Move| !self.ledger.is_applied(&seat.state.seat, &one.to, one.id);
+        let aged = |one: &Move| {
+            let mut charged = Charged::default();
+            charged.add_slices(seat.read, &one.slices);
+            Move { slices: slices(now.slow, &self.params, &charged), ..one.clone() }
+        };
+        seat.state.out.iter().filter(is_open).map(aged).collect()
+    }
+}

@@ -1,0 +1,102 @@
+//! Mistakes that an owner, a member or the brokers could make. They stand outside the member: in its inputs and its
+//! outputs.
+
+use std::time::Duration;
+
+use watermaster_core::seats::state::{Record, Slice, State};
+
+use crate::support::random::Random;
+
+/// A mistake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mistake {
+    /// The brokers take records of former owners of a seat.
+    NoFencing,
+    /// The brokers take records of former owners of the bank.
+    BankUnfenced,
+    /// States and moves do not tell the admissions that count against a hold.
+    SlicesForgotten,
+    /// Nothing is charged for what a stopped member may have admitted after its last state.
+    AheadUncharged,
+    /// A member admits more than its state announced.
+    AheadUnlimited,
+    /// A member makes announced admissions at any later time.
+    AheadEndless,
+    /// A move counts twice.
+    MoveAppliedTwice,
+    /// A member uses what it gives until the state that gives it is committed.
+    GivenLate,
+    /// An opening does not wait until the log is read to its end.
+    NotCaughtUp,
+    /// A process that takes over its former seat forgets the window.
+    EmptyRestart,
+    /// A member whose seat was claimed goes on with its former limit.
+    ClaimIgnored,
+    /// Ages are measured by clocks of different machines.
+    WallClock,
+    /// Records of open transactions are read.
+    UncommittedRead,
+    /// A member forgets which moves it has applied.
+    SeenForgotten,
+    /// The admissions from before the group began are not charged.
+    MemoryForgotten,
+}
+
+impl Mistake {
+    pub const ALL: [Mistake; 15] = [
+        Mistake::NoFencing,
+        Mistake::BankUnfenced,
+        Mistake::SlicesForgotten,
+        Mistake::AheadUncharged,
+        Mistake::AheadUnlimited,
+        Mistake::AheadEndless,
+        Mistake::MoveAppliedTwice,
+        Mistake::GivenLate,
+        Mistake::NotCaughtUp,
+        Mistake::EmptyRestart,
+        Mistake::ClaimIgnored,
+        Mistake::WallClock,
+        Mistake::UncommittedRead,
+        Mistake::SeenForgotten,
+        Mistake::MemoryForgotten,
+    ];
+
+    /// Changes a state that a member writes.
+    pub fn spoil_write(self, state: &mut State) {
+        match self {
+            Mistake::SlicesForgotten => {
+                state.slices.clear();
+                state.out.iter_mut().for_each(|one| one.slices.clear());
+            }
+            Mistake::AheadUncharged => state.ahead = 0,
+            Mistake::SeenForgotten => state.seen.clear(),
+            _ => {}
+        }
+    }
+
+    /// Changes a record that a member with this seat and life reads.
+    pub fn spoil_read(self, record: &mut Record, seat: &str, lives: &[u64], random: &mut Random) {
+        let Record::State(state) = record else { return };
+        match self {
+            Mistake::MoveAppliedTwice if random.once_in(20) => {
+                state.out.iter_mut().for_each(|one| one.id += 1);
+                state.next += 1;
+            }
+            Mistake::EmptyRestart if *state.seat == *seat && !lives.contains(&state.author) => {
+                (state.slices, state.ahead) = (Vec::new(), 0);
+            }
+            Mistake::WallClock => {
+                let off = random.between(0, 12_000) as i64;
+                let older = |slice: &mut Slice| slice.age_ms += off;
+                state.slices.iter_mut().for_each(older);
+                state.out.iter_mut().flat_map(|one| &mut one.slices).for_each(older);
+            }
+            _ => {}
+        }
+    }
+
+    /// The time that a member takes the announced admissions to be good for.
+    pub fn ahead_time(self, time: Duration) -> Duration {
+        if self == Mistake::AheadEndless { time * 1_000 } else { time }
+    }
+}
