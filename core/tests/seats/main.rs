@@ -80,10 +80,13 @@ fn no_window_of_the_group_holds_more_than_circulates() {
         sum(|outcome| outcome.mints),
         differs.len(),
     );
-    for outcome in differs.iter().take(5) {
-        println!("{:?}, used {:.3}: {}", outcome.circulating, outcome.used, outcome.setting);
+    let mut least: Vec<&Outcome> = outcomes.iter().collect();
+    least.sort_by(|one, other| one.used.total_cmp(&other.used));
+    for outcome in differs.into_iter().chain(least).take(12) {
+        println!("{:?}, used {:.3}, {} nodes: {}", outcome.circulating, outcome.used, outcome.nodes, outcome.setting);
     }
-    assert!(differs.is_empty(), "after the faults all of the capacity circulates");
+    let differ = outcomes.iter().filter(|outcome| outcome.circulating.0 != outcome.circulating.1).count();
+    assert!(differ == 0, "after the faults all of the capacity circulates");
     assert!(count < 10 || used[used.len() / 2] > 0.95, "the group uses {:.3} of the capacity", used[used.len() / 2]);
 }
 

@@ -1,8 +1,6 @@
 //! Mistakes that an owner, a member or the brokers could make. They stand outside the member: in its inputs and its
 //! outputs.
 
-use std::time::Duration;
-
 use watermaster_core::seats::state::{Record, Slice, State};
 
 use crate::support::random::Random;
@@ -93,10 +91,5 @@ impl Mistake {
             }
             _ => {}
         }
-    }
-
-    /// The time that a member takes the announced admissions to be good for.
-    pub fn ahead_time(self, time: Duration) -> Duration {
-        if self == Mistake::AheadEndless { time * 1_000 } else { time }
     }
 }

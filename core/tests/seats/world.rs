@@ -36,6 +36,7 @@ pub struct Outcome {
     pub used: f64,
     /// Circulating, and the capacity, at the end.
     pub circulating: (u64, u64),
+    pub nodes: usize,
     pub claims: u64,
     pub mints: u64,
     pub kills: u64,
@@ -130,8 +131,7 @@ pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
     let capacity = random.one_of(&[7, 40, 200, 1_000]);
     let mode = if random.once_in(2) { Mode::Shape } else { Mode::Reject };
     let policy = Policy { mode, ..Policy::new(capacity, CYCLE) };
-    let ahead_time = mistake.map_or(AHEAD_TIME, |mistake| mistake.ahead_time(AHEAD_TIME));
-    let params = GroupParams { ahead_time, ..GroupParams::new(&policy, Duration::from_secs(4)) };
+    let params = GroupParams { ahead_time: AHEAD_TIME, ..GroupParams::new(&policy, Duration::from_secs(4)) };
     let memory = random.one_of(&[0, 0, 50, 100]) * capacity / 100;
     let mut world = World {
         mistake,
@@ -164,6 +164,7 @@ pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
             fullest: 0.0,
             used: 0.0,
             circulating: (0, 0),
+            nodes: 0,
             claims: 0,
             mints: 0,
             kills: 0,
@@ -201,6 +202,7 @@ impl World {
         }
         let cycles = (CALM.as_secs_f64() / CYCLE.as_secs_f64()) - 2.0;
         self.outcome.used = self.calm_total as f64 / (self.capacity as f64 * cycles);
+        self.outcome.nodes = self.nodes.iter().flatten().count();
         self.outcome.circulating = (self.circulating.back().map_or(0, |(_, sum)| *sum), self.capacity);
     }
 
@@ -610,6 +612,7 @@ impl World {
         let clocks = node.clocks(self.now);
         let mut part = node.member.part_now(clocks);
         match self.mistake {
+            Some(Mistake::AheadEndless) if part.admitted > 0 => part.until = Time::NEVER,
             Some(Mistake::AheadUnlimited) if part.admitted > 0 => part.admitted = u64::MAX,
             Some(Mistake::GivenLate) => part.limit = part.limit.max(node.limit_before_write.unwrap_or(0)),
             Some(Mistake::ClaimIgnored) => {

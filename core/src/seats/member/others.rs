@@ -63,15 +63,19 @@ impl Member {
         };
         let mut due: Vec<Arc<str>> =
             self.ledger.seats().filter(is_suspect).map(|(name, _)| Arc::clone(name)).collect();
+        // A member that stopped before its first state may have been given something.
+        let vacant = |name: &&Arc<str>| **name != self.seat && self.ledger.seat(name).is_none();
+        due.extend(self.ledger.open_moves().map(|(_, _, one)| &one.to).filter(vacant).cloned());
         if due.is_empty() && (conflicts || self.ledger.circulating() < self.capacity()) {
             due.push(Arc::from(BANK));
         }
         self.suspected.retain(|name, _| due.contains(name));
         for name in due {
             let rank = self.rank(&name);
-            let wait = match &*name {
-                BANK => MISSING + MINT_RANK_DELAY * rank,
-                _ => CLAIM_RANK_DELAY * rank,
+            let wait = match (&*name, self.ledger.seat(&name)) {
+                (BANK, _) => MISSING + MINT_RANK_DELAY * rank,
+                (_, None) => limit + CLAIM_RANK_DELAY * rank,
+                (_, Some(_)) => CLAIM_RANK_DELAY * rank,
             };
             self.open_other(now, name, wait, commands);
         }
@@ -176,34 +180,43 @@ impl Member {
     }
 
     /// A state that moves all that a seat holds, and what counts against it, to this member.
-    fn find_claim(&self, now: Clocks, name: &str, seq: u64) -> Option<State> {
-        let seat = self.ledger.seat(name).filter(|seat| seat.state.seq == seq)?;
-        let mut seen = seat.state.seen.clone();
-        let mut hold = seat.state.hold;
-        let mut moved = Charged::default();
-        for (giver, from, one) in self.ledger.open_moves().filter(|(_, _, one)| *one.to == *name) {
-            hold = hold.saturating_add(one.hold);
-            moved.add_slices(from.read, &one.slices);
-            let newest = seen.entry(Arc::clone(giver)).or_default();
-            *newest = one.id.max(*newest);
-        }
-        let mut charged = self.charged_of(now, seat, hold);
-        moved.iter().for_each(|(at, count)| charged.add(at, count));
-        let mut out = self.open_moves_of(now, seat);
-        let slices = slices(now.slow, &self.params, &charged);
-        out.push(Move { to: Arc::clone(&self.seat), id: seat.state.next, hold, slices });
-        Some(State {
+    fn find_claim(&self, now: Clocks, name: &Arc<str>, seq: u64) -> Option<State> {
+        let seat = self.ledger.seat(name);
+        let vacant = || State {
+            seat: Arc::clone(name),
+            issue: self.ledger.issue().unwrap_or_default(),
             author: self.life,
             kind: Kind::Claimed,
-            seq: seat.state.seq + 1,
+            seq: 0,
             hold: 0,
             slices: Vec::new(),
             ahead: 0,
-            out,
-            next: seat.state.next + 1,
-            seen,
-            ..seat.state.clone()
-        })
+            out: Vec::new(),
+            next: (self.position << 16) + 1,
+            seen: Default::default(),
+            terms: self.params.terms(),
+        };
+        let mut state = seat.map_or_else(vacant, |seat| seat.state.clone());
+        if state.seq != seq {
+            return None;
+        }
+        let mut hold = state.hold;
+        let mut moved = Charged::default();
+        for (giver, from, one) in self.ledger.open_moves().filter(|(_, _, one)| one.to == *name) {
+            hold = hold.saturating_add(one.hold);
+            moved.add_slices(from.read, &one.slices);
+            let newest = state.seen.entry(Arc::clone(giver)).or_default();
+            *newest = one.id.max(*newest);
+        }
+        let mut charged = seat.map_or_else(Charged::default, |seat| self.charged_of(now, seat, hold));
+        moved.iter().for_each(|(at, count)| charged.add(at, count));
+        let slices = slices(now.slow, &self.params, &charged);
+        state.out = seat.map_or_else(Vec::new, |seat| self.open_moves_of(now, seat));
+        state.out.push(Move { to: Arc::clone(&self.seat), id: state.next, hold, slices });
+        (state.author, state.kind, state.hold, state.ahead) = (self.life, Kind::Claimed, 0, 0);
+        state.slices.clear();
+        (state.seq, state.next) = (state.seq + 1, state.next + 1);
+        Some(state)
     }
 
     /// The moves of a seat that their takers have not acknowledged, older by the time since they were read.
