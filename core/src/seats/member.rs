@@ -146,6 +146,9 @@ pub struct Member {
     ledger: Ledger,
     /// Everything below this offset was read.
     position: u64,
+    /// The last event was an end of the log. Only then is the ledger the truth of one moment: between two ends it may
+    /// lack records that were compacted away, and have those that supersede them still before it.
+    is_at_end: bool,
     attempts: Attempt,
     own: Opening,
     /// A state of this life was committed.
@@ -190,6 +193,7 @@ impl Member {
             life,
             ledger: Ledger::default(),
             position: 0,
+            is_at_end: false,
             attempts: 0,
             own: Opening { retry_at: Some(now.slow), ..Opening::default() },
             began: false,
@@ -225,11 +229,11 @@ impl Member {
     pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<Command> {
         let mut commands = Vec::new();
         match event {
-            Event::Record { offset, record } => {
-                self.position = self.position.max(offset + 1);
-                self.read(now, record, admissions, &mut commands);
+            Event::Record { record, .. } => {
+                self.is_at_end = false;
+                self.read(now, record, admissions);
             }
-            Event::Position(position) => self.position = self.position.max(*position),
+            Event::End(end) => (self.position, self.is_at_end) = (self.position.max(*end), true),
             Event::Opened { attempt, end } if *attempt == self.own.attempt => self.own.end = Some(*end),
             Event::Failed { attempt } if *attempt == self.own.attempt => self.reopen(now, REOPEN_INTERVAL),
             Event::Written { attempt, committed } if *attempt == self.own.attempt => {
@@ -240,7 +244,7 @@ impl Member {
                 self.note_other(*attempt, event, &mut commands);
             }
         }
-        if !self.own.is_open && self.own.end.is_some_and(|end| self.position >= end) {
+        if self.is_at_end && !self.own.is_open && self.own.end.is_some_and(|end| self.position >= end) {
             self.own.is_open = true;
             self.adopt(now, admissions);
         }
@@ -248,7 +252,7 @@ impl Member {
         commands
     }
 
-    fn read(&mut self, now: Clocks, record: &Record, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+    fn read(&mut self, now: Clocks, record: &Record, admissions: &mut impl Admissions) {
         if self.ledger.apply(now.slow, record) == Change::Issue {
             // The log began anew: this member holds nothing, and begins as a newcomer.
             self.vacate(admissions);
@@ -269,7 +273,6 @@ impl Member {
             Record::Loads(loads) if loads.seat != self.seat => self.look_soon(),
             _ => {}
         }
-        let _ = commands;
     }
 
     /// Applies the moves of a state to this seat, and forgets those that its giver has dropped.

@@ -420,7 +420,7 @@ impl World {
         }
         let node = self.nodes[index].as_mut().expect("a node");
         node.position = node.position.max(end);
-        self.event(index, &Event::Position(end));
+        self.event(index, &Event::End(end));
         let after = self.random.millis(5, 30);
         self.step_of(index, after, Step::Poll);
     }

@@ -124,7 +124,7 @@ impl Member {
     /// Writes the state for which another seat was opened, as soon as its last state is known for sure.
     pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
         let Some(other) = &mut self.other else { return };
-        if other.is_writing || !other.end.is_some_and(|end| self.position >= end) {
+        if !self.is_at_end || other.is_writing || !other.end.is_some_and(|end| self.position >= end) {
             return;
         }
         other.is_open = true;
