@@ -11,10 +11,12 @@
 //! - [`wire`]: the records as Kafka keys and values
 //! - [`ledger`]: the last state of each seat, as one reader knows it
 //! - [`member`]: the rules by which a member opens its seat, writes states, gives, takes and claims
+//! - [`driver`]: a member with its throttle and its log
 //! - [`control`]: the trait through which a member talks to the log
 
 mod charged;
 pub mod control;
+pub mod driver;
 pub mod ledger;
 pub mod member;
 pub mod state;

@@ -59,8 +59,6 @@ pub trait ControlLog {
     fn open(&mut self, seat: &str, attempt: Attempt);
     /// Writes a state, and perhaps loads, in one transaction of an opening. One is under way at a time.
     fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>);
-    /// Writes tombstones for a seat in one transaction of an opening.
-    fn remove(&mut self, attempt: Attempt, seat: &str);
     /// Ends an opening: nothing more will be written under it.
     fn close(&mut self, attempt: Attempt);
 }

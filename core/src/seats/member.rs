@@ -486,6 +486,11 @@ impl Member {
         &self.ledger
     }
 
+    /// The rules of the group.
+    pub fn params(&self) -> &GroupParams {
+        &self.params
+    }
+
     /// The name of the own seat.
     pub fn seat(&self) -> &Arc<str> {
         &self.seat

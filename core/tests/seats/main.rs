@@ -12,11 +12,15 @@
 //! The checker knows every admission. It also checks each commit: only the bank makes capacity, and none is lost.
 //! `planted.rs` proves that it can fail. `WATERMASTER_SEATS_SEED=n` runs one seed, `WATERMASTER_SEATS_SEEDS=n` runs n.
 
+mod availability;
 mod broker;
+mod fairness;
+mod live;
 mod node;
 mod planted;
 #[path = "../support/mod.rs"]
 mod support;
+mod waits;
 mod world;
 
 use std::sync::Mutex;

@@ -1,0 +1,416 @@
+//! Instances with real throttles, on a log that takes its time: transactions of 25 ms, openings of 0.1 to 1.5 s.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::{sync::Arc, time::Duration};
+
+use watermaster_core::group::targets::Shares;
+use watermaster_core::group::{Clocks, GroupParams};
+use watermaster_core::offset_map;
+use watermaster_core::policy::{Policy, Scope};
+use watermaster_core::reason::Reason;
+use watermaster_core::seats::control::{Attempt, ControlLog, Event};
+use watermaster_core::seats::driver::Driver;
+use watermaster_core::seats::member::Member;
+use watermaster_core::seats::state::{Record, SeatLoads, State};
+use watermaster_core::throttle::{Action, Arrival, Sender, Slot, Throttle, Verdict};
+use watermaster_core::units::Time;
+
+use crate::support::random::Random;
+
+/// The time from a commit until it is read.
+const READING: Duration = Duration::from_millis(10);
+/// A call without an answer fails after this time.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The log that all instances share.
+#[derive(Debug)]
+struct Shared {
+    now: Time,
+    /// Committed records, with the time of the commit.
+    records: Vec<(Time, Record)>,
+    /// The opening that owns each seat.
+    owners: BTreeMap<Arc<str>, (usize, Attempt)>,
+    /// No broker answers until then.
+    away_until: Time,
+    states: u64,
+    random: Random,
+}
+
+impl Shared {
+    fn transaction(&mut self) -> Duration {
+        if self.random.once_in(100) {
+            return self.random.millis(200, 1_000);
+        }
+        let deviation = (0..12).map(|_| self.random.unit()).sum::<f64>() - 6.0;
+        Duration::from_secs_f64(0.025 * (0.4 * deviation).exp())
+    }
+}
+
+/// One instance's view of the log.
+struct SimLog {
+    shared: Rc<RefCell<Shared>>,
+    instance: usize,
+    read: usize,
+    is_at_end: bool,
+    events: Vec<(Time, Event)>,
+    /// Records that are committed at a time, unless the opening has lost its seat.
+    writes: Vec<(Time, Attempt, Vec<Record>)>,
+    seats: BTreeMap<Attempt, Arc<str>>,
+}
+
+impl SimLog {
+    fn commit_due(&mut self) {
+        let shared = Rc::clone(&self.shared);
+        let mut shared = shared.borrow_mut();
+        let now = shared.now;
+        let mut failed = Vec::new();
+        self.writes.retain(|(at, attempt, records)| {
+            if *at > now {
+                return true;
+            }
+            let owner = self.seats.get(attempt).and_then(|seat| shared.owners.get(seat));
+            let committed = owner == Some(&(self.instance, *attempt));
+            if committed {
+                shared.records.extend(records.iter().map(|record| (now, record.clone())));
+                shared.states += 1;
+            }
+            failed.push((now, Event::Written { attempt: *attempt, committed }));
+            false
+        });
+        self.events.extend(failed);
+    }
+}
+
+impl ControlLog for SimLog {
+    type Error = Infallible;
+
+    fn poll(&mut self) -> Result<Option<Event>, Infallible> {
+        self.commit_due();
+        let shared = self.shared.borrow();
+        if let Some(index) = self.events.iter().position(|(at, _)| *at <= shared.now) {
+            let (_, event) = self.events.remove(index);
+            return Ok(Some(match event {
+                // The end is asked for after the opening.
+                Event::Opened { attempt, .. } => Event::Opened { attempt, end: shared.records.len() as u64 },
+                other => other,
+            }));
+        }
+        if shared.now < shared.away_until {
+            return Ok(None);
+        }
+        let next = shared.records.get(self.read).filter(|(at, _)| *at + READING <= shared.now);
+        if let Some((_, record)) = next {
+            let offset = self.read as u64;
+            self.read += 1;
+            self.is_at_end = false;
+            return Ok(Some(Event::Record { offset, record: record.clone() }));
+        }
+        // An end behind the records that are on their way to the reader, as a broker tells it, comes with them.
+        if !self.is_at_end && self.read == shared.records.len() {
+            self.is_at_end = true;
+            return Ok(Some(Event::End(self.read as u64)));
+        }
+        Ok(None)
+    }
+
+    fn open(&mut self, seat: &str, attempt: Attempt) {
+        let mut shared = self.shared.borrow_mut();
+        let seat: Arc<str> = Arc::from(seat);
+        self.seats.retain(|_, other| *other != seat);
+        self.seats.insert(attempt, Arc::clone(&seat));
+        let took = shared.random.millis(100, 1_500);
+        let at = shared.now.max(shared.away_until) + took;
+        if at > shared.now + CALL_TIMEOUT {
+            self.events.push((shared.now + CALL_TIMEOUT, Event::Failed { attempt }));
+            return;
+        }
+        shared.owners.insert(seat, (self.instance, attempt));
+        self.is_at_end = false;
+        self.events.push((at, Event::Opened { attempt, end: 0 }));
+    }
+
+    fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>) {
+        let mut shared = self.shared.borrow_mut();
+        let took = shared.transaction();
+        let at = shared.now.max(shared.away_until) + took;
+        if at > shared.now + CALL_TIMEOUT {
+            self.events.push((shared.now + CALL_TIMEOUT, Event::Written { attempt, committed: false }));
+            return;
+        }
+        let records = [Record::State(state.clone())].into_iter().chain(loads.cloned().map(Record::Loads));
+        self.writes.push((at, attempt, records.collect()));
+    }
+
+    fn close(&mut self, attempt: Attempt) {
+        self.seats.remove(&attempt);
+    }
+}
+
+/// A throttle, and its place in the group; a single instance has none.
+pub struct Instance {
+    pub throttle: Throttle,
+    pub group: Option<(Driver, SimLogBox)>,
+    pub name: Arc<str>,
+    held: BTreeMap<Slot, (u32, i64)>,
+}
+
+/// Hides the log.
+pub struct SimLogBox(SimLog);
+
+/// A partition of the sources.
+#[derive(Debug, Default)]
+struct Partition {
+    owner: Option<usize>,
+    end: i64,
+    /// Records that are not completed: the client and the time of arrival.
+    records: BTreeMap<i64, (usize, Time)>,
+    /// The committable offset and the map that the next owner begins with.
+    committed: Option<(i64, String)>,
+    unread: VecDeque<i64>,
+}
+
+/// What became of records.
+#[derive(Debug, Default, Clone)]
+pub struct Counts {
+    pub admitted: u64,
+    pub rejected: u64,
+    pub expired: u64,
+    /// The longest time from arrival to admission.
+    pub longest: Duration,
+    pub last: Time,
+}
+
+/// The instances of a group, or a single one.
+pub struct Group {
+    policy: Policy,
+    pub params: GroupParams,
+    shared: Rc<RefCell<Shared>>,
+    /// `None` for one that is gone.
+    pub instances: Vec<Option<Instance>>,
+    partitions: Vec<Partition>,
+    clients: Vec<String>,
+    pub counts: Counts,
+    /// Admissions since the last call of `take_admitted`: client and time since arrival.
+    admitted: Vec<(usize, Duration)>,
+    window: VecDeque<(Time, u64)>,
+    in_window: u64,
+    pub fullest: u64,
+    lives: u64,
+}
+
+impl Group {
+    pub fn new(policy: &Policy, partitions: usize, clients: &[&str], now: Time, seed: u64) -> Group {
+        let random = Random::stream(seed, 29);
+        let shared = Shared {
+            now,
+            records: Vec::new(),
+            owners: BTreeMap::new(),
+            away_until: Time::ZERO,
+            states: 0,
+            random,
+        };
+        Group {
+            policy: policy.clone(),
+            params: GroupParams::new(policy, Duration::from_secs(10)),
+            shared: Rc::new(RefCell::new(shared)),
+            instances: Vec::new(),
+            partitions: (0..partitions).map(|_| Partition::default()).collect(),
+            clients: clients.iter().map(|&name| name.to_owned()).collect(),
+            counts: Counts::default(),
+            admitted: Vec::new(),
+            window: VecDeque::new(),
+            in_window: 0,
+            fullest: 0,
+            lives: seed << 20,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        self.shared.borrow().now
+    }
+
+    pub fn states(&self) -> u64 {
+        self.shared.borrow().states
+    }
+
+    /// No broker answers about the control topic for a time.
+    pub fn outage(&self, length: Duration) {
+        let mut shared = self.shared.borrow_mut();
+        shared.away_until = shared.now + length;
+    }
+
+    /// Starts an instance of the group, or a single one.
+    pub fn start(&mut self, name: &str, scope: Scope) -> usize {
+        let now = self.now();
+        let (instance, name): (usize, Arc<str>) = (self.instances.len(), Arc::from(name));
+        let policy = Policy { scope, ..self.policy.clone() };
+        self.lives += 1;
+        let group = (scope == Scope::Group).then(|| {
+            let member = Member::new(
+                self.params.clone(),
+                Shares::new(&policy),
+                Arc::clone(&name),
+                self.lives,
+                Clocks::same(now),
+            );
+            let log = SimLog {
+                shared: Rc::clone(&self.shared),
+                instance,
+                read: 0,
+                is_at_end: false,
+                events: Vec::new(),
+                writes: Vec::new(),
+                seats: BTreeMap::new(),
+            };
+            (Driver::new(member, false), SimLogBox(log))
+        });
+        let throttle = Throttle::new(policy, now);
+        self.instances.push(Some(Instance { throttle, group, name, held: BTreeMap::new() }));
+        instance
+    }
+
+    /// The index of the living instance with this name.
+    pub fn find(&self, name: &str) -> usize {
+        let is_it = |instance: &Option<Instance>| instance.as_ref().is_some_and(|instance| &*instance.name == name);
+        self.instances.iter().rposition(is_it).expect("an instance of this name")
+    }
+
+    /// Gives a partition to an instance, or to none.
+    pub fn assign(&mut self, partition: usize, owner: Option<usize>) {
+        let now = self.now();
+        self.revoke(partition);
+        let of = &mut self.partitions[partition];
+        of.owner = owner;
+        let Some(instance) = owner.and_then(|owner| self.instances[owner].as_mut()) else { return };
+        let decoded = |(base, text): &(i64, String)| {
+            (*base, offset_map::decode(*base, text.as_bytes()).expect("the core's own map"))
+        };
+        let (base, map) = of.committed.as_ref().map_or_else(Default::default, decoded);
+        let wall_ms = now.as_nanos() / 1_000_000;
+        instance.throttle.handle_wall_clock(now, wall_ms as i64);
+        instance.throttle.handle_assigned(now, partition as u32, base, &map, of.end);
+        of.unread = of.records.keys().copied().collect();
+    }
+
+    /// Takes a partition from its owner, with its last commit.
+    fn revoke(&mut self, partition: usize) {
+        let now = self.now();
+        let of = &mut self.partitions[partition];
+        let Some(instance) = of.owner.take().and_then(|owner| self.instances[owner].as_mut()) else { return };
+        instance.throttle.handle_wall_clock(now, (now.as_nanos() / 1_000_000) as i64);
+        of.committed = Some(instance.throttle.commit_without(now, partition as u32, &[]).expect("the map fits"));
+        for slot in instance.throttle.handle_revoked(partition as u32) {
+            instance.held.remove(&slot);
+        }
+    }
+
+    /// Kills an instance. What it has committed stays.
+    pub fn kill(&mut self, instance: usize) {
+        for partition in 0..self.partitions.len() {
+            if self.partitions[partition].owner == Some(instance) {
+                self.revoke(partition);
+            }
+        }
+        self.instances[instance] = None;
+    }
+
+    /// Begins to stop an instance in order: it admits nothing more.
+    pub fn leave(&mut self, instance: usize) {
+        if let Some((driver, _)) = self.instances[instance].as_mut().and_then(|instance| instance.group.as_mut()) {
+            driver.leave();
+        }
+    }
+
+    /// A record arrives.
+    pub fn arrive(&mut self, partition: usize, client: usize) {
+        let now = self.now();
+        let of = &mut self.partitions[partition];
+        of.records.insert(of.end, (client, now));
+        of.unread.push_back(of.end);
+        of.end += 1;
+    }
+
+    /// Lets all instances work, and then time pass.
+    pub fn step(&mut self, step: Duration) {
+        let now = self.now();
+        let mut sent = 0;
+        for index in 0..self.instances.len() {
+            sent += self.work(now, index);
+            let has_left = |instance: &Instance| {
+                instance.group.as_ref().is_some_and(|(driver, _)| driver.member().has_left())
+            };
+            if self.instances[index].as_ref().is_some_and(has_left) {
+                self.kill(index);
+            }
+        }
+        if sent > 0 {
+            self.counts.last = now;
+        }
+        self.window.push_back((now, sent));
+        self.in_window += sent;
+        while self.window.front().is_some_and(|&(at, _)| at + self.policy.cycle <= now) {
+            self.in_window -= self.window.pop_front().expect("a front").1;
+        }
+        self.fullest = self.fullest.max(self.in_window);
+        self.shared.borrow_mut().now = now + step;
+    }
+
+    fn work(&mut self, now: Time, index: usize) -> u64 {
+        let Some(instance) = &mut self.instances[index] else { return 0 };
+        let Instance { throttle, group, held, .. } = instance;
+        if let Some((driver, log)) = group {
+            driver.serve(|| Clocks::same(now), throttle, &mut log.0, || 0).unwrap_or_else(|error| match error {});
+            assert!(!driver.member().is_replaced());
+        }
+        let before = self.counts.admitted;
+        let mut done = |of: &mut Partition, offset: i64, rejected: Option<Reason>| {
+            let (client, arrived) = of.records.remove(&offset).expect("a record that is not completed");
+            match rejected {
+                None => {
+                    self.counts.admitted += 1;
+                    self.counts.longest = self.counts.longest.max(now.since(arrived));
+                    self.admitted.push((client, now.since(arrived)));
+                }
+                Some(Reason::Expired) => self.counts.expired += 1,
+                Some(_) => self.counts.rejected += 1,
+            }
+        };
+        for (number, of) in self.partitions.iter_mut().enumerate().filter(|(_, of)| of.owner == Some(index)) {
+            while let Some(offset) = of.unread.pop_front() {
+                let (client, _) = of.records[&offset];
+                let sender = Sender::Client(&self.clients[client]);
+                let arrival = Arrival { partition: number as u32, offset, bytes: 100, sender, written_ms: None };
+                match throttle.handle_record(now, &arrival) {
+                    Verdict::Admit(_) => done(of, offset, None),
+                    Verdict::Reject(rejection) => done(of, offset, Some(rejection.reason)),
+                    Verdict::Delay(slot) => drop(held.insert(slot, (number as u32, offset))),
+                    Verdict::Skip => {}
+                }
+            }
+        }
+        throttle.handle_timeout(now);
+        while let Some(action) = throttle.poll_action(now) {
+            let (slot, rejected) = match action {
+                Action::Admit { slot, .. } => (slot, None),
+                Action::Reject { slot, rejection, .. } => (slot, Some(rejection.reason)),
+                Action::Pause { .. } | Action::Resume { .. } => continue,
+            };
+            let (partition, offset) = held.remove(&slot).expect("a held record");
+            done(&mut self.partitions[partition as usize], offset, rejected);
+        }
+        self.counts.admitted - before
+    }
+
+    /// The admissions since the last call: client, and time since arrival.
+    pub fn take_admitted(&mut self) -> Vec<(usize, Duration)> {
+        std::mem::take(&mut self.admitted)
+    }
+
+    /// The number of records that are not completed.
+    pub fn waiting(&self) -> usize {
+        self.partitions.iter().map(|partition| partition.records.len()).sum()
+    }
+}
