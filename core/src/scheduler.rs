@@ -47,6 +47,7 @@ use gates::Gates;
 pub use gates::GroupPart;
 pub use pages::{Forgotten, PAGE};
 pub use registry::Registry;
+pub(crate) use spacing::least_limit;
 
 /// The clients of a service and their delayed records.
 #[derive(Debug)]

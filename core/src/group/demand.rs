@@ -145,6 +145,11 @@ impl Load {
     }
 }
 
+/// The time over which arrivals are averaged in reject mode.
+fn averaged_over(cycle: Duration) -> Duration {
+    (cycle / 4).clamp(AVERAGED_OVER, AVERAGED_OVER * 5)
+}
+
 /// A backlog as a demand: sent within `time`, in records per cycle.
 fn per_cycle(backlog: u64, cycle: Duration, time: Duration) -> u64 {
     let records = u128::from(backlog) * u128::from(nanos(cycle)) / u128::from(nanos(time));
@@ -156,7 +161,7 @@ impl ClientMeter {
         &mut self, now: Time, params: &GroupParams, passed: Duration, client: &Client,
         part_of: impl Fn(&str) -> Option<Part>,
     ) -> Load {
-        self.note_arrivals(client.arrivals, passed, params.cycle);
+        self.note_arrivals(client.arrivals, passed, params);
         let lasting = self.lasting_backlog(now, client.backlog().0);
         let arrivals = self.arrivals_per_cycle();
         let demand = match params.mode {
@@ -168,12 +173,16 @@ impl ClientMeter {
                 arrivals.saturating_add(soon.max(at_once))
             }
             Mode::Reject if client.last_wants == 0 => arrivals.max(client.arrivals),
-            Mode::Reject => client.last_wants.max(client.arrivals),
+            Mode::Reject => {
+                let of_cycles = client.last_wants.max(client.arrivals);
+                // Partitions came or went: a cycle is too long to wait for.
+                if self.has_jumped(params.cycle, of_cycles) { arrivals } else { of_cycles }
+            }
         };
         Load { demand: demand.min(params.capacity), wants: client.last_wants }
     }
 
-    fn note_arrivals(&mut self, arrivals: u64, passed: Duration, cycle: Duration) {
+    fn note_arrivals(&mut self, arrivals: u64, passed: Duration, params: &GroupParams) {
         // Another cycle began: its arrivals are counted from 0.
         let new = arrivals.checked_sub(self.arrivals).unwrap_or(arrivals);
         self.arrivals = arrivals;
@@ -181,9 +190,23 @@ impl ClientMeter {
         if passed == 0 || (new == 0 && self.rate == 0) {
             return;
         }
-        let sample = (u128::from(new) << FRACTION_BITS) * u128::from(nanos(cycle)) / passed;
-        let part = |value: u128| value * passed / (u128::from(nanos(AVERAGED_OVER)) + passed);
+        let sample = (u128::from(new) << FRACTION_BITS) * u128::from(nanos(params.cycle)) / passed;
+        let over = match params.mode {
+            Mode::Shape => AVERAGED_OVER,
+            Mode::Reject => averaged_over(params.cycle),
+        };
+        let part = |value: u128| value * passed / (u128::from(nanos(over)) + passed);
         self.rate = self.rate - part(self.rate) + part(sample);
+    }
+
+    /// Returns whether the arrivals of late differ from those of whole cycles by more than random arrivals do: by two
+    /// deviations of an average of Poisson arrivals, √(n · T / 2τ).
+    fn has_jumped(&self, cycle: Duration, of_cycles: u64) -> bool {
+        let lately = self.arrivals_per_cycle();
+        let variance = u128::from(lately.max(of_cycles)) * u128::from(nanos(cycle))
+            / (2 * u128::from(nanos(averaged_over(cycle))));
+        let difference = u128::from(lately.abs_diff(of_cycles));
+        difference * difference > 4 * variance
     }
 
     fn arrivals_per_cycle(&self) -> u64 {

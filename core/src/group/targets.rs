@@ -249,13 +249,24 @@ impl Splitter {
             }
             // By the name, which all members number alike.
             let turn = turn.wrapping_add(u64::from(crc32fast::hash(input.clients.name(number).as_bytes())));
-            let records_of = whole_parts(grant.records, pieces.iter().map(|piece| piece.demand), turn);
+            let all: u128 = pieces.iter().map(|piece| u128::from(piece.demand)).sum();
+            let whole = u128::from(grant.records) << FRACTION_BITS;
+            // Where nearly all demand can be met, small demands are met first: one that is taken for too large takes
+            // from no other member. Where it can't, every member uses all that it gets.
+            let mut exact = vec![0; pieces.len()];
+            if all * 4 <= u128::from(grant.records) * 5 {
+                let demand = |piece: &Piece| Demand { demand: u128::from(piece.demand) << FRACTION_BITS, weight: 1 };
+                exact = fill(whole, &pieces.iter().map(demand).collect::<Vec<_>>());
+            }
+            let left = whole - exact.iter().sum::<u128>();
+            let more = |piece: &Piece| left * u128::from(piece.demand) / all.max(1);
+            exact.iter_mut().zip(pieces.iter()).for_each(|(exact, piece)| *exact += more(piece));
+            let records_of = round_to(grant.records, &exact, turn);
             let mut records = 0;
             for (piece, &part) in pieces.iter().zip(&records_of) {
                 sums[piece.member] += part;
                 records += if piece.member == *own { part } else { 0 };
             }
-            let all = pieces.iter().map(|piece| u128::from(piece.demand)).sum();
             let here = pieces.iter().find(|piece| piece.member == *own).map_or(0, |piece| piece.demand);
             self.parts[number] = Some(Part {
                 weight: grant.exact,

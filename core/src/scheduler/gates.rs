@@ -228,7 +228,7 @@ impl Gates {
 
     /// The least limit under which records can go at a pace without meeting a full window.
     pub(crate) fn least_limit(&mut self, now: Time, cycle: Duration, pace: u64) -> u64 {
-        spacing::least_limit(now, &mut self.window, cycle, pace)
+        spacing::least_limit(now, self.window.departures(now), cycle, pace)
     }
 
     /// The time at which both gates are open if nothing is admitted until then, or the time before which they are not

@@ -146,14 +146,17 @@ fn moments(now: Time, departures: impl Iterator<Item = (Time, u64)>) -> impl Ite
 }
 
 /// The least limit under which records can go at `pace` records per cycle without meeting a full window, as long as the
-/// limit is no lower than the pace.
-pub(super) fn least_limit(now: Time, window: &mut SlidingCount, cycle: Duration, pace: u64) -> u64 {
-    let (count, cycle) = (window.count(now), u128::from(nanos(cycle).max(1)));
+/// limit is no lower than the pace. `departures` are the times at which records leave the window, ascending, with their
+/// numbers.
+pub(crate) fn least_limit(now: Time, departures: impl Iterator<Item = (Time, u64)>, cycle: Duration, pace: u64) -> u64 {
+    let cycle = u128::from(nanos(cycle).max(1));
+    let mut count = 0_u64;
+    let departures = departures.inspect(|&(_, n)| count = count.saturating_add(n));
     let need = |(nanos, gone): (u64, u64)| {
         let sent = (u128::from(pace) * u128::from(nanos)).div_ceil(cycle);
         u64::try_from(sent).unwrap_or(u64::MAX).saturating_sub(gone)
     };
-    let most = moments(now, window.departures(now)).map(need).fold(0, u64::max);
+    let most = moments(now, departures).map(need).fold(0, u64::max);
     count.saturating_add(most)
 }
 

@@ -15,8 +15,8 @@ impl Admissions for Throttle {
         self.window_count(now)
     }
 
-    fn need(&mut self, now: Time, pace: u64) -> u64 {
-        self.window_need(now, pace)
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)> {
+        self.window_departures(now).collect()
     }
 
     fn slices(&mut self, now: Time) -> Vec<(Time, u64)> {

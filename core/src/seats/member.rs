@@ -37,8 +37,8 @@ const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 pub trait Admissions {
     /// The admissions in the window that ends now.
     fn count(&mut self, now: Time) -> u64;
-    /// The least limit under which the instance can go on at a pace.
-    fn need(&mut self, now: Time, pace: u64) -> u64;
+    /// The times at which admissions leave the window, ascending, with their numbers.
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)>;
     /// The admissions in the window, with the moment until which they were made.
     fn slices(&mut self, now: Time) -> Vec<(Time, u64)>;
     /// All admissions so far.
@@ -469,7 +469,8 @@ impl Member {
 
     /// Returns whether this member begins the group, and has to know the admissions of before.
     pub fn needs_memory(&self) -> bool {
-        self.memory.is_none() && self.other.as_ref().is_some_and(|other| other.is_open && &*other.seat == BANK)
+        self.memory.is_none()
+            && self.other.as_ref().is_some_and(|other| other.is_open && &*other.seat == BANK)
             && self.ledger.issue().is_none()
     }
 

@@ -83,6 +83,12 @@ impl Throttle {
         self.scheduler.gates.window.slices(now)
     }
 
+    /// The times at which admissions leave the window of the scheduler, ascending, with their numbers.
+    pub fn window_departures(&mut self, now: Time) -> impl Iterator<Item = (Time, u64)> + '_ {
+        let now = self.not_before(now);
+        self.scheduler.gates.window.departures(now)
+    }
+
     /// The number of delayed records and their bytes; none in shadow mode.
     pub fn backlog(&self) -> (u64, u64) {
         if self.shadow.is_some() { (0, 0) } else { self.held() }

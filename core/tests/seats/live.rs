@@ -36,12 +36,14 @@ struct Shared {
     /// No broker answers until then.
     away_until: Time,
     states: u64,
+    /// One transaction in so many takes 0.2 to 1 s; 0 for none.
+    slow_one_in: u64,
     random: Random,
 }
 
 impl Shared {
     fn transaction(&mut self) -> Duration {
-        if self.random.once_in(100) {
+        if self.slow_one_in > 0 && self.random.once_in(self.slow_one_in) {
             return self.random.millis(200, 1_000);
         }
         let deviation = (0..12).map(|_| self.random.unit()).sum::<f64>() - 6.0;
@@ -210,6 +212,7 @@ impl Group {
             owners: BTreeMap::new(),
             away_until: Time::ZERO,
             states: 0,
+            slow_one_in: 0,
             random,
         };
         Group {
@@ -234,6 +237,12 @@ impl Group {
 
     pub fn states(&self) -> u64 {
         self.shared.borrow().states
+    }
+
+    /// One transaction in a hundred takes 0.2 to 1 s.
+    pub fn with_slow_transactions(self) -> Group {
+        self.shared.borrow_mut().slow_one_in = 100;
+        self
     }
 
     /// No broker answers about the control topic for a time.
@@ -339,9 +348,8 @@ impl Group {
         let mut sent = 0;
         for index in 0..self.instances.len() {
             sent += self.work(now, index);
-            let has_left = |instance: &Instance| {
-                instance.group.as_ref().is_some_and(|(driver, _)| driver.member().has_left())
-            };
+            let has_left =
+                |instance: &Instance| instance.group.as_ref().is_some_and(|(driver, _)| driver.member().has_left());
             if self.instances[index].as_ref().is_some_and(has_left) {
                 self.kill(index);
             }

@@ -42,8 +42,8 @@ impl Admissions for Greedy {
         self.count
     }
 
-    fn need(&mut self, now: Time, _pace: u64) -> u64 {
-        self.count(now)
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)> {
+        self.slices(now).into_iter().map(|(at, records)| (at + self.window, records)).collect()
     }
 
     fn slices(&mut self, now: Time) -> Vec<(Time, u64)> {

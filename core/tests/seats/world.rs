@@ -57,20 +57,43 @@ enum Step {
     Look,
     Decide,
     /// The answer to a call.
-    Answer { attempt: Attempt, number: u64, answer: usize },
+    Answer {
+        attempt: Attempt,
+        number: u64,
+        answer: usize,
+    },
     /// The next try of a call.
-    Call { attempt: Attempt, number: u64 },
-    Reload { capacity: u64 },
+    Call {
+        attempt: Attempt,
+        number: u64,
+    },
+    Reload {
+        capacity: u64,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    Node { node: usize, step: Step },
+    Node {
+        node: usize,
+        step: Step,
+    },
     /// A request arrives at the brokers.
-    Arrive { node: usize, request: usize },
-    Markers { id: Arc<str> },
-    Timeout { id: Arc<str>, epoch: u64, offset: u64 },
-    Spawn { seat: Option<Arc<str>> },
+    Arrive {
+        node: usize,
+        request: usize,
+    },
+    Markers {
+        id: Arc<str>,
+    },
+    Timeout {
+        id: Arc<str>,
+        epoch: u64,
+        offset: u64,
+    },
+    Spawn {
+        seat: Option<Arc<str>>,
+    },
     Fault,
     Jitter,
     Tidy,

@@ -9,6 +9,7 @@ use crate::group::loads::MemberLoads;
 use crate::group::record::Loads;
 use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
 use crate::policy::Mode;
+use crate::scheduler::least_limit;
 use crate::seats::charged::{Charged, slices};
 use crate::seats::ledger::Ledger;
 use crate::seats::state::{Kind, Move, SeatLoads, State};
@@ -18,6 +19,8 @@ use crate::units::{Time, nanos};
 const LONGEST_SILENCE_OF_A_LOOK: Duration = Duration::from_millis(300);
 /// The time after which records that can't be split go to another member.
 const TURN: Duration = Duration::from_secs(10);
+/// Small gifts and acknowledgements wait until the last state is so old.
+const UNHURRIED: Duration = Duration::from_millis(200);
 /// The most open moves of a state.
 const MAX_MOVES: usize = 64;
 /// The time for which announced admissions last at the least, in nanoseconds; but 1 to 50 % of a cycle.
@@ -136,8 +139,7 @@ impl Member {
             });
             let (params, shares, clients) = (&self.params, &self.shares, &self.ledger.clients);
             let members = members.collect();
-            split.split =
-                split.splitter.split(&SplitInput { params, capacity, shares, clients, members, own, turn });
+            split.split = split.splitter.split(&SplitInput { params, capacity, shares, clients, members, own, turn });
             split.basis = Some(basis);
             split.count += 1;
         }
@@ -158,10 +160,15 @@ impl Member {
         let used = admissions.count(now.slow).saturating_add(charged);
         let burn = self.find_burn(used);
         let keeps = match self.params.mode {
-            Mode::Shape => admissions.need(now.slow, self.split.target).saturating_add(charged),
+            Mode::Shape => {
+                let mut departures = admissions.departures(now.slow);
+                let window = self.params.window();
+                departures.extend(self.charged.iter().map(|(at, count)| (at + window, count)));
+                departures.sort_unstable();
+                least_limit(now.slow, departures.into_iter(), self.params.cycle, self.split.target)
+            }
             Mode::Reject => used.saturating_add(self.reserve()),
         };
-        let gifts = self.find_gifts((self.hold - burn).saturating_sub(self.split.target.max(keeps)));
         let loads = self.due_loads(now);
         let total = admissions.total();
         let is_due = match &self.account {
@@ -171,7 +178,12 @@ impl Member {
                     || now.fast >= account.made + self.heartbeat()
             }
         };
-        if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && self.seen == self.acknowledged {
+        let free = (self.hold - burn).saturating_sub(self.split.target.max(keeps));
+        let gifts = self.find_gifts(now, free, is_due);
+        let is_unacknowledged =
+            self.seen.iter().any(|(giver, id)| self.acknowledged.get(giver).is_none_or(|known| known < id));
+        let acknowledges = is_unacknowledged && now.slow >= self.made_at + UNHURRIED;
+        if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && !acknowledges {
             return;
         }
         let given = Given { hold: burn + gifts.iter().map(|(_, hold)| hold).sum::<u64>(), next: self.next };
@@ -197,7 +209,7 @@ impl Member {
     }
 
     /// The parts of the free hold that go to other seats, by what they lack.
-    fn find_gifts(&self, free: u64) -> Vec<(Arc<str>, u64)> {
+    fn find_gifts(&self, now: Clocks, free: u64, is_due: bool) -> Vec<(Arc<str>, u64)> {
         if free == 0 || self.out.len() >= MAX_MOVES {
             return Vec::new();
         }
@@ -214,14 +226,19 @@ impl Member {
             }
         }
         let all = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum::<u128>();
-        let small = (self.capacity() / 500).max(1);
+        // Small gifts wait for the next state.
+        let small = match now.slow < self.made_at + UNHURRIED {
+            true => self.capacity() / 50,
+            false => self.capacity() / 500,
+        };
+        let is_enough = |hold: u64, lack: u64| hold > 0 && (is_due || hold >= small || hold >= lack && lack >= small);
         let part = |lack: u64| {
             let product = u128::from(free) * u128::from(lack);
             // Each giver gives its part, so that together they give no more than is lacking.
             lack.min((product / all) as u64).min(product.div_ceil(all.max(u128::from(all_free))) as u64)
         };
         let gifts = lacks.iter().map(|&(name, lack)| (Arc::clone(name), part(lack), lack));
-        let gifts = gifts.filter(|&(_, hold, lack)| hold > 0 && (hold >= small || hold >= lack));
+        let gifts = gifts.filter(|&(_, hold, lack)| is_enough(hold, lack));
         gifts.take(MAX_MOVES - self.out.len()).map(|(name, hold, _)| (name, hold)).collect()
     }
 
@@ -259,9 +276,8 @@ impl Member {
         self.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
         self.loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
         let moved = demands.values().map(|(one, other)| one.abs_diff(*other)).fold(0, u64::saturating_add);
-        let came = |&(one, other): &(u64, u64)| {
-            (one == 0) != (other == 0) && one.max(other).saturating_mul(100) >= capacity
-        };
+        let came =
+            |&(one, other): &(u64, u64)| (one == 0) != (other == 0) && one.max(other).saturating_mul(100) >= capacity;
         moved > capacity / 20 || demands.values().any(came)
     }
 

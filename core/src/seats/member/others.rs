@@ -61,8 +61,7 @@ impl Member {
             };
             is_over && **name != self.seat && (seat.state.hold > 0 || self.ledger.coming(name) > 0)
         };
-        let mut due: Vec<Arc<str>> =
-            self.ledger.seats().filter(is_suspect).map(|(name, _)| Arc::clone(name)).collect();
+        let mut due: Vec<Arc<str>> = self.ledger.seats().filter(is_suspect).map(|(name, _)| Arc::clone(name)).collect();
         // A member that stopped before its first state may have been given something.
         let vacant = |name: &&Arc<str>| **name != self.seat && self.ledger.seat(name).is_none();
         due.extend(self.ledger.open_moves().map(|(_, _, one)| &one.to).filter(vacant).cloned());
