@@ -3,7 +3,7 @@
 //!
 //! To *open* a seat is to initialise its transactional id, which ends all earlier transactions of the id and fences
 //! their producers, and then to ask for the end of the log, open transactions included. The seat is open once the
-//! reader's position has reached this end.
+//! reader has reached an end of the log that is no earlier.
 
 use super::state::{Record, SeatLoads, State};
 
@@ -20,8 +20,9 @@ pub enum Event {
         /// The record.
         record: Record,
     },
-    /// Everything below this offset was read: committed records, aborted ones and markers.
-    Position(u64),
+    /// The reader has reached the end of the stable records: everything below this offset was read, committed records,
+    /// aborted ones and markers. It comes behind the records, and not before all that one answer of the brokers held.
+    End(u64),
     /// The transactional id is initialised. After that the log ended at this offset, open transactions included.
     Opened {
         /// The opening.
