@@ -1,11 +1,11 @@
-//! The control log of a group whose instances share one capacity in seats (`watermaster_core::seats`): one partition of
-//! a compacted topic, and a transactional producer for each seat that this instance has opened.
+//! The control log through which the instances of a group share one capacity in seats (`watermaster_core::seats`): one
+//! partition of a compacted topic, and a transactional producer for each seat that this instance has opened.
 //!
-//! The engine's thread reads the log and hands records over. Each opening has a thread of its own, which makes the calls
-//! that block; their outcomes come out of [`SeatLog`]'s `poll`.
+//! The engine's thread reads the log and hands records over. Each opening has a thread of its own, which makes the
+//! calls that block; their outcomes come out of [`SeatLog`]'s `poll`.
 //!
-//! An opening ends with the first call that fails. The next one has another producer, and so another epoch: whatever the
-//! former one left behind, a record on its way or a second copy of a commit, is void from then on.
+//! An opening ends with the first call that fails. The next one has another producer, and so another epoch: a record or
+//! a second copy of a commit that the former one left on its way is void from then on.
 
 mod log;
 mod opening;

@@ -22,7 +22,7 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(250);
 const THREAD: &str = "kafka-seat";
 
 const PROPERTIES: &[(&str, &str)] = &[
-    // After that the coordinator ends a transaction whose producer is gone.
+    // After that the coordinator ends a transaction of a producer that is gone.
     ("transaction.timeout.ms", "10000"),
     ("linger.ms", "0"),
     ("allow.auto.create.topics", "false"),
@@ -71,8 +71,9 @@ pub(super) fn start(opener: &Arc<Opener>, seat: &str, attempt: Attempt) -> io::R
     let (orders, taken) = mpsc::channel();
     let (opener, seat) = (Arc::clone(opener), seat.to_owned());
     thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
-        if let Err(report) = run(&opener, &seat, attempt, &taken) {
-            opener.report(report);
+        // The producer is gone now: it must not go on to ask for an epoch while the next opening asks for one.
+        if let Err(error) = run(&opener, &seat, attempt, &taken) {
+            opener.report(error.map_or(Ok(Event::Failed { attempt }), Err));
         }
     })?;
     Ok(orders)
@@ -81,25 +82,24 @@ pub(super) fn start(opener: &Arc<Opener>, seat: &str, attempt: Attempt) -> io::R
 /// Opens a seat and writes what is ordered.
 ///
 /// # Errors
-/// Returns the last report, to be sent once the producer is gone: it must not go on to ask for an epoch while the next
-/// opening asks for one.
-fn run(opener: &Opener, seat: &str, attempt: Attempt, orders: &mpsc::Receiver<Order>) -> Result<(), Report> {
-    let failed = || Ok(Event::Failed { attempt });
+/// A call of the opening failed. The reason is returned if it lasts.
+fn run(
+    opener: &Opener, seat: &str, attempt: Attempt, orders: &mpsc::Receiver<Order>,
+) -> Result<(), Option<SeatLogError>> {
     let login = Login::new(&opener.kafka);
-    let opening = Opening::new(opener, seat).map_err(|error| error.map_or_else(failed, Err))?;
+    let opening = Opening::new(opener, seat)?;
     let end = opening.transactions.end(&opener.topic, PARTITION, CALL_TIMEOUT);
-    let end = end.ok().and_then(|end| u64::try_from(end).ok()).ok_or_else(failed)?;
+    let end = end.ok().and_then(|end| u64::try_from(end).ok()).ok_or(None)?;
     opener.report(Ok(Event::Opened { attempt, end }));
     loop {
         match orders.recv_timeout(IDLE_INTERVAL) {
             Ok(order) => {
                 let written = opening.write(&opener.topic, &order);
-                let committed = written.is_ok();
-                opener.report(Ok(Event::Written { attempt, committed }));
+                opener.report(Ok(Event::Written { attempt, committed: written.is_ok() }));
                 match written {
                     Ok(()) => {}
                     Err(None) => return Ok(()),
-                    Err(Some(error)) => return Err(Err(error)),
+                    Err(lasting) => return Err(lasting),
                 }
             }
             Err(mpsc::RecvTimeoutError::Timeout) => opening.transactions.renew(&login),
@@ -107,7 +107,7 @@ fn run(opener: &Opener, seat: &str, attempt: Attempt, orders: &mpsc::Receiver<Or
         }
         // A second copy of the commit may be on its way, and would end the next transaction.
         if opening.transactions.tainted() {
-            opener.report(failed());
+            opener.report(Ok(Event::Failed { attempt }));
             return Ok(());
         }
     }
@@ -179,11 +179,10 @@ impl Opening {
         if transactions.denial().is_some() {
             return Err(Some(SeatLogError::Denied { topic: topic.to_owned() }));
         }
-        for (_, failure) in transactions.take_failures() {
-            return Err(match failure {
-                Failure::Refused(source) => Some(refused(source)),
-                failure => unknown(&failure),
-            });
+        match transactions.take_failures().into_iter().next() {
+            Some((_, Failure::Refused(source))) => return Err(Some(refused(source))),
+            Some((_, failure)) => return Err(unknown(&failure)),
+            None => {}
         }
         committed.map_err(|error| unknown(&error))
     }
