@@ -74,6 +74,15 @@ impl Log {
         let consumer: BaseConsumer = config.set("isolation.level", isolation).create().expect("a consumer");
         consumer.fetch_watermarks(&self.topic, 0, TIMEOUT).expect("the ends of the log").1 as u64
     }
+
+    /// Waits until no transaction is open. (A commit is answered before its marker is stored.) Returns the end of the
+    /// log.
+    fn settled(&self) -> u64 {
+        wait_for("the last marker", TIMEOUT, || {
+            let end = self.end("read_uncommitted");
+            (self.end("read_committed") == end).then_some(end)
+        })
+    }
 }
 
 /// A reader of the log, and all that it has read.
@@ -162,12 +171,20 @@ impl Member {
         }
     }
 
-    /// Opens a seat and reads until it is open.
+    /// Opens a seat and reads until it is open. The first opening on a new cluster may take longer than one attempt:
+    /// the log of transactions is made then.
     fn open(&mut self, seat: &str) -> Attempt {
-        let attempt = self.begin_to_open(seat);
-        let end = self.opened(attempt);
-        self.read_to(end);
-        attempt
+        let began = Instant::now();
+        loop {
+            let attempt = self.begin_to_open(seat);
+            match self.news("an opening", attempt) {
+                Event::Opened { end, .. } => {
+                    self.read_to(end);
+                    return attempt;
+                }
+                other => assert!(began.elapsed() < TIMEOUT, "the opening came to {other:?}"),
+            }
+        }
     }
 
     fn read_to(&mut self, end: u64) {
@@ -242,7 +259,7 @@ fn states_are_read_back_as_they_were_written() {
     assert!(member.write(own, &state("a", 2)), "a producer writes more than once");
     member.log.remove(own, "a");
     assert!(member.written(own));
-    let end = log.end("read_committed");
+    let end = log.settled();
     member.read_to(end);
     let expected = [
         Record::State(state("a", 1)),
@@ -278,7 +295,7 @@ fn to_open_a_seat_fences_its_owner() {
     assert_eq!(owner.last("a"), Some(4));
     assert!(owner.write(owned, &state("a", 5)));
     assert!(!other.write(claim, &state("a", 6)), "the owner has its seat again");
-    let end = log.end("read_committed");
+    let end = log.settled();
     owner.read_to(end);
     assert_eq!(owner.numbers("a"), [1, 2, 4, 5]);
 }
@@ -313,7 +330,7 @@ fn an_opening_in_the_middle_of_writes_misses_no_state() {
         kept.push(seq);
     }
     println!("{} states, {in_doubt} of {ROUNDS} that were in doubt are committed", kept.len());
-    let end = log.end("read_committed");
+    let end = log.settled();
     other.read_to(end);
     assert_eq!(other.numbers("a"), kept, "a state appears that the opener had not read");
 }
@@ -337,7 +354,7 @@ fn to_open_a_seat_ends_a_transaction_that_was_left_open() {
     member.read_to(end);
     assert_eq!(member.read, [], "a record that was not committed");
     assert!(member.write(claim, &state("a", 2)));
-    let end = log.end("read_committed");
+    let end = log.settled();
     member.read_to(end);
     assert_eq!(member.numbers("a"), [2]);
     assert!(owner.commit_transaction(TIMEOUT).is_err(), "the killed member's commit comes too late");
@@ -352,6 +369,7 @@ fn the_end_of_an_opening_lies_behind_open_transactions_of_other_seats() {
     let mut owner = log.member();
     let owned = owner.open("a");
     assert!(owner.write(owned, &state("a", 1)));
+    log.settled();
     let other = log.producer("b");
     log.produce(&other, state("b", 1));
     let stable = log.end("read_committed");
@@ -386,7 +404,7 @@ fn the_position_passes_markers_and_aborted_records_and_deleted_ones() {
     let own = member.open("a");
     assert!(member.write(own, &state("a", 1)));
     let read_all = |member: &mut Member, what: &str| {
-        let end = log.end("read_uncommitted");
+        let end = log.settled();
         member.read_to(end);
         assert_eq!(member.position, end, "{what}");
     };
@@ -443,7 +461,7 @@ fn a_newcomer_is_told_of_no_end_before_the_end() {
         member.log.write(own, &state("a", seq), Some(&large_loads(800_000)));
         assert!(member.written(own));
     }
-    let end = log.end("read_uncommitted");
+    let end = log.settled();
     let mut newcomer = log.member();
     newcomer.read_to(end);
     assert_eq!((newcomer.ends, newcomer.read.len()), (vec![end], 20));
@@ -577,7 +595,7 @@ mod long {
             seq += 1;
             assert!(member.write(own, &state("b", seq)));
             let mut newcomer = log.member();
-            newcomer.read_to(log.end("read_committed"));
+            newcomer.read_to(log.settled());
             assert_eq!(newcomer.last("a"), Some(5), "the last committed state is kept: {:?}", newcomer.numbers("a"));
             newcomer.numbers("a") == [5]
         });
@@ -586,7 +604,7 @@ mod long {
 
     fn log_numbers(log: &Log, seat: &str) -> usize {
         let mut newcomer = log.member();
-        newcomer.read_to(log.end("read_committed"));
+        newcomer.read_to(log.settled());
         newcomer.numbers(seat).len()
     }
 
@@ -657,7 +675,7 @@ mod long {
         broker.start_again();
         let own = member.open("a");
         assert!(member.write(own, &state("a", 2)));
-        member.read_to(log.end("read_committed"));
+        member.read_to(log.settled());
         assert_eq!(member.numbers("a"), [1, 2]);
     }
 
@@ -671,7 +689,7 @@ mod long {
             let mut member = log.member();
             let own = member.open("a");
             assert!((1..=5).all(|seq| member.write(own, &state("a", seq))));
-            member.read_to(log.end("read_committed"));
+            member.read_to(log.settled());
             broker.delete(std::slice::from_ref(&log.topic));
             if is_made_anew {
                 wait_until("the topic to be gone", TIMEOUT, || {
