@@ -249,6 +249,15 @@ pub(super) fn cached_high<C: ClientContext>(client: &Client<C>, topic: &str, par
     (error == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR && high >= 0).then_some(high)
 }
 
+/// Returns a consumer's position in the one partition of `list`: the offset after the last record or marker that was
+/// polled; `None` before the first. (`Consumer::position` first asks librdkafka's main thread for the assignment.)
+pub(super) fn position<C: ClientContext>(client: &Client<C>, list: &mut TopicPartitionList) -> Option<u64> {
+    // SAFETY: client and list live while they are borrowed, the list exclusively; the call writes offset and error of
+    // each element, and always succeeds.
+    unsafe { sys::rd_kafka_position(client.native_ptr(), list.ptr()) };
+    entries(list).first().and_then(|entry| u64::try_from(entry.offset).ok())
+}
+
 /// A consumer's membership in its group, always with a generation and a member id: without them a broker accepts
 /// commits unfenced.
 pub(super) struct GroupMetadata(*mut sys::rd_kafka_consumer_group_metadata_t);

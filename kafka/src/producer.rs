@@ -14,10 +14,8 @@ use watermaster_settings as settings;
 
 use crate::ffi::{self, TopicHandle};
 use crate::{client::KafkaError, login::Login, record::Record, topics::Topics};
-pub(crate) use config::config;
-#[cfg(any(test, feature = "tools"))]
-pub(crate) use config::job_config;
 pub use config::{DEFAULT_BATCH_BYTES, transaction_timeout, transactional_id};
+pub(crate) use config::{config, transactional_config};
 pub use transactions::{MAX_TAINTED_STARTS, Transactions};
 
 /// The one producer of a service.
@@ -51,7 +49,7 @@ impl Producer {
 
     /// Takes a user and a password that were read again.
     pub fn renew_login(&self) {
-        self.login.renew(self.transactions.client());
+        self.transactions.renew(&self.login);
     }
 
     /// Returns the calls that concern all records of a round.

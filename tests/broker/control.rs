@@ -22,7 +22,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const CAPACITY: u64 = 1_000;
 const CYCLE: Duration = Duration::from_secs(2);
 
-fn kafka(broker: &Broker, instance: u64) -> Kafka {
+pub fn kafka(broker: &Broker, instance: u64) -> Kafka {
     Kafka {
         bootstrap_servers: broker.bootstrap.clone(),
         group_id: "wm".to_owned(),

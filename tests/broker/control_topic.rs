@@ -23,7 +23,7 @@ fn control_topic(rig: &Rig) -> Topic {
 }
 
 /// Deletes all records of a topic that is compacted, as an operator does by mistake.
-fn empty(broker: &Broker, topic: &Topic) {
+pub fn empty(broker: &Broker, topic: &Topic) {
     let mut deletable = topic.clone();
     deletable.set("cleanup.policy", "delete");
     broker.alter(&deletable);

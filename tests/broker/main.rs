@@ -40,6 +40,7 @@ mod reload;
 mod restart;
 mod rig;
 mod schemas;
+mod seat_log;
 mod simulate;
 mod sources;
 mod strangers;

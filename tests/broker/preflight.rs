@@ -13,7 +13,7 @@ fn config(rig: &Rig, kafka: &str) -> Config {
 }
 
 /// Properties of a broker with an authorizer.
-const WITH_ACLS: [&str; 2] = [
+pub const WITH_ACLS: [&str; 2] = [
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found=true",
 ];

@@ -17,13 +17,11 @@ use watermaster_settings as settings;
 
 use super::topic::MAX_MESSAGE_BYTES;
 use crate::client::{self, KafkaError, LoggingContext};
+use crate::seats::{ends_reading, named};
 use crate::{ffi, login::Login};
 
 /// The only partition of a control topic.
 const PARTITION: i32 = 0;
-
-/// The end of the `client.id`, by which brokers' logs, quotas and metrics tell the control log's clients from others.
-const CLIENT_ID_SUFFIX: &str = ".control";
 
 /// Properties that the log's order depends on.
 const PRODUCER_PROPERTIES: &[(&str, &str)] = &[
@@ -238,27 +236,7 @@ impl Drop for ControlLog {
 
 /// Returns the configuration of a client of the control log.
 fn config(kafka: &settings::Kafka, properties: &[(&str, &str)]) -> ClientConfig {
-    let mut config = client::config(kafka, &[], properties);
-    if let Some(id) = config.get("client.id").map(|id| format!("{id}{CLIENT_ID_SUFFIX}")) {
-        config.set("client.id", id);
-    }
-    config
-}
-
-/// Returns whether an error of the consumer ends the replay.
-fn ends_reading(error: &ClientError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            Code::OffsetOutOfRange
-                | Code::AutoOffsetReset
-                | Code::UnknownTopic
-                | Code::UnknownTopicOrPartition
-                | Code::UnknownPartition
-                | Code::TopicAuthorizationFailed
-                | Code::BadMessage
-        )
-    )
+    named(client::config(kafka, &[], properties))
 }
 
 /// Collects the records that the producer gave up.

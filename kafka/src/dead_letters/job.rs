@@ -78,7 +78,7 @@ impl Job {
     /// # Errors
     /// librdkafka refuses the configuration.
     pub fn new(kafka: &Kafka, transactional_id: &str, reader: &Reader) -> Result<Job, OpenError> {
-        let (config, timeout) = (producer::job_config(kafka, transactional_id), transaction_timeout(kafka));
+        let (config, timeout) = (producer::transactional_config(kafka, transactional_id), transaction_timeout(kafka));
         let transactions = Transactions::new(&config, timeout)?;
         let metadata = GroupMetadata::unfenced(reader.consumer.client()).ok_or(KafkaError::NoGroup)?;
         let (topics, topic) = (HashMap::new(), reader.topic().to_owned());

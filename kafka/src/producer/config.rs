@@ -48,9 +48,8 @@ pub(crate) fn config(kafka: &settings::Kafka, service: &settings::Service, batch
     with_transactions(kafka, id.as_deref(), batch_bytes)
 }
 
-/// Returns the properties of a job's producer, which always sends in transactions.
-#[cfg(any(test, feature = "tools"))]
-pub(crate) fn job_config(kafka: &settings::Kafka, transactional_id: &str) -> ClientConfig {
+/// Returns the properties of a producer that always sends in transactions, for a job or for a seat.
+pub(crate) fn transactional_config(kafka: &settings::Kafka, transactional_id: &str) -> ClientConfig {
     with_transactions(kafka, Some(transactional_id), DEFAULT_BATCH_BYTES)
 }
 

@@ -3,7 +3,8 @@
 use std::{cell::Cell, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use rdkafka::ClientConfig;
-use rdkafka::{client::Client, error::RDKafkaErrorCode as Code};
+use rdkafka::client::Client;
+use rdkafka::error::{KafkaError as RdkafkaError, RDKafkaErrorCode as Code};
 use watermaster_core::delivery::{ClientError, Failure, SendError, TransactionError};
 
 use super::context::{DeliveryContext, send_error};
@@ -11,6 +12,7 @@ use super::{offsets_call::OffsetsCall, polled::PolledProducer};
 use crate::client::{KafkaError, create};
 use crate::consumer::Offsets;
 use crate::ffi::{self, ProducedRecord, TopicHandle, TransactionStep};
+use crate::login::Login;
 
 /// The most producers in a row that may lose a connection before they have their epoch; the next one may keep it.
 pub const MAX_TAINTED_STARTS: u32 = 3;
@@ -174,6 +176,16 @@ impl Transactions {
     pub fn fatal(&self) -> Option<ClientError> {
         let (code, text) = self.client().fatal_error()?;
         Some(ClientError::new(format!("the producer failed: {text} ({code})")))
+    }
+
+    /// Returns the offset after the last record of a partition, as the producer's `isolation.level` counts.
+    pub(crate) fn end(&self, topic: &str, partition: i32, timeout: Duration) -> Result<i64, RdkafkaError> {
+        self.client().fetch_watermarks(topic, partition, timeout).map(|(_, end)| end)
+    }
+
+    /// Gives the producer the user and the password if they have changed.
+    pub(crate) fn renew(&self, login: &Login) {
+        login.renew(self.client());
     }
 
     pub(super) fn client(&self) -> &Client<DeliveryContext> {

@@ -1,0 +1,269 @@
+//! A reader of the control log, and the openings of seats.
+
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use watermaster_core::delivery;
+use watermaster_core::seats::control::{Attempt, ControlLog, Event};
+use watermaster_core::seats::state::{Record, SeatLoads, State};
+use watermaster_core::seats::wire::{self, WireError};
+use watermaster_settings as settings;
+
+use super::opening::{self, Opener, Order};
+use super::{ends_reading, named};
+use crate::client::{self, KafkaError, LoggingContext};
+use crate::control::MAX_MESSAGE_BYTES;
+use crate::{ffi, login::Login};
+
+/// The only partition of a control topic.
+pub(super) const PARTITION: i32 = 0;
+
+const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
+    // A broker answers as soon as there is a record; without one, two questions a second are enough.
+    ("fetch.wait.max.ms", "500"),
+    ("queued.max.messages.kbytes", "4096"),
+];
+
+/// The longest time between two looks after which an end that was seen before the first of them still counts. It is far
+/// below the time for which compaction leaves new records alone.
+const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest wait for the end of the log after a longer time.
+const END_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// A failure of the control log.
+#[derive(Debug, thiserror::Error)]
+pub enum SeatLogError {
+    /// A client could not be made.
+    #[error(transparent)]
+    Client(#[from] KafkaError),
+    /// The ends of the log are not known.
+    #[error("the ends of {topic} are not known: {source}")]
+    Ends { topic: String, source: ClientError },
+    /// Reading failed for good: the log was truncated, deleted, or may not be read.
+    #[error("{topic} can't be read: {source}")]
+    Read { topic: String, source: ClientError },
+    /// The brokers refuse this program.
+    #[error("not allowed to use the control topic {topic}: grant READ, WRITE and DESCRIBE on it")]
+    Denied { topic: String },
+    /// A record is not of this program's format.
+    #[error("{topic}, offset {offset}: {source}")]
+    Record { topic: String, offset: i64, source: WireError },
+    /// The topic refuses a record. It must not be sent again unchanged.
+    #[error("{topic} refuses a record ({source}); its max.message.bytes has to be {MAX_MESSAGE_BYTES} or more")]
+    Refused { topic: String, source: delivery::ClientError },
+    /// The brokers refuse a transactional id.
+    #[error(
+        "can't open a seat: {source}; all instances need WRITE and DESCRIBE on the transactional ids with the prefix \
+         {prefix}, or scope = \"instance\""
+    )]
+    Opening { prefix: String, source: delivery::ClientError },
+}
+
+impl SeatLogError {
+    /// Returns whether it helps to open the log again: brokers come and go. A record that this program can't read stays
+    /// in the log.
+    pub fn passes_by(&self) -> bool {
+        match self {
+            SeatLogError::Ends { .. } | SeatLogError::Read { .. } | SeatLogError::Refused { .. } => true,
+            SeatLogError::Client(_)
+            | SeatLogError::Denied { .. }
+            | SeatLogError::Record { .. }
+            | SeatLogError::Opening { .. } => false,
+        }
+    }
+
+    /// Returns whether records are gone that other members may still rely on.
+    pub fn is_lost_history(&self) -> bool {
+        matches!(self, SeatLogError::Read { .. })
+    }
+}
+
+/// The outcome of a call in an opening's thread.
+pub(super) type Report = Result<Event, SeatLogError>;
+
+/// The control log on a topic of Kafka.
+pub struct SeatLog {
+    opener: Arc<Opener>,
+    /// The openings that are not over, each with the seat and the way to its thread, which ends without it.
+    openings: HashMap<Attempt, (String, mpsc::Sender<Order>)>,
+    reports: mpsc::Receiver<Report>,
+    consumer: BaseConsumer<LoggingContext>,
+    login: Login,
+    /// The partition, to ask for its position.
+    partition: TopicPartitionList,
+    /// The offset below which everything was read.
+    position: u64,
+    /// An end that the log had a short time ago; `None` if it has to be asked for.
+    seen: Option<u64>,
+    /// The last end that `poll` returned.
+    told: Option<u64>,
+    /// The time of the last look.
+    looked: Instant,
+}
+
+/// The next thing that librdkafka has.
+enum Next {
+    Record(Event),
+    /// The position is the end of the stable records.
+    End,
+    /// All answers of the brokers were read.
+    Nothing,
+}
+
+impl SeatLog {
+    /// Opens the log at its beginning. Waits up to `timeout` for the brokers. Nothing joins `group` or commits to it.
+    /// librdkafka looks for its coordinator all the time, so it has to be one that this program may describe.
+    ///
+    /// A seat's transactional id is `id_prefix` with the seat's name.
+    ///
+    /// # Errors
+    /// Fails when a client can't be made or the log's ends are not known.
+    pub fn open(
+        kafka: &settings::Kafka, group: &str, topic: &str, id_prefix: &str, timeout: Duration,
+    ) -> Result<SeatLog, SeatLogError> {
+        let login = Login::new(kafka);
+        let consumer = client::consumer(&named(client::reader_config(kafka, group, "error", CONSUMER_DEFAULTS)))?;
+        let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
+        let (low, end) = ends.map_err(|source| SeatLogError::Ends { topic: topic.to_owned(), source })?;
+        let mut partition = TopicPartitionList::new();
+        // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
+        let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
+        beginning.and_then(|()| consumer.assign(&partition)).map_err(KafkaError::from)?;
+        let (reporter, reports) = mpsc::channel();
+        let opener = Opener { kafka: kafka.clone(), topic: topic.to_owned(), prefix: id_prefix.to_owned(), reporter };
+        Ok(SeatLog {
+            opener: Arc::new(opener),
+            openings: HashMap::new(),
+            reports,
+            consumer,
+            login,
+            partition,
+            position: u64::try_from(low).unwrap_or(0),
+            seen: u64::try_from(end).ok(),
+            told: None,
+            looked: Instant::now(),
+        })
+    }
+
+    /// Takes a user and a password that were read again. (Openings take them by themselves.)
+    pub fn renew_login(&self) {
+        self.login.renew(self.consumer.client());
+    }
+
+    /// Returns the next outcome of an opening's thread.
+    fn report(&mut self) -> Option<Report> {
+        let report = self.reports.try_recv().ok()?;
+        if let Ok(Event::Failed { attempt } | Event::Written { attempt, committed: false }) = report {
+            self.openings.remove(&attempt);
+        }
+        Some(report)
+    }
+
+    /// Reads on.
+    fn next(&self) -> Result<Next, SeatLogError> {
+        let topic = || self.opener.topic.clone();
+        loop {
+            match self.consumer.poll(Duration::ZERO) {
+                None => return Ok(Next::Nothing),
+                Some(Ok(message)) => {
+                    let offset = message.offset();
+                    let record = wire::decode(message.key().unwrap_or_default(), message.payload());
+                    let record = record.map_err(|source| SeatLogError::Record { topic: topic(), offset, source })?;
+                    return Ok(Next::Record(Event::Record { offset: offset as u64, record }));
+                }
+                Some(Err(ClientError::PartitionEOF(_))) => return Ok(Next::End),
+                Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
+                    return Err(SeatLogError::Denied { topic: topic() });
+                }
+                Some(Err(source)) if ends_reading(&source) => {
+                    return Err(SeatLogError::Read { topic: topic(), source });
+                }
+                // It passes by itself.
+                Some(Err(_)) => {}
+            }
+        }
+    }
+
+    /// Returns the position if it is an end of the log, and was not returned before.
+    ///
+    /// Between two ends, the last records of the keys do not fit together: of a compacted log, later ones are missing
+    /// that had followed an earlier one. librdkafka tells the end of a partition with an answer that holds nothing, so
+    /// on a busy log there may be none for minutes. But no record behind an end that was seen a moment ago has been
+    /// compacted yet. So once the position has passed such an end, it is as good as one itself.
+    fn end(&mut self, is_end: bool) -> Option<Event> {
+        let client = self.consumer.client();
+        let position = ffi::position(client, &mut self.partition);
+        self.position = position.map_or(self.position, |position| position.max(self.position));
+        let topic = &self.opener.topic;
+        if !is_end {
+            let ask = || client.fetch_watermarks(topic, PARTITION, END_TIMEOUT).ok().map(|(_, end)| end as u64);
+            self.seen = self.seen.or_else(ask);
+            self.seen.filter(|seen| *seen <= self.position)?;
+            self.seen = ffi::cached_high(client, topic, PARTITION).map(|high| high as u64).or(self.seen);
+        }
+        let is_new = self.told.replace(self.position) != Some(self.position);
+        is_new.then_some(Event::End(self.position))
+    }
+
+    /// Hands records to an opening's thread.
+    fn order(&mut self, attempt: Attempt, records: &[Record]) {
+        let order: Order = records.iter().map(wire::encode).collect();
+        let sent = self.openings.get(&attempt).is_some_and(|(_, thread)| thread.send(order).is_ok());
+        if !sent {
+            self.opener.report(Ok(Event::Written { attempt, committed: false }));
+        }
+    }
+}
+
+impl ControlLog for SeatLog {
+    type Error = SeatLogError;
+
+    fn poll(&mut self) -> Result<Option<Event>, SeatLogError> {
+        if let Some(report) = self.report() {
+            return report.map(Some);
+        }
+        if std::mem::replace(&mut self.looked, Instant::now()).elapsed() > MAX_LOOK_INTERVAL {
+            self.seen = None;
+        }
+        loop {
+            match self.next()? {
+                Next::Record(record) => return Ok(Some(record)),
+                Next::Nothing => return Ok(self.end(false)),
+                Next::End => {
+                    if let Some(end) = self.end(true) {
+                        return Ok(Some(end));
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&mut self, seat: &str, attempt: Attempt) {
+        self.openings.retain(|_, (opened, _)| opened != seat);
+        match opening::start(&self.opener, seat, attempt) {
+            Ok(thread) => drop(self.openings.insert(attempt, (seat.to_owned(), thread))),
+            Err(error) => {
+                tracing::warn!("control log: no thread to open seat {seat:?}: {error}");
+                self.opener.report(Ok(Event::Failed { attempt }));
+            }
+        }
+    }
+
+    fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>) {
+        let loads = loads.map(|loads| Record::Loads(loads.clone()));
+        let records: Vec<Record> = [Record::State(state.clone())].into_iter().chain(loads).collect();
+        self.order(attempt, &records);
+    }
+
+    fn remove(&mut self, attempt: Attempt, seat: &str) {
+        self.order(attempt, &[Record::Tombstone(seat.into()), Record::LoadsTombstone(seat.into())]);
+    }
+
+    fn close(&mut self, attempt: Attempt) {
+        self.openings.remove(&attempt);
+    }
+}
