@@ -23,7 +23,6 @@ use std::time::Duration;
 use super::bucket::LeakyBucket;
 use crate::policy::{Policy, Scope};
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
-use crate::window::SlidingCount;
 
 /// The cost of a burst: the part of the full pace by which it may slow the next cycle down, in millionths. A larger
 /// `burst` of the policy may cost as much as it is.

@@ -1,24 +1,24 @@
-//! The trait through which a member talks to the control log. A model in simulated time implements it as well as brokers
-//! do.
+//! The trait through which a member talks to the control log. A model in simulated time implements it as well as
+//! brokers do.
 //!
 //! To *open* a seat is to initialise its transactional id, which ends all earlier transactions of the id and fences
 //! their producers, and then to ask for the end of the log, open transactions included. The seat is open once the
 //! reader has reached an end of the log that is no earlier.
 
-use super::state::{Record, SeatLoads, State};
+use super::state::{SeatLoads, SeatRecord, State};
 
 /// The number of an opening. It is never used again.
-pub type Attempt = u64;
+pub type OpeningNumber = u64;
 
 /// News from the control log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A committed record, in the order of the log.
     Record {
-        /// Its offset.
+        /// The offset of the record.
         offset: u64,
         /// The record.
-        record: Record,
+        record: SeatRecord,
     },
     /// The reader has reached the end of the stable records: everything below this offset was read, committed records,
     /// aborted ones and markers. It comes behind the records, and not before all that one answer of the brokers held.
@@ -26,19 +26,19 @@ pub enum Event {
     /// The transactional id is initialised. After that the log ended at this offset, open transactions included.
     Opened {
         /// The opening.
-        attempt: Attempt,
+        attempt: OpeningNumber,
         /// The end of the log.
         end: u64,
     },
     /// A call of the opening failed, or got no answer. The opening is over.
     Failed {
         /// The opening.
-        attempt: Attempt,
+        attempt: OpeningNumber,
     },
     /// A state was committed, or it is not known whether it was. In the latter case the opening is over.
     Written {
         /// The opening under which it was written.
-        attempt: Attempt,
+        attempt: OpeningNumber,
         /// True if it was committed.
         committed: bool,
     },
@@ -56,9 +56,9 @@ pub trait ControlLog {
     fn poll(&mut self) -> Result<Option<Event>, Self::Error>;
     /// Begins to open a seat. Openings of different seats may be under way at the same time. An earlier opening of the
     /// same seat is over.
-    fn open(&mut self, seat: &str, attempt: Attempt);
+    fn open(&mut self, seat: &str, attempt: OpeningNumber);
     /// Writes a state, and perhaps loads, in one transaction of an opening. One is under way at a time.
-    fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>);
+    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>);
     /// Ends an opening: nothing more will be written under it.
-    fn close(&mut self, attempt: Attempt);
+    fn close(&mut self, attempt: OpeningNumber);
 }

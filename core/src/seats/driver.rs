@@ -1,7 +1,7 @@
-//! The member of a running service: it joins a [`Member`] with a throttle, and both with the control log.
+//! The member of a running service: it joins a [`SeatMember`] with a throttle, and both with the control log.
 
 use super::control::ControlLog;
-use super::member::{Admissions, Command, Member};
+use super::member::{Admissions, Command, SeatMember};
 use crate::group::demand::DemandMeter;
 use crate::group::record::Progress;
 use crate::group::targets::Shares;
@@ -35,7 +35,7 @@ impl Admissions for Throttle {
 /// A member, and what it tells its throttle.
 #[derive(Debug)]
 pub struct Driver {
-    member: Member,
+    member: SeatMember,
     meter: DemandMeter,
     /// The splits of the capacity of which the throttle knows its parts.
     splits: u64,
@@ -46,13 +46,13 @@ pub struct Driver {
 
 impl Driver {
     /// Drives a member.
-    pub fn new(member: Member, tells_progress: bool) -> Driver {
+    pub fn new(member: SeatMember, tells_progress: bool) -> Driver {
         Driver { member, meter: DemandMeter::default(), splits: 0, told: GroupPart::NONE, tells_progress }
     }
 
-    /// Reads the log, makes the calls that are due, and tells the throttle its part. `clocks` are read after each event:
-    /// if the process stood still in between, a time from before would make the others look silent for as long.
-    /// `memory` finds the number of records that were admitted in the last cycle, before the group began; it may take
+    /// Reads the log, makes the calls that are due, and tells the throttle its part. `clocks` are read after each
+    /// event: if the process stood still in between, a time from before would make the others look silent for as long.
+    /// `memory` finds the number of records that were admitted in the last cycle, before the group began. It may take
     /// its time.
     ///
     /// # Errors
@@ -98,13 +98,13 @@ impl Driver {
         self.member.change(params, shares);
     }
 
-    /// Begins to leave the group. [`serve`](Driver::serve) goes on until [`Member::has_left`].
+    /// Begins to leave the group. [`serve`](Driver::serve) goes on until [`SeatMember::has_left`].
     pub fn leave(&mut self) {
         self.member.leave();
     }
 
     /// The member.
-    pub fn member(&self) -> &Member {
+    pub fn member(&self) -> &SeatMember {
         &self.member
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::state::{BANK, Kind, Move, Record, State};
+use super::state::{BANK, Move, SeatRecord, State, StateKind};
 use crate::group::loads::{ClientTable, MemberLoads};
 use crate::group::record::Progress;
 use crate::units::Time;
 
 /// The last state of a seat.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct LastState {
     /// The state.
     pub state: State,
     /// The time at which it was read.
@@ -19,7 +19,7 @@ pub struct Seat {
     pub silence: Duration,
 }
 
-/// What a record changed.
+/// The change that a record made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     /// The log began anew: all that was known about holds is void.
@@ -30,8 +30,8 @@ pub(super) enum Change {
 
 /// The states and loads of all seats.
 #[derive(Debug, Clone, Default)]
-pub struct Ledger {
-    seats: BTreeMap<Arc<str>, Seat>,
+pub struct SeatLedger {
+    seats: BTreeMap<Arc<str>, LastState>,
     /// The issue of the bank.
     issue: Option<u64>,
     pub(super) clients: ClientTable,
@@ -41,20 +41,20 @@ pub struct Ledger {
     changes: u64,
 }
 
-impl Ledger {
+impl SeatLedger {
     /// Takes over a committed record.
-    pub(super) fn apply(&mut self, now: Time, record: &Record) -> Change {
+    pub(super) fn apply(&mut self, now: Time, record: &SeatRecord) -> Change {
         match record {
-            Record::State(state) => return self.apply_state(now, state),
-            Record::Loads(loads) => {
+            SeatRecord::State(state) => return self.apply_state(now, state),
+            SeatRecord::Loads(loads) => {
                 let known = self.loads.entry(Arc::clone(&loads.seat)).or_default();
                 self.changes += u64::from(self.clients.update(known, true, &loads.loads));
                 if let Some(progress) = loads.progress {
                     self.progress.insert(Arc::clone(&loads.seat), progress);
                 }
             }
-            Record::Tombstone(seat) => drop(self.seats.remove(seat)),
-            Record::LoadsTombstone(seat) => {
+            SeatRecord::Tombstone(seat) => drop(self.seats.remove(seat)),
+            SeatRecord::LoadsTombstone(seat) => {
                 if let Some(mut known) = self.loads.remove(seat) {
                     self.changes += u64::from(self.clients.update(&mut known, true, &[]));
                 }
@@ -69,7 +69,7 @@ impl Ledger {
         if &*state.seat == BANK {
             self.issue = Some(state.issue);
         }
-        let seat = Seat { state: state.clone(), read: now, silence: Duration::ZERO };
+        let seat = LastState { state: state.clone(), read: now, silence: Duration::ZERO };
         self.seats.insert(Arc::clone(&state.seat), seat);
         if began_anew { Change::Issue } else { Change::Other }
     }
@@ -79,23 +79,23 @@ impl Ledger {
         self.issue
     }
 
-    fn is_valid(&self, seat: &Seat) -> bool {
+    fn is_valid(&self, seat: &LastState) -> bool {
         Some(seat.state.issue) == self.issue
     }
 
     /// The last state of a seat.
-    pub fn seat(&self, name: &str) -> Option<&Seat> {
+    pub fn seat(&self, name: &str) -> Option<&LastState> {
         self.seats.get(name).filter(|seat| self.is_valid(seat))
     }
 
     /// The seats of members, in the order of their names.
-    pub fn seats(&self) -> impl Iterator<Item = (&Arc<str>, &Seat)> {
+    pub fn seats(&self) -> impl Iterator<Item = (&Arc<str>, &LastState)> {
         self.seats.iter().filter(|(name, seat)| &***name != BANK && self.is_valid(seat))
     }
 
     /// The seats of members that go on, as far as this reader knows: those that are not silent for `limit`.
-    pub fn live(&self, limit: Duration) -> impl Iterator<Item = (&Arc<str>, &Seat)> {
-        self.seats().filter(move |(_, seat)| seat.state.kind == Kind::Own && seat.silence < limit)
+    pub fn live(&self, limit: Duration) -> impl Iterator<Item = (&Arc<str>, &LastState)> {
+        self.seats().filter(move |(_, seat)| seat.state.kind == StateKind::Own && seat.silence < limit)
     }
 
     /// The last move of a giver that a seat applied, by its last state.
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// The moves that their takers have not applied, with their givers.
-    pub(super) fn open_moves(&self) -> impl Iterator<Item = (&Arc<str>, &Seat, &Move)> {
+    pub(super) fn open_moves(&self) -> impl Iterator<Item = (&Arc<str>, &LastState, &Move)> {
         let valid = self.seats.iter().filter(|(_, seat)| self.is_valid(seat));
         let moves = valid.flat_map(|(giver, seat)| seat.state.out.iter().map(move |one| (giver, seat, one)));
         moves.filter(|(giver, _, one)| !self.is_applied(giver, &one.to, one.id))

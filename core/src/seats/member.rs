@@ -19,15 +19,15 @@ use std::{sync::Arc, time::Duration};
 use strum::IntoStaticStr;
 
 use super::charged::Charged;
-use super::control::{Attempt, Event};
-use super::ledger::{Change, Ledger, Seat};
-use super::state::{BANK, Kind, Move, Record, SeatLoads, State};
+use super::control::{Event, OpeningNumber};
+use super::ledger::{Change, LastState, SeatLedger};
+use super::state::{BANK, Move, SeatLoads, SeatRecord, State, StateKind};
 use crate::group::record::{Loads, Progress, Terms};
 use crate::group::targets::{Part, Shares};
 use crate::group::{Clocks, GroupParams};
 use crate::scheduler::GroupPart;
 use crate::units::Time;
-use looks::Split;
+use looks::Targets;
 use others::Other;
 
 /// An opening that failed is begun again after this time.
@@ -55,12 +55,12 @@ pub enum Command {
         /// The seat.
         seat: Arc<str>,
         /// The number of the opening.
-        attempt: Attempt,
+        attempt: OpeningNumber,
     },
     /// [`ControlLog::write`](super::control::ControlLog::write).
     Write {
         /// The opening.
-        attempt: Attempt,
+        attempt: OpeningNumber,
         /// The state.
         state: Box<State>,
         /// Loads for the same transaction.
@@ -69,14 +69,14 @@ pub enum Command {
     /// [`ControlLog::close`](super::control::ControlLog::close).
     Close {
         /// The opening.
-        attempt: Attempt,
+        attempt: OpeningNumber,
     },
 }
 
 /// The state of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
-pub enum MemberState {
+pub enum SeatMemberState {
     /// The member opens its seat, reads the log, or waits for its first state.
     Joining,
     /// The member admits up to its limit.
@@ -91,7 +91,7 @@ pub enum MemberState {
 #[derive(Debug, Default)]
 struct Opening {
     /// 0 while none is under way.
-    attempt: Attempt,
+    attempt: OpeningNumber,
     /// The end of the log at the opening.
     end: Option<u64>,
     /// The reader has reached this end: no other process writes this seat.
@@ -122,7 +122,7 @@ struct Flight {
     given: u64,
     /// The number of the next move before the state was made.
     next: u64,
-    /// What the state acknowledges.
+    /// The moves that the state acknowledges.
     seen: BTreeMap<Arc<str>, u64>,
 }
 
@@ -137,19 +137,19 @@ struct Gift {
 
 /// A member.
 #[derive(Debug)]
-pub struct Member {
+pub struct SeatMember {
     params: GroupParams,
     shares: Shares,
     seat: Arc<str>,
     /// A random number that no other life of the seat has.
     life: u64,
-    ledger: Ledger,
+    ledger: SeatLedger,
     /// Everything below this offset was read.
     position: u64,
     /// The last event was an end of the log. Only then is the ledger the truth of one moment: between two ends it may
     /// lack records that were compacted away, and have those that supersede them still before it.
     is_at_end: bool,
-    attempts: Attempt,
+    attempts: OpeningNumber,
     own: Opening,
     /// A state of this life was committed.
     began: bool,
@@ -159,10 +159,10 @@ pub struct Member {
     seen: BTreeMap<Arc<str>, u64>,
     seq: u64,
     next: u64,
-    /// That of the last committed own state.
+    /// The account of the last committed own state.
     account: Option<Account>,
     flight: Option<Flight>,
-    /// What the last committed own state acknowledged.
+    /// The moves that the last committed own state acknowledged.
     acknowledged: BTreeMap<Arc<str>, u64>,
     other: Option<Other>,
     /// The times from which on a seat may be claimed, or the bank opened.
@@ -173,7 +173,7 @@ pub struct Member {
     left: bool,
     is_replaced: bool,
     progress: Option<Progress>,
-    split: Split,
+    split: Targets,
     /// The time since which the hold has been below the target.
     short_since: Option<Time>,
     made_at: Time,
@@ -183,15 +183,15 @@ pub struct Member {
     told: Loads,
 }
 
-impl Member {
+impl SeatMember {
     /// A member that begins to read the log from its beginning. `life` is a random number.
-    pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> Member {
-        Member {
+    pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> SeatMember {
+        SeatMember {
             params,
             shares,
             seat,
             life,
-            ledger: Ledger::default(),
+            ledger: SeatLedger::default(),
             position: 0,
             is_at_end: false,
             attempts: 0,
@@ -213,7 +213,7 @@ impl Member {
             left: false,
             is_replaced: false,
             progress: None,
-            split: Split::default(),
+            split: Targets::default(),
             short_since: None,
             made_at: Time::ZERO,
             looked_at: None,
@@ -252,7 +252,7 @@ impl Member {
         commands
     }
 
-    fn read(&mut self, now: Clocks, record: &Record, admissions: &mut impl Admissions) {
+    fn read(&mut self, now: Clocks, record: &SeatRecord, admissions: &mut impl Admissions) {
         if self.ledger.apply(now.slow, record) == Change::Issue {
             // The log began anew: this member holds nothing, and begins as a newcomer.
             self.vacate(admissions);
@@ -260,9 +260,9 @@ impl Member {
             return;
         }
         match record {
-            Record::State(state) => {
+            SeatRecord::State(state) => {
                 self.suspected.remove(&state.seat);
-                let is_mine = state.author == self.life && state.kind != Kind::Claimed;
+                let is_mine = state.author == self.life && state.kind != StateKind::Claimed;
                 if state.seat == self.seat && self.own.is_open && !is_mine && state.seq >= self.seq {
                     self.reopen(now, Duration::ZERO);
                 }
@@ -270,7 +270,7 @@ impl Member {
                 let own = &self.seat;
                 self.out.retain(|gift| !self.ledger.is_applied(own, &gift.to, gift.id));
             }
-            Record::Loads(loads) if loads.seat != self.seat => self.look_soon(),
+            SeatRecord::Loads(loads) if loads.seat != self.seat => self.look_soon(),
             _ => {}
         }
     }
@@ -312,8 +312,8 @@ impl Member {
     fn adopt(&mut self, now: Clocks, admissions: &mut impl Admissions) {
         let last = self.ledger.seat(&self.seat).cloned();
         match last {
-            Some(Seat { state, .. }) if state.author == self.life && state.kind != Kind::Claimed => {
-                self.left |= state.kind == Kind::Left;
+            Some(LastState { state, .. }) if state.author == self.life && state.kind != StateKind::Claimed => {
+                self.left |= state.kind == StateKind::Left;
                 match self.flight.take() {
                     Some(flight) if flight.seq == state.seq => self.commit(flight),
                     // The state in doubt was never committed, and never will be.
@@ -326,7 +326,7 @@ impl Member {
                 }
                 self.seq = state.seq;
             }
-            Some(Seat { state, .. }) if self.began && state.kind != Kind::Claimed => self.is_replaced = true,
+            Some(LastState { state, .. }) if self.began && state.kind != StateKind::Claimed => self.is_replaced = true,
             last => {
                 self.vacate(admissions);
                 match last {
@@ -341,8 +341,8 @@ impl Member {
     }
 
     /// Takes over the seat from its last author.
-    fn inherit(&mut self, now: Clocks, seat: &Seat) {
-        let Seat { state, read, .. } = seat;
+    fn inherit(&mut self, now: Clocks, seat: &LastState) {
+        let LastState { state, read, .. } = seat;
         (self.hold, self.seq, self.next, self.seen) = (state.hold, state.seq, state.next, state.seen.clone());
         self.charged = self.charged_of(now, seat, state.hold);
         let gift = |one: &Move| {
@@ -353,9 +353,9 @@ impl Member {
         self.out = state.out.iter().map(gift).collect();
     }
 
-    /// What counts against the hold of a seat whose author is not heard of any more.
-    fn charged_of(&self, now: Clocks, seat: &Seat, hold: u64) -> Charged {
-        let Seat { state, read, .. } = seat;
+    /// The admissions that count against the hold of a seat whose author is not heard of any more.
+    fn charged_of(&self, now: Clocks, seat: &LastState, hold: u64) -> Charged {
+        let LastState { state, read, .. } = seat;
         let mut charged = Charged::default();
         if u128::from(state.terms.cycle_ms) < self.params.cycle.as_millis() {
             // The window of a shorter cycle does not tell what a longer one holds.
@@ -429,13 +429,13 @@ impl Member {
     }
 
     /// The state of the member.
-    pub fn state(&self, now: Clocks, total: u64) -> MemberState {
+    pub fn state(&self, now: Clocks, total: u64) -> SeatMemberState {
         let is_used = self.accounts().any(|account| total >= account.until_total);
         match self.account {
-            _ if self.left => MemberState::Left,
-            None => MemberState::Joining,
-            Some(account) if is_used || now.fast > account.made + self.params.ahead_time => MemberState::Waiting,
-            Some(_) => MemberState::Active,
+            _ if self.left => SeatMemberState::Left,
+            None => SeatMemberState::Joining,
+            Some(account) if is_used || now.fast > account.made + self.params.ahead_time => SeatMemberState::Waiting,
+            Some(_) => SeatMemberState::Active,
         }
     }
 
@@ -483,7 +483,7 @@ impl Member {
     // ## Views
 
     /// The seats, as far as this member knows.
-    pub fn ledger(&self) -> &Ledger {
+    pub fn ledger(&self) -> &SeatLedger {
         &self.ledger
     }
 
@@ -522,7 +522,7 @@ impl Member {
         self.split.part(&self.ledger, &self.shares, client)
     }
 
-    /// Counts the splits of the capacity so far. [`part`](Member::part) answers as before until the next one.
+    /// Counts the splits of the capacity so far. [`part`](SeatMember::part) answers as before until the next one.
     pub fn splits(&self) -> u64 {
         self.split.count
     }

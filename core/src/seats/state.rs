@@ -11,7 +11,7 @@ pub const BANK: &str = "";
 
 /// The relation of a state's author to the seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum StateKind {
     /// The seat's owner wrote it, and goes on.
     Own,
     /// The seat's owner wrote it last.
@@ -55,7 +55,7 @@ pub struct State {
     /// The random number of the author's life.
     pub author: u64,
     /// The relation of the author to the seat.
-    pub kind: Kind,
+    pub kind: StateKind,
     /// The number of the state, over all authors of the seat.
     pub seq: u64,
     /// The most records that the seat's window may hold.
@@ -94,7 +94,7 @@ pub struct SeatLoads {
 
 /// A record of the control log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Record {
+pub enum SeatRecord {
     /// A seat's state.
     State(State),
     /// A member's loads.

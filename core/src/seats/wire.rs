@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use super::state::Record;
+use super::state::SeatRecord;
 
 /// The version of the format.
 pub const VERSION: u8 = 1;
 
 /// A record that can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum WireError {
+pub enum SeatWireError {
     /// The key has another form.
     #[error("the key is not s/<seat> or l/<seat>")]
     Key,
@@ -31,12 +31,12 @@ pub enum WireError {
 ///
 /// # Panics
 /// Never: memory takes any record.
-pub fn encode(record: &Record) -> (String, Option<Vec<u8>>) {
+pub fn encode(record: &SeatRecord) -> (String, Option<Vec<u8>>) {
     let (kind, seat, value) = match record {
-        Record::State(state) => ('s', &state.seat, Some(postcard::to_extend(state, vec![VERSION]))),
-        Record::Loads(loads) => ('l', &loads.seat, Some(postcard::to_extend(loads, vec![VERSION]))),
-        Record::Tombstone(seat) => ('s', seat, None),
-        Record::LoadsTombstone(seat) => ('l', seat, None),
+        SeatRecord::State(state) => ('s', &state.seat, Some(postcard::to_extend(state, vec![VERSION]))),
+        SeatRecord::Loads(loads) => ('l', &loads.seat, Some(postcard::to_extend(loads, vec![VERSION]))),
+        SeatRecord::Tombstone(seat) => ('s', seat, None),
+        SeatRecord::LoadsTombstone(seat) => ('l', seat, None),
     };
     (format!("{kind}/{seat}"), value.map(|value| value.expect("a vector takes any record")))
 }
@@ -45,30 +45,30 @@ pub fn encode(record: &Record) -> (String, Option<Vec<u8>>) {
 ///
 /// # Errors
 /// The record is none of this format.
-pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Record, WireError> {
-    let (kind, seat) = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).ok_or(WireError::Key)?;
+pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<SeatRecord, SeatWireError> {
+    let (kind, seat) = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/')).ok_or(SeatWireError::Key)?;
     let of_state = match kind {
         "s" => true,
         "l" => false,
-        _ => return Err(WireError::Key),
+        _ => return Err(SeatWireError::Key),
     };
     let seat: Arc<str> = Arc::from(seat);
     let rest = match value.map(<[u8]>::split_first) {
-        None if of_state => return Ok(Record::Tombstone(seat)),
-        None => return Ok(Record::LoadsTombstone(seat)),
+        None if of_state => return Ok(SeatRecord::Tombstone(seat)),
+        None => return Ok(SeatRecord::LoadsTombstone(seat)),
         Some(Some((&VERSION, rest))) => rest,
-        Some(Some((&found, _))) => return Err(WireError::Version { found }),
-        Some(None) => return Err(WireError::Value),
+        Some(Some((&found, _))) => return Err(SeatWireError::Version { found }),
+        Some(None) => return Err(SeatWireError::Value),
     };
     let record = match of_state {
-        true => postcard::from_bytes(rest).map(Record::State),
-        false => postcard::from_bytes(rest).map(Record::Loads),
+        true => postcard::from_bytes(rest).map(SeatRecord::State),
+        false => postcard::from_bytes(rest).map(SeatRecord::Loads),
     };
-    let record = record.map_err(|_| WireError::Value)?;
+    let record = record.map_err(|_| SeatWireError::Value)?;
     let about = match &record {
-        Record::State(state) => &state.seat,
-        Record::Loads(loads) => &loads.seat,
-        Record::Tombstone(seat) | Record::LoadsTombstone(seat) => seat,
+        SeatRecord::State(state) => &state.seat,
+        SeatRecord::Loads(loads) => &loads.seat,
+        SeatRecord::Tombstone(seat) | SeatRecord::LoadsTombstone(seat) => seat,
     };
-    if *about == seat { Ok(record) } else { Err(WireError::Value) }
+    if *about == seat { Ok(record) } else { Err(SeatWireError::Value) }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use watermaster_core::seats::state::Record;
+use watermaster_core::seats::state::SeatRecord;
 use watermaster_core::units::Time;
 
 use crate::planted::Mistake;
@@ -21,17 +21,17 @@ pub enum Status {
 pub struct Entry {
     pub offset: u64,
     pub at: Time,
-    pub record: Record,
+    pub record: SeatRecord,
     pub status: Status,
 }
 
 /// The key by which compaction keeps the last record.
-fn key(record: &Record) -> (bool, Arc<str>) {
+fn key(record: &SeatRecord) -> (bool, Arc<str>) {
     match record {
-        Record::State(state) => (true, Arc::clone(&state.seat)),
-        Record::Loads(loads) => (false, Arc::clone(&loads.seat)),
-        Record::Tombstone(seat) => (true, Arc::clone(seat)),
-        Record::LoadsTombstone(seat) => (false, Arc::clone(seat)),
+        SeatRecord::State(state) => (true, Arc::clone(&state.seat)),
+        SeatRecord::Loads(loads) => (false, Arc::clone(&loads.seat)),
+        SeatRecord::Tombstone(seat) => (true, Arc::clone(seat)),
+        SeatRecord::LoadsTombstone(seat) => (false, Arc::clone(seat)),
     }
 }
 
@@ -58,7 +58,7 @@ pub struct Coordinator {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     Init,
-    Produce { epoch: u64, records: Vec<Record> },
+    Produce { epoch: u64, records: Vec<SeatRecord> },
     End { epoch: u64, commits: bool },
 }
 
@@ -170,7 +170,7 @@ impl Broker {
     }
 
     /// Writes the markers. Returns the records that were committed, in the order of the log.
-    pub fn mark(&mut self, id: &Arc<str>) -> Vec<(u64, Record)> {
+    pub fn mark(&mut self, id: &Arc<str>) -> Vec<(u64, SeatRecord)> {
         let coordinator = self.coordinators.get_mut(id).expect("a coordinator");
         let Transaction::Preparing { commits } = coordinator.transaction else { return Vec::new() };
         let offsets = std::mem::take(&mut coordinator.offsets);
@@ -192,7 +192,7 @@ impl Broker {
     }
 
     /// The committed records from an offset on, and the offset after all that was read.
-    pub fn fetch(&self, from: u64) -> (Vec<(u64, Record)>, u64) {
+    pub fn fetch(&self, from: u64) -> (Vec<(u64, SeatRecord)>, u64) {
         let reads_all = self.mistake == Some(Mistake::UncommittedRead);
         let end = if reads_all { self.end } else { self.stable_end() };
         let start = self.entries.partition_point(|entry| entry.offset < from);

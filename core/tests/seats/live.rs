@@ -11,10 +11,10 @@ use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::offset_map;
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::reason::Reason;
-use watermaster_core::seats::control::{Attempt, ControlLog, Event};
+use watermaster_core::seats::control::{ControlLog, Event, OpeningNumber};
 use watermaster_core::seats::driver::Driver;
-use watermaster_core::seats::member::Member;
-use watermaster_core::seats::state::{Record, SeatLoads, State};
+use watermaster_core::seats::member::SeatMember;
+use watermaster_core::seats::state::{SeatLoads, SeatRecord, State};
 use watermaster_core::throttle::{Action, Arrival, Sender, Slot, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -30,9 +30,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 struct Shared {
     now: Time,
     /// Committed records, with the time of the commit.
-    records: Vec<(Time, Record)>,
+    records: Vec<(Time, SeatRecord)>,
     /// The opening that owns each seat.
-    owners: BTreeMap<Arc<str>, (usize, Attempt)>,
+    owners: BTreeMap<Arc<str>, (usize, OpeningNumber)>,
     /// No broker answers until then.
     away_until: Time,
     states: u64,
@@ -59,8 +59,8 @@ struct SimLog {
     is_at_end: bool,
     events: Vec<(Time, Event)>,
     /// Records that are committed at a time, unless the opening has lost its seat.
-    writes: Vec<(Time, Attempt, Vec<Record>)>,
-    seats: BTreeMap<Attempt, Arc<str>>,
+    writes: Vec<(Time, OpeningNumber, Vec<SeatRecord>)>,
+    seats: BTreeMap<OpeningNumber, Arc<str>>,
 }
 
 impl SimLog {
@@ -118,7 +118,7 @@ impl ControlLog for SimLog {
         Ok(None)
     }
 
-    fn open(&mut self, seat: &str, attempt: Attempt) {
+    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
         let mut shared = self.shared.borrow_mut();
         let seat: Arc<str> = Arc::from(seat);
         self.seats.retain(|_, other| *other != seat);
@@ -134,7 +134,7 @@ impl ControlLog for SimLog {
         self.events.push((at, Event::Opened { attempt, end: 0 }));
     }
 
-    fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>) {
+    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
         let mut shared = self.shared.borrow_mut();
         let took = shared.transaction();
         let at = shared.now.max(shared.away_until) + took;
@@ -142,11 +142,11 @@ impl ControlLog for SimLog {
             self.events.push((shared.now + CALL_TIMEOUT, Event::Written { attempt, committed: false }));
             return;
         }
-        let records = [Record::State(state.clone())].into_iter().chain(loads.cloned().map(Record::Loads));
+        let records = [SeatRecord::State(state.clone())].into_iter().chain(loads.cloned().map(SeatRecord::Loads));
         self.writes.push((at, attempt, records.collect()));
     }
 
-    fn close(&mut self, attempt: Attempt) {
+    fn close(&mut self, attempt: OpeningNumber) {
         self.seats.remove(&attempt);
     }
 }
@@ -258,7 +258,7 @@ impl Group {
         let policy = Policy { scope, ..self.policy.clone() };
         self.lives += 1;
         let group = (scope == Scope::Group).then(|| {
-            let member = Member::new(
+            let member = SeatMember::new(
                 self.params.clone(),
                 Shares::new(&policy),
                 Arc::clone(&name),

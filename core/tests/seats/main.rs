@@ -1,4 +1,4 @@
-//! Simulation of a group that shares one capacity in seats: the core's own `Member`, in simulated time, on a model of
+//! Simulation of a group that shares one capacity in seats: the core's own `SeatMember`, in simulated time, on a model of
 //! brokers, with faults that a seed chooses.
 //!
 //! Every member is an adversary: it admits all that it may, at once, whenever it acts. The model contains:

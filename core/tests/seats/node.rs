@@ -7,9 +7,9 @@ use watermaster_core::group::record::{Load, Loads};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::policy::Policy;
-use watermaster_core::seats::control::Attempt;
-use watermaster_core::seats::member::{Admissions, Member};
-use watermaster_core::seats::state::Record;
+use watermaster_core::seats::control::OpeningNumber;
+use watermaster_core::seats::member::{Admissions, SeatMember};
+use watermaster_core::seats::state::SeatRecord;
 use watermaster_core::units::Time;
 
 use crate::support::random::Random;
@@ -68,7 +68,7 @@ pub enum Call {
     /// The end of the log is asked for.
     End,
     Idle,
-    Produce(Vec<Record>),
+    Produce(Vec<SeatRecord>),
     Commit,
 }
 
@@ -86,7 +86,7 @@ pub struct Producer {
 pub struct Node {
     pub seat: Arc<str>,
     pub life: u64,
-    pub member: Member,
+    pub member: SeatMember,
     pub params: GroupParams,
     pub greedy: Greedy,
     offset: u64,
@@ -95,7 +95,7 @@ pub struct Node {
     pub slow_until: Time,
     pub leaving: bool,
     pub position: u64,
-    pub producers: BTreeMap<Attempt, Producer>,
+    pub producers: BTreeMap<OpeningNumber, Producer>,
     pub load: u64,
     /// For planted mistakes.
     pub former_limit: u64,
@@ -107,7 +107,7 @@ impl Node {
         let (offset, rate) = (random.below(1 << 50), random.between(999_600, 1_000_400));
         let clocks = Clocks::same(local(offset, rate, now));
         let policy = Policy { mode: params.mode, ..Policy::new(params.capacity, params.cycle) };
-        let member = Member::new(params.clone(), Shares::new(&policy), Arc::clone(&seat), life, clocks);
+        let member = SeatMember::new(params.clone(), Shares::new(&policy), Arc::clone(&seat), life, clocks);
         let window = params.window();
         Node {
             seat,

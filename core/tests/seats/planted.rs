@@ -1,7 +1,7 @@
 //! Mistakes that an owner, a member or the brokers could make. They stand outside the member: in its inputs and its
 //! outputs.
 
-use watermaster_core::seats::state::{Record, Slice, State};
+use watermaster_core::seats::state::{SeatRecord, Slice, State};
 
 use crate::support::random::Random;
 
@@ -73,8 +73,8 @@ impl Mistake {
     }
 
     /// Changes a record that a member with this seat and life reads.
-    pub fn spoil_read(self, record: &mut Record, seat: &str, lives: &[u64], random: &mut Random) {
-        let Record::State(state) = record else { return };
+    pub fn spoil_read(self, record: &mut SeatRecord, seat: &str, lives: &[u64], random: &mut Random) {
+        let SeatRecord::State(state) = record else { return };
         match self {
             Mistake::MoveAppliedTwice if random.once_in(20) => {
                 state.out.iter_mut().for_each(|one| one.id += 1);

@@ -7,9 +7,9 @@ use std::{fmt, sync::Arc, time::Duration};
 use watermaster_core::group::GroupParams;
 use watermaster_core::group::targets::Shares;
 use watermaster_core::policy::{Mode, Policy};
-use watermaster_core::seats::control::{Attempt, Event};
+use watermaster_core::seats::control::{Event, OpeningNumber};
 use watermaster_core::seats::member::Command;
-use watermaster_core::seats::state::{BANK, Kind, Record, State};
+use watermaster_core::seats::state::{BANK, SeatRecord, State, StateKind};
 use watermaster_core::units::Time;
 
 use crate::broker::{Answer, Broker, Follows, Request};
@@ -58,13 +58,13 @@ enum Step {
     Decide,
     /// The answer to a call.
     Answer {
-        attempt: Attempt,
+        attempt: OpeningNumber,
         number: u64,
         answer: usize,
     },
     /// The next try of a call.
     Call {
-        attempt: Attempt,
+        attempt: OpeningNumber,
         number: u64,
     },
     Reload {
@@ -105,7 +105,7 @@ enum Due {
 struct Sent {
     id: Arc<str>,
     request: Request,
-    attempt: Attempt,
+    attempt: OpeningNumber,
     number: u64,
 }
 
@@ -120,7 +120,7 @@ pub struct World {
     nodes: Vec<Option<Node>>,
     sent: Vec<Sent>,
     answers: Vec<Reply>,
-    fetched: Vec<(Vec<(u64, Record)>, u64)>,
+    fetched: Vec<(Vec<(u64, SeatRecord)>, u64)>,
     names: u64,
     lives: u64,
     // The setting.
@@ -467,7 +467,10 @@ impl World {
         }
         let (loads, before) = (node.loads(), node.member.part_now(clocks).limit);
         let commands = node.member.look(clocks, &loads, &mut node.greedy);
-        if commands.iter().any(|command| matches!(command, Command::Write { state, .. } if state.kind == Kind::Own)) {
+        if commands
+            .iter()
+            .any(|command| matches!(command, Command::Write { state, .. } if state.kind == StateKind::Own))
+        {
             node.limit_before_write = Some(before);
         }
         self.obey(index, commands);
@@ -488,7 +491,7 @@ impl World {
                     if let Some(mistake) = self.mistake {
                         mistake.spoil_write(&mut state);
                     }
-                    let records = [Record::State(*state)].into_iter().chain(loads.map(Record::Loads)).collect();
+                    let records = [SeatRecord::State(*state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
                     if let Some(producer) = node.producers.get_mut(&attempt) {
                         producer.call = Call::Produce(records);
                         producer.number += 1;
@@ -508,7 +511,7 @@ impl World {
     // ## Calls
 
     /// Makes the current call of an opening.
-    fn call(&mut self, index: usize, attempt: Attempt, number: u64) {
+    fn call(&mut self, index: usize, attempt: OpeningNumber, number: u64) {
         let Some(node) = &self.nodes[index] else { return };
         let Some(producer) = node.producers.get(&attempt).filter(|producer| producer.number == number) else { return };
         let (id, epoch) = (Arc::clone(&producer.seat), producer.epoch);
@@ -532,7 +535,7 @@ impl World {
         self.reply(index, CALL_TIMEOUT, attempt, number, Reply::Of(Answer::Timeout));
     }
 
-    fn reply(&mut self, index: usize, after: Duration, attempt: Attempt, number: u64, reply: Reply) {
+    fn reply(&mut self, index: usize, after: Duration, attempt: OpeningNumber, number: u64, reply: Reply) {
         self.answers.push(reply);
         self.step_of(index, after, Step::Answer { attempt, number, answer: self.answers.len() - 1 });
     }
@@ -566,13 +569,13 @@ impl World {
             return self.at(back + latency, Due::Markers { id: Arc::clone(id) });
         }
         for (offset, record) in self.broker.mark(id) {
-            if let Record::State(state) = record {
+            if let SeatRecord::State(state) = record {
                 self.check_commit(offset, state);
             }
         }
     }
 
-    fn answer(&mut self, index: usize, attempt: Attempt, number: u64, reply: Reply) {
+    fn answer(&mut self, index: usize, attempt: OpeningNumber, number: u64, reply: Reply) {
         let is_catching = self.mistake != Some(Mistake::NotCaughtUp);
         let Some(node) = &mut self.nodes[index] else { return };
         let Some(producer) = node.producers.get_mut(&attempt) else { return };
@@ -701,8 +704,8 @@ impl World {
         if self.truth.get(&state.seat).is_some_and(|(before, _)| *before > offset) {
             self.violate(format!("a state of {} was committed out of order", state.seat));
         }
-        self.outcome.claims += u64::from(kind == Kind::Claimed);
-        self.outcome.mints += u64::from(kind == Kind::Bank);
+        self.outcome.claims += u64::from(kind == StateKind::Claimed);
+        self.outcome.mints += u64::from(kind == StateKind::Bank);
         self.truth.insert(Arc::clone(&state.seat), (offset, state));
         let seen = |to: &str, giver: &Arc<str>| {
             self.truth.get(to).and_then(|(_, state)| state.seen.get(giver)).copied().unwrap_or(0)
@@ -713,10 +716,10 @@ impl World {
         let open: u64 = moves.filter(|(seat, one)| one.id > seen(&one.to, seat)).map(|(_, one)| one.hold).sum();
         let (total, before) = (holds + open, self.circulating.back().map_or(0, |(_, sum)| *sum));
         let is_first = self.truth.len() == 1;
-        if total > before && kind != Kind::Bank {
+        if total > before && kind != StateKind::Bank {
             self.violate(format!("{total} circulate after {before}: a state of kind {kind:?} made capacity"));
         }
-        if total < before && !is_first && matches!(kind, Kind::Claimed | Kind::Left) {
+        if total < before && !is_first && matches!(kind, StateKind::Claimed | StateKind::Left) {
             self.violate(format!("{total} circulate after {before}: a state of kind {kind:?} lost capacity"));
         }
         if total > self.capacities.iter().copied().max().unwrap_or(0) {

@@ -8,9 +8,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 use watermaster_core::delivery;
-use watermaster_core::seats::control::{Attempt, ControlLog, Event};
-use watermaster_core::seats::state::{Record, SeatLoads, State};
-use watermaster_core::seats::wire::{self, WireError};
+use watermaster_core::seats::control::{ControlLog, Event, OpeningNumber};
+use watermaster_core::seats::state::{SeatLoads, SeatRecord, State};
+use watermaster_core::seats::wire::{self, SeatWireError};
 use watermaster_settings as settings;
 
 use super::opening::{self, Opener, Order};
@@ -51,7 +51,7 @@ pub enum SeatLogError {
     Denied { topic: String },
     /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
-    Record { topic: String, offset: i64, source: WireError },
+    Record { topic: String, offset: i64, source: SeatWireError },
     /// The topic refuses a record. It must not be sent again unchanged.
     #[error("{topic} refuses a record ({source}); its max.message.bytes has to be {MAX_MESSAGE_BYTES} or more")]
     Refused { topic: String, source: delivery::ClientError },
@@ -89,7 +89,7 @@ pub(super) type Report = Result<Event, SeatLogError>;
 pub struct SeatLog {
     opener: Arc<Opener>,
     /// The openings that are not over, each with the seat and the way to its thread, which ends without it.
-    openings: HashMap<Attempt, (String, mpsc::Sender<Order>)>,
+    openings: HashMap<OpeningNumber, (String, mpsc::Sender<Order>)>,
     reports: mpsc::Receiver<Report>,
     consumer: BaseConsumer<LoggingContext>,
     login: Login,
@@ -210,7 +210,7 @@ impl SeatLog {
     }
 
     /// Hands records to an opening's thread.
-    fn order(&mut self, attempt: Attempt, records: &[Record]) {
+    fn order(&mut self, attempt: OpeningNumber, records: &[SeatRecord]) {
         let order: Order = records.iter().map(wire::encode).collect();
         let sent = self.openings.get(&attempt).is_some_and(|(_, thread)| thread.send(order).is_ok());
         if !sent {
@@ -242,7 +242,7 @@ impl ControlLog for SeatLog {
         }
     }
 
-    fn open(&mut self, seat: &str, attempt: Attempt) {
+    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
         self.openings.retain(|_, (opened, _)| opened != seat);
         match opening::start(&self.opener, seat, attempt) {
             Ok(thread) => drop(self.openings.insert(attempt, (seat.to_owned(), thread))),
@@ -253,17 +253,13 @@ impl ControlLog for SeatLog {
         }
     }
 
-    fn write(&mut self, attempt: Attempt, state: &State, loads: Option<&SeatLoads>) {
-        let loads = loads.map(|loads| Record::Loads(loads.clone()));
-        let records: Vec<Record> = [Record::State(state.clone())].into_iter().chain(loads).collect();
+    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
+        let loads = loads.map(|loads| SeatRecord::Loads(loads.clone()));
+        let records: Vec<SeatRecord> = [SeatRecord::State(state.clone())].into_iter().chain(loads).collect();
         self.order(attempt, &records);
     }
 
-    fn remove(&mut self, attempt: Attempt, seat: &str) {
-        self.order(attempt, &[Record::Tombstone(seat.into()), Record::LoadsTombstone(seat.into())]);
-    }
-
-    fn close(&mut self, attempt: Attempt) {
+    fn close(&mut self, attempt: OpeningNumber) {
         self.openings.remove(&attempt);
     }
 }

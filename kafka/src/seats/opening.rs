@@ -6,7 +6,7 @@ use std::{io, thread};
 
 use rdkafka::ClientConfig;
 use watermaster_core::delivery::{ErrorKind, Failure, SendError};
-use watermaster_core::seats::control::{Attempt, Event};
+use watermaster_core::seats::control::{Event, OpeningNumber};
 use watermaster_settings as settings;
 
 use super::log::{PARTITION, Report, SeatLogError};
@@ -67,7 +67,7 @@ impl Opener {
 }
 
 /// Starts to open a seat. The thread takes orders until the sender is dropped, or until a call fails.
-pub(super) fn start(opener: &Arc<Opener>, seat: &str, attempt: Attempt) -> io::Result<mpsc::Sender<Order>> {
+pub(super) fn start(opener: &Arc<Opener>, seat: &str, attempt: OpeningNumber) -> io::Result<mpsc::Sender<Order>> {
     let (orders, taken) = mpsc::channel();
     let (opener, seat) = (Arc::clone(opener), seat.to_owned());
     thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
@@ -84,7 +84,7 @@ pub(super) fn start(opener: &Arc<Opener>, seat: &str, attempt: Attempt) -> io::R
 /// # Errors
 /// A call of the opening failed. The reason is returned if it lasts.
 fn run(
-    opener: &Opener, seat: &str, attempt: Attempt, orders: &mpsc::Receiver<Order>,
+    opener: &Opener, seat: &str, attempt: OpeningNumber, orders: &mpsc::Receiver<Order>,
 ) -> Result<(), Option<SeatLogError>> {
     let login = Login::new(&opener.kafka);
     let opening = Opening::new(opener, seat)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
+use super::{Account, Admissions, Command, Flight, Gift, Opening, SeatMember};
 use crate::group::Clocks;
 use crate::group::loads::MemberLoads;
 use crate::group::record::Loads;
@@ -11,8 +11,8 @@ use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
 use crate::policy::Mode;
 use crate::scheduler::least_limit;
 use crate::seats::charged::{Charged, slices};
-use crate::seats::ledger::Ledger;
-use crate::seats::state::{Kind, Move, SeatLoads, State};
+use crate::seats::ledger::SeatLedger;
+use crate::seats::state::{Move, SeatLoads, State, StateKind};
 use crate::units::{Time, nanos};
 
 /// A longer time between two looks counts as so much of other members' silence.
@@ -28,7 +28,7 @@ const AHEAD_NANOS: u128 = 500_000_000;
 
 /// The targets, and all that they were computed from.
 #[derive(Debug, Default)]
-pub(super) struct Split {
+pub(super) struct Targets {
     pub target: u64,
     pub targets: BTreeMap<Arc<str>, u64>,
     pub count: u64,
@@ -50,12 +50,12 @@ struct Basis {
     turn: u64,
 }
 
-impl Split {
+impl Targets {
     pub fn forget(&mut self) {
         self.basis = None;
     }
 
-    pub fn part(&self, ledger: &Ledger, shares: &Shares, client: &str) -> Option<Part> {
+    pub fn part(&self, ledger: &SeatLedger, shares: &Shares, client: &str) -> Option<Part> {
         let named = ledger.clients.number(client).and_then(|number| self.splitter.part(number));
         named.or_else(|| self.splitter.unnamed_part().filter(|_| !shares.lists(client)))
     }
@@ -67,7 +67,7 @@ struct Given {
     next: u64,
 }
 
-impl Member {
+impl SeatMember {
     pub(super) fn heartbeat(&self) -> Duration {
         self.params.times(self.ledger.seats().count(), 0).heartbeat
     }
@@ -192,7 +192,7 @@ impl Member {
             self.give(to, hold, Charged::default());
         }
         let ahead = self.find_ahead(used);
-        self.write(now, Kind::Own, ahead, given, loads, admissions, commands);
+        self.write(now, StateKind::Own, ahead, given, loads, admissions, commands);
     }
 
     fn give(&mut self, to: Arc<str>, hold: u64, charged: Charged) {
@@ -309,20 +309,20 @@ impl Member {
             given = std::mem::take(&mut self.hold);
             self.give(to, given, charged);
         }
-        self.write(now, Kind::Left, 0, Given { hold: given, next }, None, admissions, commands);
+        self.write(now, StateKind::Left, 0, Given { hold: given, next }, None, admissions, commands);
     }
 
     // ## Writing
 
     #[expect(clippy::too_many_arguments, reason = "they make one state")]
     fn write(
-        &mut self, now: Clocks, kind: Kind, ahead: u64, given: Given, loads: Option<SeatLoads>,
+        &mut self, now: Clocks, kind: StateKind, ahead: u64, given: Given, loads: Option<SeatLoads>,
         admissions: &mut impl Admissions, commands: &mut Vec<Command>,
     ) {
         let Some(issue) = self.ledger.issue() else { return };
         let own = match kind {
             // The admissions have left with the hold.
-            Kind::Left if self.hold == 0 => Charged::default(),
+            StateKind::Left if self.hold == 0 => Charged::default(),
             _ => {
                 let mut charged = self.charged.clone();
                 admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));

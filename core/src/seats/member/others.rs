@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Command, Member};
+use super::{Command, SeatMember};
 use crate::group::Clocks;
 use crate::seats::charged::{Charged, slices};
-use crate::seats::control::{Attempt, Event};
-use crate::seats::ledger::Seat;
-use crate::seats::state::{BANK, Kind, Move, Slice, State};
+use crate::seats::control::{Event, OpeningNumber};
+use crate::seats::ledger::LastState;
+use crate::seats::state::{BANK, Move, Slice, State, StateKind};
 use crate::units::Time;
 
 /// The silence after which a seat whose owner left may be claimed.
@@ -26,7 +26,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Other {
     pub seat: Arc<str>,
-    attempt: Attempt,
+    attempt: OpeningNumber,
     end: Option<u64>,
     pub is_open: bool,
     is_writing: bool,
@@ -35,7 +35,7 @@ pub(super) struct Other {
     seq: u64,
 }
 
-impl Member {
+impl SeatMember {
     /// Begins to claim a seat, or to make capacity, if it is time.
     pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<Command>) {
         if let Some(other) = &self.other {
@@ -53,11 +53,11 @@ impl Member {
         if if conflicts { !is_alone() } else { self.account.is_none() } {
             return;
         }
-        let is_suspect = |(name, seat): &(&Arc<str>, &Seat)| {
+        let is_suspect = |(name, seat): &(&Arc<str>, &LastState)| {
             let is_over = match seat.state.kind {
-                Kind::Own => seat.silence >= limit,
-                Kind::Left | Kind::Claimed => seat.silence >= LEFT_SILENCE,
-                Kind::Bank => false,
+                StateKind::Own => seat.silence >= limit,
+                StateKind::Left | StateKind::Claimed => seat.silence >= LEFT_SILENCE,
+                StateKind::Bank => false,
             };
             is_over && **name != self.seat && (seat.state.hold > 0 || self.ledger.coming(name) > 0)
         };
@@ -109,7 +109,7 @@ impl Member {
         }
     }
 
-    pub(super) fn note_other(&mut self, attempt: Attempt, event: &Event, commands: &mut Vec<Command>) {
+    pub(super) fn note_other(&mut self, attempt: OpeningNumber, event: &Event, commands: &mut Vec<Command>) {
         let Some(other) = self.other.as_mut().filter(|other| other.attempt == attempt) else { return };
         match event {
             Event::Opened { end, .. } => other.end = Some(*end),
@@ -123,7 +123,7 @@ impl Member {
     /// Writes the state for which another seat was opened, as soon as its last state is known for sure.
     pub(super) fn work_other(&mut self, now: Clocks, commands: &mut Vec<Command>) {
         let Some(other) = &mut self.other else { return };
-        if !self.is_at_end || other.is_writing || !other.end.is_some_and(|end| self.position >= end) {
+        if !self.is_at_end || other.is_writing || other.end.is_none_or(|end| self.position < end) {
             return;
         }
         other.is_open = true;
@@ -166,7 +166,7 @@ impl Member {
             seat: Arc::from(BANK),
             issue: self.ledger.issue().unwrap_or(self.life),
             author: self.life,
-            kind: Kind::Bank,
+            kind: StateKind::Bank,
             seq: seq + 1,
             hold: 0,
             slices: Vec::new(),
@@ -185,7 +185,7 @@ impl Member {
             seat: Arc::clone(name),
             issue: self.ledger.issue().unwrap_or_default(),
             author: self.life,
-            kind: Kind::Claimed,
+            kind: StateKind::Claimed,
             seq: 0,
             hold: 0,
             slices: Vec::new(),
@@ -212,14 +212,14 @@ impl Member {
         let slices = slices(now.slow, &self.params, &charged);
         state.out = seat.map_or_else(Vec::new, |seat| self.open_moves_of(now, seat));
         state.out.push(Move { to: Arc::clone(&self.seat), id: state.next, hold, slices });
-        (state.author, state.kind, state.hold, state.ahead) = (self.life, Kind::Claimed, 0, 0);
+        (state.author, state.kind, state.hold, state.ahead) = (self.life, StateKind::Claimed, 0, 0);
         state.slices.clear();
         (state.seq, state.next) = (state.seq + 1, state.next + 1);
         Some(state)
     }
 
     /// The moves of a seat that their takers have not acknowledged, older by the time since they were read.
-    fn open_moves_of(&self, now: Clocks, seat: &Seat) -> Vec<Move> {
+    fn open_moves_of(&self, now: Clocks, seat: &LastState) -> Vec<Move> {
         let is_open = |one: &&Move| !self.ledger.is_applied(&seat.state.seat, &one.to, one.id);
         let aged = |one: &Move| {
             let mut charged = Charged::default();
