@@ -108,12 +108,8 @@ impl Throttle {
         let age_ms = self.ledger.waited_in_topic(now, arrival.partition, arrival.written_ms);
         match self.decide(now, arrival, observed, |ledger| ledger.has_room(arrival.partition, arrival.offset)) {
             Decision::Admit { client, in_window } => {
-                let (age, counts) =
-                    (Duration::from_millis(age_ms.into()), &mut self.scheduler.clients.get_mut(client).counts);
-                counts.admitted += 1;
-                if age_ms > 0 {
-                    counts.note_delay(age, self.scheduler.policy.commit_interval);
-                }
+                self.scheduler.clients.get_mut(client).counts.admitted += 1;
+                let age = if age_ms > 0 { self.note_age(client, age_ms) } else { Duration::ZERO };
                 self.count_sent(now, arrival.partition, age, in_window);
                 self.ledger.complete_at_once(arrival.partition, arrival.offset);
                 Verdict::Admit(Some(client))
@@ -123,6 +119,14 @@ impl Throttle {
             }
             Decision::Reject(rejection) => self.reject(arrival, rejection),
         }
+    }
+
+    /// Counts the time for which a record waited in its topic, while its partition was paused.
+    #[cold]
+    fn note_age(&mut self, client: u32, age_ms: u32) -> Duration {
+        let (age, interval) = (Duration::from_millis(age_ms.into()), self.scheduler.policy.commit_interval);
+        self.scheduler.clients.get_mut(client).counts.note_delay(age, interval);
+        age
     }
 
     /// Asks the scheduler for its decision. An admission completes at once, so it must fit in the offset map.

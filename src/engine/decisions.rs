@@ -78,6 +78,7 @@ impl<'c> Engine<'c> {
     }
 
     /// Puts a record where its verdict sends it. `unknown` is the name of a client that the core does not know.
+    #[inline(always)]
     fn apply_verdict(
         &mut self, verdict: Verdict, number: u32, (record, form): (Record<'c>, Form), cost: usize,
         unknown: Option<Arc<str>>,

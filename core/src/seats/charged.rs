@@ -65,3 +65,40 @@ pub(super) fn slices(now: Time, params: &GroupParams, charged: &Charged) -> Vec<
     }
     by_age.into_iter().map(|(age_ms, count)| Slice { age_ms, count }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::policy::Policy;
+
+    proptest! {
+        /// Admissions that travel in a state count at its reader for at least as long as they do at its author, however
+        /// late the state is read and whatever its clock shows.
+        #[test]
+        fn admissions_count_at_a_reader_for_at_least_as_long(
+            cycle_ms in 1..4_000_000_u64,
+            // In thousandths of a cycle, before or after the making.
+            admissions in prop::collection::vec((-1_500..1_500_i64, 1..100_u64), 0..50),
+            read_at in 1 << 40..1_u64 << 50,
+            late in 0..3_000_u64,
+        ) {
+            let cycle = Duration::from_millis(cycle_ms);
+            let params = GroupParams::new(&Policy::new(100, cycle), Duration::from_secs(10));
+            let thousandths = |n: u64| Duration::from_nanos(nanos(cycle) / 1_000 * n);
+            let made = Time::from_nanos(1 << 54);
+            let mut own = Charged::default();
+            for (distance, count) in admissions {
+                let distance_from = thousandths(distance.unsigned_abs());
+                own.add(if distance < 0 { made - distance_from } else { made + distance_from }, count);
+            }
+            let read = Time::from_nanos(read_at);
+            let mut other = Charged::default();
+            other.add_slices(read, &slices(made, &params, &own));
+            let later = thousandths(late);
+            let (counts, count) = (other.count(read + later, params.window()), own.count(made + later, params.window()));
+            prop_assert!(counts >= count, "{counts} of {count} after {later:?}");
+        }
+    }
+}

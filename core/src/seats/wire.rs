@@ -72,3 +72,64 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<SeatRecord, SeatWireEr
     };
     if *about == seat { Ok(record) } else { Err(SeatWireError::Value) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::record::{Load, Terms};
+    use crate::policy::Mode;
+    use crate::seats::state::{Move, SeatLoads, Slice, State, StateKind};
+
+    fn state() -> State {
+        let slices = vec![Slice { age_ms: -30_000, count: 5 }, Slice { age_ms: 150, count: 12 }];
+        State {
+            seat: "kyc/1".into(),
+            issue: 0xA0,
+            author: 0xB0,
+            kind: StateKind::Own,
+            seq: 3,
+            hold: 100,
+            slices: slices.clone(),
+            ahead: 40,
+            out: vec![Move { to: "kyc/2".into(), id: 1 << 16, hold: 7, slices }],
+            next: (1 << 16) + 1,
+            seen: [("".into(), 1)].into(),
+            terms: Terms { capacity: 400, cycle_ms: 10_000, mode: Mode::Reject, digest: 7 },
+        }
+    }
+
+    fn loads() -> SeatLoads {
+        let loads = vec![("car".into(), Load { demand: 40, wants: 35 })];
+        SeatLoads { seat: "kyc/1".into(), loads, progress: None }
+    }
+
+    #[test]
+    fn records_come_back_from_their_keys_and_values() {
+        for record in [SeatRecord::State(state()), SeatRecord::Loads(loads())] {
+            let (key, value) = encode(&record);
+            let value = value.expect("a value");
+            assert_eq!(decode(key.as_bytes(), Some(&value)), Ok(record.clone()), "{key}");
+            for length in 0..value.len() {
+                assert!(decode(key.as_bytes(), Some(&value[..length])).is_err(), "{length} bytes of {key}");
+            }
+            let tombstone = match record {
+                SeatRecord::State(_) => SeatRecord::Tombstone("kyc/1".into()),
+                _ => SeatRecord::LoadsTombstone("kyc/1".into()),
+            };
+            assert_eq!(decode(key.as_bytes(), None), Ok(tombstone.clone()));
+            assert_eq!(encode(&tombstone), (key, None));
+        }
+        assert_eq!(encode(&SeatRecord::State(state())).0, "s/kyc/1");
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_named() {
+        let (key, value) = encode(&SeatRecord::State(state()));
+        let mut value = value.expect("a value");
+        value[0] = 2;
+        assert_eq!(decode(key.as_bytes(), Some(&value)), Err(SeatWireError::Version { found: 2 }));
+        assert_eq!(decode(b"p/kyc/1", Some(&value)), Err(SeatWireError::Key));
+        value[0] = VERSION;
+        assert_eq!(decode(b"s/kyc/2", Some(&value)), Err(SeatWireError::Value));
+    }
+}
