@@ -117,6 +117,8 @@ struct Account {
 #[derive(Debug)]
 struct Flight {
     seq: u64,
+    /// The member leaves with this state.
+    is_last: bool,
     account: Account,
     /// The hold that comes back if the state was not committed: of gifts and of what was burned.
     given: u64,
@@ -384,9 +386,9 @@ impl SeatMember {
     }
 
     fn commit(&mut self, flight: Flight) {
-        (self.account, self.seq, self.acknowledged) = (Some(flight.account), flight.seq, flight.seen);
         self.began = true;
-        self.left |= self.leaving;
+        self.left |= flight.is_last;
+        (self.account, self.seq, self.acknowledged) = (Some(flight.account), flight.seq, flight.seen);
     }
 
     /// Opens the own seat again after a time.

@@ -10,7 +10,8 @@
 //! - records that were admitted before the group began
 //!
 //! The checker knows every admission. It also checks each commit: only the bank makes capacity, and none is lost.
-//! `planted.rs` proves that it can fail. `WATERMASTER_SEATS_SEED=n` runs one seed, `WATERMASTER_SEATS_SEEDS=n` runs n.
+//! `planted.rs` proves that it can fail. `WATERMASTER_GROUP_SEED=n` runs one seed and prints all commits and
+//! admissions, `WATERMASTER_GROUP_SEEDS=n` runs n seeds.
 
 mod availability;
 mod broker;
@@ -59,9 +60,9 @@ fn run_all(seeds: Range<u64>, mistake: Option<Mistake>, enough: impl Fn(&Outcome
 
 #[test]
 fn no_window_of_the_group_holds_more_than_circulates() {
-    let seeds = match number("WATERMASTER_SEATS_SEED") {
+    let seeds = match number("WATERMASTER_GROUP_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("WATERMASTER_SEATS_SEEDS").unwrap_or(300),
+        None => 0..number("WATERMASTER_GROUP_SEEDS").unwrap_or(300),
     };
     let count = seeds.end - seeds.start;
     let outcomes = run_all(seeds, None, |outcome| outcome.violation.is_some());
@@ -91,7 +92,7 @@ fn no_window_of_the_group_holds_more_than_circulates() {
     }
     let differ = outcomes.iter().filter(|outcome| outcome.circulating.0 != outcome.circulating.1).count();
     assert!(differ == 0, "after the faults all of the capacity circulates");
-    assert!(count < 10 || used[used.len() / 2] > 0.95, "the group uses {:.3} of the capacity", used[used.len() / 2]);
+    assert!(count < 10 || used[used.len() / 2] > 0.93, "the group uses {:.3} of the capacity", used[used.len() / 2]);
 }
 
 #[test]

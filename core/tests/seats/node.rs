@@ -93,7 +93,8 @@ pub struct Node {
     rate: u64,
     pub paused_until: Time,
     pub slow_until: Time,
-    pub leaving: bool,
+    /// The member wrote a last state.
+    pub wrote_last: bool,
     pub position: u64,
     pub producers: BTreeMap<OpeningNumber, Producer>,
     pub load: u64,
@@ -119,7 +120,7 @@ impl Node {
             rate,
             paused_until: Time::ZERO,
             slow_until: Time::ZERO,
-            leaving: false,
+            wrote_last: false,
             position: 0,
             producers: BTreeMap::new(),
             load: params.capacity,

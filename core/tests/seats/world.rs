@@ -112,6 +112,8 @@ struct Sent {
 pub struct World {
     random: Random,
     mistake: Option<Mistake>,
+    /// Prints all commits and admissions: a single seed is run.
+    traces: bool,
     params: GroupParams,
     now: Time,
     events: BinaryHeap<Reverse<(Time, u64, Due)>>,
@@ -158,6 +160,7 @@ pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
     let memory = random.one_of(&[0, 0, 50, 100]) * capacity / 100;
     let mut world = World {
         mistake,
+        traces: std::env::var_os("WATERMASTER_GROUP_SEED").is_some(),
         params,
         now: Time::ZERO,
         events: BinaryHeap::new(),
@@ -378,7 +381,6 @@ impl World {
             }
             78..86 => {
                 let node = self.nodes[index].as_mut().expect("a node");
-                node.leaving = true;
                 node.member.leave();
                 let after = self.random.millis(100, 3_000);
                 let seat = if self.random.once_in(2) { Some(seat) } else { None };
@@ -488,6 +490,7 @@ impl World {
                     self.call(index, attempt, 1);
                 }
                 Command::Write { attempt, mut state, loads } => {
+                    node.wrote_last |= state.kind == StateKind::Left;
                     if let Some(mistake) = self.mistake {
                         mistake.spoil_write(&mut state);
                     }
@@ -501,6 +504,11 @@ impl World {
                 }
                 Command::Close { attempt } => drop(node.producers.remove(&attempt)),
             }
+        }
+        let Some(node) = &self.nodes[index] else { return };
+        if node.member.has_left() && node.member.ahead() > 0 && !node.wrote_last {
+            let seat = Arc::clone(&node.seat);
+            self.violate(format!("{seat} left without a last state"));
         }
         let Some(node) = &self.nodes[index] else { return };
         if node.member.has_left() || node.member.is_replaced() {
@@ -672,7 +680,7 @@ impl World {
         if self.now > self.calm() + CYCLE * 2 {
             self.calm_total += records;
         }
-        if std::env::var_os("WATERMASTER_SEATS_TRACE").is_some() {
+        if self.traces {
             println!("{:?} {records} admitted", self.now.since(Time::ZERO));
         }
         self.window.push_back((self.now, records));
@@ -698,7 +706,7 @@ impl World {
     /// Checks conservation by the committed log, in the order of commits.
     fn check_commit(&mut self, offset: u64, state: State) {
         let kind = state.kind;
-        if std::env::var_os("WATERMASTER_SEATS_TRACE").is_some() {
+        if self.traces {
             println!("{:?} {offset} {state:?}", self.now.since(Time::ZERO));
         }
         if self.truth.get(&state.seat).is_some_and(|(before, _)| *before > offset) {

@@ -351,7 +351,8 @@ impl SeatMember {
         };
         let account = Account { made: now.fast, ahead, until_total: admissions.total().saturating_add(ahead) };
         let (given, next, seen) = (given.hold, given.next, self.seen.clone());
-        self.flight = Some(Flight { seq: state.seq, account, given, next, seen });
+        let is_last = kind == StateKind::Left;
+        self.flight = Some(Flight { seq: state.seq, is_last, account, given, next, seen });
         if let Some(loads) = &loads {
             self.told.clone_from(&loads.loads);
         }
