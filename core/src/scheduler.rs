@@ -150,11 +150,6 @@ impl Scheduler {
         }
     }
 
-    /// Sets this instance's part of the group's capacity: see [`Gates::set_limit`].
-    pub fn set_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {
-        self.gates.set_limit(now, &self.policy, limit, until, pace);
-    }
-
     /// Sets the part of the group's capacity that this instance may use.
     pub fn set_part(&mut self, now: Time, part: GroupPart) {
         self.gates.set_part(now, &self.policy, part);

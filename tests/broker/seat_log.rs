@@ -384,7 +384,7 @@ fn the_end_of_an_opening_lies_behind_open_transactions_of_other_seats() {
     assert_eq!((member.last("a"), member.last("b")), (Some(2), Some(1)));
 }
 
-/// A seat is open once the position has reached the end of the log, whatever lies before it.
+/// A seat is open once the position has reached the end of the log: behind markers, aborted and deleted records, too.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
 fn the_position_passes_markers_and_aborted_records_and_deleted_ones() {

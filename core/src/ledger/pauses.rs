@@ -55,7 +55,7 @@ impl Ledger {
     }
 
     /// The milliseconds for which a record that was just read waited in its topic, because its partition was paused.
-    /// They begin at the record's timestamp; a record without one counts as new.
+    /// The time begins at the record's timestamp; a record without one counts as new.
     #[inline]
     pub fn waited_in_topic(&mut self, now: Time, number: u32, written_ms: Option<i64>) -> u32 {
         if self.partitions[number as usize].waits_until_ms.is_none() {

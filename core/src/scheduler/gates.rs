@@ -57,6 +57,11 @@ pub struct GroupPart {
 impl GroupPart {
     /// Nothing.
     pub const NONE: GroupPart = GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, rejects: false };
+
+    /// A part that bounds the window and the pace only.
+    pub fn of_window(limit: u64, until: Time, pace: u64) -> GroupPart {
+        GroupPart { limit, until, admitted: u64::MAX, pace, rejects: true }
+    }
 }
 
 /// In reject mode, records within shares may add up to the whole capacity and wait for no more than a cycle, so they
@@ -139,20 +144,15 @@ impl Gates {
         self.has_limit(now)
     }
 
-    /// Sets the most records that the window of a group's member may hold until a time, and the pace in records per
-    /// cycle.
-    pub(super) fn set_limit(&mut self, now: Time, policy: &Policy, limit: u64, until: Time, pace: u64) {
+    /// Sets the part of the group's capacity that a member of a group may use.
+    pub(super) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
+        let GroupPart { limit, until, admitted, pace, rejects } = part;
         let is_same = (self.limit, self.pace) == (limit, pace);
         (self.limit, self.fresh_until, self.until) = (limit, until, until);
+        (self.admitted_limit, self.rejects) = (admitted, rejects);
         if !is_same {
             self.set_pace(now, policy, pace);
         }
-    }
-
-    /// Sets the part of the group's capacity that a member of a group may use.
-    pub(super) fn set_part(&mut self, now: Time, policy: &Policy, part: GroupPart) {
-        self.set_limit(now, policy, part.limit, part.until, part.pace);
-        (self.admitted_limit, self.rejects) = (part.admitted, part.rejects);
     }
 
     /// Charges an admission to the window. Returns the number of records in it.

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use proptest::prelude::*;
 
 use super::bucket::LeakyBucket;
-use super::gates::Gates;
+use super::gates::{Gates, GroupPart};
 use super::names::Names;
 use crate::policy::{Limit, Policy, Scope};
 use crate::units::{Ratio, Time};
@@ -103,7 +103,7 @@ proptest! {
         let mut now = at(1_000_000);
         if let Some(percent) = member {
             // The hold is above the target: the pace is only a part of it.
-            gates.set_limit(now, &policy, capacity, Time::NEVER, (capacity * percent / 100).max(1));
+            gates.set_part(now, &policy, GroupPart::of_window(capacity, Time::NEVER, (capacity * percent / 100).max(1)));
         }
         let charge = |gates: &mut Gates, now: Time| {
             gates.bucket.charge(now);
@@ -130,7 +130,7 @@ proptest! {
 /// The gates of a member of a group with this limit and pace.
 fn member(policy: &Policy, limit: u64, pace: u64) -> Gates {
     let mut gates = Gates::new(policy);
-    gates.set_limit(at(1_000_000), policy, limit, Time::NEVER, pace);
+    gates.set_part(at(1_000_000), policy, GroupPart::of_window(limit, Time::NEVER, pace));
     gates
 }
 
@@ -199,7 +199,7 @@ proptest! {
         let (count, least) = (gates.window.count(now), gates.least_limit(now, policy.cycle, pace));
         // The time for many more records than fit, at the pace that is found and at the full one.
         let mut times = |limit: u64| {
-            gates.set_limit(now, &policy, limit, Time::NEVER, pace);
+            gates.set_part(now, &policy, GroupPart::of_window(limit, Time::NEVER, pace));
             gates.find_pace(now);
             let mut bucket = gates.bucket.clone();
             (0..1_000).for_each(|_| bucket.charge(now));
@@ -237,7 +237,7 @@ proptest! {
         while now < end {
             if now >= look {
                 limit = gates.least_limit(now, policy.cycle, pace).max(pace).min(limit);
-                gates.set_limit(now, &policy, limit, Time::NEVER, pace);
+                gates.set_part(now, &policy, GroupPart::of_window(limit, Time::NEVER, pace));
                 look = now + Duration::from_millis(50);
             }
             if admit(&mut gates, now) > 0 {

@@ -74,8 +74,8 @@ mod tests {
     use crate::policy::Policy;
 
     proptest! {
-        /// Admissions that travel in a state count at its reader for at least as long as they do at its author, however
-        /// late the state is read and whatever its clock shows.
+        /// Admissions that travel in a state count at its reader for at least as long as they do at its author: the
+        /// reader's clock has another start, and time passes before it reads the state.
         #[test]
         fn admissions_count_at_a_reader_for_at_least_as_long(
             cycle_ms in 1..4_000_000_u64,

@@ -181,7 +181,7 @@ pub struct SeatMember {
     made_at: Time,
     looked_at: Option<Time>,
     next_look: Time,
-    loads: Loads,
+    /// The loads that the log was told last.
     told: Loads,
 }
 
@@ -220,7 +220,6 @@ impl SeatMember {
             made_at: Time::ZERO,
             looked_at: None,
             next_look: now.slow,
-            loads: Loads::new(),
             told: Loads::new(),
         }
     }
@@ -304,6 +303,11 @@ impl SeatMember {
         }
     }
 
+    /// The number of the first move of a seat without a state: larger than any that it had before.
+    fn first_move(&self) -> u64 {
+        (self.position << 16) + 1
+    }
+
     fn take_all_moves(&mut self) {
         let givers: Vec<State> = self.ledger.givers().cloned().collect();
         givers.iter().for_each(|state| self.take_moves(state));
@@ -333,8 +337,7 @@ impl SeatMember {
                 self.vacate(admissions);
                 match last {
                     Some(seat) => self.inherit(now, &seat),
-                    // No number of before can be larger.
-                    None => self.next = (self.position << 16) + 1,
+                    None => self.next = self.first_move(),
                 }
             }
         }

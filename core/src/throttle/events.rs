@@ -65,8 +65,7 @@ impl Throttle {
     /// Sets the part of the group's capacity that this instance may use until a time: the most records that its window
     /// may hold, and its pace in records per cycle. Without one it admits nothing and rejects nothing for capacity.
     pub fn handle_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {
-        let now = self.not_before(now);
-        self.scheduler.set_limit(now, limit, until, pace);
+        self.handle_part(now, GroupPart::of_window(limit, until, pace));
     }
 
     /// Sets the part of the group's capacity that this instance may use. Without one it admits nothing, and rejects

@@ -10,20 +10,16 @@ use watermaster_core::group::record::{Key, Record};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::offset_map::OffsetMap;
-use watermaster_core::policy::{Mode, Policy, Scope};
+use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
 use watermaster_core::units::Time;
 
+use crate::shares::{Admitted, CLIENTS, Delays, Rates, WARM_UP, poisson};
 use crate::support::random::Random;
 
+/// The part of the capacity that is used at least under saturating demand.
+pub const LEAST_USED: f64 = 0.97;
 const STEP: Duration = Duration::from_millis(10);
-pub const CLIENTS: [&str; 4] = ["car", "card", "home", "personal"];
-/// Time for the group to find its targets, in cycles.
-pub const WARM_UP: u32 = 4;
-
-/// The rates of arrivals, in records per cycle, by instance and client.
-pub type Rates = Vec<[f64; CLIENTS.len()]>;
-
 /// A throttle that reads a partition of its own for each instance of the group.
 struct Engine {
     throttle: Throttle,
@@ -121,22 +117,6 @@ impl Group {
     }
 }
 
-/// The delays of the records that each client got after the warm-up.
-pub type Delays = [Vec<Duration>; CLIENTS.len()];
-
-/// The admitted records of the group and of the single instance.
-pub struct Admitted {
-    pub group: Delays,
-    pub single: Delays,
-    pub fullest: u64,
-}
-
-impl Admitted {
-    pub fn counts(delays: &Delays) -> [u64; CLIENTS.len()] {
-        [0, 1, 2, 3].map(|client: usize| delays[client].len() as u64)
-    }
-}
-
 /// `rates_at` gives the rates at a time in cycles.
 pub fn run(policy: &Policy, rates_at: impl Fn(f64) -> Rates, cycles: u32, seed: u64) -> Admitted {
     let start = Time::ZERO + Duration::from_secs(1_000);
@@ -188,105 +168,4 @@ pub fn run(policy: &Policy, rates_at: impl Fn(f64) -> Rates, cycles: u32, seed: 
         now = now + STEP;
     }
     admitted
-}
-
-fn poisson(random: &mut Random, mean: f64) -> u64 {
-    let (mut count, mut product, limit) = (0, random.unit(), (-mean).exp());
-    while product > limit {
-        count += 1;
-        product *= random.unit();
-    }
-    count
-}
-
-fn check(policy: &Policy, rates: &Rates, most_off: f64) {
-    for seed in 0..3 {
-        let cycles = 10;
-        let admitted = run(policy, |_| rates.clone(), cycles, seed);
-        let (group, single) = (Admitted::counts(&admitted.group), Admitted::counts(&admitted.single));
-        let (mode, fullest) = (policy.mode, admitted.fullest);
-        let used = group.iter().sum::<u64>() as f64 / (policy.capacity * u64::from(cycles)) as f64;
-        println!(
-            "{mode:?} {} of {:?}, seed {seed}: used {used:.3}, group {group:?}, single {single:?}, fullest {fullest}",
-            policy.capacity, policy.cycle
-        );
-        assert!(fullest <= policy.capacity, "{fullest} of {}", policy.capacity);
-        assert!(used > 0.97, "used {used}");
-        for (client, (group, single)) in group.into_iter().zip(single).enumerate() {
-            let slack = (rates.len() as u32 * cycles) as f64;
-            let off = (group.abs_diff(single) as f64 - slack).max(0.0) / single.max(1) as f64;
-            assert!(off <= most_off, "{}: {group} in the group, {single} alone", CLIENTS[client]);
-        }
-    }
-}
-
-/// All demand saturates, and one client sends to one instance only.
-fn skewed(capacity: f64) -> Rates {
-    let of = |parts: [f64; 4]| parts.map(|part| part * capacity);
-    vec![of([0.9, 0.2, 0.0, 0.05]), of([0.0, 0.3, 0.1, 0.05]), of([0.0, 0.0, 0.3, 0.05])]
-}
-
-#[test]
-fn in_shape_mode_clients_get_the_shares_of_a_single_instance() {
-    let policy = |capacity, cycle| Policy {
-        max_delay: Some(Duration::from_secs(60)),
-        ..Policy::new(capacity, Duration::from_secs(cycle))
-    };
-    check(&policy(400, 10), &skewed(400.0), 0.05);
-    check(&policy(2_400, 60), &skewed(2_400.0), 0.05);
-}
-
-#[test]
-fn in_reject_mode_clients_get_the_shares_of_a_single_instance() {
-    let policy = Policy { mode: Mode::Reject, ..Policy::new(2_000, Duration::from_secs(10)) };
-    check(&policy, &skewed(2_000.0), 0.05);
-}
-
-/// Client `card` sends three times the capacity from the end of the warm-up on. The others stay near their shares.
-fn campaign(capacity: f64, instances: u32, cycles: f64) -> Rates {
-    let card = if cycles < f64::from(WARM_UP) { 0.3 } else { 3.0 };
-    let of = |part: f64| part * capacity / f64::from(instances);
-    vec![[0.1, card, 0.245, 0.22].map(of); instances as usize]
-}
-
-pub fn quantile(delays: &mut [Duration], quantile: f64) -> f64 {
-    delays.sort();
-    delays[((delays.len() - 1) as f64 * quantile) as usize].as_secs_f64()
-}
-
-/// The delays of a client of the group must not exceed those at a single instance by more than a factor and `slack`
-/// seconds.
-fn check_delays(capacity: u64, cycle: u64, instances: u32, factor: f64, slack: f64) {
-    let policy = Policy::new(capacity, Duration::from_secs(cycle));
-    for seed in 0..3 {
-        let rates = |cycles| campaign(capacity as f64, instances, cycles);
-        let mut admitted = run(&policy, rates, 8, seed);
-        for client in [0, 2, 3] {
-            for part in [0.5, 0.9, 0.99] {
-                let group = quantile(&mut admitted.group[client], part);
-                let single = quantile(&mut admitted.single[client], part);
-                let name = CLIENTS[client];
-                println!(
-                    "{capacity} of {cycle} s, {instances} instances, seed {seed}, {name}, quantile {part}: \
-                     {group:.2} s in the group, {single:.2} s alone"
-                );
-                let most = single * factor + slack;
-                assert!(group <= most, "{group} s, at most {most} s");
-            }
-        }
-    }
-}
-
-/// Members once filled each small hole in their windows at 1.2 times their pace. A burst left its lumps in the window,
-/// the same lumps left it in each later cycle and were filled as fast again. This doubled and tripled the delays.
-#[test]
-fn clients_within_their_shares_hardly_wait_longer_in_a_group() {
-    for (capacity, cycle) in [(2_000, 10), (20_000, 10), (20_000, 60), (800, 2)] {
-        check_delays(capacity, cycle, 1, 1.1, 0.15);
-    }
-    // A single instance, and a group of one, spaces its admissions so that they do not meet its window. Members of a
-    // larger group do not yet.
-    for (capacity, cycle) in [(2_000, 10), (20_000, 10), (800, 2)] {
-        check_delays(capacity, cycle, 3, 1.5, 0.45);
-    }
 }

@@ -26,6 +26,7 @@ mod replay;
 mod scale;
 mod scenarios;
 mod setting;
+mod shares;
 #[path = "../support/mod.rs"]
 mod support;
 mod waits;

@@ -1,11 +1,12 @@
 //! The waits of clients within their shares beside a flood, by the form of the traffic:
-//! `cargo test --release -p watermaster-core --test group waits -- --ignored --nocapture`.
+//! `cargo test --release -p watermaster-core --test group waits -- --ignored --nocapture`, and `--test seats`.
 
 use std::time::Duration;
 
 use watermaster_core::policy::Policy;
 
-use crate::fairness::{Admitted, CLIENTS, Rates, WARM_UP, quantile, run};
+use crate::fairness::run;
+use crate::shares::{Admitted, CLIENTS, Rates, WARM_UP, quantile};
 
 /// The form of the traffic. Client `card` floods with three times the capacity after the warm-up.
 struct Traffic {

@@ -30,7 +30,7 @@ struct Pair {
     credit: Vec<f64>,
 }
 
-/// What a case did, in records and times.
+/// The counts of a case.
 struct Case {
     group: Counts,
     single: Counts,
@@ -103,7 +103,7 @@ impl Pair {
         self.group.now().since(begin)
     }
 
-    /// The partitions of both are with nobody meanwhile: a single instance is down as long.
+    /// Takes the partitions from the single instance, or gives them back: it is down for as long as the killed one.
     fn take_from_single(&mut self, gone: bool) {
         let owner = if gone { None } else { Some(0) };
         (0..self.credit.len()).for_each(|partition| self.single.assign(partition, owner));

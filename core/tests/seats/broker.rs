@@ -72,7 +72,7 @@ pub enum Answer {
     Timeout,
 }
 
-/// What follows from a request.
+/// A later step of the brokers that a request causes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Follows {
     /// The markers of a transactional id are to be written soon.

@@ -52,7 +52,7 @@ impl Shared {
 }
 
 /// One instance's view of the log.
-struct SimLog {
+pub struct SimLog {
     shared: Rc<RefCell<Shared>>,
     instance: usize,
     read: usize,
@@ -154,13 +154,10 @@ impl ControlLog for SimLog {
 /// A throttle, and its place in the group; a single instance has none.
 pub struct Instance {
     pub throttle: Throttle,
-    pub group: Option<(Driver, SimLogBox)>,
+    pub group: Option<(Driver, SimLog)>,
     pub name: Arc<str>,
     held: BTreeMap<Slot, (u32, i64)>,
 }
-
-/// Hides the log.
-pub struct SimLogBox(SimLog);
 
 /// A partition of the sources.
 #[derive(Debug, Default)]
@@ -174,7 +171,7 @@ struct Partition {
     unread: VecDeque<i64>,
 }
 
-/// What became of records.
+/// Counts of decided records.
 #[derive(Debug, Default, Clone)]
 pub struct Counts {
     pub admitted: u64,
@@ -274,7 +271,7 @@ impl Group {
                 writes: Vec::new(),
                 seats: BTreeMap::new(),
             };
-            (Driver::new(member, false), SimLogBox(log))
+            (Driver::new(member, false), log)
         });
         let throttle = Throttle::new(policy, now);
         self.instances.push(Some(Instance { throttle, group, name, held: BTreeMap::new() }));
@@ -370,7 +367,7 @@ impl Group {
         let Some(instance) = &mut self.instances[index] else { return 0 };
         let Instance { throttle, group, held, .. } = instance;
         if let Some((driver, log)) = group {
-            driver.serve(|| Clocks::same(now), throttle, &mut log.0, || 0).unwrap_or_else(|error| match error {});
+            driver.serve(|| Clocks::same(now), throttle, log, || 0).unwrap_or_else(|error| match error {});
             assert!(!driver.member().is_replaced());
         }
         let before = self.counts.admitted;

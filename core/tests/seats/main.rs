@@ -19,8 +19,11 @@ mod fairness;
 mod live;
 mod node;
 mod planted;
+#[path = "../group/shares.rs"]
+mod shares;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../group/waits.rs"]
 mod waits;
 mod world;
 

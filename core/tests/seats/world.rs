@@ -8,7 +8,7 @@ use watermaster_core::group::GroupParams;
 use watermaster_core::group::targets::Shares;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::seats::control::{Event, OpeningNumber};
-use watermaster_core::seats::member::Command;
+use watermaster_core::seats::member::{Admissions as _, Command};
 use watermaster_core::seats::state::{BANK, SeatRecord, State, StateKind};
 use watermaster_core::units::Time;
 
@@ -659,8 +659,8 @@ impl World {
         if clocks.slow > part.until {
             return;
         }
-        let used = watermaster_core::seats::member::Admissions::count(&mut node.greedy, clocks.slow);
-        let total = watermaster_core::seats::member::Admissions::total(&node.greedy);
+        let used = node.greedy.count(clocks.slow);
+        let total = node.greedy.total();
         let mut room = part.limit.saturating_sub(used).min(part.admitted.saturating_sub(total));
         if room > 0 && is_calm && node.member.hold() > node.member.target() {
             // Above its target a member admits at its target's pace, as in shape mode, so that its window drains.

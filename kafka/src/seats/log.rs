@@ -182,7 +182,7 @@ impl SeatLog {
                 Some(Err(source)) if ends_reading(&source) => {
                     return Err(SeatLogError::Read { topic: topic(), source });
                 }
-                // It passes by itself.
+                // The error passes by itself.
                 Some(Err(_)) => {}
             }
         }

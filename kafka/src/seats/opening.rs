@@ -37,7 +37,7 @@ const LEFT_OUT: &[&str] =
 /// Keys and values of records for one transaction.
 pub(super) type Order = Vec<(String, Option<Vec<u8>>)>;
 
-/// What all openings of a log have in common.
+/// The settings of a log's openings, and their way to its reader.
 pub(super) struct Opener {
     pub kafka: settings::Kafka,
     pub topic: String,

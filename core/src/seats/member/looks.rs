@@ -89,8 +89,7 @@ impl SeatMember {
         if !self.own.is_open {
             return commands;
         }
-        self.loads.clone_from(loads);
-        self.find_targets(now);
+        self.find_targets(now, loads);
         if !self.leaving {
             self.look_at_others(now, &mut commands);
         }
@@ -99,7 +98,7 @@ impl SeatMember {
             if self.leaving {
                 self.write_last(now, admissions, &mut commands);
             } else if !self.has_conflict() {
-                self.write_if_due(now, admissions, &mut commands);
+                self.write_if_due(now, loads, admissions, &mut commands);
             }
         }
         commands
@@ -119,7 +118,7 @@ impl SeatMember {
     }
 
     /// Splits the capacity anew if anything changed since the last time, and moves the targets towards the split.
-    fn find_targets(&mut self, now: Clocks) {
+    fn find_targets(&mut self, now: Clocks, loads: &Loads) {
         let limit = self.silence_limit();
         let mut live: Vec<Arc<str>> = self.ledger.live(limit).map(|(name, _)| Arc::clone(name)).collect();
         if let Err(place) = live.binary_search(&self.seat) {
@@ -128,7 +127,7 @@ impl SeatMember {
         let own = live.binary_search(&self.seat).expect("this seat is among them");
         let capacity = self.capacity();
         let split = &mut self.split;
-        split.own_changes += u64::from(self.ledger.clients.update(&mut split.own_loads, true, &self.loads));
+        split.own_changes += u64::from(self.ledger.clients.update(&mut split.own_loads, true, loads));
         let turn = now.slow.as_nanos() / nanos(TURN);
         let basis = Basis { live, loads: self.ledger.changes(), own: split.own_changes, capacity, turn };
         if split.basis.as_ref() != Some(&basis) {
@@ -155,7 +154,9 @@ impl SeatMember {
     }
 
     /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
-    fn write_if_due(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+    fn write_if_due(
+        &mut self, now: Clocks, loads: &Loads, admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+    ) {
         let charged = self.charged.count(now.slow, self.params.window());
         let used = admissions.count(now.slow).saturating_add(charged);
         let burn = self.find_burn(used);
@@ -169,15 +170,10 @@ impl SeatMember {
             }
             Mode::Reject => used.saturating_add(self.reserve()),
         };
-        let loads = self.due_loads(now);
+        let loads = self.due_loads(now, loads);
         let total = admissions.total();
-        let is_due = match &self.account {
-            None => true,
-            Some(account) => {
-                account.until_total.saturating_sub(total) * 2 < account.ahead
-                    || now.fast >= account.made + self.heartbeat()
-            }
-        };
+        let is_low = |account: &Account| account.until_total.saturating_sub(total) * 2 < account.ahead;
+        let is_due = self.is_state_old(now) || self.account.as_ref().is_some_and(is_low);
         let free = (self.hold - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
         let is_unacknowledged =
@@ -257,24 +253,29 @@ impl SeatMember {
         ahead.max(self.hold.saturating_sub(used) / 4).max(1)
     }
 
+    /// Returns whether there is no committed state, or the last one is a heartbeat old.
+    fn is_state_old(&self, now: Clocks) -> bool {
+        self.account.is_none_or(|account| now.fast >= account.made + self.heartbeat())
+    }
+
     /// The loads, if they are to be told.
-    fn due_loads(&self, now: Clocks) -> Option<SeatLoads> {
-        let is_old = self.account.is_none_or(|account| now.fast >= account.made + self.heartbeat());
+    fn due_loads(&self, now: Clocks, loads: &Loads) -> Option<SeatLoads> {
+        let is_old = self.is_state_old(now);
         let tells_progress = self.progress.is_some() && is_old;
-        let has_changed = self.loads != self.told && (is_old || self.have_loads_moved());
+        let has_changed = *loads != self.told && (is_old || self.have_loads_moved(loads));
         (self.account.is_none() || has_changed || tells_progress).then(|| SeatLoads {
             seat: Arc::clone(&self.seat),
-            loads: self.loads.clone(),
+            loads: loads.clone(),
             progress: self.progress,
         })
     }
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
-    fn have_loads_moved(&self) -> bool {
+    fn have_loads_moved(&self, loads: &Loads) -> bool {
         let capacity = self.capacity();
         let mut demands = BTreeMap::<&str, (u64, u64)>::new();
         self.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
-        self.loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
+        loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
         let moved = demands.values().map(|(one, other)| one.abs_diff(*other)).fold(0, u64::saturating_add);
         let came =
             |&(one, other): &(u64, u64)| (one == 0) != (other == 0) && one.max(other).saturating_mul(100) >= capacity;
@@ -304,8 +305,7 @@ impl SeatMember {
         };
         let (mut given, next) = (0, self.next);
         if let Some((_, to)) = others.map(lack).max() {
-            let mut charged = self.charged.clone();
-            admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
+            let charged = self.all_charged(now, admissions);
             given = std::mem::take(&mut self.hold);
             self.give(to, given, charged);
         }
@@ -313,6 +313,13 @@ impl SeatMember {
     }
 
     // ## Writing
+
+    /// The admissions that count against the hold: those of this life, and those that are charged beside them.
+    fn all_charged(&self, now: Clocks, admissions: &mut impl Admissions) -> Charged {
+        let mut charged = self.charged.clone();
+        admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
+        charged
+    }
 
     #[expect(clippy::too_many_arguments, reason = "they make one state")]
     fn write(
@@ -323,11 +330,7 @@ impl SeatMember {
         let own = match kind {
             // The admissions have left with the hold.
             StateKind::Left if self.hold == 0 => Charged::default(),
-            _ => {
-                let mut charged = self.charged.clone();
-                admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
-                charged
-            }
+            _ => self.all_charged(now, admissions),
         };
         let moved = |gift: &Gift| Move {
             to: Arc::clone(&gift.to),

@@ -154,47 +154,43 @@ impl SeatMember {
         if missing == 0 && !conflicts {
             return None;
         }
-        let (seq, next) = bank.map_or((0, (self.position << 16) + 1), |bank| (bank.state.seq, bank.state.next));
-        let mut out = bank.map_or_else(Vec::new, |bank| self.open_moves_of(now, bank));
+        let mut state = self.blank_state(&Arc::from(BANK), StateKind::Bank);
+        if let Some(bank) = bank {
+            (state.seq, state.next) = (bank.state.seq, bank.state.next);
+            state.out = self.open_moves_of(now, bank);
+        }
         // Records that were admitted before the group began count for a cycle from now on.
         let memory = self.memory.filter(|_| bank.is_none()).unwrap_or(0).min(missing);
         let used = if memory > 0 { vec![Slice { age_ms: 0, count: memory }] } else { Vec::new() };
         if missing > 0 {
-            out.push(Move { to: Arc::clone(&self.seat), id: next, hold: missing, slices: used });
+            state.out.push(Move { to: Arc::clone(&self.seat), id: state.next, hold: missing, slices: used });
         }
-        Some(State {
-            seat: Arc::from(BANK),
-            issue: self.ledger.issue().unwrap_or(self.life),
-            author: self.life,
-            kind: StateKind::Bank,
-            seq: seq + 1,
-            hold: 0,
-            slices: Vec::new(),
-            ahead: 0,
-            out,
-            next: next + 1,
-            seen: Default::default(),
-            terms: self.params.terms(),
-        })
+        (state.seq, state.next) = (state.seq + 1, state.next + 1);
+        Some(state)
     }
 
-    /// A state that moves all that a seat holds, and what counts against it, to this member.
-    fn find_claim(&self, now: Clocks, name: &Arc<str>, seq: u64) -> Option<State> {
-        let seat = self.ledger.seat(name);
-        let vacant = || State {
-            seat: Arc::clone(name),
-            issue: self.ledger.issue().unwrap_or_default(),
+    /// A state of a seat that has none yet, before it gets its number.
+    fn blank_state(&self, seat: &Arc<str>, kind: StateKind) -> State {
+        State {
+            seat: Arc::clone(seat),
+            issue: self.ledger.issue().unwrap_or(self.life),
             author: self.life,
-            kind: StateKind::Claimed,
+            kind,
             seq: 0,
             hold: 0,
             slices: Vec::new(),
             ahead: 0,
             out: Vec::new(),
-            next: (self.position << 16) + 1,
+            next: self.first_move(),
             seen: Default::default(),
             terms: self.params.terms(),
-        };
+        }
+    }
+
+    /// A state that moves all that a seat holds, and what counts against it, to this member.
+    fn find_claim(&self, now: Clocks, name: &Arc<str>, seq: u64) -> Option<State> {
+        let seat = self.ledger.seat(name);
+        let vacant = || self.blank_state(name, StateKind::Claimed);
         let mut state = seat.map_or_else(vacant, |seat| seat.state.clone());
         if state.seq != seq {
             return None;
