@@ -184,7 +184,7 @@ def strimzi(path, folder):
         sources = {source["topic"] for source in service["source"]}
         outputs = {service["target"], service["dead_letter"]}
         id = f"{group}.{service['name']}"
-        controls = {service.get("control_topic", f"{id}.control")} if service.get("scope", "group") == "group" else set()
+        controls = {service.get("control_topic", f"{id}.seats")} if service.get("scope", "group") == "group" else set()
         topics |= sources | outputs | controls
         required |= {("topic", each, "literal", verb) for each in controls for verb in ("Read", "Write", "Describe")}
         required |= {("topic", each, "literal", verb) for each in sources for verb in ("Read", "Describe")}

@@ -13,6 +13,7 @@ use serde::Serialize;
 use strum::VariantNames;
 use watermaster_core::delays::Histogram;
 use watermaster_core::delivery::{ErrorClass, Phase, ReplaceCause};
+use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::pace::PaceView;
 use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::scheduler::Client;
@@ -110,19 +111,22 @@ pub struct GroupSnapshot {
     /// The part of the capacity that this instance holds, and the part that it ought to hold.
     pub hold: u64,
     pub target: u64,
-    /// The part that no member holds.
-    pub unclaimed: u64,
-    /// The time for which this instance may admit without an answer from the control topic.
-    pub lease_seconds: f64,
+    /// The number of records that this instance may admit before its next state is committed.
+    pub ahead: u64,
+    /// The sum of all members' holds, and of those that are on their way.
+    pub circulating: u64,
     /// The number of different configurations among the live members and this instance.
     pub configurations: usize,
     pub members: Vec<MemberSnapshot>,
     pub others: OtherMembers,
-    pub posts: u64,
-    pub put_out: u64,
-    pub expired: u64,
-    /// Time from a post until this instance read it back.
+    /// Begun openings of seats, in the order of the core's names.
+    pub openings: [u64; OpenedSeat::VARIANTS.len()],
+    /// Seats of members that stopped, taken over by this instance.
+    pub claims: u64,
+    /// Time from the making of a state until this instance read it back.
     pub exchange: Histogram,
+    /// The time for which this instance has not read its own state back; zero if it has.
+    pub log_behind: Duration,
 }
 
 /// The other members of a group, as the search for the capacity needs them.
@@ -143,21 +147,21 @@ pub struct OtherMembers {
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct MemberSnapshot {
     pub instance: Arc<str>,
-    /// Tells the lives of an instance apart; 16 hexadecimal digits.
-    pub incarnation: String,
+    /// Tells the lives of an instance apart: 16 hexadecimal digits, of the process that wrote the last state.
+    pub life: String,
     pub state: &'static str,
-    /// The most that the member holds, in records.
+    /// The most records that the member may have admitted in one cycle, and those that it had when it wrote the state.
     pub hold: u64,
-    /// The hold that the member asked for, and the one that it ought to have.
-    pub want: u64,
+    pub used: u64,
+    /// The hold that it ought to have.
     pub target: u64,
+    /// The number of records that it may admit before its next state.
+    pub ahead: u64,
     /// The capacity that the member is configured with, and a digest of its other settings in 8 hexadecimal digits.
     pub capacity: u64,
     pub configuration: String,
-    /// Seconds until the other members may take its part; 0 if it left or was put out.
-    pub lease_seconds: f64,
-    /// Seconds since the member's last post was read.
-    pub post_age_seconds: f64,
+    /// Seconds since the member's last state was read.
+    pub state_age_seconds: f64,
 }
 
 /// The counts of an engine since it started. The core does not know them.

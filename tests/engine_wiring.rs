@@ -83,7 +83,8 @@ impl Bench {
             redrive_key: None,
             consumer_group: None,
             pace: None,
-            group_lease: Duration::from_secs(10),
+            group_ahead_time: Duration::from_secs(30),
+            group_silence: Duration::from_secs(6),
             policy: policy(capacity, cycle),
         };
         Bench { broker, kafka, service }

@@ -69,15 +69,15 @@ fn serve(listen: Ipv4Addr, path: Option<&Path>, trouble: Option<&str>) -> (Runti
 fn group() -> GroupSnapshot {
     let member = |instance: &str, hold: u64, age: f64| MemberSnapshot {
         instance: instance.into(),
-        incarnation: "00000000000000a0".to_owned(),
+        life: "00000000000000a0".to_owned(),
         state: "live",
         hold,
-        want: hold,
+        used: 20,
         target: 50,
+        ahead: 3,
         capacity: 100,
         configuration: "5d41402a".to_owned(),
-        lease_seconds: 10.0 - age,
-        post_age_seconds: age,
+        state_age_seconds: age,
     };
     let members = vec![member("wm-0", 60, 1.0), member("wm-1", 40, 2.0)];
     GroupSnapshot { state: Some("active"), hold: 60, configurations: 1, members, ..GroupSnapshot::default() }
@@ -109,9 +109,9 @@ home-loan    77      70 borrows 20       0       0        0       7
     let head = |name, held| format!("{name} takes 100 in any 10 s; {held}90 admitted in the last one; shape; ready\n");
     let (kyc, bureau) = (head("kyc", ""), head("bureau", "holds 60 of it as one of 2; "));
     let group = "\
-instance hold target lease last post
-wm-0       60     50   9 s 1.0 s ago
-wm-1       40     50   8 s 2.0 s ago
+instance hold target used state last state
+wm-0       60     50   20  live  1.0 s ago
+wm-1       40     50   20  live  2.0 s ago
 ";
     let all = (Some(0), format!("{bureau}{table}\n{group}\n{kyc}{table}"), String::new());
     assert_eq!(top(&["--url", &address.to_string()]), all);

@@ -103,7 +103,8 @@ impl Case {
             redrive_key: None,
             consumer_group: None,
             pace: self.paced.then(pace),
-            group_lease: NEVER,
+            group_ahead_time: NEVER,
+            group_silence: NEVER,
             policy: self.policy(),
         }
     }

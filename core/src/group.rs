@@ -1,48 +1,54 @@
-//! One capacity for all instances of a group (`docs/scaling.md` is its prose).
+//! One capacity for all instances of a group, in seats (`docs/scaling.md` is its prose).
 //!
-//! There is no leader. Each instance is a *member* and *holds* a part of the capacity; holds move by records in one
-//! Kafka partition, the control log. Every reader of the log derives the same holds, and their sum never exceeds the
-//! capacity. This rests on the order of the log only: not on clocks of different machines that agree, and not on which
-//! instance computes what. The computation of the targets, the holds that the members ought to have, can only cost
-//! fairness.
+//! A *seat* is a transactional id, and its last committed state is the truth about it. Capacity moves between seats by
+//! such states. The process that initialises a seat's transactional id last owns the seat: the brokers refuse every
+//! earlier owner. So the capacity of a member that stopped, and the knowledge of its admissions, go to others as soon as
+//! its stop is noticed. There is no leader, and no clock of another machine matters.
 //!
-//! - [`record`]: the records of the control log: posts, bounds, and the tombstones that remove them
-//! - [`seats`]: the replay of the log; what a reader knows of each member's hold
-//! - [`member`]: the life of one member: when it posts, what it may admit, when its lease ends
-//! - [`bounds`]: how much a member that stopped can still have in its window
+//! A state is written *ahead* of admissions: it says how many records its author may admit before its next state.
+//!
+//! - [`state`]: the records of the control log
+//! - [`wire`]: the records as Kafka keys and values
+//! - [`ledger`]: the last state of each seat, as one reader knows it
+//! - [`member`]: the rules by which a member opens its seat, writes states, gives, takes and claims
+//! - [`driver`]: a member with its throttle and its log
+//! - [`control`]: the trait through which a member talks to the log
 //! - [`demand`]: the load of each client at one member
 //! - `loads`: the loads of all members' clients, by number
 //! - [`targets`]: the hold that each member ought to have
-//! - [`wire`]: the records as Kafka keys and values
 
-pub mod bounds;
+mod charged;
+pub mod control;
 pub mod demand;
+pub mod driver;
+pub mod ledger;
 pub(crate) mod loads;
 pub mod member;
-pub mod record;
-pub mod seats;
+pub mod state;
 pub mod targets;
 pub mod wire;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::policy::{ClientPolicy, Limit, Mode, Policy, Window};
-use crate::scheduler::LeakyBucket;
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
+use state::Terms;
 
 /// The most by which the clocks of a group's machines differ in rate: a thousandth.
 pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is a ratio");
 
-/// The default of the time for which a state's announced admissions may be made.
-const AHEAD_TIME: Duration = Duration::from_secs(30);
-/// Groups beyond this many members look and post less often.
+/// The bounds of the default time for which a state's announced admissions may be made: three cycles.
+const AHEAD_TIMES: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
+/// The heartbeats in the silence after which a member counts as stopped.
+const HEARTBEATS_OF_SILENCE: u32 = 3;
+/// Members of groups with more members than this look less often …
 const MANY_MEMBERS: usize = 50;
-/// Such a group's time between two looks of a member, for each member: it reads a record for each.
+/// … by this time for each member: they read a record of each.
 const LOOK_FOR_EACH: Duration = Duration::from_millis(1);
-/// The longest time between two posts of a member, for each member of a large group.
-const HEARTBEAT_FOR_EACH: Duration = Duration::from_millis(3);
-/// The shortest lease for each member: ten heartbeats.
-const LEASE_FOR_EACH: Duration = Duration::from_millis(30);
+/// Members of groups with more members than this write less often …
+const VERY_MANY_MEMBERS: usize = 200;
+/// … by this time for each member.
+const HEARTBEAT_FOR_EACH: Duration = Duration::from_millis(10);
 /// The time between two looks for each client: a look takes 2 µs for each at most, and must not take more than a tenth
 /// of the time.
 const LOOK_FOR_EACH_CLIENT: Duration = Duration::from_micros(20);
@@ -63,47 +69,43 @@ pub struct GroupParams {
     pub cycle: Duration,
     /// Shape or reject mode.
     pub mode: Mode,
-    /// The time for which a member may admit after it handed over the last post that it read back; longer in a very
-    /// large group, as the next two times are: see [`times`](GroupParams::times).
-    pub lease: Duration,
-    /// The time for which a state's announced admissions may be made.
+    /// The time for which the announced admissions of this member's states may be made.
     pub ahead_time: Duration,
-    /// The time between two looks, the checks of whether to post.
+    /// The silence after which a member counts as stopped; longer in a very large group, as the next time is: see
+    /// [`times`](GroupParams::times).
+    pub silence: Duration,
+    /// The time between two looks, the checks of whether to write a state.
     pub look: Duration,
-    /// The longest time between two posts.
-    pub heartbeat: Duration,
     /// The part of the capacity that stays with members without demand, for their first records.
     pub standby: Ratio,
     /// The most by which clocks differ in rate. Times that must not be too short are lengthened by it.
     pub margin: Ratio,
-    /// The part of its pace that a member may send at once.
-    pub burst: Ratio,
-    /// The time between two rounds.
-    pub commit_interval: Duration,
     /// A digest of the other settings in which the instances must agree.
     pub digest: u32,
 }
 
 impl GroupParams {
-    /// The rules that follow from a service's policy and the length of the lease.
-    pub fn new(policy: &Policy, lease: Duration) -> GroupParams {
+    /// The rules that follow from a service's policy, and the two times of a group.
+    pub fn new(policy: &Policy, ahead_time: Duration, silence: Duration) -> GroupParams {
         let cycle = policy.cycle;
         let look = if cycle < Duration::from_secs(5) { Duration::from_millis(30) } else { Duration::from_millis(50) };
-        let heartbeat = Duration::from_secs(2).min(cycle / 10).min(lease / 5).max(Duration::from_millis(200));
         GroupParams {
             capacity: policy.capacity,
             cycle,
             mode: policy.mode,
-            lease,
-            ahead_time: AHEAD_TIME,
+            ahead_time,
+            silence,
             look,
-            heartbeat,
             standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
             margin: MARGIN,
-            burst: policy.burst,
-            commit_interval: policy.commit_interval,
-            digest: digest(policy, lease),
+            digest: digest(policy),
         }
+    }
+
+    /// The default of the time for which announced admissions may be made: they stay idle for that time and a cycle
+    /// after a crash, which matters more when the cycle is short.
+    pub fn default_ahead_time(cycle: Duration) -> Duration {
+        (cycle * 3).clamp(AHEAD_TIMES.0, AHEAD_TIMES.1)
     }
 
     /// A time that is no shorter than `duration` on any clock of the group.
@@ -116,39 +118,30 @@ impl GroupParams {
         self.lengthened(self.cycle)
     }
 
-    /// The highest pace, in records per cycle, of a member whose last post asks for a hold of `want`: a fifth and one
-    /// record more, so that its target may rise before the next post. Other members count with it.
-    pub fn fast_pace(want: u64) -> u64 {
-        if want == 0 { 0 } else { want.saturating_add(want / 5 + 1) }
-    }
-
-    /// The bucket that a member with this pace fills in shape mode.
-    pub fn bucket(&self, pace: u64) -> LeakyBucket {
-        LeakyBucket::new(self.cycle, self.burst, self.commit_interval, pace)
-    }
-
-    /// The times of a member of a group of this size. Posts carry the lease, so members need not agree on the size.
+    /// The times of a member of a group of this size.
     pub fn times(&self, members: usize, clients: usize) -> GroupTimes {
         let of = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let many = if members > MANY_MEMBERS { of(members) } else { 0 };
+        let beyond = |least| if members > least { of(members) } else { 0 };
+        let heartbeat = (self.silence / HEARTBEATS_OF_SILENCE).min(self.ahead_time / HEARTBEATS_OF_SILENCE);
+        let heartbeat = heartbeat.max(HEARTBEAT_FOR_EACH * beyond(VERY_MANY_MEMBERS));
         GroupTimes {
-            look: self.look.max(LOOK_FOR_EACH * many).max(LOOK_FOR_EACH_CLIENT * of(clients)),
-            heartbeat: self.heartbeat.max(HEARTBEAT_FOR_EACH * many),
-            lease: self.lease.max(LEASE_FOR_EACH * of(members)),
+            look: self.look.max(LOOK_FOR_EACH * beyond(MANY_MEMBERS)).max(LOOK_FOR_EACH_CLIENT * of(clients)),
+            heartbeat,
+            silence: self.silence.max(heartbeat * HEARTBEATS_OF_SILENCE),
         }
     }
 
-    /// The configuration that all posts of a member carry.
-    pub fn terms(&self) -> record::Terms {
+    /// The configuration that all states of a member carry.
+    pub fn terms(&self) -> Terms {
         let cycle_ms = nanos(self.cycle) / NANOS_PER_MILLI;
-        record::Terms { capacity: self.capacity, cycle_ms, mode: self.mode, digest: u64::from(self.digest) }
+        Terms { capacity: self.capacity, cycle_ms, mode: self.mode, digest: u64::from(self.digest) }
     }
 }
 
 /// The CRC-32 of the settings, beside capacity, cycle and mode, that decide how much an instance admits: lending,
-/// weights, limits, enforcement and the lease. Machines and versions of the program compute the same, and the order of
-/// the clients in the file does not matter.
-fn digest(policy: &Policy, lease: Duration) -> u32 {
+/// weights, limits and enforcement. Machines and versions of the program compute the same, and the order of the clients
+/// in the file does not matter.
+fn digest(policy: &Policy) -> u32 {
     let limit = |limit: &Limit| (limit.rate, limit.per, limit.burst);
     let rules = |client: &ClientPolicy| (client.weight.thousandths(), client.limit.as_ref().map(limit));
     let clients: BTreeMap<&str, _> =
@@ -156,7 +149,7 @@ fn digest(policy: &Policy, lease: Duration) -> u32 {
     let lending: &str = policy.lending.into();
     let (reservation, unlisted) = (policy.reservation.millionths(), policy.unlisted_weight.thousandths());
     let is_fixed = policy.window == Window::Fixed;
-    let settings = (lending, reservation, unlisted, policy.enforce, is_fixed, lease, clients);
+    let settings = (lending, reservation, unlisted, policy.enforce, is_fixed, clients);
     crc32fast::hash(&postcard::to_extend(&settings, Vec::new()).expect("a vector takes any value"))
 }
 
@@ -165,10 +158,10 @@ fn digest(policy: &Policy, lease: Duration) -> u32 {
 pub struct GroupTimes {
     /// The time between two looks.
     pub look: Duration,
-    /// The longest time between two posts.
+    /// The longest time between two states.
     pub heartbeat: Duration,
-    /// The time for which the member may admit after a post.
-    pub lease: Duration,
+    /// The silence after which a member counts as stopped.
+    pub silence: Duration,
 }
 
 /// One reading of two clocks of a machine that both never stand still, of which one may have been slewed. Which one is
@@ -177,7 +170,7 @@ pub struct GroupTimes {
 pub struct Clocks {
     /// The clock on which less time passed. It measures windows, and the silence of other members.
     pub slow: Time,
-    /// The clock on which more time passed. It measures the lease.
+    /// The clock on which more time passed. It measures the age of announced admissions.
     pub fast: Time,
 }
 
@@ -196,7 +189,7 @@ mod tests {
     use crate::policy::Lending;
     use crate::units::Weight;
 
-    const LEASE: Duration = Duration::from_secs(10);
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn client(name: &str, weight: u64) -> ClientPolicy {
         ClientPolicy { name: name.to_owned(), weight: Weight::from_thousandths(weight).unwrap(), limit: None }
@@ -204,17 +197,30 @@ mod tests {
 
     fn policy() -> Policy {
         let clients = vec![client("car-loan", 1_000), client("home-loan", 2_000)];
-        Policy { clients, ..Policy::new(100, Duration::from_secs(1)) }
+        Policy { clients, ..Policy::new(100, SECOND) }
+    }
+
+    #[test]
+    fn large_groups_look_and_write_less_often() {
+        let params = GroupParams::new(&Policy::new(100, SECOND * 20), SECOND * 30, SECOND * 6);
+        let times = |members, clients| {
+            let times = params.times(members, clients);
+            [times.look, times.heartbeat, times.silence].map(|time| time.as_millis())
+        };
+        assert_eq!(times(3, 10), [50, 2_000, 6_000]);
+        assert_eq!(times(100, 1_000), [100, 2_000, 6_000]);
+        assert_eq!(times(1_000, 1_000), [1_000, 10_000, 30_000]);
+        assert_eq!(times(3, 100_000), [2_000, 2_000, 6_000]);
     }
 
     #[test]
     fn the_digest_does_not_change_from_one_version_to_the_next() {
-        assert_eq!(GroupParams::new(&policy(), LEASE).terms().digest, 1_241_917_653);
+        assert_eq!(GroupParams::new(&policy(), SECOND, SECOND).terms().digest, 1_569_492_634);
     }
 
     #[test]
     fn the_digest_tells_each_setting_that_must_agree() {
-        let limit = Limit { rate: NonZeroU32::MIN, per: LEASE, burst: NonZeroU32::MIN };
+        let limit = Limit { rate: NonZeroU32::MIN, per: SECOND, burst: NonZeroU32::MIN };
         let weight = Weight::from_thousandths(2_000).unwrap();
         let with = |change: fn(&mut Policy)| {
             let mut policy = policy();
@@ -235,18 +241,18 @@ mod tests {
             with(|policy| policy.clients[1].weight = Weight::ONE),
             with(|policy| drop(policy.clients.pop())),
         ];
-        let mut digests: Vec<u32> = others.iter().map(|other| digest(other, LEASE)).collect();
-        digests.extend([digest(&policy(), LEASE), digest(&policy(), LEASE * 2)]);
+        let mut digests: Vec<u32> = others.iter().map(|other| digest(other)).collect();
+        digests.push(digest(&policy()));
         digests.sort_unstable();
         digests.dedup();
-        assert_eq!(digests.len(), others.len() + 2);
+        assert_eq!(digests.len(), others.len() + 1);
     }
 
     #[test]
     fn the_digest_leaves_out_what_may_differ() {
         let reordered = Policy { clients: policy().clients.into_iter().rev().collect(), ..policy() };
         let local = Policy { queue_bytes: 1, max_clients: 2, capacity: 3, ..policy() };
-        let same = [reordered, local].map(|other| digest(&other, LEASE));
-        assert_eq!(same, [digest(&policy(), LEASE); 2]);
+        let same = [reordered, local].map(|other| digest(&other));
+        assert_eq!(same, [digest(&policy()); 2]);
     }
 }

@@ -31,7 +31,6 @@ pub mod policy;
 pub mod reason;
 /// Clients, backlogs, fair queueing, gates and cycles: which record goes when. Knows no offsets.
 pub mod scheduler;
-pub mod seats;
 /// The names of delayed records.
 pub mod slot;
 /// Start here: the state machine that joins scheduler and ledger.

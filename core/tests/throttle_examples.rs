@@ -7,7 +7,7 @@ use std::time::Duration;
 use sim::{Fate, Sim, client, policy, unregistered};
 use watermaster_core::offset_map::{MAX_SPAN, MapBudget, OffsetMap};
 use watermaster_core::policy::{CatchUp, Lending, Limit, Mode, Overflow, Policy, Scope, Window};
-use watermaster_core::throttle::{Action, Arrival, Sender, Throttle, Verdict};
+use watermaster_core::throttle::{Action, Arrival, GroupPart, Sender, Throttle, Verdict};
 use watermaster_core::units::{Ratio, Time};
 use watermaster_core::{offset_runs::OffsetRuns, reason::Reason};
 
@@ -714,7 +714,8 @@ fn an_instance_that_holds_nothing_knows_no_time_for_a_retry() {
     let now = sim::START;
     let mut throttle = Throttle::new(policy, now);
     throttle.handle_assigned(now, 0, 0, &OffsetMap::default(), 1);
-    throttle.handle_limit(now, 0, now + SECOND * 10, 0);
+    throttle
+        .handle_part(now, GroupPart { until: now + SECOND * 10, admitted: u64::MAX, rejects: true, ..GroupPart::NONE });
     let arrival = Arrival { partition: 0, offset: 0, bytes: 1, sender: Sender::Client("A"), written_ms: None };
     // Within its share, a record waits for the window: for one cycle, and then it is rejected.
     assert!(matches!(throttle.handle_record(now, &arrival), Verdict::Delay(_)));

@@ -24,7 +24,11 @@ pub enum Fault {
     /// Keeps a producer after its connection broke.
     NoTaint,
     /// Takes the whole capacity, as if the group had no other member.
-    ForeignPostsIgnored,
+    ForeignStatesIgnored,
+    /// Opens seats under transactional ids of this process only, so that no earlier owner is fenced.
+    UnfencedSeats,
+    /// Does not tell the records in the window, so that a successor admits as much again.
+    WindowNotTold,
 }
 
 impl Fault {
@@ -33,7 +37,7 @@ impl Fault {
 
     /// Returns whether it is a mistake of an instance's part of the capacity, and not of delivery.
     pub fn is_of_the_group(self) -> bool {
-        self == Fault::ForeignPostsIgnored
+        matches!(self, Fault::ForeignStatesIgnored | Fault::UnfencedSeats | Fault::WindowNotTold)
     }
 
     /// Returns the name in `WATERMASTER_PLANT` and `scripts/chaos --plants`.

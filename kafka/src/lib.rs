@@ -46,7 +46,6 @@ pub mod producer;
 pub mod record;
 pub mod redrive;
 mod refusal;
-pub mod seats;
 #[cfg(any(test, feature = "tools"))]
 pub mod source_log;
 pub mod topics;

@@ -183,8 +183,10 @@ pub struct Service {
     pub patterns: Vec<SourcePattern>,
     /// The topic through which the instances share one capacity, with `scope = "group"`.
     pub control_topic: String,
-    /// The time for which an instance may admit without an answer from the control topic.
-    pub group_lease: Duration,
+    /// The time for which an instance may use what it has announced in the control topic.
+    pub group_ahead_time: Duration,
+    /// The silence after which the other instances take over the part of one.
+    pub group_silence: Duration,
     pub dead_letter_headers: DeadLetterHeaders,
     /// The client of dead letters that `dlq redrive` sends again.
     pub redrive_client: String,

@@ -117,8 +117,8 @@ pub(super) struct GroupView {
     capacity: u64,
     hold: u64,
     target: u64,
-    unclaimed: u64,
-    lease_seconds: f64,
+    ahead: u64,
+    circulating: u64,
     /// The number of different configurations among the live members and this instance.
     configurations: usize,
     members: Vec<MemberSnapshot>,
@@ -133,8 +133,8 @@ impl GroupView {
             capacity: group.capacity,
             hold: group.hold,
             target: group.target,
-            unclaimed: group.unclaimed,
-            lease_seconds: group.lease_seconds,
+            ahead: group.ahead,
+            circulating: group.circulating,
             configurations: group.configurations,
             members: group.members.clone(),
         }

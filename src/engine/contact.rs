@@ -157,7 +157,7 @@ impl Engine<'_> {
         self.reporter.counts.consumer_recreations += 1;
         self.link.replace().map_err(|error| StopCause::Delivery(FatalError::NoProducer(error)))?;
         if let Some(group) = self.group {
-            group.reconnect(now, self.throttle);
+            group.reconnect(self.clock, self.throttle);
         }
         Ok(true)
     }

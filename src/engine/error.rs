@@ -6,7 +6,7 @@ use watermaster_core::delivery::{DeliveryError, FatalError};
 use watermaster_core::offset_map::DecodeError;
 
 use super::Job;
-use watermaster_kafka::control::{ControlLogError, ControlTopicError};
+use watermaster_kafka::control::{ControlTopicError, SeatLogError};
 use watermaster_kafka::{KafkaError, consumer::FatalConsumerError};
 
 /// The error that stopped a service.
@@ -44,7 +44,12 @@ pub enum StopCause {
     )]
     FencedTwice { transactional_id: String, instance_id: String, source: DeliveryError },
     #[error(transparent)]
-    Control(#[from] ControlLogError),
+    Control(#[from] SeatLogError),
+    #[error(
+        "another process took the seat of this instance in the group: two instances of service {service} have the \
+         instance_id {instance_id}"
+    )]
+    SeatTaken { service: String, instance_id: String },
     #[error(transparent)]
     ControlTopic(#[from] ControlTopicError),
     #[error(transparent)]

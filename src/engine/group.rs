@@ -1,20 +1,18 @@
-//! The instance as a member of its group: the core's [`Member`], the control log that connects it with the others, and
-//! the throttle that keeps to its part of the capacity.
+//! The instance as a member of its group: the core's [`Driver`] with the control log that connects it with the others.
 //!
-//! The member is served in the loop, and between the steps of a round: the other members wait for its posts.
+//! The member is served in the loop, and between the steps of a round: the other members wait for its states.
 
 mod agreement;
 mod open;
 
 use std::hash::{BuildHasher, RandomState};
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use tracing::{info, warn};
-use watermaster_core::group::demand::DemandMeter;
-use watermaster_core::group::member::{Member, MemberState, Restart};
-use watermaster_core::group::record::{Key, Progress, Record, Terms};
-use watermaster_core::group::seats::Seat;
-use watermaster_core::group::{Clocks, GroupParams, targets::Shares};
+use watermaster_core::group::ledger::LastState;
+use watermaster_core::group::member::{Member, MemberState};
+use watermaster_core::group::state::{StateKind, Terms};
+use watermaster_core::group::{Clocks, GroupParams, driver::Driver, targets::Shares};
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::{throttle::Throttle, units::Time};
 
@@ -23,45 +21,35 @@ use crate::clock::Clock;
 use crate::snapshot::{GroupSnapshot, MemberSnapshot, OtherMembers};
 use agreement::Agreement;
 use watermaster_kafka::consumer::Consumer;
-use watermaster_kafka::control::{ControlLog, ControlLogError};
-use watermaster_settings::{Delivery, PaceSettings};
+use watermaster_kafka::control::{SeatLog, SeatLogError};
+use watermaster_settings::PaceSettings;
 
 /// The longest wait for the commits of all partitions.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time after which a member that has not joined yet logs why, and between two such lines.
 const JOINING_WARN_INTERVAL: Duration = Duration::from_secs(30);
-/// The longest wait for the last post to arrive.
+/// The longest wait until the last state is committed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between two looks for the end of that.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(5);
+/// A member whose states are not committed for this time says that it is in trouble.
+const TROUBLE_AFTER: Duration = Duration::from_secs(2);
 
 /// This instance in its group.
 pub(super) struct GroupMember {
     /// `None` after the log was lost, until it is opened again.
-    log: Option<ControlLog>,
+    log: Option<SeatLog>,
     reopen_at: Time,
-    /// The log was closed for so long that each member that goes on has posted meanwhile.
-    has_waited: bool,
+    driver: Driver,
+    state: MemberState,
+    joins: bool,
+    /// The time since which the member has waited for a state to be committed.
+    waits_since: Option<Time>,
     /// While the member joins: the time of the next line of the log that says so.
     warn_at: Option<Time>,
-    member: Member,
-    params: GroupParams,
-    meter: DemandMeter,
-    /// The splits of the capacity of which the throttle knows its parts.
-    splits: u64,
-    /// The member may post: with `exactly_once`, the brokers refuse all former processes with this instance id.
-    began: bool,
-    /// Admissions from before the group began were charged.
-    remembers: bool,
-    /// The limit that the throttle was told last.
-    told: Option<(u64, Time, u64)>,
-    state: MemberState,
     agreement: Agreement,
-    /// Posts tell the admissions, for the instance that searches for the capacity.
-    tells_progress: bool,
     /// The capacity follows the search, so that instances may differ in it.
     follows_search: bool,
-    counts: GroupSnapshot,
-    /// Own posts that were not read back, with the time at which each was handed over.
-    sent: VecDeque<(u64, Time)>,
 }
 
 impl GroupMember {
@@ -75,60 +63,57 @@ impl GroupMember {
             return Ok(None);
         }
         let Some(log) = open::wait_for(job)? else { return Ok(None) };
-        let params = GroupParams::new(policy, job.service.group_lease);
-        let member = Member::new(params.clone(), Shares::new(policy), new_key(job), log.start(), clock.clocks());
-        let (meter, state) = (DemandMeter::default(), MemberState::Joining);
+        let seat = job.kafka.instance_id.as_str().into();
+        let member = Member::new(params(job, policy), Shares::new(policy), seat, new_life(), clock.clocks());
+        let pace = job.service.pace.as_ref();
         Ok(Some(GroupMember {
             log: Some(log),
             reopen_at: Time::ZERO,
-            has_waited: false,
+            driver: Driver::new(member, pace.is_some()),
+            state: MemberState::Joining,
+            joins: true,
+            waits_since: None,
             warn_at: None,
-            member,
-            params,
-            meter,
-            splits: 0,
-            began: false,
-            remembers: false,
-            told: None,
-            state,
             agreement: Agreement::default(),
-            tells_progress: job.service.pace.is_some(),
-            follows_search: job.service.pace.as_ref().is_some_and(PaceSettings::applies),
-            counts: GroupSnapshot::default(),
-            sent: VecDeque::new(),
+            follows_search: pace.is_some_and(PaceSettings::applies),
         }))
     }
 
-    /// Reads the log, posts what is due, and tells the throttle its part. Does nothing before the producer was ready
-    /// once.
+    /// Reads the log, writes the states that are due, and tells the throttle its part.
     pub(super) fn serve(
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>,
     ) -> Result<(), StopCause> {
         self.note_joining(job, clock);
-        let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
-        if !self.began && exactly_once && !link.producer.transactions().is_initialised() {
+        if !self.reopen(job, clock)? {
             return Ok(());
         }
-        if self.log.is_none() && !self.reopen(job, clock, throttle)? {
-            return Ok(());
+        self.drive(job, clock, throttle, link.consumer)?;
+        if self.driver.member().is_replaced() {
+            let (service, instance_id) = (job.service.name.clone(), job.kafka.instance_id.clone());
+            return Err(StopCause::SeatTaken { service, instance_id });
         }
-        match self.take_part(job, clock, throttle, link.consumer) {
-            Err(StopCause::Control(error)) if error.passes_by() => {
+        let now = clock.clocks();
+        self.compare_configurations(&job.service.name);
+        self.note_state(job, now, throttle);
+        Ok(())
+    }
+
+    fn drive(
+        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
+    ) -> Result<(), StopCause> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let capacity = self.driver.member().params().capacity;
+        let memory = || recent_admissions(&job.service.name, consumer, capacity);
+        match self.driver.serve(|| clock.clocks(), throttle, log, memory) {
+            Err(error) if error.passes_by() => {
                 warn!(service = job.service.name, "opening the control log again: {error}");
-                // A log that was made anew does not tell the holds of members that have not noticed yet.
-                let silence = self.params.lengthened(self.params.lease) + self.params.window();
-                let wait = match error {
-                    ControlLogError::TooLarge { .. } => {
-                        self.meter.shrink();
-                        open::RETRY_INTERVAL
-                    }
-                    _ if error.is_lost_history() => silence,
-                    _ => Duration::ZERO,
-                };
-                self.lose_log(clock.now(), throttle, wait);
+                if matches!(error, SeatLogError::Refused { .. }) {
+                    self.driver.shrink_loads();
+                }
+                self.lose_log(clock, throttle);
                 Ok(())
             }
-            taken => taken,
+            served => Ok(served?),
         }
     }
 
@@ -138,171 +123,43 @@ impl GroupMember {
     }
 
     /// Opens the log again, with other connections.
-    pub(super) fn reconnect(&mut self, now: Time, throttle: &mut Throttle) {
-        self.lose_log(now, throttle, Duration::ZERO);
+    pub(super) fn reconnect(&mut self, clock: &Clock, throttle: &mut Throttle) {
+        self.lose_log(clock, throttle);
     }
 
-    fn log(&self) -> &ControlLog {
-        self.log.as_ref().expect("an open log")
-    }
-
-    /// Gives the log up, and all knowledge from it. The instance admits nothing until it has read the log again, which
-    /// it opens after `wait`.
-    fn lose_log(&mut self, now: Time, throttle: &mut Throttle, wait: Duration) {
-        (self.log, self.reopen_at, self.has_waited) = (None, now + wait, wait >= self.params.lease);
-        (self.told, self.state) = (None, MemberState::Joining);
-        throttle.handle_limit(now, 0, Time::ZERO, 0);
+    /// Gives the log up, and all knowledge from it. The instance admits nothing until it has opened its seat again.
+    fn lose_log(&mut self, clock: &Clock, throttle: &mut Throttle) {
+        let now = clock.clocks();
+        (self.log, self.reopen_at) = (None, now.slow + open::RETRY_INTERVAL);
+        self.driver.restart(now, new_life(), throttle);
     }
 
     /// Opens the log again if it is time. Returns whether it is open.
-    fn reopen(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle) -> Result<bool, StopCause> {
-        let now = clock.now();
-        if now < self.reopen_at {
-            return Ok(false);
+    fn reopen(&mut self, job: &Job, clock: &Clock) -> Result<bool, StopCause> {
+        if self.log.is_some() || clock.now() < self.reopen_at {
+            return Ok(self.log.is_some());
         }
         match open::open(job) {
-            Ok(log) => {
-                let (params, shares) = (self.params.clone(), Shares::new(throttle.policy()));
-                self.member = Member::new(params, shares, new_key(job), log.start(), clock.clocks());
-                self.log = Some(log);
-                self.counts.put_out += 1;
-                self.sent.clear();
-                throttle.begin_window();
-                Ok(true)
-            }
-            Err(cause) if open::passes_by(&cause) => {
-                self.reopen_at = now + open::RETRY_INTERVAL;
-                Ok(false)
-            }
-            Err(cause) => Err(cause),
+            Ok(log) => self.log = Some(log),
+            Err(cause) if open::passes_by(&cause) => self.reopen_at = clock.now() + open::RETRY_INTERVAL,
+            Err(cause) => return Err(cause),
         }
+        Ok(self.log.is_some())
     }
 
-    fn take_part(
-        &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
-    ) -> Result<(), StopCause> {
-        let exactly_once = job.kafka.delivery == Delivery::ExactlyOnce;
-        if self.log().was_emptied() && !self.has_waited {
-            // Members that go on would be unknown until their next posts, and so would their holds.
-            let lease = self.params.lengthened(self.params.lease);
-            let service = &job.service.name;
-            warn!(service, "the records of the control topic were deleted: listening for other members for {lease:?}");
-            self.lose_log(clock.now(), throttle, lease);
-            return Ok(());
-        }
-        while let Some((offset, record)) = self.log().poll(Duration::ZERO)? {
-            // The clock is read after the record: if this process stood still in between, a time from before would make
-            // a member that posted meanwhile look silent for as long.
-            let now = clock.clocks();
-            self.note_exchange(now.slow, &record);
-            self.note_refusal(now, &job.service.name, &record);
-            self.member.handle_record(now, offset, &record);
-        }
-        let now = clock.clocks();
-        self.log().take_failed().into_iter().for_each(|seq| self.member.handle_failed(seq));
-        if !self.member.seats().is_complete() && self.log().is_caught_up()? {
-            self.member.handle_caught_up(now);
-            // Only before the first post: later, another process with this id may have fenced this one.
-            if exactly_once && !std::mem::replace(&mut self.began, true) {
-                self.member.handle_fenced(now);
-            }
-        }
-        if let Some(why) = self.member.restart(now) {
-            warn!(service = job.service.name, "joining the group again: {why}");
-            if let Restart::LostHistory(_) = why {
-                self.lose_log(now.slow, throttle, Duration::ZERO);
-                return Ok(());
-            }
-            self.counts.put_out += 1;
-            self.sent.clear();
-            // The admissions so far stay charged to the former key.
-            self.member.rejoin(now, new_key(job).incarnation);
-            throttle.begin_window();
-        }
-        if self.member.is_first() && !std::mem::replace(&mut self.remembers, true) {
-            self.charge_memory(job, now, consumer);
-        }
-        if now.slow >= self.member.next_look() {
-            self.look(now, throttle)?;
-            self.compare_configurations(now, &job.service.name);
-        }
-        self.tell(job, now, throttle);
-        Ok(())
+    /// The other live members.
+    fn others(&self) -> impl Iterator<Item = (&Arc<str>, &LastState)> {
+        let member = self.driver.member();
+        member.ledger().live(member.silence_limit()).filter(|(seat, _)| *seat != member.seat())
     }
 
-    /// Charges the records that instances admitted before the group began: with `scope = "instance"`, or through
-    /// another control topic.
-    fn charge_memory(&mut self, job: &Job, now: Clocks, consumer: &Consumer) {
-        let (service, capacity) = (&job.service.name, self.params.capacity);
-        let count = consumer.admitted_lately(MEMORY_TIMEOUT).unwrap_or_else(|error| {
-            warn!(service, "recent admissions are not known, so nothing is admitted for a cycle: {error}");
-            capacity
-        });
-        if count > 0 {
-            info!(service, count, "the group is new: records that were admitted before count for a cycle");
-            self.member.charge_memory(now, count);
-        }
-    }
-
-    fn look(&mut self, now: Clocks, throttle: &mut Throttle) -> Result<(), StopCause> {
-        let loads = self.meter.measure(now.slow, &self.params, throttle, |client| self.member.part(client));
-        let need = throttle.window_need(now.slow, self.member.target());
-        if self.tells_progress {
-            let admitted = throttle.delays().counts.iter().sum();
-            self.member.note_progress(Progress { admitted, waits: throttle.backlog().0 > 0 });
-        }
-        let records = self.member.look(now, need, loads);
-        self.append(now.slow, &records)?;
-        let splits = self.member.splits();
-        if std::mem::replace(&mut self.splits, splits) != splits {
-            throttle.handle_parts(now.slow, |client| self.member.part(client));
-        }
-        Ok(())
-    }
-
-    fn compare_configurations(&mut self, now: Clocks, service: &str) {
-        let (own, refuses) = (self.member.key(), self.member.conflict(now).is_some());
-        let own_terms = self.params.terms();
+    fn compare_configurations(&mut self, service: &str) {
+        let own = self.driver.member().params().terms();
         // A limit that follows the search for the capacity reaches one instance after the other.
-        let capacity = |posted| if self.follows_search { own_terms.capacity } else { posted };
-        let terms = |seat: &Seat| Terms { capacity: capacity(seat.terms.capacity), ..seat.terms };
-        let others = self.member.seats().live().filter(|(key, _)| *key != own).map(|(key, seat)| (key, terms(seat)));
-        self.agreement.compare(service, own_terms, others, refuses);
-    }
-
-    fn append(&mut self, now: Time, records: &[Record]) -> Result<(), StopCause> {
-        for record in records {
-            let seq = if let Record::Post(post) = record { post.seq } else { 0 };
-            if seq > 0 {
-                self.counts.posts += 1;
-                self.sent.push_back((seq, now));
-            }
-            self.log().append(record, seq)?;
-        }
-        Ok(())
-    }
-
-    /// Measures the time from a post until it is read back.
-    fn note_exchange(&mut self, now: Time, record: &Record) {
-        let Record::Post(post) = record else { return };
-        if post.key != *self.member.key() {
-            return;
-        }
-        while let Some(&(seq, sent)) = self.sent.front().filter(|(seq, _)| *seq <= post.seq) {
-            self.sent.pop_front();
-            if seq == post.seq {
-                self.counts.exchange.record(now.since(sent));
-            }
-        }
-    }
-
-    /// Logs that an instance with another cycle or mode does not join: of two that start together, both post first.
-    fn note_refusal(&self, now: Clocks, service: &str, record: &Record) {
-        let Record::Post(post) = record else { return };
-        if post.left && self.member.conflict(now).is_none() && !post.terms.agree_with(&self.params.terms()) {
-            let (instance, differences) = (&post.key.instance, self.conflicts_with(post.terms));
-            warn!(service, "instance {instance} does not join the group: it has another {differences}");
-        }
+        let capacity = |told| if self.follows_search { own.capacity } else { told };
+        let terms = |state: &LastState| Terms { capacity: capacity(state.state.terms.capacity), ..state.state.terms };
+        let others: Vec<_> = self.others().map(|(seat, state)| (Arc::clone(seat), terms(state))).collect();
+        self.agreement.compare(service, own, &others, self.driver.member().has_conflict());
     }
 
     /// Logs now and then that the member has not joined yet, and why.
@@ -317,37 +174,43 @@ impl GroupMember {
             let (service, topic) = (&job.service.name, &job.service.control_topic);
             let reason = match &self.log {
                 None => format!("{topic} is to be opened again"),
-                Some(_) if !self.member.seats().is_complete() => format!("{topic} is not read to its end"),
-                Some(_) => self.trouble(clock).unwrap_or_default(),
+                Some(_) => self.conflict().unwrap_or_else(|| format!("the seat in {topic} is not open yet")),
             };
             warn!(service, "still joining the group, nothing is admitted: {reason}");
         }
     }
 
-    /// The settings that keep members with these terms out.
-    fn conflicts_with(&self, terms: Terms) -> String {
-        let differences = self.params.terms().differences(terms).filter(|name| *name == "cycle" || *name == "mode");
-        differences.collect::<Vec<_>>().join(" and ")
+    /// Returns the difference that keeps this instance out of the group.
+    fn conflict(&self) -> Option<String> {
+        let member = self.driver.member();
+        let bank = member.bank_terms().filter(|_| member.has_conflict())?;
+        let differences = member.params().terms().differences(bank).filter(|name| ["cycle", "mode"].contains(name));
+        Some(format!("the group has another {}", differences.collect::<Vec<_>>().join(" and ")))
     }
 
     /// Returns the group as this instance sees it.
     pub(super) fn snapshot(&self, clock: &Clock) -> GroupSnapshot {
-        let (now, member) = (clock.clocks(), &self.member);
-        let own_lease = member.lease_end().since(now.fast);
-        let members = member.seats().iter().map(|(key, seat)| {
-            let age = now.slow.since(seat.received);
-            let lease = if key == member.key() { own_lease } else { seat.lease.saturating_sub(age) };
+        let (now, member, counts) = (clock.clocks(), self.driver.member(), self.driver.counts());
+        let limit = member.silence_limit();
+        let members = member.ledger().seats().map(|(seat, last)| {
+            let LastState { state, read, silence } = last;
+            let kind = match state.kind {
+                StateKind::Own if *silence >= limit => "silent",
+                StateKind::Own | StateKind::Bank => "live",
+                StateKind::Left => "left",
+                StateKind::Claimed => "claimed",
+            };
             MemberSnapshot {
-                instance: Arc::clone(&key.instance),
-                incarnation: format!("{:016x}", key.incarnation),
-                state: seat.state.into_str(),
-                hold: seat.hi,
-                want: seat.want,
-                target: member.target_of(key),
-                capacity: seat.terms.capacity,
-                configuration: format!("{:08x}", seat.terms.digest),
-                lease_seconds: if seat.is_live() { lease.as_secs_f64() } else { 0.0 },
-                post_age_seconds: age.as_secs_f64(),
+                instance: Arc::clone(seat),
+                life: format!("{:016x}", state.author),
+                state: kind,
+                hold: state.hold,
+                used: state.used(),
+                target: member.target_of(seat),
+                ahead: state.ahead,
+                capacity: state.terms.capacity,
+                configuration: format!("{:08x}", state.terms.digest),
+                state_age_seconds: now.slow.since(*read).as_secs_f64(),
             }
         });
         GroupSnapshot {
@@ -355,55 +218,59 @@ impl GroupMember {
             capacity: member.capacity(),
             hold: member.hold(),
             target: member.target(),
-            unclaimed: member.capacity().saturating_sub(member.seats().held()),
-            lease_seconds: own_lease.as_secs_f64(),
+            ahead: member.ahead(),
+            circulating: member.ledger().circulating(),
             configurations: self.agreement.configurations(),
             members: members.collect(),
-            others: self.others(),
-            ..self.counts.clone()
+            others: self.other_members(),
+            openings: counts.openings,
+            claims: counts.claims,
+            exchange: counts.exchanges.clone(),
+            log_behind: self.driver.log_behind(now.slow),
         }
     }
 
-    fn others(&self) -> OtherMembers {
-        let (own, seats) = (self.member.key(), self.member.seats());
-        let others: Vec<_> = seats.live().filter(|(key, _)| *key != own).collect();
-        let is_behind = |(key, seat): &(&Key, &Seat)| *key > own && seat.progress.is_some();
-        let progress = || others.iter().filter_map(|(_, seat)| seat.progress);
+    fn other_members(&self) -> OtherMembers {
+        let member = self.driver.member();
+        let progress = |seat: &Arc<str>| member.ledger().progress(seat);
+        let others: Vec<_> = self.others().collect();
+        let is_behind = |(seat, _): &(&Arc<str>, &LastState)| *seat > member.seat() && progress(seat).is_some();
+        let known = || others.iter().filter_map(|(seat, _)| progress(seat));
         OtherMembers {
             is_first: self.state == MemberState::Active && others.iter().all(is_behind),
-            limit: others.first().map(|(_, seat)| seat.terms.capacity),
-            admitted: progress().map(|progress| progress.admitted).sum(),
-            lives: others.iter().map(|(key, _)| key.incarnation).collect(),
-            wait: progress().any(|progress| progress.waits),
+            limit: others.first().map(|(_, last)| last.state.terms.capacity),
+            admitted: known().map(|progress| progress.admitted).sum(),
+            lives: others.iter().map(|(_, last)| last.state.author).collect(),
+            wait: known().any(|progress| progress.waits),
         }
     }
 
-    /// Tells the throttle its part, if it changed.
-    fn tell(&mut self, job: &Job, now: Clocks, throttle: &mut Throttle) {
-        let pace = self.member.pace(now);
-        let until = now.slow + self.member.lease_end().since(now.fast);
-        let part = (self.member.limit(now), until, pace);
-        if self.told.replace(part) != Some(part) {
-            throttle.handle_limit(now.slow, part.0, part.1, part.2);
+    /// Notes the member's state, and logs when it begins and ends to be in trouble.
+    fn note_state(&mut self, job: &Job, now: Clocks, throttle: &Throttle) {
+        let (service, before) = (&job.service.name, self.is_waiting_long(now.slow));
+        self.state = self.driver.member().state(now, throttle.admitted());
+        let joins = self.state == MemberState::Joining;
+        if std::mem::replace(&mut self.joins, joins) != joins {
+            info!(service, "member of the group: {}", self.state.into_str());
         }
-        let state = self.member.state(now);
-        if state != self.state {
-            self.state = state;
-            let service = &job.service.name;
-            match state {
-                MemberState::Expired => {
-                    self.counts.expired += 1;
-                    warn!(service, "the control topic does not answer: nothing is admitted");
-                }
-                state => info!(service, "member of the group: {}", state.into_str()),
-            }
+        let waits = self.state == MemberState::Waiting;
+        self.waits_since = waits.then(|| self.waits_since.unwrap_or(now.slow));
+        match (before, self.is_waiting_long(now.slow)) {
+            (false, true) => warn!(service, "the control topic takes no states: nothing is admitted"),
+            (true, false) => info!(service, "the control topic takes states again"),
+            _ => {}
         }
+    }
+
+    /// Returns whether the member waits for longer than the time in which a state is committed. Under full load, it may
+    /// wait for its next state now and then.
+    fn is_waiting_long(&self, now: Time) -> bool {
+        self.waits_since.is_some_and(|since| now >= since + TROUBLE_AFTER)
     }
 
     /// Takes over another policy.
     pub(super) fn change(&mut self, job: &Job, policy: &Policy) {
-        self.params = GroupParams::new(policy, job.service.group_lease);
-        self.member.change(self.params.clone(), Shares::new(policy));
+        self.driver.change(params(job, policy), policy);
     }
 
     /// Takes over another capacity from the search for it.
@@ -413,36 +280,59 @@ impl GroupMember {
     }
 
     /// Leaves the group, and waits until the others can know.
-    pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle) {
-        let now = clock.clocks();
-        if self.log.is_none() {
-            return;
+    pub(super) fn leave(&mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer) {
+        let until = clock.now() + LEAVE_TIMEOUT;
+        self.driver.leave();
+        while self.log.is_some() && !self.driver.member().has_left() && clock.now() < until {
+            if let Err(error) = self.drive(job, clock, throttle, consumer) {
+                warn!(service = job.service.name, "leaving the group: {error}");
+                return;
+            }
+            thread::sleep(LEAVE_INTERVAL);
         }
-        let records = self.member.leave(now, throttle.window_count(now.slow));
-        let left = self.append(now.slow, &records).and_then(|()| Ok(self.log().flush(LEAVE_TIMEOUT)?));
-        if let Err(error) = left {
-            warn!(service = job.service.name, "the group does not know yet that this instance left: {error}");
+        if !self.driver.member().has_left() {
+            let service = &job.service.name;
+            warn!(service, "the group does not know yet that this instance left: the others will notice its silence");
         }
     }
 
     /// Returns the reason for which the instance may not admit.
     pub(super) fn trouble(&self, clock: &Clock) -> Option<String> {
-        let conflict = || {
-            let (key, seat) = self.member.conflict(clock.clocks())?;
-            Some(format!("instance {} of the group has another {}", key.instance, self.conflicts_with(seat.terms)))
-        };
-        let waits = || "waiting for a part of the group's capacity".to_owned();
-        (self.state != MemberState::Active).then(|| conflict().unwrap_or_else(waits))
+        match self.state {
+            MemberState::Joining => {
+                Some(self.conflict().unwrap_or_else(|| "waiting for a part of the group's capacity".to_owned()))
+            }
+            MemberState::Waiting if self.is_waiting_long(clock.now()) => {
+                Some("the control topic takes no states".to_owned())
+            }
+            MemberState::Waiting | MemberState::Active | MemberState::Left => None,
+        }
     }
 
     /// The time until the next look.
     pub(super) fn next_look(&self) -> Time {
-        if self.log.is_some() { self.member.next_look() } else { self.reopen_at }
+        if self.log.is_some() { self.driver.member().next_look() } else { self.reopen_at }
     }
 }
 
-/// A key that no life of an instance had before.
-fn new_key(job: &Job) -> Key {
-    let incarnation = RandomState::new().hash_one(std::process::id());
-    Key { instance: job.kafka.instance_id.as_str().into(), incarnation }
+fn params(job: &Job, policy: &Policy) -> GroupParams {
+    GroupParams::new(policy, job.service.group_ahead_time, job.service.group_silence)
+}
+
+/// Returns the number of records that instances admitted in the last cycle before the group began: with `scope =
+/// "instance"`, or through another control topic.
+fn recent_admissions(service: &str, consumer: &Consumer, capacity: u64) -> u64 {
+    let count = consumer.admitted_lately(MEMORY_TIMEOUT).unwrap_or_else(|error| {
+        warn!(service, "recent admissions are not known, so nothing is admitted for a cycle: {error}");
+        capacity
+    });
+    if count > 0 {
+        info!(service, count, "the group is new: records that were admitted before count for a cycle");
+    }
+    count
+}
+
+/// A number that no life of an instance had before.
+fn new_life() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }

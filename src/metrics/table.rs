@@ -3,6 +3,7 @@
 
 use strum::VariantNames;
 use watermaster_core::delays::{BOUNDS, CLIENT_BOUNDS};
+use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::policy::Mode;
 
 use super::{Instance, LabelFigures, ServiceMetrics, text::Samples};
@@ -327,24 +328,24 @@ metrics! {
     "watermaster_group_target_units" Gauge Records ["service"]
         "The part of the shared capacity that this instance ought to hold by the demand of all."
         Service |s, out| out.put(s.newest.group.target);
-    "watermaster_group_unclaimed_units" Gauge Records ["service"]
-        "The part of the shared capacity that no member holds, as this instance sees it."
-        Service |s, out| out.put(s.newest.group.unclaimed);
-    "watermaster_group_lease_seconds" Gauge Seconds ["service"]
-        "The time for which this instance may admit without an answer from the control topic."
-        Service |s, out| out.put(s.newest.group.lease_seconds);
-    "watermaster_group_posts_total" Counter Count ["service"]
-        "Posts of this instance to the control topic."
-        Service |s, out| out.put(s.newest.group.posts);
-    "watermaster_group_put_out_total" Counter Count ["service"]
-        "Times that this instance had to join the group again."
-        Service |s, out| out.put(s.newest.group.put_out);
-    "watermaster_group_expired_total" Counter Count ["service"]
-        "Times that the control topic did not answer for longer than the lease, so that this instance admitted nothing."
-        Service |s, out| out.put(s.newest.group.expired);
+    "watermaster_group_ahead_units" Gauge Records ["service"]
+        "The records that this instance may admit before its next state is committed to the control topic."
+        Service |s, out| out.put(s.newest.group.ahead);
+    "watermaster_group_circulating_units" Gauge Records ["service"]
+        "The capacity that the members hold or give to one another now, as this instance sees it."
+        Service |s, out| out.put(s.newest.group.circulating);
+    "watermaster_group_openings_total" Counter Count ["service" "seat"]
+        "Openings that this instance began: of its own seat, of seats of members that stopped, and of the bank."
+        Service |s, out| out.put_each(OpenedSeat::VARIANTS, s.newest.group.openings);
+    "watermaster_group_claims_total" Counter Count ["service"]
+        "Seats of members that stopped, taken over by this instance with their capacity."
+        Service |s, out| out.put(s.newest.group.claims);
     "watermaster_group_exchange_seconds" Histogram Seconds ["service"]
-        "Time from a post to the control topic until this instance read it back."
+        "Time from the making of a state until this instance read it back from the control topic."
         Service |s, out| out.put_histogram(&[], &s.newest.group.exchange);
+    "watermaster_group_log_behind_seconds" Gauge Seconds ["service"]
+        "Time for which this instance has not read its own state back from the control topic; 0 if it has."
+        Service |s, out| out.put(s.newest.group.log_behind.as_secs_f64());
 
     // ## State
     "watermaster_ready" Gauge Bool ["service"]

@@ -1,4 +1,4 @@
-//! The control topic of a group: posts that are too large for it, and a log that lost its records.
+//! The control topic of a group: records that are too large for it, and a log that lost its records.
 
 use crate::promise::{PROMISE, STOP_TIMEOUT, TABLES};
 use crate::rig::{DRAIN_TIMEOUT, Rig, TargetTime};
@@ -16,7 +16,7 @@ fn start(rig: &Rig, instance: &'static str, capacity: u64, keys: &str, tables: &
 
 /// Returns the control topic of a rig, to be made by hand.
 fn control_topic(rig: &Rig) -> Topic {
-    let mut topic = Topic::new(format!("{}.kyc.control", rig.name), 1);
+    let mut topic = Topic::new(format!("{}.kyc.seats", rig.name), 1);
     topic.set("cleanup.policy", "compact");
     topic.set("min.compaction.lag.ms", "60000");
     topic
@@ -43,20 +43,20 @@ fn admits_all(rig: &Rig, instance: &mut Watermaster, clients: u64, length: usize
     assert!(log.matches("opening the control log again").count() <= reopened, "{log}");
 }
 
-/// A post of more than 1 MB was refused by the producer, and sent again for ever: hardly any record was admitted.
+/// A record of more than 1 MB was refused by the producer, and sent again for ever: hardly any record was admitted.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn many_clients_with_long_ids_do_not_fill_a_post() {
+fn many_clients_with_long_ids_do_not_fill_a_record() {
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "long-ids", 1, 2, TargetTime::Append);
     let mut instance = start(&rig, "wm-0", 2_000, "max_clients = 9000", TABLES);
     admits_all(&rig, &mut instance, 8_000, 128, 0);
 }
 
-/// Configured clients were named in each post, however many they were.
+/// Configured clients were named in each record, however many they were.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn many_configured_clients_do_not_fill_a_post() {
+fn many_configured_clients_do_not_fill_a_record() {
     let broker = Broker::of_this_run();
     let rig = Rig::new(&broker, "configured", 1, 2, TargetTime::Append);
     let mut tables = TABLES.to_owned();
@@ -65,12 +65,12 @@ fn many_configured_clients_do_not_fill_a_post() {
     admits_all(&rig, &mut instance, 8_000, 128, 0);
 }
 
-/// A post that the topic refuses for its size was sent again unchanged, for ever.
+/// A record that the topic refuses for its size was sent again unchanged, for ever.
 #[test]
 #[ignore = "needs a real Kafka: scripts/test"]
-fn posts_shrink_to_what_the_control_topic_takes() {
+fn loads_shrink_to_what_the_control_topic_takes() {
     let broker = Broker::of_this_run();
-    let rig = Rig::new(&broker, "small-posts", 1, 2, TargetTime::Append);
+    let rig = Rig::new(&broker, "small-records", 1, 2, TargetTime::Append);
     let mut topic = control_topic(&rig);
     topic.set("max.message.bytes", "20000");
     let _topics = broker.create(&[topic]);

@@ -76,9 +76,9 @@ fn a_record_that_can_not_be_read_stops_the_service() {
     let rig = Rig::new(&broker, "unreadable", 1, 1, TargetTime::Create);
     let mut instance = start(&rig, "wm-0");
     let record = Outgoing {
-        topic: format!("{}.kyc.control", rig.name),
-        key: Some(b"p/wm-1/00000000000000a0".to_vec()),
-        value: Some(vec![2]),
+        topic: format!("{}.kyc.seats", rig.name),
+        key: Some(b"s/wm-1".to_vec()),
+        value: Some(vec![9]),
         ..Outgoing::default()
     };
     Producer::to(&broker).send_all([record]);
@@ -197,7 +197,7 @@ mod long {
         let numbered = |n: u64| Outgoing::numbered(&rig.sources[0], n, "one");
         producer.send_all((0..100).map(numbered));
         follower.wait_for(100, DRAIN_TIMEOUT);
-        broker.delete(&[format!("{}.kyc.control", rig.name)]);
+        broker.delete(&[format!("{}.kyc.seats", rig.name)]);
         wait_until("the instance to notice", DRAIN_TIMEOUT, || {
             instance.log().contains("opening the control log again")
         });

@@ -103,7 +103,7 @@ fn run(broker: &Broker, name: &str, instances: &[&'static str], scope: &str, rec
     for instance in &running {
         let exchange = |part: &str| instance.metric(&format!("watermaster_group_exchange_seconds_{part}"), &[]);
         if let (Some(sum), Some(count @ 1.0..)) = (exchange("sum"), exchange("count")) {
-            eprintln!("{name}: {count} posts, read back after {:.1} ms on average", sum / count * 1_000.0);
+            eprintln!("{name}: {count} states, read back after {:.1} ms on average", sum / count * 1_000.0);
         }
     }
     running.iter_mut().for_each(|instance| _ = instance.terminate(START_TIMEOUT));

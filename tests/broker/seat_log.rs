@@ -6,13 +6,11 @@ use std::{collections::HashMap, sync::Arc, thread};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use watermaster_core::group::record::{Load, Terms};
+use watermaster_core::group::control::{ControlLog as _, Event, OpeningNumber};
+use watermaster_core::group::state::{BANK, Load, SeatLoads, SeatRecord, State, StateKind, Terms};
+use watermaster_core::group::wire;
 use watermaster_core::policy::Mode;
-use watermaster_core::seats::control::{ControlLog as _, Event, OpeningNumber};
-use watermaster_core::seats::state::{BANK, SeatLoads, SeatRecord, State, StateKind};
-use watermaster_core::seats::wire;
-use watermaster_kafka::control::ensure_topic;
-use watermaster_kafka::seats::{SeatLog, SeatLogError};
+use watermaster_kafka::control::{SeatLog, SeatLogError, ensure_topic};
 
 use crate::control::kafka;
 use crate::control_topic::empty;
@@ -229,6 +227,7 @@ fn state(seat: &str, seq: u64) -> State {
         hold: 100,
         slices: Vec::new(),
         ahead: 10,
+        ahead_time_ms: 30_000,
         out: Vec::new(),
         next: 1,
         seen: [].into(),

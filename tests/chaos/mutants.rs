@@ -39,7 +39,9 @@ fn mutant(fault: Fault) -> Mutant {
         Fault::OffsetOffByOne => (&["kill_same_id", "leave", "join", "kill_new_id"], &["lost"]),
         // Other mistakes of a member make the log contradict what it knows, so that it stops admitting. The simulation
         // in core/tests/group has them.
-        Fault::ForeignPostsIgnored => (&["join", "leave"], &["promise"]),
+        Fault::ForeignStatesIgnored => (&["join", "leave"], &["promise"]),
+        Fault::UnfencedSeats => (&["pause_session", "join"], &["promise"]),
+        Fault::WindowNotTold => (&["kill_new_id", "kill_same_id"], &["promise"]),
         Fault::NoTaint => (&["hold_end_txn"; 6], &["duplicated", "in_both", "lost"]),
     };
     Mutant { faults, anomalies }

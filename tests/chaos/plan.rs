@@ -102,7 +102,7 @@ impl Plan {
 
     /// The topic through which the instances share one capacity.
     pub fn control_topic(&self) -> String {
-        format!("{}.{}.control", self.group, self.service)
+        format!("{}.{}.seats", self.group, self.service)
     }
 
     pub fn transactional_id(&self, instance_id: &str) -> String {

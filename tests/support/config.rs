@@ -86,7 +86,7 @@ impl Service {
         write!(
             text,
             "\n[[service]]\nname = {:?}\ntarget = {:?}\ndead_letter = {:?}\ncapacity = {}\ncycle = {:?}\n\
-             group_lease = \"3s\"\n{}\n{}\n",
+             group_silence = \"3s\"\n{}\n{}\n",
             self.name, self.target, self.dead_letter, self.capacity, self.cycle, self.keys, self.tables
         )
         .expect("writing to a String does not fail");

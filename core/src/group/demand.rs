@@ -1,8 +1,8 @@
-//! The load of each client at one member, which its posts tell the others.
+//! The load of each client at one member, which its records tell the others.
 
 use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 
-use super::record::{Load, Loads};
+use super::state::{Load, Loads};
 use super::{GroupParams, targets::Part, wire::load_bytes};
 use crate::policy::Mode;
 use crate::scheduler::Client;
@@ -23,8 +23,8 @@ const FRACTION_BITS: u32 = 16;
 /// Unlisted clients are named only with a load of at least the capacity ÷ this.
 pub(super) const SMALL_LOADS: u64 = 10_000;
 
-/// The most bytes of the named loads: a post then takes less than 500 KB, half of the least that a control topic takes.
-const MAX_LOAD_BYTES: usize = 495_000;
+/// The most bytes of the named loads: a quarter of the least that a control topic takes.
+const MAX_LOAD_BYTES: usize = 256 << 10;
 
 /// Measures loads.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl DemandMeter {
         &self.loads
     }
 
-    /// Names the largest loads that fit in a post, and adds all others to `unnamed`.
+    /// Names the largest loads that fit in a record, and adds all others to `unnamed`.
     fn keep_largest(&mut self, unnamed: &mut Load) {
         if self.bytes() <= self.max_bytes {
             return;
@@ -107,7 +107,7 @@ impl DemandMeter {
         self.loads.iter().map(|(name, load)| load_bytes(name, *load)).sum()
     }
 
-    /// Names at most half as much from now on: the control topic refused a post with the last loads for its size.
+    /// Names at most half as much from now on: the control topic refused a record with the last loads for its size.
     pub fn shrink(&mut self) {
         self.max_bytes = self.max_bytes.min(self.bytes()) / 2;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::record::Load;
+use super::state::Load;
 use crate::units::MAX_CAPACITY;
 
 /// The clients that any member names. Each has a number as long as it is named.
@@ -13,7 +13,7 @@ pub(crate) struct ClientTable {
     numbers: HashMap<Arc<str>, u32>,
     rows: Vec<Row>,
     free: Vec<u32>,
-    /// A buffer, since most posts of a large group change nothing.
+    /// A buffer, since most loads of a large group change nothing.
     scratch: Vec<(u32, Load)>,
 }
 
@@ -37,24 +37,6 @@ impl MemberLoads {
         let found = self.0.binary_search_by_key(&number, |&(number, _)| number as usize);
         found.map_or(Load::default(), |index| self.0[index].1)
     }
-
-    /// Pairs the loads with others: each client that either names, with both loads.
-    pub(crate) fn beside<'l>(&'l self, other: &'l MemberLoads) -> impl Iterator<Item = (usize, Load, Load)> {
-        let (mut one, mut two) = (self.0.iter().peekable(), other.0.iter().peekable());
-        std::iter::from_fn(move || {
-            let next = |loads: &mut std::iter::Peekable<std::slice::Iter<'_, (u32, Load)>>| {
-                loads.peek().map_or(u32::MAX, |&&(number, _)| number)
-            };
-            let number = next(&mut one).min(next(&mut two));
-            if number == u32::MAX {
-                return None;
-            }
-            let is_next = |entry: &&(u32, Load)| entry.0 == number;
-            let mine = one.next_if(is_next).map_or(Load::default(), |entry| entry.1);
-            let theirs = two.next_if(is_next).map_or(Load::default(), |entry| entry.1);
-            Some((number as usize, mine, theirs))
-        })
-    }
 }
 
 impl ClientTable {
@@ -71,40 +53,17 @@ impl ClientTable {
         self.numbers.get(name).map(|&number| number as usize)
     }
 
-    /// Takes over the loads of a post: all loads of a member, or those that changed. Returns whether any did.
-    pub(crate) fn update(&mut self, known: &mut MemberLoads, is_complete: bool, loads: &[(Arc<str>, Load)]) -> bool {
-        if is_complete {
-            let mut new = std::mem::take(&mut self.scratch);
-            let named = loads.iter().filter(|(_, load)| *load != Load::default());
-            new.extend(named.map(|(name, load)| (self.acquire(name), load.clamped())));
-            new.sort_unstable_by_key(|&(number, _)| number);
-            known.0.iter().for_each(|&(number, _)| self.release(number));
-            let changed = known.0 != new;
-            known.0.clone_from(&new);
-            new.clear();
-            self.scratch = new;
-            return changed;
-        }
-        let mut changed = false;
-        for (name, load) in loads {
-            let load = load.clamped();
-            let number = self.numbers.get(name).copied().unwrap_or(u32::MAX);
-            match known.0.binary_search_by_key(&number, |&(number, _)| number) {
-                Ok(index) if load == Load::default() => {
-                    known.0.remove(index);
-                    self.release(number);
-                    changed = true;
-                }
-                Ok(index) => changed |= std::mem::replace(&mut known.0[index].1, load) != load,
-                Err(_) if load == Load::default() => {}
-                Err(_) => {
-                    let number = self.acquire(name);
-                    let index = known.0.partition_point(|&(other, _)| other < number);
-                    known.0.insert(index, (number, load));
-                    changed = true;
-                }
-            }
-        }
+    /// Takes over all loads of a member. Returns whether any changed.
+    pub(crate) fn update(&mut self, known: &mut MemberLoads, loads: &[(Arc<str>, Load)]) -> bool {
+        let mut new = std::mem::take(&mut self.scratch);
+        let named = loads.iter().filter(|(_, load)| *load != Load::default());
+        new.extend(named.map(|(name, load)| (self.acquire(name), load.clamped())));
+        new.sort_unstable_by_key(|&(number, _)| number);
+        known.0.iter().for_each(|&(number, _)| self.release(number));
+        let changed = known.0 != new;
+        known.0.clone_from(&new);
+        new.clear();
+        self.scratch = new;
         changed
     }
 

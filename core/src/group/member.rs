@@ -1,69 +1,141 @@
-//! One member of a group.
-//!
-//! The owner drives it: it hands over every record of the control log ([`Member::handle_record`]), asks for records to
-//! append ([`Member::look`]), and admits records only while its window holds fewer than [`Member::limit`].
+//! One member of a group: the owner of a seat.
 //!
 //! ```text
-//!           posts seq 1 (have 0, want 0)             reads it back
-//!  start ──────────────────────────────► joining ─────────────────► active ──── the lease ends ────► expired
-//!    ▲ reads the log to its end                                      │  ▲                             │
-//!    │                                                               │  └────── reads back a post ────┤
-//!    │                        leaves: a post that says `left`        ▼                                │
-//!    └──────────────── is put out: reads a valid bound on its key ◄───────────────────────────────────┘
+//! start ─► opening ─► adopts its seat's last state ─► first state committed ─► active ◄───────────────┐
+//!             ▲                                                                 │  │                  │ committed, or
+//!             │       fenced, in doubt, or its own state was claimed            │  └─► in doubt ──────┤ found by
+//!             └─────────────────────────────────────────────────────────────────┴──────────────────── ┘ opening again
 //! ```
+//!
+//! A member admits only while it is active and has admissions left of those that its last committed state announced.
+//! While it is in doubt whether a state was committed, it goes on with what both states allow.
 
 mod looks;
-mod paces;
+mod others;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::{sync::Arc, time::Duration};
 
 use strum::IntoStaticStr;
 
-use super::bounds::Stops;
-use super::loads::MemberLoads;
-use super::record::{Key, Post, Progress, Record};
-use super::seats::{LostHistory, Seat, SeatState, Seats};
-use super::targets::{Part, Shares, SmoothTargets, Splitter};
-use super::{Clocks, GroupParams, GroupTimes};
+use super::charged::Charged;
+use super::control::{Event, OpeningNumber};
+use super::ledger::{Change, LastState, SeatLedger};
+use super::state::{BANK, Loads, Move, Progress, SeatLoads, SeatRecord, State, StateKind, Terms};
+use super::targets::{Part, Shares};
+use super::{Clocks, GroupParams};
+use crate::scheduler::GroupPart;
 use crate::units::Time;
-use looks::{OwnLoads, SplitBasis};
-use paces::Paces;
+use looks::Targets;
+use others::Other;
 
-/// The most posts without an answer.
-const MAX_IN_FLIGHT: usize = 4;
+/// An opening that failed is begun again after this time.
+const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A reason for which a member has to take a new key, with an empty window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Restart {
-    /// Another member put it out.
-    #[error("another member took this one for stopped")]
-    PutOut,
-    /// Posts of its key are in the log that it did not send.
-    #[error("another process posts under the same key")]
-    Copied,
-    /// By the log, a member with another cycle or mode joined before this one.
-    #[error("an instance with another cycle or mode joined first")]
-    Conflict,
-    /// The member's posts got no answer for longer than a lease.
-    #[error("the control topic did not answer for longer than a lease")]
-    Unanswered,
-    /// The replay can't be trusted: the owner has to read the log from its beginning.
-    #[error(transparent)]
-    LostHistory(#[from] LostHistory),
+/// The admissions of the instance, as its throttle counts them.
+pub trait Admissions {
+    /// The admissions in the window that ends now.
+    fn count(&mut self, now: Time) -> u64;
+    /// The times at which admissions leave the window, ascending, with their numbers.
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)>;
+    /// The admissions in the window, with the moment until which they were made.
+    fn slices(&mut self, now: Time) -> Vec<(Time, u64)>;
+    /// All admissions so far.
+    fn total(&self) -> u64;
+    /// Forgets the window: its admissions are charged elsewhere.
+    fn forget(&mut self);
+}
+
+/// A call that the owner has to make at the control log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// [`ControlLog::open`](super::control::ControlLog::open).
+    Open {
+        /// The seat.
+        seat: Arc<str>,
+        /// The number of the opening.
+        attempt: OpeningNumber,
+    },
+    /// [`ControlLog::write`](super::control::ControlLog::write).
+    Write {
+        /// The opening.
+        attempt: OpeningNumber,
+        /// The state.
+        state: Box<State>,
+        /// Loads for the same transaction.
+        loads: Option<SeatLoads>,
+    },
+    /// [`ControlLog::close`](super::control::ControlLog::close).
+    Close {
+        /// The opening.
+        attempt: OpeningNumber,
+    },
 }
 
 /// The state of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum MemberState {
-    /// The member reads the log, or waits for its first post.
+    /// The member opens its seat, reads the log, or waits for its first state.
     Joining,
     /// The member admits up to its limit.
     Active,
-    /// The lease ended: the member admits nothing until it reads a post back.
-    Expired,
+    /// The announced admissions are used, or too old: nothing is admitted until a state is committed.
+    Waiting,
     /// The member left.
     Left,
+}
+
+/// The opening of the own seat.
+#[derive(Debug, Default)]
+struct Opening {
+    /// 0 while none is under way.
+    attempt: OpeningNumber,
+    /// The end of the log at the opening.
+    end: Option<u64>,
+    /// The reader has reached this end: no other process writes this seat.
+    is_open: bool,
+    /// A state is on its way.
+    is_writing: bool,
+    /// The next opening begins then.
+    retry_at: Option<Time>,
+}
+
+/// Announced admissions.
+#[derive(Debug, Clone, Copy)]
+struct Account {
+    /// On the fast clock.
+    made: Time,
+    /// The number of announced admissions.
+    ahead: u64,
+    /// The total of admissions that must not be exceeded.
+    until_total: u64,
+    /// The time for which they may be made.
+    time: Duration,
+}
+
+/// The own state that is on its way, or in doubt.
+#[derive(Debug)]
+struct Flight {
+    seq: u64,
+    /// The member leaves with this state.
+    is_last: bool,
+    account: Account,
+    /// The hold that comes back if the state was not committed: of gifts and of what was burned.
+    given: u64,
+    /// The number of the next move before the state was made.
+    next: u64,
+    /// The moves that the state acknowledges.
+    seen: BTreeMap<Arc<str>, u64>,
+}
+
+/// A move of the own seat that its taker has not acknowledged.
+#[derive(Debug, Clone)]
+struct Gift {
+    to: Arc<str>,
+    id: u64,
+    hold: u64,
+    charged: Charged,
 }
 
 /// A member.
@@ -71,321 +143,395 @@ pub enum MemberState {
 pub struct Member {
     params: GroupParams,
     shares: Shares,
-    key: Key,
-    seats: Seats,
-    joined: bool,
+    seat: Arc<str>,
+    /// A random number that no other life of the seat has.
+    life: u64,
+    ledger: SeatLedger,
+    /// Everything below this offset was read.
+    position: u64,
+    /// The last event was an end of the log. Only then is the ledger the truth of one moment: between two ends it may
+    /// lack records that were compacted away, and have those that supersede them still before it.
+    is_at_end: bool,
+    attempts: OpeningNumber,
+    own: Opening,
+    /// A state of this life was committed.
+    began: bool,
+    hold: u64,
+    charged: Charged,
+    out: Vec<Gift>,
+    seen: BTreeMap<Arc<str>, u64>,
+    seq: u64,
+    next: u64,
+    /// The account of the last committed own state.
+    account: Option<Account>,
+    flight: Option<Flight>,
+    /// The moves that the last committed own state acknowledged.
+    acknowledged: BTreeMap<Arc<str>, u64>,
+    other: Option<Other>,
+    /// The times from which on a seat may be claimed, or the bank opened.
+    suspected: BTreeMap<Arc<str>, Time>,
+    /// The admissions of before the group began; `None` until the owner knows them.
+    memory: Option<u64>,
+    leaving: bool,
     left: bool,
-    restart: Option<Restart>,
-    /// The next look tells that the former key, which held nothing, left.
-    farewell: Option<Post>,
-    /// The number of the last post.
-    seq: u64,
-    /// Own posts that were not read back, oldest first.
-    in_flight: VecDeque<InFlight>,
-    /// The limit while the lease runs.
-    limit: u64,
-    /// On the fast clock.
-    lease_end: Time,
-    /// The `want` of the own post that was read back last.
-    want_back: u64,
-    paces: Paces,
-    posted: Posted,
-    next_look: Time,
-    stops: Stops,
-    loads: OwnLoads,
-    memory: Memory,
+    is_replaced: bool,
     progress: Option<Progress>,
-    target: u64,
-    splitter: Splitter,
-    /// The targets of the last split, and the index of this member in them.
-    split: (Vec<u64>, usize),
-    smooth: SmoothTargets,
-    /// The inputs of the last split, to know whether they changed.
-    split_of: Option<SplitBasis>,
-    splits: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct InFlight {
-    seq: u64,
-    /// On the fast clock, read before the post was handed over.
-    sent: Time,
-    lease: Duration,
-    have: u64,
-    want: u64,
-    /// The producer gave the post up. It may be in the log all the same, so that its `have` still binds.
-    failed: bool,
-}
-
-/// The records of before the group began, which count in no member's window. This member holds capacity for them.
-#[derive(Debug, Default)]
-struct Memory {
-    count: u64,
-    /// On the slow clock.
-    until: Time,
-}
-
-impl Memory {
-    fn at(&self, now: Clocks) -> u64 {
-        if now.slow < self.until { self.count } else { 0 }
-    }
-}
-
-/// The last post, to know what changed since.
-#[derive(Debug, Default)]
-struct Posted {
-    at: Time,
-    /// The loads that posts told.
-    loads: MemberLoads,
-    /// The next post names all clients, at once: a newcomer knows none.
-    complete_due: bool,
+    split: Targets,
+    /// The time since which the hold has been below the target.
+    short_since: Option<Time>,
+    made_at: Time,
+    looked_at: Option<Time>,
+    next_look: Time,
+    /// The loads that the log was told last.
+    told: Loads,
 }
 
 impl Member {
-    /// A member that begins to read the log when the log's end is `start`.
-    pub fn new(params: GroupParams, shares: Shares, key: Key, start: u64, now: Clocks) -> Member {
+    /// A member that begins to read the log from its beginning. `life` is a random number.
+    pub fn new(params: GroupParams, shares: Shares, seat: Arc<str>, life: u64, now: Clocks) -> Member {
         Member {
             params,
             shares,
-            key,
-            seats: Seats::new(start),
-            joined: false,
-            left: false,
-            restart: None,
-            farewell: None,
+            seat,
+            life,
+            ledger: SeatLedger::default(),
+            position: 0,
+            is_at_end: false,
+            attempts: 0,
+            own: Opening { retry_at: Some(now.slow), ..Opening::default() },
+            began: false,
+            hold: 0,
+            charged: Charged::default(),
+            out: Vec::new(),
+            seen: BTreeMap::new(),
             seq: 0,
-            in_flight: VecDeque::new(),
-            limit: 0,
-            lease_end: Time::ZERO,
-            want_back: 0,
-            paces: Paces::default(),
-            posted: Posted::default(),
-            next_look: now.slow,
-            stops: Stops::default(),
-            loads: OwnLoads::default(),
-            memory: Memory::default(),
+            next: 0,
+            account: None,
+            flight: None,
+            acknowledged: BTreeMap::new(),
+            other: None,
+            suspected: BTreeMap::new(),
+            memory: None,
+            leaving: false,
+            left: false,
+            is_replaced: false,
             progress: None,
-            target: 0,
-            splitter: Splitter::default(),
-            split: (Vec::new(), 0),
-            smooth: SmoothTargets::default(),
-            split_of: None,
-            splits: 0,
+            split: Targets::default(),
+            short_since: None,
+            made_at: Time::ZERO,
+            looked_at: None,
+            next_look: now.slow,
+            told: Loads::new(),
         }
     }
 
-    /// Returns whether this member is the first one of its group: by the log, no member ever held anything.
-    /// Then the owner has to call [`charge_memory`](Member::charge_memory) before the first look.
-    pub fn is_first(&self) -> bool {
-        self.seq == 0 && self.seats.is_complete() && self.seats.are_fresh()
-    }
+    // ## News from the log
 
-    /// Charges the records that were admitted in the last cycle, from all source partitions, before the group began: no
-    /// member's window counts them. This member asks for a hold of at least as many with its first raise, when no other
-    /// member holds anything yet, and leaves them free until they have left the service's window.
-    pub fn charge_memory(&mut self, now: Clocks, count: u64) {
-        self.memory = Memory { count: count.min(self.params.capacity), until: now.slow + self.params.window() };
-    }
-
-    /// Takes a new key after [`restart`](Member::restart) was asked for, and keeps the replay. The owner begins an
-    /// empty window: the records admitted so far stay charged to the former key.
-    ///
-    /// # Panics
-    /// If history was lost: then a new member has to read the log again.
-    pub fn rejoin(&mut self, now: Clocks, incarnation: u64) {
-        assert!(!matches!(self.restart, Some(Restart::LostHistory(_))), "the log has to be read again");
-        if self.restart == Some(Restart::Conflict) {
-            self.farewell = Some(Post { left: true, complete: true, ..self.next_post(now, 0, 0) });
+    /// Takes over what the log tells. Returns calls to make.
+    pub fn handle_event(&mut self, now: Clocks, event: &Event, admissions: &mut impl Admissions) -> Vec<Command> {
+        let mut commands = Vec::new();
+        match event {
+            Event::Record { record, .. } => {
+                self.is_at_end = false;
+                self.read(now, record, admissions);
+            }
+            Event::End(end) => (self.position, self.is_at_end) = (self.position.max(*end), true),
+            Event::Opened { attempt, end } if *attempt == self.own.attempt => self.own.end = Some(*end),
+            Event::Failed { attempt } if *attempt == self.own.attempt => self.reopen(now, REOPEN_INTERVAL),
+            Event::Written { attempt, committed } if *attempt == self.own.attempt => {
+                self.own.is_writing = false;
+                if *committed { self.note_committed() } else { self.reopen(now, Duration::ZERO) }
+            }
+            Event::Opened { attempt, .. } | Event::Failed { attempt } | Event::Written { attempt, .. } => {
+                self.note_other(*attempt, event, &mut commands);
+            }
         }
-        let key = Key { instance: Arc::clone(&self.key.instance), incarnation };
-        let former = std::mem::replace(&mut self.key, key);
-        self.stops.former.insert(former, now.slow);
-        (self.joined, self.restart, self.seq) = (false, None, 0);
-        self.in_flight.clear();
-        (self.limit, self.lease_end, self.want_back) = (0, Time::ZERO, 0);
-        self.paces = Paces::default();
-        self.seats.clients.update(&mut self.posted.loads, true, &[]);
-        self.posted = Posted::default();
-        self.next_look = now.slow;
-        self.split_of = None;
+        if self.is_at_end && !self.own.is_open && self.own.end.is_some_and(|end| self.position >= end) {
+            self.own.is_open = true;
+            self.adopt(now, admissions);
+        }
+        self.work_other(now, &mut commands);
+        commands
     }
+
+    fn read(&mut self, now: Clocks, record: &SeatRecord, admissions: &mut impl Admissions) {
+        if self.ledger.apply(now.slow, record) == Change::Issue {
+            // The log began anew: this member holds nothing, and begins as a newcomer.
+            self.vacate(admissions);
+            self.reopen(now, Duration::ZERO);
+            return;
+        }
+        match record {
+            SeatRecord::State(state) => {
+                self.suspected.remove(&state.seat);
+                let is_mine = state.author == self.life && state.kind != StateKind::Claimed;
+                if state.seat == self.seat && self.own.is_open && !is_mine && state.seq >= self.seq {
+                    self.reopen(now, Duration::ZERO);
+                }
+                self.take_moves(state);
+                let own = &self.seat;
+                self.out.retain(|gift| !self.ledger.is_applied(own, &gift.to, gift.id));
+            }
+            SeatRecord::Loads(loads) if loads.seat != self.seat => self.look_soon(),
+            _ => {}
+        }
+    }
+
+    /// Applies the moves of a state to this seat, and forgets those that its giver has dropped.
+    fn take_moves(&mut self, state: &State) {
+        if !self.own.is_open || self.leaving || Some(state.issue) != self.ledger.issue() {
+            return;
+        }
+        let Some(read) = self.ledger.seat(&state.seat).map(|seat| seat.read) else { return };
+        let last = self.seen.get(&state.seat).copied().unwrap_or(0);
+        let mut newest = last;
+        let mut names_this = false;
+        for one in state.out.iter().filter(|one| one.to == self.seat) {
+            names_this = true;
+            if one.id > last {
+                self.hold = self.hold.saturating_add(one.hold);
+                self.charged.add_slices(read, &one.slices);
+                newest = newest.max(one.id);
+            }
+        }
+        if names_this {
+            self.seen.insert(Arc::clone(&state.seat), newest);
+        } else {
+            self.seen.remove(&state.seat);
+        }
+        if newest > last {
+            self.look_soon();
+        }
+    }
+
+    /// The number of the first move of a seat without a state: larger than any that it had before.
+    fn first_move(&self) -> u64 {
+        (self.position << 16) + 1
+    }
+
+    fn take_all_moves(&mut self) {
+        let givers: Vec<State> = self.ledger.givers().cloned().collect();
+        givers.iter().for_each(|state| self.take_moves(state));
+        self.seen.retain(|giver, _| self.ledger.seat(giver).is_some());
+    }
+
+    /// The own seat is open: its last state is known for sure, and no other process writes it.
+    fn adopt(&mut self, now: Clocks, admissions: &mut impl Admissions) {
+        let last = self.ledger.seat(&self.seat).cloned();
+        match last {
+            Some(LastState { state, .. }) if state.author == self.life && state.kind != StateKind::Claimed => {
+                self.left |= state.kind == StateKind::Left;
+                match self.flight.take() {
+                    Some(flight) if flight.seq == state.seq => self.commit(flight),
+                    // The state in doubt was never committed, and never will be.
+                    Some(flight) => {
+                        self.hold += flight.given;
+                        self.out.retain(|gift| gift.id < flight.next);
+                        self.next = flight.next;
+                    }
+                    None => {}
+                }
+                self.seq = state.seq;
+            }
+            Some(LastState { state, .. }) if self.began && state.kind != StateKind::Claimed => self.is_replaced = true,
+            last => {
+                self.vacate(admissions);
+                match last {
+                    Some(seat) => self.inherit(now, &seat),
+                    None => self.next = self.first_move(),
+                }
+            }
+        }
+        self.take_all_moves();
+        self.look_soon();
+    }
+
+    /// Takes over the seat from its last author.
+    fn inherit(&mut self, now: Clocks, seat: &LastState) {
+        let LastState { state, read, .. } = seat;
+        (self.hold, self.seq, self.next, self.seen) = (state.hold, state.seq, state.next, state.seen.clone());
+        self.charged = self.charged_of(now, seat, state.hold);
+        let gift = |one: &Move| {
+            let mut charged = Charged::default();
+            charged.add_slices(*read, &one.slices);
+            Gift { to: Arc::clone(&one.to), id: one.id, hold: one.hold, charged }
+        };
+        self.out = state.out.iter().map(gift).collect();
+    }
+
+    /// The admissions that count against the hold of a seat whose author is not heard of any more.
+    fn charged_of(&self, now: Clocks, seat: &LastState, hold: u64) -> Charged {
+        let LastState { state, read, .. } = seat;
+        let mut charged = Charged::default();
+        if u128::from(state.terms.cycle_ms) < self.params.cycle.as_millis() {
+            // The window of a shorter cycle does not tell what a longer one holds.
+            charged.add(now.slow, hold);
+            return charged;
+        }
+        charged.add_slices(*read, &state.slices);
+        let ahead_time = Duration::from_millis(state.ahead_time_ms);
+        charged.add(*read + self.params.lengthened(ahead_time), state.ahead);
+        charged
+    }
+
+    /// Gives up all that this life knows of its hold.
+    fn vacate(&mut self, admissions: &mut impl Admissions) {
+        (self.hold, self.charged, self.seq) = (0, Charged::default(), 0);
+        self.out.clear();
+        self.seen.clear();
+        self.acknowledged.clear();
+        (self.account, self.flight, self.short_since) = (None, None, None);
+        admissions.forget();
+    }
+
+    fn note_committed(&mut self) {
+        if let Some(flight) = self.flight.take() {
+            self.commit(flight);
+        }
+    }
+
+    fn commit(&mut self, flight: Flight) {
+        self.began = true;
+        self.left |= flight.is_last;
+        (self.account, self.seq, self.acknowledged) = (Some(flight.account), flight.seq, flight.seen);
+    }
+
+    /// Opens the own seat again after a time.
+    fn reopen(&mut self, now: Clocks, after: Duration) {
+        self.own = Opening { retry_at: Some(now.slow + after), ..Opening::default() };
+        self.look_soon();
+    }
+
+    fn look_soon(&mut self) {
+        self.next_look = self.next_look.min(self.made_at + self.params.look);
+    }
+
+    // ## Admissions
+
+    /// The accounts that bound the admissions: of the last committed state, and of the one on its way.
+    fn accounts(&self) -> impl Iterator<Item = &Account> {
+        self.account.iter().chain(self.flight.as_ref().map(|flight| &flight.account))
+    }
+
+    /// The part of the capacity that the instance may use now.
+    pub fn part_now(&mut self, now: Clocks) -> GroupPart {
+        let Some(account) = self.account.filter(|_| !self.leaving && !self.is_replaced && !self.has_conflict()) else {
+            return GroupPart::NONE;
+        };
+        let left = (account.made + account.time).since(now.fast);
+        let until = if left.is_zero() { Time::ZERO } else { now.slow + left };
+        let charged = self.charged.count(now.slow, self.params.window());
+        GroupPart {
+            limit: self.hold.saturating_sub(charged),
+            until,
+            admitted: self.accounts().map(|account| account.until_total).min().unwrap_or(0),
+            pace: self.split.target,
+            rejects: self.has_enough(now),
+        }
+    }
+
+    /// Returns whether the member has its target, or has been below it for long.
+    fn has_enough(&self, now: Clocks) -> bool {
+        self.short_since.is_none_or(|since| now.slow >= since + Duration::from_secs(1))
+    }
+
+    /// The state of the member.
+    pub fn state(&self, now: Clocks, total: u64) -> MemberState {
+        let is_used = self.accounts().any(|account| total >= account.until_total);
+        match self.account {
+            _ if self.left => MemberState::Left,
+            None => MemberState::Joining,
+            Some(account) if is_used || now.fast > account.made + account.time => MemberState::Waiting,
+            Some(_) => MemberState::Active,
+        }
+    }
+
+    /// Returns whether the bank has another cycle or mode: then this member admits nothing.
+    pub fn has_conflict(&self) -> bool {
+        self.bank_terms().is_some_and(|terms| !terms.agree_with(&self.params.terms()))
+    }
+
+    /// The cycle and mode of the group.
+    pub fn bank_terms(&self) -> Option<Terms> {
+        self.ledger.seat(BANK).map(|bank| bank.state.terms)
+    }
+
+    /// Returns whether another process has this instance id. The member must not go on.
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced
+    }
+
+    // ## The configuration
 
     /// Changes the configuration: the capacity, or the weights and rules of lending.
     pub fn change(&mut self, params: GroupParams, shares: Shares) {
         (self.params, self.shares) = (params, shares);
-        self.posted.complete_due = true;
-        self.split_of = None;
+        self.split.forget();
     }
 
-    /// Notes the admissions that the next posts tell.
+    /// Notes the admissions that the next loads tell.
     pub fn note_progress(&mut self, progress: Progress) {
         self.progress = Some(progress);
     }
 
-    /// Notes that the broker fenced all former processes with this instance id.
-    pub fn handle_fenced(&mut self, now: Clocks) {
-        self.stops.fenced_at = Some(now.slow);
+    /// Returns whether this member begins the group, and has to know the admissions of before.
+    pub fn needs_memory(&self) -> bool {
+        self.memory.is_none()
+            && self.other.as_ref().is_some_and(|other| other.is_open && &*other.seat == BANK)
+            && self.ledger.issue().is_none()
     }
 
-    /// Notes that all records below `start` were read.
-    pub fn handle_caught_up(&mut self, now: Clocks) {
-        self.seats.finish_prefix(now.slow);
+    /// Takes the number of records that were admitted in the last cycle, from all source partitions, before the group
+    /// began.
+    pub fn charge_memory(&mut self, count: u64) {
+        self.memory = Some(count);
     }
 
-    /// Notes that the producer gave up a post.
-    pub fn handle_failed(&mut self, seq: u64) {
-        if let Some(post) = self.in_flight.iter_mut().find(|post| post.seq == seq) {
-            post.failed = true;
-            self.posted.complete_due = true;
-        }
+    // ## Views
+
+    /// The seats, as far as this member knows.
+    pub fn ledger(&self) -> &SeatLedger {
+        &self.ledger
     }
 
-    /// Replays a record of the log.
-    pub fn handle_record(&mut self, now: Clocks, offset: u64, record: &Record) {
-        if let Err(lost) = self.seats.apply(now.slow, offset, record) {
-            self.restart = Some(lost.into());
-            return;
-        }
-        match record {
-            Record::Post(post) if post.key == self.key => self.read_back(now, post),
-            Record::Post(post) => self.posted.complete_due |= post.seq == 1,
-            Record::Bound(bound) if bound.target == self.key => {
-                let is_out = self.own_seat().is_none_or(|seat| seat.state == SeatState::Out);
-                if is_out && !self.left {
-                    self.restart.get_or_insert(Restart::PutOut);
-                }
-            }
-            Record::Bound(_) | Record::Tombstone(_) => {}
-        }
+    /// The rules of the group.
+    pub fn params(&self) -> &GroupParams {
+        &self.params
     }
 
-    fn read_back(&mut self, now: Clocks, post: &Post) {
-        let Some(sent) = self.in_flight.iter().find(|sent| sent.seq == post.seq) else {
-            if post.seq > self.seq {
-                self.restart = Some(Restart::Copied);
-            }
-            return;
-        };
-        if (sent.have, sent.want) != (post.have, post.want) {
-            self.restart = Some(Restart::Copied);
-            return;
-        }
-        if !self.joined && self.conflict(now).is_some() {
-            self.restart = Some(Restart::Conflict);
-            return;
-        }
-        if !self.joined || now.fast > self.lease_end {
-            self.stops.active_since = now.slow;
-        }
-        let lease_end = self.lease_end.max(sent.sent + sent.lease);
-        self.in_flight.retain(|sent| sent.seq > post.seq);
-        (self.joined, self.want_back) = (true, post.want);
-        self.limit = self.in_flight.iter().map(|sent| sent.have).fold(self.hold(), u64::min);
-        // Others count the lease of the last post that arrived, which may be one on its way.
-        self.lease_end = self.in_flight.iter().map(|sent| sent.sent + sent.lease).fold(lease_end, Time::min);
+    /// The name of the own seat.
+    pub fn seat(&self) -> &Arc<str> {
+        &self.seat
     }
 
-    /// The hold of this member, by the log.
+    /// The hold.
     pub fn hold(&self) -> u64 {
-        self.own_seat().map_or(0, |seat| seat.lo)
-    }
-
-    fn own_seat(&self) -> Option<&Seat> {
-        self.seats.get(&self.key)
-    }
-
-    /// The most records that the member's window may hold. The owner asks before each decision.
-    #[inline]
-    pub fn limit(&self, now: Clocks) -> u64 {
-        if self.is_active(now) { self.limit.saturating_sub(self.memory.at(now)) } else { 0 }
-    }
-
-    /// The time, on the fast clock, from which on the limit is 0 unless a post is read back.
-    pub fn lease_end(&self) -> Time {
-        self.lease_end
-    }
-
-    fn is_active(&self, now: Clocks) -> bool {
-        self.joined && !self.left && self.restart.is_none() && now.fast <= self.lease_end
-    }
-
-    /// The state of the member.
-    pub fn state(&self, now: Clocks) -> MemberState {
-        match (self.left, self.joined, self.is_active(now)) {
-            (true, ..) => MemberState::Left,
-            (_, false, _) => MemberState::Joining,
-            (_, _, true) => MemberState::Active,
-            _ => MemberState::Expired,
-        }
-    }
-
-    /// The pace, in records per cycle, at which the member may fill its window from now on, in shape mode. The pace
-    /// holds until it is asked for again.
-    pub fn pace(&mut self, now: Clocks) -> u64 {
-        let asked = self.in_flight.iter().map(|sent| sent.want).fold(self.want_back, u64::min);
-        let pace = self.target.min(GroupParams::fast_pace(asked));
-        self.paces.set(now.slow, pace, self.params.window());
-        pace
+        self.hold
     }
 
     /// The hold that this member ought to have.
     pub fn target(&self) -> u64 {
-        self.target
+        self.split.target
     }
 
-    /// The hold that a member ought to have; 0 for one that is not live.
-    pub fn target_of(&self, key: &Key) -> u64 {
-        if *key == self.key { self.target } else { self.seats.get(key).map_or(0, |seat| seat.target) }
+    /// The hold that a member ought to have.
+    pub fn target_of(&self, seat: &str) -> u64 {
+        self.split.targets.get(seat).copied().unwrap_or(0)
+    }
+
+    /// The admissions that the last committed state announced.
+    pub fn ahead(&self) -> u64 {
+        self.account.map_or(0, |account| account.ahead)
     }
 
     /// The part of a client at this member; `None` for a client without load at any member.
     pub fn part(&self, client: &str) -> Option<Part> {
-        let named = self.seats.clients.number(client).and_then(|number| self.splitter.part(number));
-        named.or_else(|| self.splitter.unnamed_part().filter(|_| !self.shares.lists(client)))
+        self.split.part(&self.ledger, &self.shares, client)
     }
 
     /// Counts the splits of the capacity so far. [`part`](Member::part) answers as before until the next one.
     pub fn splits(&self) -> u64 {
-        self.splits
-    }
-
-    /// The reason for which the owner has to call [`rejoin`](Member::rejoin), or read the log again with a new member.
-    pub fn restart(&self, now: Clocks) -> Option<Restart> {
-        let unanswered = self.joined && self.unanswered() >= MAX_IN_FLIGHT && !self.left;
-        let stuck = unanswered && now.fast > self.lease_end + self.times().lease;
-        self.restart.or(stuck.then_some(Restart::Unanswered))
-    }
-
-    /// The times that follow from the size of the group.
-    pub fn times(&self) -> GroupTimes {
-        self.params.times(self.seats.live_count().max(1), self.seats.clients.len())
-    }
-
-    fn unanswered(&self) -> usize {
-        self.in_flight.iter().filter(|sent| !sent.failed).count()
-    }
-
-    /// A member whose cycle or mode is another, so that this one can't join. Of two that start together, the one whose
-    /// post is earlier in the log joins. The other member may have died without leaving: once it was silent for its
-    /// lease and its cycle, its window is empty.
-    pub fn conflict(&self, now: Clocks) -> Option<(&Key, &Seat)> {
-        let terms = self.params.terms();
-        let is_over = |seat: &Seat| {
-            let time = seat.lease + Duration::from_millis(seat.terms.cycle_ms);
-            now.slow > seat.received + self.params.lengthened(time)
-        };
-        let is_rival = |&(_, seat): &(&Key, &Seat)| !seat.terms.agree_with(&terms) && !is_over(seat);
-        self.seats.live().find(is_rival).filter(|_| !self.joined)
-    }
-
-    /// All members, as far as this one knows.
-    pub fn seats(&self) -> &Seats {
-        &self.seats
-    }
-
-    /// The name of this member.
-    pub fn key(&self) -> &Key {
-        &self.key
+        self.split.count
     }
 
     /// The time of the next look.
@@ -393,8 +539,14 @@ impl Member {
         self.next_look
     }
 
+    /// The time of silence after which a seat may be claimed.
+    pub fn silence_limit(&self) -> Duration {
+        self.params.times(self.ledger.seats().count(), 0).silence
+    }
+
     /// The capacity in force: the smallest among the live members and this one.
     pub fn capacity(&self) -> u64 {
-        self.seats.capacity().map_or(self.params.capacity, |least| least.min(self.params.capacity))
+        let live = self.ledger.live(self.silence_limit()).filter(|(name, _)| **name != self.seat);
+        live.map(|(_, seat)| seat.state.terms.capacity).fold(self.params.capacity, u64::min)
     }
 }

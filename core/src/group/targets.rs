@@ -1,6 +1,6 @@
 //! The hold that each member ought to have.
 //!
-//! All members compute it from the loads that the posts carry. Views may differ for the time of an exchange; that costs
+//! All members compute it from the loads that the members tell. Views may differ for the time of an exchange; that costs
 //! fairness only, never the promise.
 //!
 //! In shape mode, the demand of all clients fills the capacity by weighted max-min, as fair queueing in one instance
@@ -15,7 +15,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::demand::SMALL_LOADS;
 use super::loads::{ClientTable, MemberLoads};
-use super::record::Load;
+use super::state::Load;
 use super::{GroupParams, Mode};
 use crate::allocator::{AllocationParams, Allocator, Claim, Credit, Fixed, Grant, MAX_CLAIMS, Wants};
 use crate::policy::{Lending, Policy};
@@ -43,7 +43,7 @@ impl Shares {
     }
 
     /// Returns whether the client has a weight of its own. Such a client is named, however small its load is, while the
-    /// post has room.
+    /// record has room.
     pub(crate) fn lists(&self, client: &str) -> bool {
         self.listed.contains_key(client)
     }

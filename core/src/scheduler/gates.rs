@@ -1,12 +1,10 @@
 //! The gates on the service: the window over a cycle, which the promise rests on, and in shape mode the leaky bucket,
 //! which paces the admissions.
 
-use std::time::Duration;
-
 use super::bucket::LeakyBucket;
 use super::lent_room::{self, LentRoom};
 use super::mean_limit::MeanLimit;
-use super::spacing::{self, Spacing, WindowAhead};
+use super::spacing::{Spacing, WindowAhead};
 use crate::policy::{Mode, Policy, Scope};
 use crate::units::Time;
 use crate::window::{EXACT_RECORDS, SlidingCount};
@@ -57,11 +55,6 @@ pub struct GroupPart {
 impl GroupPart {
     /// Nothing.
     pub const NONE: GroupPart = GroupPart { limit: 0, until: Time::ZERO, admitted: 0, pace: 0, rejects: false };
-
-    /// A part that bounds the window and the pace only.
-    pub fn of_window(limit: u64, until: Time, pace: u64) -> GroupPart {
-        GroupPart { limit, until, admitted: u64::MAX, pace, rejects: true }
-    }
 }
 
 /// In reject mode, records within shares may add up to the whole capacity and wait for no more than a cycle, so they
@@ -224,11 +217,6 @@ impl Gates {
         };
         self.spacing.pace(now, &mut self.bucket, window);
         self.paced_until = next;
-    }
-
-    /// The least limit under which records can go at a pace without meeting a full window.
-    pub(crate) fn least_limit(&mut self, now: Time, cycle: Duration, pace: u64) -> u64 {
-        spacing::least_limit(now, self.window.departures(now), cycle, pace)
     }
 
     /// The time at which both gates are open if nothing is admitted until then, or the time before which they are not

@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use super::bucket::LeakyBucket;
-use crate::policy::{Policy, Scope};
+use crate::policy::Policy;
 use crate::units::{NANOS_PER_MILLI, Ratio, Time, nanos};
 
 /// The cost of a burst: the part of the full pace by which it may slow the next cycle down, in millionths. A larger
@@ -48,9 +48,6 @@ pub(super) struct Spacing {
     length: u64,
     /// The part of the full pace that a burst must leave, in millionths.
     kept: u32,
-    /// The rate may exceed the full pace after the owner was late. A member of a group may not: the other members count
-    /// with its pace if it stops.
-    makes_up: bool,
     /// A buffer.
     points: Vec<Point>,
     /// The time at which a waiting record may go, as the owner was told.
@@ -69,14 +66,8 @@ pub(super) struct WindowAhead<D, L> {
 
 impl Spacing {
     pub fn new(policy: &Policy) -> Spacing {
-        let mut spacing = Spacing {
-            length: 0,
-            kept: 0,
-            makes_up: false,
-            points: Vec::new(),
-            promised: Time::NEVER,
-            lateness: Lateness::default(),
-        };
+        let mut spacing =
+            Spacing { length: 0, kept: 0, points: Vec::new(), promised: Time::NEVER, lateness: Lateness::default() };
         spacing.change(policy);
         spacing
     }
@@ -85,7 +76,6 @@ impl Spacing {
     pub fn change(&mut self, policy: &Policy) {
         self.length = nanos(policy.window_length());
         self.kept = Ratio::ONE.millionths() - policy.burst.millionths().max(BURST_COST);
-        self.makes_up = policy.scope == Scope::Instance;
     }
 
     /// Makes the bucket leak at the largest rate that does not meet the window.
@@ -107,8 +97,7 @@ impl Spacing {
         let full = bucket.full_rate();
         let kept = full * u128::from(self.kept) / u128::from(Ratio::ONE.millionths());
         // The rate makes up for the time in which the owner is away.
-        let away = if self.makes_up { late } else { 0 };
-        let full = full * u128::from(self.length) / u128::from((self.length - away).max(1));
+        let full = full * u128::from(self.length) / u128::from((self.length - late).max(1));
         let mut free = bucket.room(now);
         let mut usable = u128::MAX;
         if free > record {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::bucket::LeakyBucket;
 use super::gates::{Gates, GroupPart};
+use super::least_limit;
 use super::names::Names;
 use crate::policy::{Limit, Policy, Scope};
 use crate::units::{Ratio, Time};
@@ -103,7 +104,7 @@ proptest! {
         let mut now = at(1_000_000);
         if let Some(percent) = member {
             // The hold is above the target: the pace is only a part of it.
-            gates.set_part(now, &policy, GroupPart::of_window(capacity, Time::NEVER, (capacity * percent / 100).max(1)));
+            gates.set_part(now, &policy, part(capacity, (capacity * percent / 100).max(1)));
         }
         let charge = |gates: &mut Gates, now: Time| {
             gates.bucket.charge(now);
@@ -127,10 +128,19 @@ proptest! {
     }
 }
 
+/// A part that bounds the window and the pace only.
+fn part(limit: u64, pace: u64) -> GroupPart {
+    GroupPart { limit, until: Time::NEVER, admitted: u64::MAX, pace, rejects: true }
+}
+
+fn least_limit_of(gates: &mut Gates, now: Time, policy: &Policy, pace: u64) -> u64 {
+    least_limit(now, gates.window.departures(now), policy.cycle, pace)
+}
+
 /// The gates of a member of a group with this limit and pace.
 fn member(policy: &Policy, limit: u64, pace: u64) -> Gates {
     let mut gates = Gates::new(policy);
-    gates.set_part(at(1_000_000), policy, GroupPart::of_window(limit, Time::NEVER, pace));
+    gates.set_part(at(1_000_000), policy, part(limit, pace));
     gates
 }
 
@@ -150,34 +160,6 @@ fn admit(gates: &mut Gates, now: Time) -> u64 {
 }
 
 proptest! {
-    /// The other members bound the window of a member that stopped by its pace. A group of one once sent faster than
-    /// its pace after its owner had been late.
-    #[test]
-    fn a_late_member_sends_no_more_than_its_bucket_holds(
-        pace in 1..2_000_u64,
-        cycle_ms in 1_000..60_000_u64,
-        delays in prop::collection::vec(0..200_u64, 20..300),
-    ) {
-        let policy = member_policy(Duration::from_millis(cycle_ms));
-        let bucket = LeakyBucket::of_service(&policy, pace);
-        let mut gates = member(&policy, policy.capacity, pace);
-        let mut now = at(1_000_000);
-        let mut sent: Vec<(Time, u64)> = Vec::new();
-        for delay in delays {
-            gates.note_look(now);
-            sent.push((now, admit(&mut gates, now)));
-            now = gates.open_at(now) + Duration::from_millis(delay);
-        }
-        for (index, &(start, _)) in sent.iter().enumerate() {
-            let mut sum = 0;
-            for &(end, records) in &sent[index..] {
-                sum += records;
-                let most = bucket.most_in(end.since(start));
-                prop_assert!(sum <= most, "{sum} of {most} in {:?}", end.since(start));
-            }
-        }
-    }
-
     /// The least limit and the pace answer two sides of one question: under that limit the pace is found, and under one
     /// that is lower by two a lower one is. (The window of a group is longer than a cycle by a thousandth.)
     #[test]
@@ -196,10 +178,10 @@ proptest! {
         while gates.bucket.has_room(now) {
             gates.bucket.charge(now);
         }
-        let (count, least) = (gates.window.count(now), gates.least_limit(now, policy.cycle, pace));
+        let (count, least) = (gates.window.count(now), least_limit_of(&mut gates, now, &policy, pace));
         // The time for many more records than fit, at the pace that is found and at the full one.
         let mut times = |limit: u64| {
-            gates.set_part(now, &policy, GroupPart::of_window(limit, Time::NEVER, pace));
+            gates.set_part(now, &policy, part(limit, pace));
             gates.find_pace(now);
             let mut bucket = gates.bucket.clone();
             (0..1_000).for_each(|_| bucket.charge(now));
@@ -236,8 +218,8 @@ proptest! {
         let (mut limit, mut last, mut look, end) = (hold, now, now, now + policy.window_length());
         while now < end {
             if now >= look {
-                limit = gates.least_limit(now, policy.cycle, pace).max(pace).min(limit);
-                gates.set_part(now, &policy, GroupPart::of_window(limit, Time::NEVER, pace));
+                limit = least_limit_of(&mut gates, now, &policy, pace).max(pace).min(limit);
+                gates.set_part(now, &policy, part(limit, pace));
                 look = now + Duration::from_millis(50);
             }
             if admit(&mut gates, now) > 0 {

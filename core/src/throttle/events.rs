@@ -62,12 +62,6 @@ impl Throttle {
         self.scheduler.change_capacity(now, capacity);
     }
 
-    /// Sets the part of the group's capacity that this instance may use until a time: the most records that its window
-    /// may hold, and its pace in records per cycle. Without one it admits nothing and rejects nothing for capacity.
-    pub fn handle_limit(&mut self, now: Time, limit: u64, until: Time, pace: u64) {
-        self.handle_part(now, GroupPart::of_window(limit, until, pace));
-    }
-
     /// Sets the part of the group's capacity that this instance may use. Without one it admits nothing, and rejects
     /// nothing for lack of capacity.
     pub fn handle_part(&mut self, now: Time, part: GroupPart) {
@@ -81,7 +75,7 @@ impl Throttle {
         self.scheduler.take_parts(now, part_of);
     }
 
-    /// Forgets the admissions of the last cycle: they stay charged to a key of the group that this instance had before.
+    /// Forgets the admissions of the last cycle: they are charged to a hold of the group otherwise.
     pub fn begin_window(&mut self) {
         self.scheduler.gates.begin_window(&self.scheduler.policy);
     }

@@ -6,7 +6,7 @@ use strum::VariantNames;
 
 use super::{Slot, Throttle};
 use crate::ledger::Ledger;
-use crate::policy::{Mode, Policy};
+use crate::policy::Policy;
 use crate::scheduler::{Cause, Client, Counts, Registry};
 use crate::{delays::Histogram, units::Time};
 
@@ -59,16 +59,6 @@ impl Throttle {
     pub fn window_count(&mut self, now: Time) -> u64 {
         let now = self.not_before(now);
         self.scheduler.gates.window.count(now)
-    }
-
-    /// The least limit of a group under which this instance can go on: at `pace` records per cycle, without meeting a
-    /// full window. In reject mode a window may be filled at once, and needs room for its records only.
-    pub fn window_need(&mut self, now: Time, pace: u64) -> u64 {
-        let now = self.not_before(now);
-        match self.policy().mode {
-            Mode::Shape => self.scheduler.gates.least_limit(now, self.policy().cycle, pace),
-            Mode::Reject => self.scheduler.gates.window.count(now),
-        }
     }
 
     /// All admissions so far, by the gates of the service.

@@ -1,65 +1,95 @@
-//! Mistakes that an owner or a member could make. They stand outside the member: in its inputs and its outputs.
+//! Mistakes that an owner, a member or the brokers could make. They stand outside the member: in its inputs and its
+//! outputs.
 
-use watermaster_core::group::Clocks;
-use watermaster_core::group::record::Record;
-use watermaster_core::units::Time;
+use watermaster_core::group::state::{SeatRecord, Slice, State};
+
+use crate::support::random::Random;
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mistake {
-    /// The member uses a raise before it has read its post back.
-    EarlyRaise,
-    /// The member goes on after its lease.
-    EndlessLease,
-    /// The member tells a shorter lease than it takes.
-    ShortLeaseTold,
-    /// Bounds say that a stopped member has nothing left in its window, a cycle too early.
-    HastyBounds,
-    /// The member does not tell the records in its window, and promises to have fewer.
-    ForgottenWindow,
-    /// A newcomer takes a compacted log for the whole history.
-    CompactionTrusted,
-    /// A reader does not notice that unread records were compacted away.
-    GapUnnoticed,
-    /// The member measures its window by a clock that is set forward now and then.
+    /// The brokers take records of former owners of a seat.
+    NoFencing,
+    /// The brokers take records of former owners of the bank.
+    BankUnfenced,
+    /// States and moves do not tell the admissions that count against a hold.
+    SlicesForgotten,
+    /// Nothing is charged for what a stopped member may have admitted after its last state.
+    AheadUncharged,
+    /// A member admits more than its state announced.
+    AheadUnlimited,
+    /// A member makes announced admissions at any later time.
+    AheadEndless,
+    /// A move counts twice.
+    MoveAppliedTwice,
+    /// A member uses what it gives until the state that gives it is committed.
+    GivenLate,
+    /// An opening does not wait until the log is read to its end.
+    NotCaughtUp,
+    /// A process that takes over its former seat forgets the window.
+    EmptyRestart,
+    /// A member whose seat was claimed goes on with its former limit.
+    ClaimIgnored,
+    /// Ages are measured by clocks of different machines.
     WallClock,
-    /// A member that was put out goes on with its former limit until it has joined again.
-    FormerLimitKept,
-    /// The first members do not charge the records that were admitted before them.
+    /// Records of open transactions are read.
+    UncommittedRead,
+    /// A member forgets which moves it has applied.
+    SeenForgotten,
+    /// The admissions from before the group began are not charged.
     MemoryForgotten,
 }
 
 impl Mistake {
-    pub const ALL: [Mistake; 10] = [
-        Mistake::EarlyRaise,
-        Mistake::EndlessLease,
-        Mistake::ShortLeaseTold,
-        Mistake::HastyBounds,
-        Mistake::ForgottenWindow,
-        Mistake::CompactionTrusted,
-        Mistake::GapUnnoticed,
+    pub const ALL: [Mistake; 15] = [
+        Mistake::NoFencing,
+        Mistake::BankUnfenced,
+        Mistake::SlicesForgotten,
+        Mistake::AheadUncharged,
+        Mistake::AheadUnlimited,
+        Mistake::AheadEndless,
+        Mistake::MoveAppliedTwice,
+        Mistake::GivenLate,
+        Mistake::NotCaughtUp,
+        Mistake::EmptyRestart,
+        Mistake::ClaimIgnored,
         Mistake::WallClock,
-        Mistake::FormerLimitKept,
+        Mistake::UncommittedRead,
+        Mistake::SeenForgotten,
         Mistake::MemoryForgotten,
     ];
 
-    /// Changes the records that a member wants to append.
-    pub fn spoil(self, records: &mut [Record]) {
-        for record in records {
-            match (self, record) {
-                (Mistake::HastyBounds, Record::Bound(bound)) => bound.x = 0,
-                (Mistake::ShortLeaseTold, Record::Post(post)) => post.lease /= 4,
-                _ => {}
+    /// Changes a state that a member writes.
+    pub fn spoil_write(self, state: &mut State) {
+        match self {
+            Mistake::SlicesForgotten => {
+                state.slices.clear();
+                state.out.iter_mut().for_each(|one| one.slices.clear());
             }
+            Mistake::AheadUncharged => state.ahead = 0,
+            Mistake::SeenForgotten => state.seen.clear(),
+            _ => {}
         }
     }
 
-    /// Changes the clocks that a member reads.
-    pub fn clocks(self, clocks: Clocks) -> Clocks {
+    /// Changes a record that a member with this seat and life reads.
+    pub fn spoil_read(self, record: &mut SeatRecord, seat: &str, lives: &[u64], random: &mut Random) {
+        let SeatRecord::State(state) = record else { return };
         match self {
-            Mistake::EndlessLease => Clocks { fast: Time::ZERO, ..clocks },
-            Mistake::WallClock => Clocks { slow: clocks.fast, ..clocks },
-            _ => clocks,
+            Mistake::MoveAppliedTwice if random.once_in(20) => {
+                state.out.iter_mut().for_each(|one| one.id += 1);
+                state.next += 1;
+            }
+            Mistake::EmptyRestart if *state.seat == *seat && !lives.contains(&state.author) => {
+                (state.slices, state.ahead) = (Vec::new(), 0);
+            }
+            Mistake::WallClock => {
+                let off = random.between(0, 12_000) as i64;
+                let older = |slice: &mut Slice| slice.age_ms += off;
+                state.slices.iter_mut().for_each(older);
+                state.out.iter_mut().flat_map(|one| &mut one.slices).for_each(older);
+            }
+            _ => {}
         }
     }
 }

@@ -1,391 +1,741 @@
 //! The run of one seed.
 
-mod faults;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::{fmt, sync::Arc, time::Duration};
 
 use watermaster_core::group::GroupParams;
-use watermaster_core::group::member::Restart;
-use watermaster_core::group::record::Record;
+use watermaster_core::group::control::{Event, OpeningNumber};
+use watermaster_core::group::member::{Admissions as _, Command};
+use watermaster_core::group::state::{BANK, SeatRecord, State, StateKind};
+use watermaster_core::group::targets::Shares;
+use watermaster_core::policy::{Mode, Policy};
 use watermaster_core::units::Time;
 
-pub use self::faults::Faults;
-use crate::log::Log;
-use crate::node::{Node, member};
+use crate::broker::{Answer, Broker, Follows, Request};
+use crate::node::{Call, Node, Producer};
 use crate::planted::Mistake;
-use crate::setting::Setting;
 use crate::support::random::Random;
+
+pub const CYCLE: Duration = Duration::from_secs(8);
+const AHEAD_TIME: Duration = Duration::from_secs(6);
+const SILENCE: Duration = Duration::from_millis(2_400);
+const LENGTH: Duration = Duration::from_secs(90);
+/// The last part of a run is without faults.
+const CALM: Duration = Duration::from_secs(32);
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_NODES: usize = 6;
 
 /// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The records by which the fullest window exceeded its capacity; negative if all had room.
-    pub most_over: i64,
-    /// The records of the fullest window, as a part of the capacity.
-    pub largest: f64,
-    /// The part of the capacity that was used.
+    pub violation: Option<String>,
+    /// The fullest window, as a part of the most that circulated in it.
+    pub fullest: f64,
+    /// The used part of the capacity at the end of the calm part.
     pub used: f64,
-    pub faults: Faults,
-    pub log: Log,
-    setting: String,
-    at: Time,
+    /// Circulating, and the capacity, at the end.
+    pub circulating: (u64, u64),
+    pub nodes: usize,
+    pub claims: u64,
+    pub mints: u64,
+    pub kills: u64,
+    pub setting: String,
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} records above the capacity at {:?} ({})", self.most_over, self.at, self.setting)
+        let violation = self.violation.as_deref().unwrap_or("no violation");
+        write!(f, "{violation}; {}", self.setting)
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    Beat { node: u64, reader: u64 },
-    Arrive { record: usize },
-    Report { node: u64, reader: u64, seq: u64 },
-    Trouble,
-    Respawn { node: u64 },
+enum Step {
+    Poll,
+    Got(usize),
+    Look,
+    Decide,
+    /// The answer to a call.
+    Answer {
+        attempt: OpeningNumber,
+        number: u64,
+        answer: usize,
+    },
+    /// The next try of a call.
+    Call {
+        attempt: OpeningNumber,
+        number: u64,
+    },
+    Reload {
+        capacity: u64,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Node {
+        node: usize,
+        step: Step,
+    },
+    /// A request arrives at the brokers.
+    Arrive {
+        node: usize,
+        request: usize,
+    },
+    Markers {
+        id: Arc<str>,
+    },
+    Timeout {
+        id: Arc<str>,
+        epoch: u64,
+        offset: u64,
+    },
+    Spawn {
+        seat: Option<Arc<str>>,
+    },
+    Fault,
+    Jitter,
+    Tidy,
+    Ensure,
+}
+
+/// A request on its way.
+#[derive(Debug, Clone)]
+struct Sent {
+    id: Arc<str>,
+    request: Request,
+    attempt: OpeningNumber,
+    number: u64,
 }
 
 pub struct World {
     random: Random,
-    setting: Setting,
-    params: GroupParams,
     mistake: Option<Mistake>,
-    clients: Vec<Arc<str>>,
-    log: Log,
-    /// Records on their way, by number: events must be ordered, and records are not.
-    records: Vec<Option<Record>>,
-    nodes: BTreeMap<u64, Node>,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    /// Prints all commits and admissions: a single seed is run.
+    traces: bool,
+    params: GroupParams,
+    now: Time,
+    events: BinaryHeap<Reverse<(Time, u64, Due)>>,
     number: u64,
-    outages: Vec<(Time, Time)>,
-    last_append: BTreeMap<u64, Time>,
-    /// The capacities of nodes from a time on.
-    capacities: BTreeMap<u64, u64>,
-    admitted: Vec<(Time, u64)>,
-    faults: Faults,
-    next_reader: u64,
+    broker: Broker,
+    nodes: Vec<Option<Node>>,
+    sent: Vec<Sent>,
+    answers: Vec<Reply>,
+    fetched: Vec<(Vec<(u64, SeatRecord)>, u64)>,
+    names: u64,
+    lives: u64,
+    // The setting.
+    capacity: u64,
+    capacities: Vec<u64>,
+    greed: u32,
+    repeats: u32,
+    losses: u32,
+    late: u32,
+    faults: Duration,
+    reloads: bool,
+    memory: u64,
+    // The checker.
+    window: VecDeque<(Time, u64)>,
+    in_window: u64,
+    circulating: VecDeque<(Time, u64)>,
+    truth: BTreeMap<Arc<str>, (u64, State)>,
+    outcome: Outcome,
+    calm_total: u64,
 }
 
-/// Runs a setting. The members begin after one cycle, in which others may have admitted records.
-pub fn run(setting: Setting, mut random: Random, mistake: Option<Mistake>) -> Outcome {
-    let begin = Time::ZERO + setting.params.cycle;
-    let memory = setting.params.capacity * setting.memory / 100;
-    let mut admitted = Vec::new();
-    for _ in 0..memory {
-        admitted.push((Time::from_nanos(1 + random.below(begin.as_nanos())), 1));
-    }
-    admitted.sort_unstable();
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reply {
+    Of(Answer),
+    End(u64),
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
+    let mut random = Random::stream(seed, 23);
+    let capacity = random.one_of(&[7, 40, 200, 1_000]);
+    let mode = if random.once_in(2) { Mode::Shape } else { Mode::Reject };
+    let policy = Policy { mode, ..Policy::new(capacity, CYCLE) };
+    let params = GroupParams::new(&policy, AHEAD_TIME, SILENCE);
+    let memory = random.one_of(&[0, 0, 50, 100]) * capacity / 100;
     let mut world = World {
-        random,
-        params: setting.params.clone(),
-        clients: (0..setting.clients).map(|client| Arc::from(format!("client-{client}"))).collect(),
-        setting,
         mistake,
-        log: Log::default(),
-        records: Vec::new(),
-        nodes: BTreeMap::new(),
+        traces: std::env::var_os("WATERMASTER_GROUP_SEED").is_some(),
+        params,
+        now: Time::ZERO,
         events: BinaryHeap::new(),
         number: 0,
-        outages: Vec::new(),
-        last_append: BTreeMap::new(),
-        capacities: BTreeMap::new(),
-        admitted,
-        faults: Faults::default(),
-        next_reader: 0,
+        broker: Broker { mistake, ..Broker::default() },
+        nodes: Vec::new(),
+        sent: Vec::new(),
+        answers: Vec::new(),
+        fetched: Vec::new(),
+        names: 0,
+        lives: seed << 32,
+        capacity,
+        capacities: vec![capacity],
+        greed: random.one_of(&[2_000, 9_000]),
+        repeats: random.one_of(&[0, 500, 3_000]),
+        losses: random.one_of(&[0, 100, 500]),
+        late: random.one_of(&[0, 100, 500]),
+        faults: Duration::from_secs_f64(random.one_of(&[10.0, 2.5, 1.25])),
+        reloads: random.chance(4_000),
+        memory,
+        window: VecDeque::new(),
+        in_window: 0,
+        circulating: VecDeque::from([(Time::ZERO, memory)]),
+        truth: BTreeMap::new(),
+        outcome: Outcome {
+            violation: None,
+            fullest: 0.0,
+            used: 0.0,
+            circulating: (0, 0),
+            nodes: 0,
+            claims: 0,
+            mints: 0,
+            kills: 0,
+            setting: format!("seed {seed}, {mode:?}, capacity {capacity}, memory {memory}"),
+        },
+        calm_total: 0,
+        random,
     };
-    for node in 0..world.setting.nodes {
-        world.spawn(begin, node);
-    }
-    world.at(begin + world.setting.trouble, Event::Trouble);
-    world.run(begin + world.setting.length);
-    world.outcome()
+    world.run();
+    world.outcome
 }
 
 impl World {
-    fn at(&mut self, when: Time, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse((when, self.number, event)));
-    }
-
-    fn run(&mut self, end: Time) {
-        while let Some(Reverse((now, _, event))) = self.events.pop() {
-            if now >= end {
+    fn run(&mut self) {
+        // The group begins after a cycle in which others may have admitted records.
+        self.now = Time::ZERO + CYCLE;
+        self.window.push_back((self.now, self.memory));
+        self.in_window = self.memory;
+        for _ in 0..self.random.between(1, 4) {
+            let after = self.random.millis(0, 1_000);
+            self.after(after, Due::Spawn { seat: None });
+        }
+        let after = self.random.millis(0, 3_000);
+        self.after(after, Due::Fault);
+        self.after(Duration::from_secs(1), Due::Jitter);
+        self.after(Duration::from_secs(1), Due::Tidy);
+        self.at(self.calm() + Duration::from_millis(10), Due::Ensure);
+        self.at(self.calm() + Duration::from_secs(6), Due::Ensure);
+        while let Some(Reverse((at, _, due))) = self.events.pop() {
+            if at > self.end() || self.outcome.violation.is_some() {
                 break;
             }
-            match event {
-                Event::Beat { node, reader } => self.beat(now, node, reader),
-                Event::Arrive { record } => {
-                    let record = self.records[record].take().expect("a record arrives once");
-                    self.log.append(now, record);
+            self.now = at;
+            self.step(due);
+        }
+        let cycles = (CALM.as_secs_f64() / CYCLE.as_secs_f64()) - 2.0;
+        self.outcome.used = self.calm_total as f64 / (self.capacity as f64 * cycles);
+        self.outcome.nodes = self.nodes.iter().flatten().count();
+        self.outcome.circulating = (self.circulating.back().map_or(0, |(_, sum)| *sum), self.capacity);
+    }
+
+    fn end(&self) -> Time {
+        Time::ZERO + CYCLE + LENGTH
+    }
+
+    fn calm(&self) -> Time {
+        self.end() - CALM
+    }
+
+    fn at(&mut self, at: Time, due: Due) {
+        self.number += 1;
+        self.events.push(Reverse((at, self.number, due)));
+    }
+
+    fn after(&mut self, after: Duration, due: Due) {
+        self.at(self.now + after, due);
+    }
+
+    fn step_of(&mut self, node: usize, after: Duration, step: Step) {
+        self.after(after, Due::Node { node, step });
+    }
+
+    /// The time that a message takes.
+    fn latency(&mut self, node: Option<usize>) -> Duration {
+        let is_slow = node.and_then(|node| self.nodes[node].as_ref()).is_some_and(|node| self.now < node.slow_until);
+        if is_slow {
+            return self.random.millis(200, 3_000);
+        }
+        if self.now < self.calm() && self.random.chance(self.late) {
+            return self.random.millis(100, 2_500);
+        }
+        Duration::from_micros(1_500 + self.random.below(8_000))
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.now < self.calm() && self.random.chance(self.losses)
+    }
+
+    fn step(&mut self, due: Due) {
+        match due {
+            Due::Node { node, step } => self.step_node(node, step),
+            Due::Arrive { node, request } => self.arrive(node, request),
+            Due::Markers { id } => self.mark(&id),
+            Due::Timeout { id, epoch, offset } => {
+                let follows = self.broker.time_out(&id, epoch, offset);
+                self.follow(follows);
+            }
+            Due::Spawn { seat } => self.spawn(seat),
+            Due::Fault => self.fault(),
+            Due::Jitter => {
+                for node in 0..self.nodes.len() {
+                    let load = self.random.one_of(&[self.capacity / 100, self.capacity / 3, self.capacity]);
+                    let changes = self.random.chance(3_000);
+                    if let Some(node) = self.nodes[node].as_mut().filter(|_| changes) {
+                        node.load = load;
+                    }
                 }
-                Event::Report { node, reader, seq } => self.report(node, reader, seq),
-                Event::Trouble => self.trouble(now),
-                Event::Respawn { node } if !self.nodes[&node].alive => self.spawn(now, node),
-                Event::Respawn { .. } => {}
+                self.after(Duration::from_secs(1), Due::Jitter);
             }
-        }
-    }
-
-    // ## The log
-
-    /// The time of an arrival: outages hold everything up.
-    fn after_outages(&self, mut when: Time) -> Time {
-        for &(from, to) in &self.outages {
-            if (from..to).contains(&when) {
-                when = to;
+            Due::Tidy => {
+                self.broker.compact(self.now);
+                let after = Duration::from_millis(self.random.one_of(&[300, 1_000, 3_000]));
+                self.after(after, Due::Tidy);
             }
-        }
-        when
-    }
-
-    fn delay(&mut self) -> Duration {
-        if self.random.chance(self.setting.late) {
-            let lease = self.params.lease.as_millis() as u64;
-            return self.random.millis(300, (lease * 5 / 2).max(301));
-        }
-        self.setting.slow.mul_f64(0.2 + 2.8 * self.random.unit())
-    }
-
-    fn append(&mut self, now: Time, node: u64, reader: u64, record: Record) {
-        let delay = self.delay();
-        let arrival = self.after_outages(now + delay);
-        let seq = if let Record::Post(post) = &record { post.seq } else { 0 };
-        if self.random.chance(300) {
-            // The record never arrives; half of the losses are reported.
-            self.faults.lost_posts += 1;
-            if self.random.once_in(2) {
-                self.at(arrival, Event::Report { node, reader, seq });
-            }
-            return;
-        }
-        if self.random.chance(50) {
-            // A report that is wrong: the record arrives later.
-            self.at(now + delay / 2, Event::Report { node, reader, seq });
-        }
-        let after_last = self.last_append.get(&reader).map_or(Time::ZERO, |&last| last + Duration::from_micros(1));
-        let arrival = arrival.max(after_last);
-        self.last_append.insert(reader, arrival);
-        self.records.push(Some(record));
-        self.at(arrival, Event::Arrive { record: self.records.len() - 1 });
-    }
-
-    fn report(&mut self, node: u64, reader: u64, seq: u64) {
-        if let Some(node) = self.nodes.get_mut(&node).filter(|node| node.alive && node.reader == reader) {
-            node.member.handle_failed(seq);
-        }
-    }
-
-    /// Reads the records that have come by now, which each reading finds with another delay.
-    fn read_on(&mut self, now: Time, id: u64) {
-        if self.after_outages(now) > now || self.nodes[&id].stalled_until > now {
-            return;
-        }
-        let delay = self.delay();
-        if delay > self.setting.slow * 4 {
-            self.nodes.get_mut(&id).expect("a living node").stalled_until = now + delay;
-            return;
-        }
-        let mut most = if self.random.once_in(8) { self.random.below(6) } else { u64::MAX };
-        while most > 0 {
-            most -= 1;
-            let node = self.nodes.get_mut(&id).expect("a living node");
-            let offset = match node.prefix.pop() {
-                Some(offset) => offset,
-                None if self.log.get(node.next).is_some_and(|&(at, _)| at + delay <= now) => {
-                    node.next += 1;
-                    node.next - 1
+            Due::Ensure => {
+                if self.nodes.iter().all(Option::is_none) {
+                    self.spawn(None);
                 }
-                None => break,
-            };
-            // Records that were superseded while the reader stood still are gone.
-            if offset >= self.nodes[&id].compacted_to || self.log.is_kept(offset) {
-                self.read(now, id, offset);
-                if self.random.once_in(3) {
-                    self.admit(now, id);
+                for node in 0..self.nodes.len() {
+                    self.reload(node, self.capacity);
                 }
             }
         }
     }
 
-    fn read(&mut self, now: Time, id: u64, offset: u64) {
-        let node = self.nodes.get_mut(&id).expect("a living node");
-        let clocks = node.clocks(now);
-        let (_, record) = self.log.get(offset).expect("a record that was appended");
-        let next = node.member.seats().next_offset();
-        let offset = match self.mistake {
-            Some(Mistake::CompactionTrusted) => next,
-            Some(Mistake::GapUnnoticed) => offset.min(next.max(node.start)),
-            _ => offset,
+    fn step_node(&mut self, index: usize, step: Step) {
+        let Some(node) = &self.nodes[index] else { return };
+        let paused_until = node.paused_until;
+        if self.now < paused_until {
+            let later = Duration::from_micros(self.random.below(10_000));
+            return self.at(paused_until + later, Due::Node { node: index, step });
+        }
+        match step {
+            Step::Poll => self.poll(index),
+            Step::Got(fetched) => self.read(index, fetched),
+            Step::Look => self.look(index),
+            Step::Decide => self.decide(index),
+            Step::Answer { attempt, number, answer } => self.answer(index, attempt, number, self.answers[answer]),
+            Step::Call { attempt, number } => self.call(index, attempt, number),
+            Step::Reload { capacity } => self.reload(index, capacity),
+        }
+    }
+
+    // ## Processes
+
+    fn spawn(&mut self, seat: Option<Arc<str>>) {
+        let seat = seat.unwrap_or_else(|| {
+            self.names += 1;
+            format!("wm-{}", self.names).into()
+        });
+        self.lives += 1;
+        let params = GroupParams { capacity: self.capacity, ..self.params.clone() };
+        let node = Node::new(&params, seat, self.lives, self.now, &mut self.random);
+        self.nodes.push(Some(node));
+        let index = self.nodes.len() - 1;
+        for step in [Step::Look, Step::Poll, Step::Decide] {
+            self.step_of(index, Duration::ZERO, step);
+        }
+    }
+
+    fn stop(&mut self, node: usize) {
+        self.nodes[node] = None;
+    }
+
+    fn reload(&mut self, index: usize, capacity: u64) {
+        let Some(node) = &mut self.nodes[index] else { return };
+        node.params.capacity = capacity;
+        let policy = Policy { mode: node.params.mode, ..Policy::new(capacity, CYCLE) };
+        node.member.change(node.params.clone(), Shares::new(&policy));
+    }
+
+    fn fault(&mut self) {
+        if self.now >= self.calm() {
+            return;
+        }
+        let pause = self.faults.mul_f64(-(1.0 - self.random.unit()).ln());
+        self.after(pause, Due::Fault);
+        let living: Vec<usize> = (0..self.nodes.len()).filter(|&index| self.nodes[index].is_some()).collect();
+        let what = self.random.below(100);
+        if living.is_empty() || what < 10 && living.len() < MAX_NODES {
+            return self.spawn(None);
+        }
+        let index = living[self.random.index(living.len())];
+        let seat = Arc::clone(&self.nodes[index].as_ref().expect("a living node").seat);
+        match what {
+            0..35 => self.kill(index),
+            35..60 => {
+                let pause = self.random.one_of(&[300, 1_000, 3_000, 6_000, 12_000]);
+                self.nodes[index].as_mut().expect("a node").paused_until = self.now + Duration::from_millis(pause);
+            }
+            60..70 => {
+                let until = self.now + self.random.millis(1_000, 8_000);
+                self.nodes[index].as_mut().expect("a node").slow_until = until;
+            }
+            70..78 => {
+                let length = Duration::from_millis(self.random.one_of(&[300, 2_000, 8_000]));
+                self.broker.outages.push((self.now, self.now + length));
+            }
+            78..86 => {
+                let node = self.nodes[index].as_mut().expect("a node");
+                node.member.leave();
+                let after = self.random.millis(100, 3_000);
+                let seat = if self.random.once_in(2) { Some(seat) } else { None };
+                self.after(after, Due::Spawn { seat });
+            }
+            // A second process with this id.
+            86..90 => self.spawn(Some(seat)),
+            90..96 if self.reloads => {
+                let first = self.capacities[0];
+                let capacity = self.random.one_of(&[first / 2, first, first * 2]);
+                self.capacity = capacity;
+                self.capacities.push(capacity);
+                for node in living {
+                    let after = self.random.millis(0, 5_000);
+                    self.step_of(node, after, Step::Reload { capacity });
+                }
+            }
+            _ => living.into_iter().for_each(|index| {
+                if self.random.chance(7_000) {
+                    self.kill(index);
+                }
+            }),
+        }
+    }
+
+    fn kill(&mut self, index: usize) {
+        let seat = Arc::clone(&self.nodes[index].as_ref().expect("a node").seat);
+        self.outcome.kills += 1;
+        self.stop(index);
+        let (after, seat) = match self.random.chance(6_000) {
+            true => (Duration::from_millis(self.random.one_of(&[50, 500, 2_000, 5_000])), Some(seat)),
+            false => (self.random.millis(100, 6_000), None),
         };
-        node.member.handle_record(clocks, offset, record);
-        if node.member.restart(clocks).is_none() {
-            node.asked = 0;
+        self.after(after, Due::Spawn { seat });
+    }
+
+    // ## Reading
+
+    fn poll(&mut self, index: usize) {
+        if let Some(back) = self.broker.away(self.now) {
+            let latency = self.latency(Some(index));
+            return self.at(back + latency, Due::Node { node: index, step: Step::Poll });
         }
+        let position = self.nodes[index].as_ref().expect("a node").position;
+        self.fetched.push(self.broker.fetch(position));
+        let latency = self.latency(Some(index));
+        self.step_of(index, latency, Step::Got(self.fetched.len() - 1));
     }
 
-    // ## Nodes
-
-    fn spawn(&mut self, now: Time, id: u64) {
-        self.next_reader += 1;
-        let reader = self.next_reader;
-        let capacity = self.capacities.get(&id).copied().unwrap_or(self.params.capacity);
-        let params = self.setting.params_of(id, capacity);
-        let start = self.believed_start();
-        let node = Node::new(&params, id, reader, start, now, self.mistake, &mut self.random);
-        self.nodes.insert(id, node);
-        self.change_demand(id, &[0, self.params.capacity]);
-        self.subscribe(now, id);
-    }
-
-    /// The end of the log, from which on a newcomer sees all records.
-    fn believed_start(&self) -> u64 {
-        if self.mistake == Some(Mistake::CompactionTrusted) { 0 } else { self.log.end() }
-    }
-
-    /// Reads the log from its beginning: some of it was compacted.
-    fn subscribe(&mut self, now: Time, id: u64) {
-        let fresh = [0, 0, 5, 50][self.random.index(4)];
-        let mut prefix = self.log.compacted(fresh);
-        prefix.reverse();
-        let node = self.nodes.get_mut(&id).expect("a node");
-        (node.prefix, node.next) = (prefix, self.log.end());
-        let event = Event::Beat { node: id, reader: node.reader };
-        let delay = self.delay();
-        let first = self.after_outages(now + delay);
-        self.at(first, event);
-    }
-
-    fn change_demand(&mut self, id: u64, choices: &[u64]) {
-        let mut demands = Vec::new();
-        for _ in 0..self.setting.clients_of_node {
-            let client = &self.clients[self.random.index(self.clients.len())];
-            let demand = choices[self.random.index(choices.len())];
-            if !demands.iter().any(|(other, _)| Arc::ptr_eq(other, client)) {
-                demands.push((Arc::clone(client), demand));
+    fn read(&mut self, index: usize, fetched: usize) {
+        let (records, end) = std::mem::take(&mut self.fetched[fetched]);
+        for (offset, mut record) in records {
+            let node = self.nodes[index].as_ref().expect("a node");
+            let (seat, life) = (Arc::clone(&node.seat), node.life);
+            if let Some(mistake) = self.mistake {
+                mistake.spoil_read(&mut record, &seat, &[life], &mut self.random);
+            }
+            self.event(index, &Event::Record { offset, record });
+            if self.nodes[index].is_none() {
+                return;
             }
         }
-        self.nodes.get_mut(&id).expect("a node").set_demand(demands);
+        let node = self.nodes[index].as_mut().expect("a node");
+        node.position = node.position.max(end);
+        self.event(index, &Event::End(end));
+        let after = self.random.millis(5, 30);
+        self.step_of(index, after, Step::Poll);
     }
 
-    fn admit(&mut self, now: Time, id: u64) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.stopped_until <= now) else { return };
-        let records = node.admit(now);
-        if records > 0 {
-            self.admitted.push((now, records));
+    fn event(&mut self, index: usize, event: &Event) {
+        let Some(node) = &mut self.nodes[index] else { return };
+        let clocks = node.clocks(self.now);
+        if matches!(event, Event::Written { .. }) {
+            node.limit_before_write = None;
         }
+        let commands = node.member.handle_event(clocks, event, &mut node.greedy);
+        self.obey(index, commands);
     }
 
-    fn beat(&mut self, now: Time, id: u64, reader: u64) {
-        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.alive && node.reader == reader) else { return };
-        if node.stopped_until <= now {
-            let was_stopped = std::mem::replace(&mut node.stopped_until, Time::ZERO) > Time::ZERO;
-            if was_stopped && self.random.once_in(2) {
-                node.compacted_to = self.log.end();
-            }
-            self.admit(now, id);
-            self.read_on(now, id);
-            self.serve(now, id);
+    fn look(&mut self, index: usize) {
+        let node = self.nodes[index].as_mut().expect("a node");
+        let clocks = node.clocks(self.now);
+        if node.member.needs_memory() {
+            let count = if self.mistake == Some(Mistake::MemoryForgotten) { 0 } else { self.memory };
+            node.member.charge_memory(count);
         }
-        // After lost history, reading the log again leads to the next beat.
-        if self.nodes[&id].reader == reader {
-            let next = now + self.random.millis(self.setting.beats.0, self.setting.beats.1);
-            self.at(next, Event::Beat { node: id, reader });
+        let (loads, before) = (node.loads(), node.member.part_now(clocks).limit);
+        let commands = node.member.look(clocks, &loads, &mut node.greedy);
+        if commands
+            .iter()
+            .any(|command| matches!(command, Command::Write { state, .. } if state.kind == StateKind::Own))
+        {
+            node.limit_before_write = Some(before);
         }
+        self.obey(index, commands);
+        let after = self.random.millis(30, 100);
+        self.step_of(index, after, Step::Look);
     }
 
-    fn serve(&mut self, now: Time, id: u64) {
-        let ahead = self.random.millis(0, 2 * self.params.cycle.as_millis() as u64);
-        let slews = self.random.chance(20);
-        if self.random.chance(self.setting.demand_changes) {
-            let capacity = self.params.capacity;
-            self.change_demand(id, &[0, 0, 1, capacity / 3, capacity]);
-        }
-        let node = self.nodes.get_mut(&id).expect("a living node");
-        if slews {
-            node.ahead += ahead;
-        }
-        let clocks = node.clocks(now);
-        if node.prefix.is_empty() && !std::mem::replace(&mut node.read_to_end, true) {
-            node.member.handle_caught_up(clocks);
-            if self.setting.fences {
-                node.member.handle_fenced(clocks);
-            }
-            if node.member.is_first() && self.mistake != Some(Mistake::MemoryForgotten) {
-                let from = now - self.params.cycle;
-                let recent = self.admitted.iter().rev().take_while(|(at, _)| *at > from);
-                node.member.charge_memory(clocks, recent.map(|(_, records)| records).sum());
-            }
-        }
-        node.expire(clocks);
-        match node.member.restart(clocks) {
-            Some(Restart::LostHistory(_)) => return self.read_again(now, id),
-            Some(why) => {
-                node.member.rejoin(clocks, self.random.word());
-                node.begin_window();
-                match why {
-                    Restart::Unanswered => self.faults.unanswered += 1,
-                    _ => self.faults.put_out += 1,
+    fn obey(&mut self, index: usize, commands: Vec<Command>) {
+        for command in commands {
+            let node = self.nodes[index].as_mut().expect("a node");
+            match command {
+                Command::Open { seat, attempt } => {
+                    node.producers.retain(|_, producer| producer.seat != seat);
+                    node.producers.insert(attempt, Producer { seat, epoch: 0, call: Call::Init, number: 1 });
+                    self.call(index, attempt, 1);
                 }
+                Command::Write { attempt, mut state, loads } => {
+                    node.wrote_last |= state.kind == StateKind::Left;
+                    if let Some(mistake) = self.mistake {
+                        mistake.spoil_write(&mut state);
+                    }
+                    let records = [SeatRecord::State(*state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
+                    if let Some(producer) = node.producers.get_mut(&attempt) {
+                        producer.call = Call::Produce(records);
+                        producer.number += 1;
+                        let number = producer.number;
+                        self.call(index, attempt, number);
+                    }
+                }
+                Command::Close { attempt } => drop(node.producers.remove(&attempt)),
+            }
+        }
+        let Some(node) = &self.nodes[index] else { return };
+        if node.member.has_left() && node.member.ahead() > 0 && !node.wrote_last {
+            let seat = Arc::clone(&node.seat);
+            self.violate(format!("{seat} left without a last state"));
+        }
+        let Some(node) = &self.nodes[index] else { return };
+        if node.member.has_left() || node.member.is_replaced() {
+            self.stop(index);
+        }
+    }
+
+    // ## Calls
+
+    /// Makes the current call of an opening.
+    fn call(&mut self, index: usize, attempt: OpeningNumber, number: u64) {
+        let Some(node) = &self.nodes[index] else { return };
+        let Some(producer) = node.producers.get(&attempt).filter(|producer| producer.number == number) else { return };
+        let (id, epoch) = (Arc::clone(&producer.seat), producer.epoch);
+        let request = match &producer.call {
+            Call::Init => Request::Init,
+            Call::Produce(records) => Request::Produce { epoch, records: records.clone() },
+            Call::Commit => Request::End { epoch, commits: true },
+            Call::End | Call::Idle => return,
+        };
+        self.sent.push(Sent { id, request, attempt, number });
+        let sent = self.sent.len() - 1;
+        if !self.is_lost() {
+            let latency = self.latency(Some(index));
+            self.after(latency, Due::Arrive { node: index, request: sent });
+        }
+        if self.sent[sent].request == (Request::End { epoch, commits: true }) && self.random.chance(self.repeats) {
+            // A copy that comes late.
+            let after = self.random.millis(0, 3_000);
+            self.after(after, Due::Arrive { node: index, request: sent });
+        }
+        self.reply(index, CALL_TIMEOUT, attempt, number, Reply::Of(Answer::Timeout));
+    }
+
+    fn reply(&mut self, index: usize, after: Duration, attempt: OpeningNumber, number: u64, reply: Reply) {
+        self.answers.push(reply);
+        self.step_of(index, after, Step::Answer { attempt, number, answer: self.answers.len() - 1 });
+    }
+
+    fn arrive(&mut self, index: usize, sent: usize) {
+        let Sent { id, request, attempt, number } = self.sent[sent].clone();
+        let (answer, follows) = self.broker.request(self.now, &id, &request);
+        self.follow(follows);
+        if !self.is_lost() {
+            let latency = self.latency(Some(index));
+            self.reply(index, latency, attempt, number, Reply::Of(answer));
+        }
+    }
+
+    fn follow(&mut self, follows: Option<Follows>) {
+        match follows {
+            Some(Follows::Markers(id)) => {
+                let latency = self.latency(None);
+                self.after(latency, Due::Markers { id });
+            }
+            Some(Follows::Timeout { id, epoch, offset }) => {
+                self.after(TRANSACTION_TIMEOUT, Due::Timeout { id, epoch, offset });
             }
             None => {}
         }
-        let count = if self.mistake == Some(Mistake::ForgottenWindow) { 0 } else { node.count };
-        let mut records = node.member.look(clocks, count, &node.loads);
-        if let Some(mistake) = self.mistake {
-            mistake.spoil(&mut records);
-        }
-        for record in records {
-            let node = self.nodes.get_mut(&id).expect("a living node");
-            if let Record::Post(post) = &record {
-                node.asked = node.asked.max(post.want);
-            }
-            let reader = node.reader;
-            self.append(now, id, reader, record);
-        }
-        self.admit(now, id);
     }
 
-    /// Begins anew with another member, after history was lost.
-    fn read_again(&mut self, now: Time, id: u64) {
-        self.faults.lost_histories += 1;
-        self.next_reader += 1;
-        let (reader, start, incarnation) = (self.next_reader, self.believed_start(), self.random.word());
-        let node = self.nodes.get_mut(&id).expect("a living node");
-        node.member = member(&node.params, id, incarnation, start, node.clocks(now));
-        (node.reader, node.start, node.read_to_end) = (reader, start, false);
-        node.begin_window();
-        self.subscribe(now, id);
-    }
-
-    // ## The checker
-
-    fn outcome(self) -> Outcome {
-        let (mut sum, mut most, mut at) = (0_u64, 0_u64, Time::ZERO);
-        let mut window: VecDeque<(Time, u64)> = VecDeque::new();
-        for &(now, records) in &self.admitted {
-            window.push_back((now, records));
-            sum += records;
-            while window.front().is_some_and(|&(then, _)| then + self.params.cycle <= now) {
-                sum -= window.pop_front().expect("a front").1;
-            }
-            if sum > most {
-                (most, at) = (sum, now);
+    fn mark(&mut self, id: &Arc<str>) {
+        if let Some(back) = self.broker.away(self.now) {
+            let latency = self.latency(None);
+            return self.at(back + latency, Due::Markers { id: Arc::clone(id) });
+        }
+        for (offset, record) in self.broker.mark(id) {
+            if let SeatRecord::State(state) = record {
+                self.check_commit(offset, state);
             }
         }
-        let capacity = self.params.capacity;
-        let total: u64 = self.admitted.iter().map(|(_, records)| records).sum();
-        let cycles = self.setting.length.as_secs_f64() / self.params.cycle.as_secs_f64();
-        Outcome {
-            most_over: most as i64 - capacity as i64,
-            largest: most as f64 / capacity as f64,
-            used: total as f64 / (capacity as f64 * cycles),
-            faults: self.faults,
-            log: self.log,
-            setting: self.setting.to_string(),
-            at,
+    }
+
+    fn answer(&mut self, index: usize, attempt: OpeningNumber, number: u64, reply: Reply) {
+        let is_catching = self.mistake != Some(Mistake::NotCaughtUp);
+        let Some(node) = &mut self.nodes[index] else { return };
+        let Some(producer) = node.producers.get_mut(&attempt) else { return };
+        if producer.number != number || producer.call == Call::Idle {
+            return;
+        }
+        let next = match (&producer.call, reply) {
+            (Call::Init, Reply::Of(Answer::Epoch(epoch))) => {
+                producer.epoch = epoch;
+                Some(Call::End)
+            }
+            (Call::Produce(_), Reply::Of(Answer::Done)) => Some(Call::Commit),
+            (Call::Init | Call::Produce(_), Reply::Of(Answer::Concurrent)) => {
+                let after = self.random.millis(20, 300);
+                producer.number += 1;
+                let number = producer.number;
+                return self.step_of(index, after, Step::Call { attempt, number });
+            }
+            _ => None,
+        };
+        producer.number += 1;
+        let number = producer.number;
+        match (next, reply) {
+            (Some(Call::End), _) => {
+                producer.call = Call::End;
+                let end = self.broker.end;
+                let latency = self.latency(Some(index));
+                self.reply(index, latency, attempt, number, Reply::End(if is_catching { end } else { 0 }));
+            }
+            (Some(next), _) => {
+                producer.call = next;
+                self.call(index, attempt, number);
+            }
+            (None, Reply::End(end)) => {
+                producer.call = Call::Idle;
+                self.event(index, &Event::Opened { attempt, end });
+            }
+            (None, Reply::Of(answer)) => {
+                let was = std::mem::replace(&mut producer.call, Call::Idle);
+                let event = match was {
+                    Call::Init | Call::End => Event::Failed { attempt },
+                    _ => Event::Written { attempt, committed: was == Call::Commit && answer == Answer::Done },
+                };
+                if event != (Event::Written { attempt, committed: true }) {
+                    node.producers.remove(&attempt);
+                }
+                self.event(index, &event);
+            }
+        }
+    }
+
+    // ## Admissions
+
+    fn decide(&mut self, index: usize) {
+        let after = self.random.millis(20, 150);
+        self.step_of(index, after, Step::Decide);
+        let is_all = self.random.chance(self.greed);
+        let is_calm = self.now > self.calm();
+        let node = self.nodes[index].as_mut().expect("a node");
+        let clocks = node.clocks(self.now);
+        let mut part = node.member.part_now(clocks);
+        match self.mistake {
+            Some(Mistake::AheadEndless) if part.admitted > 0 => part.until = Time::NEVER,
+            Some(Mistake::AheadUnlimited) if part.admitted > 0 => part.admitted = u64::MAX,
+            Some(Mistake::GivenLate) => part.limit = part.limit.max(node.limit_before_write.unwrap_or(0)),
+            Some(Mistake::ClaimIgnored) => {
+                let goes_on = node.member.hold() == 0 && part.admitted > 0;
+                node.former_limit = if node.member.hold() > 0 { node.member.hold() } else { node.former_limit };
+                part.limit = part.limit.max(if goes_on { node.former_limit } else { 0 });
+            }
+            _ => {}
+        }
+        if clocks.slow > part.until {
+            return;
+        }
+        let used = node.greedy.count(clocks.slow);
+        let total = node.greedy.total();
+        let mut room = part.limit.saturating_sub(used).min(part.admitted.saturating_sub(total));
+        if room > 0 && is_calm && node.member.hold() > node.member.target() {
+            // Above its target a member admits at its target's pace, as in shape mode, so that its window drains.
+            let paced = node.member.target() as f64 * 0.085 / CYCLE.as_secs_f64() + self.random.unit();
+            room = room.min(paced as u64);
+        }
+        if room == 0 {
+            return;
+        }
+        let node = self.nodes[index].as_mut().expect("a node");
+        let records = if is_all { room } else { self.random.between(1, room) };
+        node.greedy.admit(clocks.slow, records);
+        self.check_admission(records);
+    }
+
+    fn check_admission(&mut self, records: u64) {
+        if self.now > self.calm() + CYCLE * 2 {
+            self.calm_total += records;
+        }
+        if self.traces {
+            println!("{:?} {records} admitted", self.now.since(Time::ZERO));
+        }
+        self.window.push_back((self.now, records));
+        self.in_window += records;
+        while self.window.front().is_some_and(|(at, _)| *at + CYCLE <= self.now) {
+            self.in_window -= self.window.pop_front().expect("a front").1;
+        }
+        while self.circulating.get(1).is_some_and(|(at, _)| *at + CYCLE <= self.now) {
+            self.circulating.pop_front();
+        }
+        let allowed = self.circulating.iter().map(|(_, sum)| *sum).max().unwrap_or(0);
+        self.outcome.fullest = self.outcome.fullest.max(self.in_window as f64 / allowed.max(1) as f64);
+        if self.in_window > allowed {
+            self.violate(format!("{} records in a window, {allowed} circulated", self.in_window));
+        }
+    }
+
+    fn violate(&mut self, what: String) {
+        let at = self.now.since(Time::ZERO);
+        self.outcome.violation.get_or_insert(format!("{what}, at {at:?}"));
+    }
+
+    /// Checks conservation by the committed log, in the order of commits.
+    fn check_commit(&mut self, offset: u64, state: State) {
+        let kind = state.kind;
+        if self.traces {
+            println!("{:?} {offset} {state:?}", self.now.since(Time::ZERO));
+        }
+        if self.truth.get(&state.seat).is_some_and(|(before, _)| *before > offset) {
+            self.violate(format!("a state of {} was committed out of order", state.seat));
+        }
+        self.outcome.claims += u64::from(kind == StateKind::Claimed);
+        self.outcome.mints += u64::from(kind == StateKind::Bank);
+        self.truth.insert(Arc::clone(&state.seat), (offset, state));
+        let seen = |to: &str, giver: &Arc<str>| {
+            self.truth.get(to).and_then(|(_, state)| state.seen.get(giver)).copied().unwrap_or(0)
+        };
+        let states = || self.truth.iter().map(|(seat, (_, state))| (seat, state));
+        let holds: u64 = states().filter(|(seat, _)| &***seat != BANK).map(|(_, state)| state.hold).sum();
+        let moves = states().flat_map(|(seat, state)| state.out.iter().map(move |one| (seat, one)));
+        let open: u64 = moves.filter(|(seat, one)| one.id > seen(&one.to, seat)).map(|(_, one)| one.hold).sum();
+        let (total, before) = (holds + open, self.circulating.back().map_or(0, |(_, sum)| *sum));
+        let is_first = self.truth.len() == 1;
+        if total > before && kind != StateKind::Bank {
+            self.violate(format!("{total} circulate after {before}: a state of kind {kind:?} made capacity"));
+        }
+        if total < before && !is_first && matches!(kind, StateKind::Claimed | StateKind::Left) {
+            self.violate(format!("{total} circulate after {before}: a state of kind {kind:?} lost capacity"));
+        }
+        if total > self.capacities.iter().copied().max().unwrap_or(0) {
+            self.violate(format!("{total} circulate"));
+        }
+        if total != before {
+            self.circulating.push_back((self.now, total));
         }
     }
 }

@@ -1,55 +1,41 @@
-//! A reader and a writer of the control log.
+//! A reader of the control log, and the openings of seats.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
-use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext, PurgeConfig};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
-use watermaster_core::group::record::Record;
+use watermaster_core::delivery;
+use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
+use watermaster_core::group::state::{SeatLoads, SeatRecord, State};
 use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
-use super::topic::MAX_MESSAGE_BYTES;
+use super::opening::{self, Opener, Order};
+use super::{MAX_MESSAGE_BYTES, ends_reading, named};
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::seats::{ends_reading, named};
 use crate::{ffi, login::Login};
 
 /// The only partition of a control topic.
-const PARTITION: i32 = 0;
+pub(super) const PARTITION: i32 = 0;
 
-/// Properties that the log's order depends on.
-const PRODUCER_PROPERTIES: &[(&str, &str)] = &[
-    ("acks", "all"),
-    ("enable.idempotence", "true"),
-    // A record that can't be delivered in order ends the producer: compaction keeps the last record of a key.
-    ("enable.gapless.guarantee", "true"),
-    ("linger.ms", "0"),
-    ("allow.auto.create.topics", "false"),
-    // Less than the topic takes, also with the framing of a batch.
-    ("message.max.bytes", "990000"),
-];
-
-const CONSUMER_PROPERTIES: &[(&str, &str)] = &[
-    ("isolation.level", "read_uncommitted"),
-    ("enable.auto.commit", "false"),
-    ("enable.auto.offset.store", "false"),
-    // Truncation and deletion are lost history, and not an occasion to begin elsewhere.
-    ("auto.offset.reset", "error"),
-    ("allow.auto.create.topics", "false"),
-    ("enable.partition.eof", "false"),
+const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
+    // A broker answers as soon as there is a record; without one, two questions a second are enough.
     ("fetch.wait.max.ms", "500"),
     ("queued.max.messages.kbytes", "4096"),
 ];
 
+/// The longest time between two looks after which an end that was seen before the first of them still counts. It is far
+/// below the time for which compaction leaves new records alone.
+const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+/// The longest wait for the end of the log after a longer time.
+const END_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// A failure of the control log.
 #[derive(Debug, thiserror::Error)]
-pub enum ControlLogError {
+pub enum SeatLogError {
     /// A client could not be made.
     #[error(transparent)]
     Client(#[from] KafkaError),
@@ -65,211 +51,214 @@ pub enum ControlLogError {
     /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
     Record { topic: String, offset: i64, source: WireError },
-    /// The topic refuses a record for its size. It must not be sent again.
-    #[error("{topic} refuses a post for its size: set its max.message.bytes to {MAX_MESSAGE_BYTES} or more")]
-    TooLarge { topic: String },
-    /// A record could not be handed to the producer, which must not be used any more.
-    #[error("{topic} takes no record: {source}")]
-    Append { topic: String, source: ClientError },
+    /// The topic refuses a record. It must not be sent again unchanged.
+    #[error("{topic} refuses a record ({source}); its max.message.bytes has to be {MAX_MESSAGE_BYTES} or more")]
+    Refused { topic: String, source: delivery::ClientError },
+    /// The brokers refuse a transactional id.
+    #[error(
+        "can't open a seat: {source}; all instances need WRITE and DESCRIBE on the transactional ids with the prefix \
+         {prefix}, or scope = \"instance\""
+    )]
+    Opening { prefix: String, source: delivery::ClientError },
 }
 
-impl ControlLogError {
-    /// Returns whether it helps to open the log again: brokers come and go, and a producer that gave up can't go on. A
-    /// record that this program can't read stays in the log.
+impl SeatLogError {
+    /// Returns whether it helps to open the log again: brokers come and go. A record that this program can't read stays
+    /// in the log.
     pub fn passes_by(&self) -> bool {
         match self {
-            ControlLogError::Ends { .. }
-            | ControlLogError::Read { .. }
-            | ControlLogError::TooLarge { .. }
-            | ControlLogError::Append { .. } => true,
-            ControlLogError::Client(_) | ControlLogError::Denied { .. } | ControlLogError::Record { .. } => false,
+            SeatLogError::Ends { .. } | SeatLogError::Read { .. } | SeatLogError::Refused { .. } => true,
+            SeatLogError::Client(_)
+            | SeatLogError::Denied { .. }
+            | SeatLogError::Record { .. }
+            | SeatLogError::Opening { .. } => false,
         }
     }
 
     /// Returns whether records are gone that other members may still rely on.
     pub fn is_lost_history(&self) -> bool {
-        matches!(self, ControlLogError::Read { .. })
+        matches!(self, SeatLogError::Read { .. })
     }
 }
 
-/// A reader and a writer of the control log.
-pub struct ControlLog {
-    topic: String,
+/// The outcome of a call in an opening's thread.
+pub(super) type Report = Result<Event, SeatLogError>;
+
+/// The control log on a topic of Kafka.
+pub struct SeatLog {
+    opener: Arc<Opener>,
+    /// The openings that are not over, each with the seat and the way to its thread, which ends without it.
+    openings: HashMap<OpeningNumber, (String, mpsc::Sender<Order>)>,
+    reports: mpsc::Receiver<Report>,
     consumer: BaseConsumer<LoggingContext>,
-    producer: BaseProducer<ReportContext>,
     login: Login,
-    /// The log's beginning when it was opened.
-    low: i64,
-    start: u64,
+    /// The partition, to ask for its position.
+    partition: TopicPartitionList,
+    /// The offset below which everything was read.
+    position: u64,
+    /// An end that the log had a short time ago; `None` if it has to be asked for.
+    seen: Option<u64>,
+    /// The last end that `poll` returned.
+    told: Option<u64>,
+    /// The time of the last look.
+    looked: Instant,
 }
 
-impl ControlLog {
+/// The next thing that librdkafka has.
+enum Next {
+    Record(Event),
+    /// The position is the end of the stable records.
+    End,
+    /// All answers of the brokers were read.
+    Nothing,
+}
+
+impl SeatLog {
     /// Opens the log at its beginning. Waits up to `timeout` for the brokers. Nothing joins `group` or commits to it.
     /// librdkafka looks for its coordinator all the time, so it has to be one that this program may describe.
+    ///
+    /// A seat's transactional id is `id_prefix` with the seat's name.
     ///
     /// # Errors
     /// Fails when a client can't be made or the log's ends are not known.
     pub fn open(
-        kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
-    ) -> Result<ControlLog, ControlLogError> {
+        kafka: &settings::Kafka, group: &str, topic: &str, id_prefix: &str, timeout: Duration,
+    ) -> Result<SeatLog, SeatLogError> {
         let login = Login::new(kafka);
-        let consumer = client::consumer(config(kafka, CONSUMER_PROPERTIES).set("group.id", group))?;
+        let consumer = client::consumer(&named(client::reader_config(kafka, group, "error", CONSUMER_DEFAULTS)))?;
         let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
-        let (low, end) = ends.map_err(|source| ControlLogError::Ends { topic: topic.to_owned(), source })?;
-        let mut assignment = TopicPartitionList::new();
+        let (low, end) = ends.map_err(|source| SeatLogError::Ends { topic: topic.to_owned(), source })?;
+        let mut partition = TopicPartitionList::new();
         // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
-        let beginning = assignment.add_partition_offset(topic, PARTITION, Offset::Offset(low));
-        beginning.and_then(|()| consumer.assign(&assignment)).map_err(KafkaError::from)?;
-        let producer = config(kafka, PRODUCER_PROPERTIES);
-        let producer = client::create(&producer, ReportContext::default()).map_err(KafkaError::from)?;
-        let start = u64::try_from(end).unwrap_or(0);
-        Ok(ControlLog { topic: topic.to_owned(), consumer, producer, login, low, start })
+        let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
+        beginning.and_then(|()| consumer.assign(&partition)).map_err(KafkaError::from)?;
+        let (reporter, reports) = mpsc::channel();
+        let opener = Opener { kafka: kafka.clone(), topic: topic.to_owned(), prefix: id_prefix.to_owned(), reporter };
+        Ok(SeatLog {
+            opener: Arc::new(opener),
+            openings: HashMap::new(),
+            reports,
+            consumer,
+            login,
+            partition,
+            position: u64::try_from(low).unwrap_or(0),
+            seen: u64::try_from(end).ok(),
+            told: None,
+            looked: Instant::now(),
+        })
     }
 
-    /// Takes a user and a password that were read again.
+    /// Takes a user and a password that were read again. (Openings take them by themselves.)
     pub fn renew_login(&self) {
-        if let Some((user, password)) = self.login.take_changed() {
-            ffi::set_login(self.consumer.client(), &user, &password);
-            ffi::set_login(self.producer.client(), &user, &password);
+        self.login.renew(self.consumer.client());
+    }
+
+    /// Returns the next outcome of an opening's thread.
+    fn report(&mut self) -> Option<Report> {
+        let report = self.reports.try_recv().ok()?;
+        if let Ok(Event::Failed { attempt } | Event::Written { attempt, committed: false }) = report {
+            self.openings.remove(&attempt);
         }
+        Some(report)
     }
 
-    /// The end of the log when it was opened.
-    pub fn start(&self) -> u64 {
-        self.start
-    }
-
-    /// Returns whether the log had records once, and none when it was opened: they were deleted.
-    pub fn was_emptied(&self) -> bool {
-        self.start > 0 && self.low as u64 >= self.start
-    }
-
-    /// Returns whether all records below [`start`](ControlLog::start) were read.
-    ///
-    /// # Errors
-    /// Fails when the position is not known.
-    pub fn is_caught_up(&self) -> Result<bool, ControlLogError> {
-        let positions = self.consumer.position().map_err(|source| self.read_error(source))?;
-        let position = positions.find_partition(&self.topic, PARTITION).map(|element| element.offset());
-        let is_read = matches!(position, Some(Offset::Offset(next)) if next as u64 >= self.start);
-        Ok(is_read || self.low as u64 >= self.start)
-    }
-
-    /// Reads the next record, waiting up to `timeout`; `None` without one.
-    ///
-    /// # Errors
-    /// Fails when history is lost or a record is not of this format. Errors that pass by themselves are not returned.
-    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Record)>, ControlLogError> {
-        match self.consumer.poll(timeout) {
-            None => Ok(None),
-            Some(Ok(message)) => {
-                let offset = message.offset();
-                let record = wire::decode(message.key().unwrap_or_default(), message.payload());
-                let record = record.map_err(|source| {
-                    let topic = self.topic.clone();
-                    ControlLogError::Record { topic, offset, source }
-                })?;
-                Ok(Some((offset as u64, record)))
+    /// Reads on.
+    fn next(&self) -> Result<Next, SeatLogError> {
+        let topic = || self.opener.topic.clone();
+        loop {
+            match self.consumer.poll(Duration::ZERO) {
+                None => return Ok(Next::Nothing),
+                Some(Ok(message)) => {
+                    let offset = message.offset();
+                    let record = wire::decode(message.key().unwrap_or_default(), message.payload());
+                    let record = record.map_err(|source| SeatLogError::Record { topic: topic(), offset, source })?;
+                    return Ok(Next::Record(Event::Record { offset: offset as u64, record }));
+                }
+                Some(Err(ClientError::PartitionEOF(_))) => return Ok(Next::End),
+                Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
+                    return Err(SeatLogError::Denied { topic: topic() });
+                }
+                Some(Err(source)) if ends_reading(&source) => {
+                    return Err(SeatLogError::Read { topic: topic(), source });
+                }
+                // The error passes by itself.
+                Some(Err(_)) => {}
             }
-            Some(Err(error)) if ends_reading(&error) => Err(self.read_error(error)),
-            Some(Err(_)) => Ok(None),
         }
     }
 
-    fn read_error(&self, source: ClientError) -> ControlLogError {
-        let topic = self.topic.clone();
-        match source.rdkafka_error_code() {
-            Some(Code::TopicAuthorizationFailed) => ControlLogError::Denied { topic },
-            _ => ControlLogError::Read { topic, source },
-        }
-    }
-
-    /// Hands a record to the producer. `tag` comes back from [`take_failed`](ControlLog::take_failed) if the producer
-    /// gives the record up.
+    /// Returns the position if it is an end of the log, and was not returned before.
     ///
-    /// # Errors
-    /// The producer takes no record any more.
-    pub fn append(&self, record: &Record, tag: u64) -> Result<(), ControlLogError> {
-        let (key, value) = wire::encode(record);
-        let message = BaseRecord::with_opaque_to(&self.topic, Box::new(tag)).partition(PARTITION);
-        let message = message.key(&key);
-        let sent = self.producer.send(match &value {
-            Some(value) => message.payload(value),
-            None => message,
-        });
-        sent.map_err(|(source, _)| self.append_error(source))
+    /// Between two ends, the last records of the keys do not fit together: of a compacted log, later ones are missing
+    /// that had followed an earlier one. librdkafka tells the end of a partition with an answer that holds nothing, so
+    /// on a busy log there may be none for minutes. But no record behind an end that was seen a moment ago has been
+    /// compacted yet. So once the position has passed such an end, it is as good as one itself.
+    fn end(&mut self, is_end: bool) -> Option<Event> {
+        let client = self.consumer.client();
+        let position = ffi::position(client, &mut self.partition);
+        self.position = position.map_or(self.position, |position| position.max(self.position));
+        let topic = &self.opener.topic;
+        if !is_end {
+            let ask = || client.fetch_watermarks(topic, PARTITION, END_TIMEOUT).ok().map(|(_, end)| end as u64);
+            self.seen = self.seen.or_else(ask);
+            self.seen.filter(|seen| *seen <= self.position)?;
+            self.seen = ffi::cached_high(client, topic, PARTITION).map(|high| high as u64).or(self.seen);
+        }
+        let is_new = self.told.replace(self.position) != Some(self.position);
+        is_new.then_some(Event::End(self.position))
     }
 
-    /// A refused record is a fatal error of the producer, which then says no more than that.
-    fn append_error(&self, source: ClientError) -> ControlLogError {
-        let (topic, context) = (self.topic.clone(), self.producer.context());
-        let is_too_large = source.rdkafka_error_code() == Some(Code::MessageSizeTooLarge);
-        match (context.denied.load(Ordering::Relaxed), is_too_large || context.too_large.load(Ordering::Relaxed)) {
-            (true, _) => ControlLogError::Denied { topic },
-            (_, true) => ControlLogError::TooLarge { topic },
-            _ => ControlLogError::Append { topic, source },
+    /// Hands records to an opening's thread.
+    fn order(&mut self, attempt: OpeningNumber, records: &[SeatRecord]) {
+        let order: Order = records.iter().map(wire::encode).collect();
+        let sent = self.openings.get(&attempt).is_some_and(|(_, thread)| thread.send(order).is_ok());
+        if !sent {
+            self.opener.report(Ok(Event::Written { attempt, committed: false }));
+        }
+    }
+}
+
+impl ControlLog for SeatLog {
+    type Error = SeatLogError;
+
+    fn poll(&mut self) -> Result<Option<Event>, SeatLogError> {
+        if let Some(report) = self.report() {
+            return report.map(Some);
+        }
+        if std::mem::replace(&mut self.looked, Instant::now()).elapsed() > MAX_LOOK_INTERVAL {
+            self.seen = None;
+        }
+        loop {
+            match self.next()? {
+                Next::Record(record) => return Ok(Some(record)),
+                Next::Nothing => return Ok(self.end(false)),
+                Next::End => {
+                    if let Some(end) = self.end(true) {
+                        return Ok(Some(end));
+                    }
+                }
+            }
         }
     }
 
-    /// Returns the tags of the records that the producer gave up since the last call.
-    pub fn take_failed(&self) -> Vec<u64> {
-        self.producer.poll(Duration::ZERO);
-        std::mem::take(&mut *client::lock(&self.producer.context().failed))
-    }
-
-    /// Waits until every record is delivered or given up, up to `timeout`.
-    ///
-    /// # Errors
-    /// Some records are still on their way.
-    pub fn flush(&self, timeout: Duration) -> Result<(), ControlLogError> {
-        let flushed = self.producer.flush(timeout);
-        flushed.map_err(|source| self.append_error(source))
-    }
-}
-
-impl Drop for ControlLog {
-    fn drop(&mut self) {
-        // Records on their way must not keep the process.
-        self.producer.purge(PurgeConfig::default().queue().inflight());
-    }
-}
-
-/// Returns the configuration of a client of the control log.
-fn config(kafka: &settings::Kafka, properties: &[(&str, &str)]) -> ClientConfig {
-    named(client::config(kafka, &[], properties))
-}
-
-/// Collects the records that the producer gave up.
-#[derive(Default)]
-struct ReportContext {
-    failed: Mutex<Vec<u64>>,
-    /// True once a broker refused a record because this program may not write to the topic.
-    denied: AtomicBool,
-    /// True once a broker refused a record for its size.
-    too_large: AtomicBool,
-}
-
-impl ClientContext for ReportContext {
-    crate::oauth::makes_tokens!();
-
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        client::log(level, facility, message);
-    }
-
-    fn error(&self, error: ClientError, reason: &str) {
-        tracing::debug!("control log: {error}: {reason}");
-    }
-}
-
-impl ProducerContext for ReportContext {
-    type DeliveryOpaque = Box<u64>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, tag: Box<u64>) {
-        if let Err((error, _)) = result {
-            let is = |code| error.rdkafka_error_code() == Some(code);
-            self.denied.fetch_or(is(Code::TopicAuthorizationFailed), Ordering::Relaxed);
-            self.too_large.fetch_or(is(Code::MessageSizeTooLarge), Ordering::Relaxed);
-            client::lock(&self.failed).push(*tag);
+    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
+        self.openings.retain(|_, (opened, _)| opened != seat);
+        match opening::start(&self.opener, seat, attempt) {
+            Ok(thread) => drop(self.openings.insert(attempt, (seat.to_owned(), thread))),
+            Err(error) => {
+                tracing::warn!("control log: no thread to open seat {seat:?}: {error}");
+                self.opener.report(Ok(Event::Failed { attempt }));
+            }
         }
+    }
+
+    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
+        let loads = loads.map(|loads| SeatRecord::Loads(loads.clone()));
+        let records: Vec<SeatRecord> = [SeatRecord::State(state.clone())].into_iter().chain(loads).collect();
+        self.order(attempt, &records);
+    }
+
+    fn close(&mut self, attempt: OpeningNumber) {
+        self.openings.remove(&attempt);
     }
 }

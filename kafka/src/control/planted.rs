@@ -2,46 +2,65 @@
 
 use std::{ops::Deref, time::Duration};
 
-use watermaster_core::group::record::{Key, Record, Tombstone};
+use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
+use watermaster_core::group::state::{BANK, SeatLoads, SeatRecord, State};
 use watermaster_settings as settings;
 
-use super::log::{ControlLog, ControlLogError};
+use super::log::{SeatLog, SeatLogError};
 use crate::failpoint::{Fault, planted};
 
-/// A [`ControlLog`] that makes the planted mistake, if it is one of the control log's.
-pub struct PlantedControlLog {
-    log: ControlLog,
-    instance: String,
+/// A [`SeatLog`] that makes the planted mistake, if it is one of the control log's.
+pub struct PlantedSeatLog {
+    log: SeatLog,
+    seat: String,
 }
 
-impl Deref for PlantedControlLog {
-    type Target = ControlLog;
+impl Deref for PlantedSeatLog {
+    type Target = SeatLog;
 
-    fn deref(&self) -> &ControlLog {
+    fn deref(&self) -> &SeatLog {
         &self.log
     }
 }
 
-impl PlantedControlLog {
+impl PlantedSeatLog {
     pub fn open(
-        kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
-    ) -> Result<PlantedControlLog, ControlLogError> {
-        let instance = kafka.instance_id.clone();
-        ControlLog::open(kafka, group, topic, timeout).map(|log| PlantedControlLog { log, instance })
+        kafka: &settings::Kafka, group: &str, topic: &str, id_prefix: &str, timeout: Duration,
+    ) -> Result<PlantedSeatLog, SeatLogError> {
+        let seat = kafka.instance_id.clone();
+        let own = format!("{id_prefix}{}.", std::process::id());
+        let prefix = if planted(Fault::UnfencedSeats) { &own } else { id_prefix };
+        SeatLog::open(kafka, group, topic, prefix, timeout).map(|log| PlantedSeatLog { log, seat })
     }
 
-    pub fn poll(&self, timeout: Duration) -> Result<Option<(u64, Record)>, ControlLogError> {
-        let read = self.log.poll(timeout)?;
-        // A tombstone of a member that never was keeps the offset, so that no gap gives the mistake away.
-        let subject = || Key { instance: "none".into(), incarnation: 0 };
-        let ignored = || Record::Tombstone(Tombstone { subject: subject(), of_post: true });
-        Ok(read.map(|(offset, record)| (offset, if self.is_ignored(&record) { ignored() } else { record })))
+    fn is_ignored(&self, event: &Event) -> bool {
+        let Event::Record { record: SeatRecord::State(state), .. } = event else { return false };
+        planted(Fault::ForeignStatesIgnored) && *state.seat != *self.seat && &*state.seat != BANK
     }
+}
 
-    fn is_ignored(&self, record: &Record) -> bool {
-        match record {
-            Record::Post(post) => planted(Fault::ForeignPostsIgnored) && *post.key.instance != *self.instance,
-            Record::Bound(_) | Record::Tombstone(_) => false,
+impl ControlLog for PlantedSeatLog {
+    type Error = SeatLogError;
+
+    fn poll(&mut self) -> Result<Option<Event>, SeatLogError> {
+        loop {
+            match self.log.poll()? {
+                Some(event) if self.is_ignored(&event) => {}
+                event => return Ok(event),
+            }
         }
+    }
+
+    fn open(&mut self, seat: &str, attempt: OpeningNumber) {
+        self.log.open(seat, attempt);
+    }
+
+    fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>) {
+        let slices = if planted(Fault::WindowNotTold) { Vec::new() } else { state.slices.clone() };
+        self.log.write(attempt, &State { slices, ..state.clone() }, loads);
+    }
+
+    fn close(&mut self, attempt: OpeningNumber) {
+        self.log.close(attempt);
     }
 }

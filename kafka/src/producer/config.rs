@@ -68,6 +68,11 @@ fn with_transactions(kafka: &settings::Kafka, transactional_id: Option<&str>, ba
     client::config(kafka, &defaults, &forced)
 }
 
+/// Returns the beginning of the transactional ids of a service's seats.
+pub fn seat_id_prefix(kafka: &settings::Kafka, service: &settings::Service) -> String {
+    format!("{}.{}.seat.", kafka.group_id, service.name)
+}
+
 /// Returns the `transactional.id` of a service's producer.
 pub fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) -> String {
     format!("{}.{}.{}", kafka.group_id, service.name, kafka.instance_id)

@@ -49,6 +49,10 @@ const OTHER_VARIABLES: &[&str] = &[
     "SIM_", "TEST_",
 ];
 
+/// Keys of former versions.
+const FORMER_KEYS: &[(&str, &str)] =
+    &[("group_lease", "nothing: no lease is needed any more (group_ahead_time and group_silence have good defaults)")];
+
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 /// Allows two of the longest cycles.
@@ -75,6 +79,7 @@ pub static SCHEMA: Schema = Schema {
     subject: "configuration",
     variable_prefix: "WATERMASTER_",
     other_variables: OTHER_VARIABLES,
+    former_keys: FORMER_KEYS,
     root: section(
         "",
         Shape::Table,
@@ -161,8 +166,13 @@ const SERVICE: &[Key] = &[
     reloaded_key("window", Choice(Window::VARIANTS), Text("sliding")),
     reloaded_key("catch_up", Choice(CatchUp::VARIANTS), Text("delay")),
     key("scope", Choice(Scope::VARIANTS), Text("group")),
-    key("control_topic", TOPIC, Derived("<group_id>.<service>.control")),
-    key("group_lease", Kind::Duration(millis(3_000), millis(600_000)), Text("10s")),
+    key("control_topic", TOPIC, Derived("<group_id>.<service>.seats")),
+    key(
+        "group_ahead_time",
+        Kind::Duration(SECOND, millis(600_000)),
+        Derived("three cycles, at least 3s and at most 30s"),
+    ),
+    key("group_silence", Kind::Duration(SECOND, millis(600_000)), Text("6s")),
     key("on_undeliverable", Choice(OnUndeliverable::VARIANTS), Text("stop")),
     key(
         "client_from",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use humantime::format_duration;
+use watermaster_core::group::GroupParams;
 use watermaster_core::policy::{ClientPolicy, Limit, Mode, Policy};
 use watermaster_core::units::Ratio;
 
@@ -36,7 +37,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         }
     }
     read_struct!(Service {
-        [section => on_undeliverable, group_lease, dead_letter_headers]
+        [section => on_undeliverable, group_silence, dead_letter_headers]
         name: section.text("name", values::service_name),
         target: section.text("target", values::topic),
         dead_letter: section.text("dead_letter", values::topic),
@@ -44,6 +45,7 @@ pub fn service(section: &Section<'_>, kafka: &Section<'_>) -> Option<Service> {
         sources: sources.into_iter().collect(),
         patterns: patterns.into_iter().collect(),
         control_topic: control_topic(section, kafka),
+        group_ahead_time: group_ahead_time(section),
         redrive_key: redrive_key(section, redrive_client.as_deref(), &configured),
         redrive_client: redrive_client,
         consumer_group: pace::consumer_group(section),
@@ -66,8 +68,13 @@ fn warn_of_names_like_patterns(section: &Section<'_>, places: &[ClientFrom]) {
 /// Reads the topic through which instances share one capacity. Its default names the group and the service.
 pub fn control_topic(section: &Section<'_>, kafka: &Section<'_>) -> Option<String> {
     let names = kafka.text("group_id", values::group_id).zip(section.text("name", values::service_name));
-    let default = names.map(|(group_id, name)| format!("{group_id}.{name}.control"));
+    let default = names.map(|(group_id, name)| format!("{group_id}.{name}.seats"));
     section.derived_text("control_topic", default, values::topic)
+}
+
+fn group_ahead_time(section: &Section<'_>) -> Option<Duration> {
+    let default = section.get("cycle").map(GroupParams::default_ahead_time);
+    section.derived("group_ahead_time", default.map(format_duration))
 }
 
 /// Reads the key of redriven records. Without it, a table of the redrive's client has no effect on them.

@@ -13,6 +13,8 @@ pub struct Schema {
     pub variable_prefix: &'static str,
     /// The beginnings of variables that have the prefix and serve another purpose, without the prefix.
     pub other_variables: &'static [&'static str],
+    /// Keys of former versions, each with the reason why it is gone.
+    pub former_keys: &'static [(&'static str, &'static str)],
     pub root: SectionSchema,
 }
 

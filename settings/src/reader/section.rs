@@ -102,6 +102,11 @@ impl<'a> Section<'a> {
         let Some(table) = self.table.filter(|_| self.schema.shape != Shape::FreeTable) else { return };
         let known: Vec<_> = also.iter().copied().chain(self.schema.names()).collect();
         for name in table.keys().filter(|name| !known.contains(&name.as_str())) {
+            let former = self.reader.schema.former_keys.iter().find(|(former, _)| former == name);
+            if let Some((_, why)) = former {
+                self.refuse(name, "is a key of former versions", *why);
+                continue;
+            }
             let hint = self.hint(name, &known);
             self.refuse(name, "is not a key of this section", format!("{}{hint}", known.join(", ")));
         }

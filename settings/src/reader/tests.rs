@@ -61,6 +61,7 @@ static SCHEMA: Schema = Schema {
     subject: "scenario",
     variable_prefix: "NONE_",
     other_variables: &[],
+    former_keys: &[],
     root: section("", Shape::Table, KEYS, &SECTIONS),
 };
 

@@ -71,15 +71,15 @@ fn every_answer_is_as_described() {
     let mut shown = snapshot();
     let member = crate::snapshot::MemberSnapshot {
         instance: "wm-0".into(),
-        incarnation: "00000000000000a0".to_owned(),
+        life: "00000000000000a0".to_owned(),
         state: "live",
         hold: 60,
-        want: 60,
+        used: 20,
         target: 60,
+        ahead: 3,
         capacity: 100,
         configuration: "5d41402a".to_owned(),
-        lease_seconds: 9.0,
-        post_age_seconds: 0.1,
+        state_age_seconds: 0.1,
     };
     (shown.group.state, shown.group.members) = (Some("active"), vec![member]);
     server.show(shown);

@@ -1,7 +1,9 @@
 //! Compares the configurations of a group's instances, and logs where they differ.
 
+use std::sync::Arc;
+
 use tracing::{info, warn};
-use watermaster_core::group::record::{Key, Terms};
+use watermaster_core::group::state::Terms;
 
 /// The most instances that one line of the log names.
 const MAX_NAMED: usize = 5;
@@ -26,17 +28,15 @@ impl Default for Agreement {
 impl Agreement {
     /// Compares this instance's terms with those of the other live members, and logs a change. `refuses` is set while
     /// this instance does not join because of them.
-    pub(super) fn compare<'m>(
-        &mut self, service: &str, own: Terms, members: impl Iterator<Item = (&'m Key, Terms)>, refuses: bool,
-    ) {
+    pub(super) fn compare(&mut self, service: &str, own: Terms, members: &[(Arc<str>, Terms)], refuses: bool) {
         let mut known = vec![own];
         let mut others = Vec::new();
-        for (key, terms) in members.filter(|(_, terms)| *terms != own) {
-            if !known.contains(&terms) {
-                known.push(terms);
+        for (seat, terms) in members.iter().filter(|(_, terms)| *terms != own) {
+            if !known.contains(terms) {
+                known.push(*terms);
             }
-            let differences: Vec<_> = own.differences(terms).collect();
-            others.push(format!("{} ({})", key.instance, differences.join(", ")));
+            let differences: Vec<_> = own.differences(*terms).collect();
+            others.push(format!("{seat} ({})", differences.join(", ")));
         }
         self.configurations = known.len();
         let refused = std::mem::replace(&mut self.refuses, refuses);
@@ -76,10 +76,9 @@ mod tests {
     const OWN: Terms = Terms { capacity: 100, cycle_ms: 1_000, mode: Mode::Shape, digest: 7 };
 
     fn named(members: &[(&str, Terms)]) -> (usize, String) {
-        let members: Vec<(Key, Terms)> =
-            members.iter().map(|(name, terms)| (Key { instance: (*name).into(), incarnation: 1 }, *terms)).collect();
+        let members: Vec<(Arc<str>, Terms)> = members.iter().map(|(name, terms)| ((*name).into(), *terms)).collect();
         let mut agreement = Agreement::default();
-        agreement.compare("kyc", OWN, members.iter().map(|(key, terms)| (key, *terms)), false);
+        agreement.compare("kyc", OWN, &members, false);
         (agreement.configurations(), agreement.named())
     }
 

@@ -7,7 +7,8 @@ use tracing::{info, warn};
 
 use crate::engine::{Job, StopCause};
 use watermaster_kafka::consumer::group_id;
-use watermaster_kafka::control::{ControlLog, ensure_topic};
+use watermaster_kafka::control::{SeatLog, ensure_topic};
+use watermaster_kafka::producer::seat_id_prefix;
 
 /// The longest wait for an answer about the control topic.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,7 +21,7 @@ const LOGGED_ATTEMPTS: u64 = 10;
 ///
 /// # Errors
 /// The topic is missing and can't be made, or no broker answers.
-pub(super) fn open(job: &Job) -> Result<ControlLog, StopCause> {
+pub(super) fn open(job: &Job) -> Result<SeatLog, StopCause> {
     let (service, topic) = (&job.service.name, &job.service.control_topic);
     let ensured = ensure_topic(&job.kafka, topic, TIMEOUT)?;
     if ensured.created {
@@ -30,14 +31,15 @@ pub(super) fn open(job: &Job) -> Result<ControlLog, StopCause> {
         let missing = ensured.missing_replicas;
         warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
     }
-    Ok(ControlLog::open(&job.kafka, &group_id(&job.kafka, &job.service), topic, TIMEOUT)?)
+    let (group, prefix) = (group_id(&job.kafka, &job.service), seat_id_prefix(&job.kafka, &job.service));
+    Ok(SeatLog::open(&job.kafka, &group, topic, &prefix, TIMEOUT)?)
 }
 
 /// Opens the log as soon as brokers answer; `None` if the service is to stop before.
 ///
 /// # Errors
 /// The topic is missing and can't be made.
-pub(super) fn wait_for(job: &Job) -> Result<Option<ControlLog>, StopCause> {
+pub(super) fn wait_for(job: &Job) -> Result<Option<SeatLog>, StopCause> {
     for attempt in 0.. {
         match open(job) {
             Err(cause) if passes_by(&cause) && attempt % LOGGED_ATTEMPTS == 0 => {

@@ -29,7 +29,7 @@ fn cases(rig: &Rig) -> Vec<Case> {
     use NamedBy::{Check, Run};
     use Operation::{Create, Describe, Read, Write};
     let group = format!("{}.kyc", rig.name);
-    let (ids, control) = (format!("{group}."), format!("{group}.control"));
+    let (ids, control) = (format!("{group}."), format!("{group}.seats"));
     let case = |kind, name: &str, lacks, named_by, words| Case { kind, name: name.to_owned(), lacks, named_by, words };
     vec![
         // The first one, for the others make the topic.

@@ -51,7 +51,7 @@ pub fn required(rig: &Rig) -> Vec<Permission> {
     let group = format!("{}.kyc", rig.name);
     add(Kind::Group, &group, &[Read, Describe]);
     add(Kind::TransactionalId, &format!("{group}."), &[Write, Describe]);
-    add(Kind::Topic, &format!("{group}.control"), &[Read, Write, Describe, Create]);
+    add(Kind::Topic, &format!("{group}.seats"), &[Read, Write, Describe, Create]);
     all
 }
 

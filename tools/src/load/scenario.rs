@@ -32,6 +32,7 @@ static SCHEMA: Schema = Schema {
     // No variable sets a key: none of them is read.
     variable_prefix: "",
     other_variables: &[],
+    former_keys: &[],
     root: section("", Shape::Table, SCENARIO, &CLIENTS),
 };
 

@@ -76,10 +76,9 @@ pub struct MemberStatus {
     pub instance: String,
     pub state: String,
     pub hold: u64,
+    pub used: u64,
     pub target: u64,
-    /// 0 when the lease is over.
-    pub lease_seconds: f64,
-    pub post_age_seconds: f64,
+    pub state_age_seconds: f64,
 }
 
 /// A client of a service. Counts are since start.
@@ -289,22 +288,21 @@ pub mod tests {
         serde_json::from_value(service).unwrap()
     }
 
-    /// Returns the status of a group of three instances, one of which is dead.
+    /// Returns the status of a group of three instances, of which one is silent and one has stopped.
     pub fn group() -> GroupStatus {
-        let member = |instance: &str, state: &str, hold: u64, target: u64, lease: f64, age: f64| {
+        let member = |instance: &str, state: &str, hold: u64, used: u64, target: u64, age: f64| {
             json!({
-                "instance": instance, "incarnation": "00000000000000a0", "state": state, "hold": hold, "want": hold,
-                "target": target, "capacity": 200, "configuration": "5d41402a", "lease_seconds": lease,
-                "post_age_seconds": age,
+                "instance": instance, "life": "00000000000000a0", "state": state, "hold": hold, "used": used,
+                "target": target, "ahead": 6, "capacity": 200, "configuration": "5d41402a", "state_age_seconds": age,
             })
         };
         let group = json!({
             "name": "kyc", "scope": "group", "state": "active", "capacity": 200, "hold": 120, "target": 118,
-            "unclaimed": 2, "lease_seconds": 9.6, "configurations": 1,
+            "ahead": 6, "circulating": 200, "configurations": 1,
             "members": [
-                member("wm-0", "live", 120, 118, 9.6, 0.4),
-                member("wm-1", "live", 60, 82, 0.0, 12.3),
-                member("wm-2", "out", 18, 0, 0.0, 41.0),
+                member("wm-0", "live", 120, 97, 118, 0.4),
+                member("wm-1", "silent", 80, 80, 82, 12.3),
+                member("wm-2", "claimed", 0, 0, 0, 41.0),
             ],
         });
         serde_json::from_value(group).unwrap()

@@ -99,12 +99,9 @@ pub fn group(group: &GroupStatus, width: usize) -> Vec<String> {
     let columns = vec![
         column(5, "hold", |member| member.hold.to_string()),
         column(4, "target", |member| member.target.to_string()),
-        column(2, "lease", |member| match member.state.as_str() {
-            "live" if member.lease_seconds > 0.0 => format!("{:.0} s", member.lease_seconds),
-            "live" => "over".to_owned(),
-            _ => printable(&member.state).into_owned(),
-        }),
-        column(1, "last post", |member| format!("{:.1} s ago", member.post_age_seconds)),
+        column(3, "used", |member| member.used.to_string()),
+        column(2, "state", |member| printable(&member.state).into_owned()),
+        column(1, "last state", |member| format!("{:.1} s ago", member.state_age_seconds)),
     ];
     laid_out("instance", group.members.iter().map(|member| member.instance.as_str()), columns, width)
 }
@@ -210,10 +207,10 @@ persona…       0";
     #[test]
     fn a_group_is_shown_as_expected() {
         let expected = "\
-instance hold target lease  last post
-wm-0      120    118  10 s  0.4 s ago
-wm-1       60     82  over 12.3 s ago
-wm-2       18      0   out 41.0 s ago";
+instance hold target used   state last state
+wm-0      120    118   97    live  0.4 s ago
+wm-1       80     82   80  silent 12.3 s ago
+wm-2        0      0    0 claimed 41.0 s ago";
         assert_eq!(group(&fetch::tests::group(), usize::MAX).join("\n"), expected);
         assert_eq!(group(&fetch::tests::group(), 16)[1], "wm-0      120");
     }

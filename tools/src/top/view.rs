@@ -308,7 +308,7 @@ q quit  s sort: client  tab servic";
         let mut app = app(&["kyc"], false);
         app.services[0].group = Some(fetch::tests::group());
         let expected = "\
-kyc takes 200 in any 1 s; holds 120 of it as one of 2
+kyc takes 200 in any 1 s; holds 120 of it as one of 1
 180 admitted in the last one; shape; ready
 granted  ############==========================++++++++++++++++++ooooooooooooooo
 admitted ################################################################·······
@@ -319,10 +319,10 @@ admitted ################################################################···�
 + home-loan        52      50          -      20       0        0       0
 o personal-loan    43      43    lends 7      20       0        0       0
 
-instance hold target lease  last post
-wm-0      120    118  10 s  0.4 s ago
-wm-1       60     82  over 12.3 s ago
-wm-2       18      0   out 41.0 s ago";
+instance hold target used   state last state
+wm-0      120    118   97    live  0.4 s ago
+wm-1       80     82   80  silent 12.3 s ago
+wm-2        0      0    0 claimed 41.0 s ago";
         let shown = text(&app, Instant::now(), 80, 17);
         assert_eq!(shown.lines().skip(1).take(15).collect::<Vec<_>>().join("\n"), expected);
         app.services[0].group.as_mut().unwrap().configurations = 2;

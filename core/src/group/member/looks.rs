@@ -1,248 +1,367 @@
-//! Looks: a member's periodic checks of whether to post, and its posts.
+//! Looks: a member's periodic checks of whether to write a state.
 
+use std::collections::BTreeMap;
 use std::{sync::Arc, time::Duration};
 
-use super::{InFlight, MAX_IN_FLIGHT, Member};
-use crate::group::bounds::UNPACED;
+use super::{Account, Admissions, Command, Flight, Gift, Member, Opening};
+use crate::group::Clocks;
+use crate::group::charged::{Charged, slices};
+use crate::group::ledger::SeatLedger;
 use crate::group::loads::MemberLoads;
-use crate::group::record::{Key, Load, Loads, Post, Record, Tombstone};
-use crate::group::seats::Seat;
-use crate::group::targets::SplitInput;
-use crate::group::wire::load_bytes;
-use crate::group::{Clocks, GroupTimes};
+use crate::group::state::Loads;
+use crate::group::state::{Move, SeatLoads, State, StateKind};
+use crate::group::targets::{Part, Shares, SmoothTargets, SplitInput, Splitter};
 use crate::policy::Mode;
+use crate::scheduler::least_limit;
+use crate::units::{NANOS_PER_MILLI, Time, nanos};
 
-/// A joining member posts again after this long without reading its post back.
-const JOIN_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// The records of a member that is gone stay in the log for this long.
-const GONE_RETENTION: Duration = Duration::from_secs(86_400);
-/// Tombstones that did not arrive are asked for again after this long.
-const TOMBSTONE_RETRY_INTERVAL: Duration = Duration::from_secs(600);
-/// The offsets of the log after which records that can't be split go to another member.
-const TURN_LENGTH: u64 = 1_000;
-/// Own loads count as unchanged while all demand moved by less than the capacity ÷ this.
-const SMALL_MOVE: u64 = 256;
+/// A longer time between two looks counts as so much of other members' silence.
+const LONGEST_SILENCE_OF_A_LOOK: Duration = Duration::from_millis(300);
+/// The time after which records that can't be split go to another member.
+const TURN: Duration = Duration::from_secs(10);
+/// Small gifts and acknowledgements wait until the last state is so old.
+const UNHURRIED: Duration = Duration::from_millis(200);
+/// The most open moves of a state.
+const MAX_MOVES: usize = 64;
+/// The time for which announced admissions last at the least, in nanoseconds; but 1 to 50 % of a cycle.
+const AHEAD_NANOS: u128 = 500_000_000;
 
-/// The loads of the clients here that targets and posts are made of.
+/// The targets, and all that they were computed from.
 #[derive(Debug, Default)]
-pub(super) struct OwnLoads {
-    /// As the owner told them when they changed last.
-    told: Loads,
-    loads: MemberLoads,
-    changes: u64,
+pub(super) struct Targets {
+    pub target: u64,
+    pub targets: BTreeMap<Arc<str>, u64>,
+    pub count: u64,
+    splitter: Splitter,
+    smooth: SmoothTargets,
+    own_loads: MemberLoads,
+    own_changes: u64,
+    basis: Option<Basis>,
+    split: Vec<u64>,
 }
 
 /// The inputs of a split: the numbers of changes of what is too long to compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SplitBasis {
-    seats: u64,
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Basis {
+    live: Vec<Arc<str>>,
+    loads: u64,
     own: u64,
     capacity: u64,
     turn: u64,
 }
 
+impl Targets {
+    pub fn forget(&mut self) {
+        self.basis = None;
+    }
+
+    pub fn part(&self, ledger: &SeatLedger, shares: &Shares, client: &str) -> Option<Part> {
+        let named = ledger.clients.number(client).and_then(|number| self.splitter.part(number));
+        named.or_else(|| self.splitter.unnamed_part().filter(|_| !shares.lists(client)))
+    }
+}
+
+/// The hold that comes back if a state turns out not to be committed, and the number of the next move then.
+struct Given {
+    hold: u64,
+    next: u64,
+}
+
 impl Member {
-    /// Checks whether to post, if a look is due. `need` is the least limit under which the member can go on at its
-    /// target as its pace ([`Throttle::window_need`](crate::throttle::Throttle::window_need)), `loads` are those of
-    /// the clients here. Returns records to append to the log, in order.
-    pub fn look(&mut self, now: Clocks, need: u64, loads: &Loads) -> Vec<Record> {
-        if now.slow < self.next_look || self.left || self.restart.is_some() || !self.seats.is_complete() {
-            return Vec::new();
+    pub(super) fn heartbeat(&self) -> Duration {
+        self.params.times(self.ledger.seats().count(), 0).heartbeat
+    }
+
+    /// Checks whether to write a state, if a look is due. Returns calls to make.
+    pub fn look(&mut self, now: Clocks, loads: &Loads, admissions: &mut impl Admissions) -> Vec<Command> {
+        let mut commands = Vec::new();
+        if now.slow < self.next_look || self.left || self.is_replaced {
+            return commands;
         }
-        if let Some(farewell) = self.farewell.take() {
-            return vec![Record::Post(farewell)];
-        }
-        let times = self.times();
+        let times = self.params.times(self.ledger.seats().count().max(1), self.ledger.clients.len());
         self.next_look = now.slow + times.look;
-        if !self.joined {
-            let waits = self.unanswered() > 0 && now.slow < self.posted.at + JOIN_RETRY_INTERVAL;
-            if waits || self.conflict(now).is_some() {
-                return Vec::new();
+        self.count_silence(now);
+        if self.own.retry_at.is_some_and(|at| at <= now.slow) {
+            self.attempts += 1;
+            self.own = Opening { attempt: self.attempts, ..Opening::default() };
+            commands.push(Command::Open { seat: Arc::clone(&self.seat), attempt: self.attempts });
+        }
+        if !self.own.is_open {
+            return commands;
+        }
+        self.find_targets(now, loads);
+        if !self.leaving {
+            self.look_at_others(now, &mut commands);
+        }
+        let is_free = !self.own.is_writing && self.flight.is_none();
+        if self.ledger.issue().is_some() && is_free {
+            if self.leaving {
+                self.write_last(now, admissions, &mut commands);
+            } else if !self.has_conflict() {
+                self.write_if_due(now, loads, admissions, &mut commands);
             }
-            self.take_loads(loads);
-            return vec![self.post(now, 0, 0)];
         }
-        if self.loads.differ(loads, self.capacity()) {
-            self.take_loads(loads);
-        }
-        self.find_targets(now);
-        let needed = self.is_needed();
-        let mut records: Vec<Record> = self.due_post(now, times, need, loads, needed).into_iter().collect();
-        let has_posted = !records.is_empty();
-        if self.is_active(now) {
-            records.extend(self.due_bounds(now, times, needed || self.target > self.limit));
-            if has_posted {
-                records.extend(self.due_tombstones(now));
-            }
-        }
-        records
+        commands
     }
 
-    /// Bounds on members that stopped. Only an active member writes them.
-    fn due_bounds(&mut self, now: Clocks, times: GroupTimes, needed: bool) -> impl Iterator<Item = Record> + use<> {
-        let bounds = self.stops.due(now, &self.params, times.look, &self.key, &self.seats, needed);
-        bounds.into_iter().map(Record::Bound)
-    }
-
-    /// Tombstones for the records of members that have been gone for long. Any member may write them, also twice.
-    fn due_tombstones(&mut self, now: Clocks) -> Vec<Record> {
-        let gone = self.seats.long_gone(now.slow, GONE_RETENTION, TOMBSTONE_RETRY_INTERVAL);
-        let of = |subject: Key| {
-            [true, false].map(|of_post| Record::Tombstone(Tombstone { subject: subject.clone(), of_post }))
+    fn count_silence(&mut self, now: Clocks) {
+        let passed = self.looked_at.map_or(Duration::ZERO, |at| now.slow.since(at)).min(LONGEST_SILENCE_OF_A_LOOK);
+        self.looked_at = Some(now.slow);
+        let hears = match self.account {
+            Some(account) => now.fast < account.made + self.heartbeat() * 2,
+            // A member that does not join writes no states.
+            None => self.own.is_open && self.has_conflict(),
         };
-        gone.into_iter().flat_map(of).collect()
-    }
-
-    /// Leaves the group: the member admits nothing from now on. Returns records to append to the log, in order.
-    pub fn leave(&mut self, now: Clocks, count: u64) -> Vec<Record> {
-        let mut records = Vec::new();
-        if self.is_active(now) {
-            records.extend(self.due_bounds(now, self.times(), true));
+        if hears {
+            self.ledger.add_silence(passed);
         }
-        if self.joined && !self.left && self.restart.is_none() {
-            let have = (count + self.memory.at(now)).min(self.limit);
-            let mut post = self.next_post(now, have, have);
-            (post.left, post.complete) = (true, true);
-            records.push(Record::Post(post));
-        }
-        self.left = true;
-        records
-    }
-
-    fn take_loads(&mut self, loads: &Loads) {
-        self.loads.changes += u64::from(self.seats.clients.update(&mut self.loads.loads, true, loads));
-        self.loads.told.clone_from(loads);
     }
 
     /// Splits the capacity anew if anything changed since the last time, and moves the targets towards the split.
-    fn find_targets(&mut self, now: Clocks) {
+    fn find_targets(&mut self, now: Clocks, loads: &Loads) {
+        let limit = self.silence_limit();
+        let mut live: Vec<Arc<str>> = self.ledger.live(limit).map(|(name, _)| Arc::clone(name)).collect();
+        if let Err(place) = live.binary_search(&self.seat) {
+            live.insert(place, Arc::clone(&self.seat));
+        }
+        let own = live.binary_search(&self.seat).expect("this seat is among them");
         let capacity = self.capacity();
-        let turn = self.seats.next_offset() / TURN_LENGTH;
-        let basis = SplitBasis { seats: self.seats.changes(), own: self.loads.changes, capacity, turn };
-        if self.split_of.replace(basis) != Some(basis) {
-            let others = || self.seats.live().filter(|(key, _)| **key != self.key);
-            let own = others().take_while(|(key, _)| **key < self.key).count();
-            let mut members: Vec<&MemberLoads> = others().map(|(_, seat)| &seat.loads).collect();
-            members.insert(own, &self.loads.loads);
-            let (params, shares, clients) = (&self.params, &self.shares, &self.seats.clients);
-            let input = SplitInput { params, capacity, shares, clients, members, own, turn };
-            self.split = (self.splitter.split(&input), own);
-            self.splits += 1;
+        let split = &mut self.split;
+        split.own_changes += u64::from(self.ledger.clients.update(&mut split.own_loads, loads));
+        let turn = now.slow.as_nanos() / nanos(TURN);
+        let basis = Basis { live, loads: self.ledger.changes(), own: split.own_changes, capacity, turn };
+        if split.basis.as_ref() != Some(&basis) {
+            let none = MemberLoads::default();
+            let members = basis.live.iter().map(|name| match *name == self.seat {
+                true => &split.own_loads,
+                false => self.ledger.loads(name).unwrap_or(&none),
+            });
+            let (params, shares, clients) = (&self.params, &self.shares, &self.ledger.clients);
+            let members = members.collect();
+            split.split = split.splitter.split(&SplitInput { params, capacity, shares, clients, members, own, turn });
+            split.basis = Some(basis);
+            split.count += 1;
         }
-        let (split, own) = &self.split;
-        let mut targets = match self.params.mode {
-            Mode::Shape => self.smooth.towards(now.slow, self.params.cycle, capacity, split),
-            Mode::Reject => split.clone(),
+        let targets = match self.params.mode {
+            Mode::Shape => split.smooth.towards(now.slow, self.params.cycle, capacity, &split.split),
+            Mode::Reject => split.split.clone(),
         };
-        self.target = targets.remove(*own);
-        self.seats.set_targets(&self.key, targets.into_iter());
+        split.target = targets[own];
+        let live = split.basis.iter().flat_map(|basis| &basis.live).cloned();
+        split.targets = live.zip(targets).collect();
+        let is_short = self.hold < self.split.target;
+        self.short_since = is_short.then(|| self.short_since.unwrap_or(now.slow));
     }
 
-    /// Returns whether another member wants more than it holds, or more is held than the capacity.
-    fn is_needed(&self) -> bool {
-        let wants_more = |(key, seat): (&Key, &Seat)| seat.target > seat.lo && *key != self.key;
-        self.seats.held() > self.capacity() || self.seats.live().any(wants_more)
+    /// Writes a state if there is something to give, to burn, to acknowledge or to tell.
+    fn write_if_due(
+        &mut self, now: Clocks, loads: &Loads, admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+    ) {
+        let charged = self.charged.count(now.slow, self.params.window());
+        let used = admissions.count(now.slow).saturating_add(charged);
+        let burn = self.find_burn(used);
+        let keeps = match self.params.mode {
+            Mode::Shape => {
+                let mut departures = admissions.departures(now.slow);
+                let window = self.params.window();
+                departures.extend(self.charged.iter().map(|(at, count)| (at + window, count)));
+                departures.sort_unstable();
+                least_limit(now.slow, departures.into_iter(), self.params.cycle, self.split.target)
+            }
+            Mode::Reject => used.saturating_add(self.reserve()),
+        };
+        let loads = self.due_loads(now, loads);
+        let total = admissions.total();
+        let is_low = |account: &Account| account.until_total.saturating_sub(total) * 2 < account.ahead;
+        let is_due = self.is_state_old(now) || self.account.as_ref().is_some_and(is_low);
+        let free = (self.hold - burn).saturating_sub(self.split.target.max(keeps));
+        let gifts = self.find_gifts(now, free, is_due);
+        let is_unacknowledged =
+            self.seen.iter().any(|(giver, id)| self.acknowledged.get(giver).is_none_or(|known| known < id));
+        let acknowledges = is_unacknowledged && now.slow >= self.made_at + UNHURRIED;
+        if !is_due && burn == 0 && gifts.is_empty() && loads.is_none() && !acknowledges {
+            return;
+        }
+        let given = Given { hold: burn + gifts.iter().map(|(_, hold)| hold).sum::<u64>(), next: self.next };
+        self.hold -= given.hold;
+        for (to, hold) in gifts {
+            self.give(to, hold, Charged::default());
+        }
+        let ahead = self.find_ahead(used);
+        self.write(now, StateKind::Own, ahead, given, loads, admissions, commands);
     }
 
-    /// Posts if there is something to give back, to ask for or to tell.
-    fn due_post(&mut self, now: Clocks, times: GroupTimes, need: u64, loads: &Loads, needed: bool) -> Option<Record> {
-        if self.unanswered() >= MAX_IN_FLIGHT {
-            return None;
+    fn give(&mut self, to: Arc<str>, hold: u64, charged: Charged) {
+        self.out.push(Gift { to, id: self.next, hold, charged });
+        self.next += 1;
+    }
+
+    /// The part of what circulates beyond the capacity that this member gives up.
+    fn find_burn(&self, used: u64) -> u64 {
+        let circulating = self.ledger.circulating();
+        let excess = circulating.saturating_sub(self.capacity());
+        let part = (u128::from(excess) * u128::from(self.hold)).div_ceil(u128::from(circulating.max(1))) as u64;
+        part.min(self.hold.saturating_sub(self.split.target.max(used)))
+    }
+
+    /// The parts of the free hold that go to other seats, by what they lack.
+    fn find_gifts(&self, now: Clocks, free: u64, is_due: bool) -> Vec<(Arc<str>, u64)> {
+        if free == 0 || self.out.len() >= MAX_MOVES {
+            return Vec::new();
         }
-        let (capacity, memory) = (self.capacity(), self.memory.at(now));
-        let target = self.target.max(memory);
-        // Before the first raise the limit is below the memory, and a post must not promise more than was given.
-        let low = (need + memory).max(self.limit.min(target)).min(self.limit);
-        let drained = u128::from(capacity) * times.look.as_nanos() / self.params.cycle.as_nanos() / 4;
-        let least = (drained as u64).max(1);
-        let gives_back = needed && low < self.limit && (self.limit - low >= least || low == target);
-        let has_room = self.seats.held() < capacity;
-        let raises = target > self.limit && has_room && self.unanswered() == 0;
-        let is_due = self.posted.complete_due || now.slow >= self.posted.at + times.heartbeat;
-        if !(gives_back || raises || is_due || self.has_changed(capacity)) {
-            return None;
+        let mut all_free = free;
+        let mut lacks: Vec<(&Arc<str>, u64)> = Vec::new();
+        for (name, &target) in self.split.targets.iter().filter(|(name, _)| **name != self.seat) {
+            let Some(seat) = self.ledger.seat(name) else { continue };
+            all_free = all_free.saturating_add(seat.state.hold.saturating_sub(target.max(seat.state.used())));
+            let mine: u64 = self.out.iter().filter(|gift| gift.to == *name).map(|gift| gift.hold).sum();
+            let coming = self.ledger.coming(name).max(mine);
+            let lack = target.saturating_sub(seat.state.hold).saturating_sub(coming);
+            if lack > 0 {
+                lacks.push((name, lack));
+            }
         }
-        self.take_loads(loads);
-        let have = if gives_back || is_due || needed { low } else { self.limit };
-        Some(self.post(now, have, have.max(target)))
+        let all = lacks.iter().map(|(_, lack)| u128::from(*lack)).sum::<u128>();
+        // Small gifts wait for the next state.
+        let small = match now.slow < self.made_at + UNHURRIED {
+            true => self.capacity() / 50,
+            false => self.capacity() / 500,
+        };
+        let is_enough = |hold: u64, lack: u64| hold > 0 && (is_due || hold >= small || hold >= lack && lack >= small);
+        let part = |lack: u64| {
+            let product = u128::from(free) * u128::from(lack);
+            // Each giver gives its part, so that together they give no more than is lacking.
+            lack.min((product / all) as u64).min(product.div_ceil(all.max(u128::from(all_free))) as u64)
+        };
+        let gifts = lacks.iter().map(|&(name, lack)| (Arc::clone(name), part(lack), lack));
+        let gifts = gifts.filter(|&(_, hold, lack)| is_enough(hold, lack));
+        gifts.take(MAX_MOVES - self.out.len()).map(|(name, hold, _)| (name, hold)).collect()
+    }
+
+    /// Reject mode: the records that come until the window next empties a bit. Without room they would be lost.
+    fn reserve(&self) -> u64 {
+        let rate = u128::from(self.split.target.min(self.hold));
+        let time = Duration::from_secs(1).max(self.params.cycle / 64);
+        (rate * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
+    }
+
+    /// The number of admissions to announce: those of a time, or a quarter of what is free.
+    fn find_ahead(&self, used: u64) -> u64 {
+        let whole = u128::from(self.hold.max(self.split.target));
+        let cycle = u128::from(nanos(self.params.cycle).max(100));
+        let ahead = (whole * AHEAD_NANOS.clamp(cycle / 100, cycle / 2)).div_ceil(cycle) as u64;
+        ahead.max(self.hold.saturating_sub(used) / 4).max(1)
+    }
+
+    /// Returns whether there is no committed state, or the last one is a heartbeat old.
+    fn is_state_old(&self, now: Clocks) -> bool {
+        self.account.is_none_or(|account| now.fast >= account.made + self.heartbeat())
+    }
+
+    /// The loads, if they are to be told.
+    fn due_loads(&self, now: Clocks, loads: &Loads) -> Option<SeatLoads> {
+        let is_old = self.is_state_old(now);
+        let tells_progress = self.progress.is_some() && is_old;
+        let has_changed = *loads != self.told && (is_old || self.have_loads_moved(loads));
+        (self.account.is_none() || has_changed || tells_progress).then(|| SeatLoads {
+            seat: Arc::clone(&self.seat),
+            loads: loads.clone(),
+            progress: self.progress,
+        })
     }
 
     /// Returns whether the demand changed by more than 5 % of the capacity, or a client of 1 % appeared or vanished.
-    fn has_changed(&self, capacity: u64) -> bool {
-        let (mut moved, mut came) = (0_u64, false);
-        for (_, before, now) in self.posted.loads.beside(&self.loads.loads) {
-            moved = moved.saturating_add(now.demand.abs_diff(before.demand));
-            came |= (now.demand == 0) != (before.demand == 0) && now.demand.max(before.demand) * 100 >= capacity;
+    fn have_loads_moved(&self, loads: &Loads) -> bool {
+        let capacity = self.capacity();
+        let mut demands = BTreeMap::<&str, (u64, u64)>::new();
+        self.told.iter().for_each(|(name, load)| demands.entry(name).or_default().0 = load.demand);
+        loads.iter().for_each(|(name, load)| demands.entry(name).or_default().1 = load.demand);
+        let moved = demands.values().map(|(one, other)| one.abs_diff(*other)).fold(0, u64::saturating_add);
+        let came =
+            |&(one, other): &(u64, u64)| (one == 0) != (other == 0) && one.max(other).saturating_mul(100) >= capacity;
+        moved > capacity / 20 || demands.values().any(came)
+    }
+
+    // ## Leaving
+
+    /// Begins to leave the group: the member admits nothing from now on, and its next state is its last one.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.left |= !self.began && self.flight.is_none();
+        self.next_look = Time::ZERO;
+    }
+
+    /// Returns whether the member has left.
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Writes the last state: everything goes to the member that lacks most; if there is none, the seat keeps it.
+    fn write_last(&mut self, now: Clocks, admissions: &mut impl Admissions, commands: &mut Vec<Command>) {
+        let others = self.split.targets.iter().filter(|(name, _)| **name != self.seat);
+        let lack = |(name, &target): (&Arc<str>, &u64)| {
+            let hold = self.ledger.seat(name).map_or(0, |seat| seat.state.hold);
+            (i128::from(target) - i128::from(hold), Arc::clone(name))
+        };
+        let (mut given, next) = (0, self.next);
+        if let Some((_, to)) = others.map(lack).max() {
+            let charged = self.all_charged(now, admissions);
+            given = std::mem::take(&mut self.hold);
+            self.give(to, given, charged);
         }
-        came || moved > capacity / 20
+        self.write(now, StateKind::Left, 0, Given { hold: given, next }, None, admissions, commands);
     }
 
-    fn post(&mut self, now: Clocks, have: u64, want: u64) -> Record {
-        let mut post = self.next_post(now, have, want);
-        let (posted, loads) = (&self.posted.loads, &self.loads.loads);
-        // A post of all loads has a bounded size. One of the changes also names the clients that are gone.
-        let is_shorter = self.bytes(loads.iter()) < self.bytes(changed_loads(posted, loads));
-        post.complete = self.seq == 1 || self.posted.complete_due || is_shorter;
-        let named = |(number, load): (usize, Load)| (Arc::clone(self.seats.clients.name(number)), load);
-        post.loads = match post.complete {
-            true => loads.iter().map(named).collect(),
-            false => changed_loads(posted, loads).map(named).collect(),
+    // ## Writing
+
+    /// The admissions that count against the hold: those of this life, and those that are charged beside them.
+    fn all_charged(&self, now: Clocks, admissions: &mut impl Admissions) -> Charged {
+        let mut charged = self.charged.clone();
+        admissions.slices(now.slow).into_iter().for_each(|(at, count)| charged.add(at.min(now.slow), count));
+        charged
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they make one state")]
+    fn write(
+        &mut self, now: Clocks, kind: StateKind, ahead: u64, given: Given, loads: Option<SeatLoads>,
+        admissions: &mut impl Admissions, commands: &mut Vec<Command>,
+    ) {
+        let Some(issue) = self.ledger.issue() else { return };
+        let own = match kind {
+            // The admissions have left with the hold.
+            StateKind::Left if self.hold == 0 => Charged::default(),
+            _ => self.all_charged(now, admissions),
         };
-        self.seats.clients.update(&mut self.posted.loads, post.complete, &post.loads);
-        (self.posted.at, self.posted.complete_due) = (now.slow, false);
-        Record::Post(post)
-    }
-
-    fn bytes(&self, loads: impl Iterator<Item = (usize, Load)>) -> usize {
-        loads.map(|(number, load)| load_bytes(self.seats.clients.name(number), load)).sum()
-    }
-
-    /// The next post, without loads. The limit and the end of the lease fall before the post is sent.
-    pub(super) fn next_post(&mut self, now: Clocks, have: u64, want: u64) -> Post {
-        let lease = self.times().lease;
-        self.seq += 1;
-        self.limit = self.limit.min(have);
-        self.lease_end = self.lease_end.min(now.fast + lease);
-        self.in_flight.push_back(InFlight { seq: self.seq, sent: now.fast, lease, have, want, failed: false });
-        let pace = match self.memory.at(now) {
-            0 => self.paces.largest(),
-            _ => self.params.capacity.saturating_mul(UNPACED),
+        let moved = |gift: &Gift| Move {
+            to: Arc::clone(&gift.to),
+            id: gift.id,
+            hold: gift.hold,
+            slices: slices(now.slow, &self.params, &gift.charged),
         };
-        Post {
-            key: self.key.clone(),
+        let state = State {
+            seat: Arc::clone(&self.seat),
+            issue,
+            author: self.life,
+            kind,
+            seq: self.seq + 1,
+            hold: self.hold,
+            slices: slices(now.slow, &self.params, &own),
+            ahead,
+            ahead_time_ms: nanos(self.params.ahead_time) / NANOS_PER_MILLI,
+            out: self.out.iter().map(moved).collect(),
+            next: self.next,
+            seen: self.seen.clone(),
             terms: self.params.terms(),
-            seq: self.seq,
-            seen: self.seats.next_offset(),
-            have,
-            want,
-            pace,
-            lease,
-            left: false,
-            complete: false,
-            loads: Loads::new(),
-            progress: self.progress,
+        };
+        let until_total = admissions.total().saturating_add(ahead);
+        let account = Account { made: now.fast, ahead, until_total, time: self.params.ahead_time };
+        let (given, next, seen) = (given.hold, given.next, self.seen.clone());
+        let is_last = kind == StateKind::Left;
+        self.flight = Some(Flight { seq: state.seq, is_last, account, given, next, seen });
+        if let Some(loads) = &loads {
+            self.told.clone_from(&loads.loads);
         }
+        (self.own.is_writing, self.made_at) = (true, now.slow);
+        commands.push(Command::Write { attempt: self.own.attempt, state: Box::new(state), loads });
     }
-}
-
-impl OwnLoads {
-    /// Returns whether loads differ enough from those told before to split the capacity anew.
-    fn differ(&self, loads: &Loads, capacity: u64) -> bool {
-        let mut moved = 0_u64;
-        let alike = loads.len() == self.told.len()
-            && self.told.iter().zip(loads).all(|((one, before), (other, now))| {
-                moved = moved.saturating_add(now.demand.abs_diff(before.demand));
-                one == other && before.wants == now.wants
-            });
-        !alike || moved > capacity / SMALL_MOVE
-    }
-}
-
-/// The loads that differ by a tenth or more from those posted; an empty load for a client that has none any more.
-fn changed_loads<'l>(posted: &'l MemberLoads, loads: &'l MemberLoads) -> impl Iterator<Item = (usize, Load)> + 'l {
-    let differs = |one: u64, other: u64| one.abs_diff(other) * 10 >= one.max(other).max(1);
-    let changed = move |(number, before, now): (usize, Load, Load)| {
-        (differs(now.demand, before.demand) || differs(now.wants, before.wants)).then_some((number, now))
-    };
-    posted.beside(loads).filter_map(changed)
 }

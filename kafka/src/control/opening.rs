@@ -6,7 +6,7 @@ use std::{io, thread};
 
 use rdkafka::ClientConfig;
 use watermaster_core::delivery::{ErrorKind, Failure, SendError};
-use watermaster_core::seats::control::{Event, OpeningNumber};
+use watermaster_core::group::control::{Event, OpeningNumber};
 use watermaster_settings as settings;
 
 use super::log::{PARTITION, Report, SeatLogError};

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::record::{Loads, Progress, Terms};
+use crate::policy::Mode;
 
 /// The name of the seat that no process owns. Only its states create capacity.
 pub const BANK: &str = "";
@@ -64,6 +64,8 @@ pub struct State {
     pub slices: Vec<Slice>,
     /// The number of records that the author may admit after the state was made and before another one is committed.
     pub ahead: u64,
+    /// The time for which it may do so, in milliseconds.
+    pub ahead_time_ms: u64,
     /// Moves that the takers have not acknowledged yet, as far as the author knows.
     pub out: Vec<Move>,
     /// The number of the next move.
@@ -79,6 +81,59 @@ impl State {
     pub fn used(&self) -> u64 {
         self.slices.iter().map(|slice| slice.count).fold(0, u64::saturating_add)
     }
+}
+
+/// The configuration of a member, as far as other members must know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Terms {
+    /// The capacity in records per cycle.
+    pub capacity: u64,
+    /// The length of the cycle in milliseconds. Members with different ones can't share a capacity.
+    pub cycle_ms: u64,
+    /// The mode. Members in different modes can't share a capacity.
+    pub mode: Mode,
+    /// A digest of the other settings in which the members must agree: lending, weights, limits.
+    pub digest: u64,
+}
+
+impl Terms {
+    /// Returns whether members with these terms and others can share a capacity.
+    pub fn agree_with(&self, other: &Terms) -> bool {
+        (self.cycle_ms, self.mode) == (other.cycle_ms, other.mode)
+    }
+
+    /// Names the settings in which these terms differ from others.
+    pub fn differences(self, other: Terms) -> impl Iterator<Item = &'static str> {
+        let settings = [
+            ("capacity", self.capacity != other.capacity),
+            ("cycle", self.cycle_ms != other.cycle_ms),
+            ("mode", self.mode != other.mode),
+            ("other settings", self.digest != other.digest),
+        ];
+        settings.into_iter().filter_map(|(name, differs)| differs.then_some(name))
+    }
+}
+
+/// The load of one client at one member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+pub struct Load {
+    /// The records that the member could send in the next cycle, arrivals and backlog.
+    pub demand: u64,
+    /// The client's wants of the member's last full cycle.
+    pub wants: u64,
+}
+
+/// The loads of clients, with their ids, each once. The empty id names all clients together whose loads are too small
+/// to be named.
+pub type Loads = Vec<(Arc<str>, Load)>;
+
+/// The admissions of one member, for the search for the capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The records that the member has admitted since its process started.
+    pub admitted: u64,
+    /// Records wait for admission at the member.
+    pub waits: bool,
 }
 
 /// The loads of a member's clients. They decide targets only.

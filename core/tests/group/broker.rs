@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use watermaster_core::seats::state::SeatRecord;
+use watermaster_core::group::state::SeatRecord;
 use watermaster_core::units::Time;
 
 use crate::planted::Mistake;

@@ -6,15 +6,15 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::{sync::Arc, time::Duration};
 
+use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
+use watermaster_core::group::driver::Driver;
+use watermaster_core::group::member::Member;
+use watermaster_core::group::state::{SeatLoads, SeatRecord, State};
 use watermaster_core::group::targets::Shares;
 use watermaster_core::group::{Clocks, GroupParams};
 use watermaster_core::offset_map;
 use watermaster_core::policy::{Policy, Scope};
 use watermaster_core::reason::Reason;
-use watermaster_core::seats::control::{ControlLog, Event, OpeningNumber};
-use watermaster_core::seats::driver::Driver;
-use watermaster_core::seats::member::SeatMember;
-use watermaster_core::seats::state::{SeatLoads, SeatRecord, State};
 use watermaster_core::throttle::{Action, Arrival, Sender, Slot, Throttle, Verdict};
 use watermaster_core::units::Time;
 
@@ -214,7 +214,7 @@ impl Group {
         };
         Group {
             policy: policy.clone(),
-            params: GroupParams::new(policy, Duration::from_secs(10)),
+            params: GroupParams::new(policy, GroupParams::default_ahead_time(policy.cycle), Duration::from_secs(6)),
             shared: Rc::new(RefCell::new(shared)),
             instances: Vec::new(),
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
@@ -255,7 +255,7 @@ impl Group {
         let policy = Policy { scope, ..self.policy.clone() };
         self.lives += 1;
         let group = (scope == Scope::Group).then(|| {
-            let member = SeatMember::new(
+            let member = Member::new(
                 self.params.clone(),
                 Shares::new(&policy),
                 Arc::clone(&name),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::state::{BANK, Move, SeatRecord, State, StateKind};
 use crate::group::loads::{ClientTable, MemberLoads};
-use crate::group::record::Progress;
+use crate::group::state::Progress;
 use crate::units::Time;
 
 /// The last state of a seat.
@@ -48,7 +48,7 @@ impl SeatLedger {
             SeatRecord::State(state) => return self.apply_state(now, state),
             SeatRecord::Loads(loads) => {
                 let known = self.loads.entry(Arc::clone(&loads.seat)).or_default();
-                self.changes += u64::from(self.clients.update(known, true, &loads.loads));
+                self.changes += u64::from(self.clients.update(known, &loads.loads));
                 if let Some(progress) = loads.progress {
                     self.progress.insert(Arc::clone(&loads.seat), progress);
                 }
@@ -56,7 +56,7 @@ impl SeatLedger {
             SeatRecord::Tombstone(seat) => drop(self.seats.remove(seat)),
             SeatRecord::LoadsTombstone(seat) => {
                 if let Some(mut known) = self.loads.remove(seat) {
-                    self.changes += u64::from(self.clients.update(&mut known, true, &[]));
+                    self.changes += u64::from(self.clients.update(&mut known, &[]));
                 }
                 self.progress.remove(seat);
             }

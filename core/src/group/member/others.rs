@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Command, SeatMember};
+use super::{Command, Member};
 use crate::group::Clocks;
-use crate::seats::charged::{Charged, slices};
-use crate::seats::control::{Event, OpeningNumber};
-use crate::seats::ledger::LastState;
-use crate::seats::state::{BANK, Move, Slice, State, StateKind};
+use crate::group::charged::{Charged, slices};
+use crate::group::control::{Event, OpeningNumber};
+use crate::group::ledger::LastState;
+use crate::group::state::{BANK, Move, Slice, State, StateKind};
 use crate::units::Time;
 
 /// The silence after which a seat whose owner left may be claimed.
@@ -35,7 +35,7 @@ pub(super) struct Other {
     seq: u64,
 }
 
-impl SeatMember {
+impl Member {
     /// Begins to claim a seat, or to make capacity, if it is time.
     pub(super) fn look_at_others(&mut self, now: Clocks, commands: &mut Vec<Command>) {
         if let Some(other) = &self.other {
@@ -180,6 +180,7 @@ impl SeatMember {
             hold: 0,
             slices: Vec::new(),
             ahead: 0,
+            ahead_time_ms: 0,
             out: Vec::new(),
             next: self.first_move(),
             seen: Default::default(),

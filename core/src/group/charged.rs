@@ -85,7 +85,7 @@ mod tests {
             late in 0..3_000_u64,
         ) {
             let cycle = Duration::from_millis(cycle_ms);
-            let params = GroupParams::new(&Policy::new(100, cycle), Duration::from_secs(10));
+            let params = GroupParams::new(&Policy::new(100, cycle), cycle, cycle);
             let thousandths = |n: u64| Duration::from_nanos(nanos(cycle) / 1_000 * n);
             let made = Time::from_nanos(1 << 54);
             let mut own = Charged::default();

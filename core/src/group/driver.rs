@@ -1,0 +1,225 @@
+//! The member of a running service: it joins a [`Member`] with a throttle, and both with the control log.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::control::{ControlLog, Event, OpeningNumber};
+use super::demand::DemandMeter;
+use super::member::{Admissions, Command, Member};
+use super::state::{BANK, Progress, SeatRecord, StateKind};
+use super::targets::Shares;
+use super::{Clocks, GroupParams};
+use crate::delays::Histogram;
+use crate::policy::Policy;
+use crate::scheduler::GroupPart;
+use crate::throttle::Throttle;
+use crate::units::Time;
+
+impl Admissions for Throttle {
+    fn count(&mut self, now: Time) -> u64 {
+        self.window_count(now)
+    }
+
+    fn departures(&mut self, now: Time) -> Vec<(Time, u64)> {
+        self.window_departures(now).collect()
+    }
+
+    fn slices(&mut self, now: Time) -> Vec<(Time, u64)> {
+        self.window_slices(now).collect()
+    }
+
+    fn total(&self) -> u64 {
+        self.admitted()
+    }
+
+    fn forget(&mut self) {
+        self.begin_window();
+    }
+}
+
+/// The seats that a member opens: its own, those of members that stopped, and the bank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::VariantNames)]
+#[strum(serialize_all = "snake_case")]
+pub enum OpenedSeat {
+    /// The member's own seat.
+    Own,
+    /// The seat of a member that stopped.
+    Other,
+    /// The bank.
+    Bank,
+}
+
+/// Counts since the process started.
+#[derive(Debug, Clone, Default)]
+pub struct DriverCounts {
+    /// Begun openings, in the order of [`OpenedSeat`].
+    pub openings: [u64; 3],
+    /// Seats of members that stopped, taken over by this member.
+    pub claims: u64,
+    /// The times from the making of an own state until it was read back.
+    pub exchanges: Histogram,
+}
+
+/// A member, and what it tells its throttle.
+#[derive(Debug)]
+pub struct Driver {
+    member: Member,
+    meter: DemandMeter,
+    /// The splits of the capacity of which the throttle knows its parts.
+    splits: u64,
+    told: GroupPart,
+    /// Loads tell the admissions, for the instance that searches for the capacity.
+    tells_progress: bool,
+    /// Own states that were not read back, with the times at which they were made.
+    sent: VecDeque<(u64, Time)>,
+    /// The opening under which a claim is on its way.
+    claim: Option<OpeningNumber>,
+    counts: DriverCounts,
+}
+
+impl Driver {
+    /// Drives a member.
+    pub fn new(member: Member, tells_progress: bool) -> Driver {
+        Driver {
+            member,
+            meter: DemandMeter::default(),
+            splits: 0,
+            told: GroupPart::NONE,
+            tells_progress,
+            sent: VecDeque::new(),
+            claim: None,
+            counts: DriverCounts::default(),
+        }
+    }
+
+    /// Begins anew, as another life: the log is to be read from its beginning. Until it has a part again, the throttle
+    /// admits nothing.
+    pub fn restart(&mut self, now: Clocks, life: u64, throttle: &mut Throttle) {
+        let (params, seat) = (self.member.params().clone(), Arc::clone(self.member.seat()));
+        self.member = Member::new(params, Shares::new(throttle.policy()), seat, life, now);
+        (self.splits, self.claim) = (0, None);
+        self.sent.clear();
+        self.tell(now, throttle);
+    }
+
+    /// Reads the log, makes the calls that are due, and tells the throttle its part. `clocks` are read after each
+    /// event: if the process stood still in between, a time from before would make the others look silent for as long.
+    /// `memory` finds the number of records that were admitted in the last cycle, before the group began. It may take
+    /// its time.
+    ///
+    /// # Errors
+    /// The log can't be read any more.
+    pub fn serve<L: ControlLog>(
+        &mut self, clocks: impl Fn() -> Clocks, throttle: &mut Throttle, log: &mut L, memory: impl FnOnce() -> u64,
+    ) -> Result<(), L::Error> {
+        while let Some(event) = log.poll()? {
+            let now = clocks();
+            self.note(now.slow, &event);
+            let commands = self.member.handle_event(now, &event, throttle);
+            self.obey(now.slow, commands, log);
+        }
+        if self.member.needs_memory() {
+            self.member.charge_memory(memory());
+        }
+        let now = clocks();
+        if now.slow >= self.member.next_look() {
+            self.look(now, throttle, log);
+        }
+        self.tell(now, throttle);
+        Ok(())
+    }
+
+    fn tell(&mut self, now: Clocks, throttle: &mut Throttle) {
+        let part = self.member.part_now(now);
+        if std::mem::replace(&mut self.told, part) != part {
+            throttle.handle_part(now.slow, part);
+        }
+    }
+
+    fn look<L: ControlLog>(&mut self, now: Clocks, throttle: &mut Throttle, log: &mut L) {
+        let params = self.member.params();
+        let loads = self.meter.measure(now.slow, params, throttle, |client| self.member.part(client));
+        if self.tells_progress {
+            let admitted = throttle.delays().counts.iter().sum();
+            self.member.note_progress(Progress { admitted, waits: throttle.backlog().0 > 0 });
+        }
+        let commands = self.member.look(now, loads, throttle);
+        self.obey(now.slow, commands, log);
+        let splits = self.member.splits();
+        if std::mem::replace(&mut self.splits, splits) != splits {
+            throttle.handle_parts(now.slow, |client| self.member.part(client));
+        }
+    }
+
+    fn obey<L: ControlLog>(&mut self, now: Time, commands: Vec<Command>, log: &mut L) {
+        for command in commands {
+            match command {
+                Command::Open { seat, attempt } => {
+                    let opened = match &*seat {
+                        BANK => OpenedSeat::Bank,
+                        _ if seat == *self.member.seat() => OpenedSeat::Own,
+                        _ => OpenedSeat::Other,
+                    };
+                    self.counts.openings[opened as usize] += 1;
+                    log.open(&seat, attempt);
+                }
+                Command::Write { attempt, state, loads } => {
+                    match state.kind {
+                        StateKind::Own => self.sent.push_back((state.seq, now)),
+                        StateKind::Claimed => self.claim = Some(attempt),
+                        StateKind::Left | StateKind::Bank => {}
+                    }
+                    log.write(attempt, &state, loads.as_ref());
+                }
+                Command::Close { attempt } => log.close(attempt),
+            }
+        }
+    }
+
+    fn note(&mut self, now: Time, event: &Event) {
+        match event {
+            Event::Written { attempt, committed } if self.claim == Some(*attempt) => {
+                self.claim = None;
+                self.counts.claims += u64::from(*committed);
+            }
+            Event::Record { record: SeatRecord::State(state), .. } if state.seat == *self.member.seat() => {
+                while let Some(&(seq, made)) = self.sent.front().filter(|(seq, _)| *seq <= state.seq) {
+                    self.sent.pop_front();
+                    if seq == state.seq {
+                        self.counts.exchanges.record(now.since(made));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes the configuration: the capacity, or the weights and rules of lending.
+    pub fn change(&mut self, params: GroupParams, policy: &Policy) {
+        self.member.change(params, Shares::new(policy));
+    }
+
+    /// Names at most half as much load from now on: the log refused a record for its size.
+    pub fn shrink_loads(&mut self) {
+        self.meter.shrink();
+    }
+
+    /// Begins to leave the group. [`serve`](Driver::serve) goes on until [`Member::has_left`].
+    pub fn leave(&mut self) {
+        self.member.leave();
+    }
+
+    /// The member.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Counts since the process started.
+    pub fn counts(&self) -> &DriverCounts {
+        &self.counts
+    }
+
+    /// The time for which an own state has not been read back; zero if all were.
+    pub fn log_behind(&self, now: Time) -> Duration {
+        self.sent.front().map_or(Duration::ZERO, |&(_, made)| now.since(made))
+    }
+}
