@@ -41,6 +41,8 @@ pub const MARGIN: Ratio = Ratio::from_millionths(1_000).expect("a thousandth is 
 const AHEAD_TIMES: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
 /// The heartbeats in the silence after which a member counts as stopped.
 const HEARTBEATS_OF_SILENCE: u32 = 3;
+/// The time after which a seat that holds nothing is removed from the log: names of instances may change with each start.
+const FORGET_AFTER: Duration = Duration::from_secs(86_400);
 /// Members of groups with more members than this look less often …
 const MANY_MEMBERS: usize = 50;
 /// … by this time for each member: they read a record of each.
@@ -74,6 +76,8 @@ pub struct GroupParams {
     /// The silence after which a member counts as stopped; longer in a very large group, as the next time is: see
     /// [`times`](GroupParams::times).
     pub silence: Duration,
+    /// The time after which the seat of a member that stopped is removed from the log.
+    pub forget_after: Duration,
     /// The time between two looks, the checks of whether to write a state.
     pub look: Duration,
     /// The part of the capacity that stays with members without demand, for their first records.
@@ -95,6 +99,7 @@ impl GroupParams {
             mode: policy.mode,
             ahead_time,
             silence,
+            forget_after: FORGET_AFTER,
             look,
             standby: Ratio::from_millionths(10_000).expect("a hundredth is a ratio"),
             margin: MARGIN,

@@ -28,6 +28,8 @@ use watermaster_settings::PaceSettings;
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(15);
 /// The time after which a member that has not joined yet logs why, and between two such lines.
 const JOINING_WARN_INTERVAL: Duration = Duration::from_secs(30);
+/// The time between two looks into the log while the engine is busy.
+const SERVE_INTERVAL: Duration = Duration::from_millis(2);
 /// The longest wait until the last state is committed.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time between two looks for the end of that.
@@ -40,6 +42,7 @@ pub(super) struct GroupMember {
     /// `None` after the log was lost, until it is opened again.
     log: Option<SeatLog>,
     reopen_at: Time,
+    served_at: Time,
     driver: Driver,
     state: MemberState,
     joins: bool,
@@ -69,6 +72,7 @@ impl GroupMember {
         Ok(Some(GroupMember {
             log: Some(log),
             reopen_at: Time::ZERO,
+            served_at: Time::ZERO,
             driver: Driver::new(member, pace.is_some()),
             state: MemberState::Joining,
             joins: true,
@@ -83,25 +87,33 @@ impl GroupMember {
     pub(super) fn serve(
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, link: &Link<'_>,
     ) -> Result<(), StopCause> {
+        let now = clock.now();
+        if now < self.served_at + SERVE_INTERVAL {
+            return Ok(());
+        }
+        self.served_at = now;
         self.note_joining(job, clock);
         if !self.reopen(job, clock)? {
             return Ok(());
         }
-        self.drive(job, clock, throttle, link.consumer)?;
+        let looked = self.drive(job, clock, throttle, link.consumer)?;
         if self.driver.member().is_replaced() {
             let (service, instance_id) = (job.service.name.clone(), job.kafka.instance_id.clone());
             return Err(StopCause::SeatTaken { service, instance_id });
         }
-        let now = clock.clocks();
-        self.compare_configurations(&job.service.name);
-        self.note_state(job, now, throttle);
+        if looked {
+            self.compare_configurations(&job.service.name);
+        }
+        self.note_state(job, clock.clocks(), throttle);
         Ok(())
     }
 
+    /// Returns whether the member looked.
+
     fn drive(
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
-    ) -> Result<(), StopCause> {
-        let Some(log) = &mut self.log else { return Ok(()) };
+    ) -> Result<bool, StopCause> {
+        let Some(log) = &mut self.log else { return Ok(false) };
         let capacity = self.driver.member().params().capacity;
         let memory = || recent_admissions(&job.service.name, consumer, capacity);
         match self.driver.serve(|| clock.clocks(), throttle, log, memory) {
@@ -111,7 +123,7 @@ impl GroupMember {
                     self.driver.shrink_loads();
                 }
                 self.lose_log(clock, throttle);
-                Ok(())
+                Ok(false)
             }
             served => Ok(served?),
         }

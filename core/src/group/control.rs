@@ -35,7 +35,7 @@ pub enum Event {
         /// The opening.
         attempt: OpeningNumber,
     },
-    /// A state was committed, or it is not known whether it was. In the latter case the opening is over.
+    /// A state or a removal was committed, or it is not known whether it was. In the latter case the opening is over.
     Written {
         /// The opening under which it was written.
         attempt: OpeningNumber,
@@ -59,6 +59,8 @@ pub trait ControlLog {
     fn open(&mut self, seat: &str, attempt: OpeningNumber);
     /// Writes a state, and perhaps loads, in one transaction of an opening. One is under way at a time.
     fn write(&mut self, attempt: OpeningNumber, state: &State, loads: Option<&SeatLoads>);
+    /// Removes a seat's state and loads from the log, in one transaction of an opening.
+    fn remove(&mut self, attempt: OpeningNumber, seat: &str);
     /// Ends an opening: nothing more will be written under it.
     fn close(&mut self, attempt: OpeningNumber);
 }

@@ -104,13 +104,13 @@ impl Driver {
     /// Reads the log, makes the calls that are due, and tells the throttle its part. `clocks` are read after each
     /// event: if the process stood still in between, a time from before would make the others look silent for as long.
     /// `memory` finds the number of records that were admitted in the last cycle, before the group began. It may take
-    /// its time.
+    /// its time. Returns whether the member looked, so that its views may have changed.
     ///
     /// # Errors
     /// The log can't be read any more.
     pub fn serve<L: ControlLog>(
         &mut self, clocks: impl Fn() -> Clocks, throttle: &mut Throttle, log: &mut L, memory: impl FnOnce() -> u64,
-    ) -> Result<(), L::Error> {
+    ) -> Result<bool, L::Error> {
         while let Some(event) = log.poll()? {
             let now = clocks();
             self.note(now.slow, &event);
@@ -121,11 +121,12 @@ impl Driver {
             self.member.charge_memory(memory());
         }
         let now = clocks();
-        if now.slow >= self.member.next_look() {
+        let looks = now.slow >= self.member.next_look();
+        if looks {
             self.look(now, throttle, log);
         }
         self.tell(now, throttle);
-        Ok(())
+        Ok(looks)
     }
 
     fn tell(&mut self, now: Clocks, throttle: &mut Throttle) {
@@ -170,6 +171,7 @@ impl Driver {
                     }
                     log.write(attempt, &state, loads.as_ref());
                 }
+                Command::Remove { attempt, seat } => log.remove(attempt, &seat),
                 Command::Close { attempt } => log.close(attempt),
             }
         }

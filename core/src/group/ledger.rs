@@ -98,6 +98,23 @@ impl SeatLedger {
         self.seats().filter(move |(_, seat)| seat.state.kind == StateKind::Own && seat.silence < limit)
     }
 
+    /// The number of members that go on, or stopped a moment ago.
+    pub(super) fn members(&self) -> usize {
+        self.seats().filter(|(_, seat)| seat.state.kind == StateKind::Own).count()
+    }
+
+    /// Returns whether nothing depends on a seat any more: it holds nothing, all its moves are applied, and no move to it
+    /// is left, applied or not.
+    pub(super) fn is_forgettable(&self, name: &str, after: Duration) -> bool {
+        let is_empty = |LastState { state, silence, .. }: &LastState| {
+            let is_over = matches!(state.kind, StateKind::Left | StateKind::Claimed);
+            let is_applied = |one: &Move| self.is_applied(name, &one.to, one.id);
+            is_over && state.hold == 0 && *silence >= after && state.out.iter().all(is_applied)
+        };
+        let names_it = |state: &State| state.out.iter().any(|one| *one.to == *name);
+        self.seat(name).is_some_and(is_empty) && !self.givers().any(names_it)
+    }
+
     /// The last move of a giver that a seat applied, by its last state.
     fn seen(&self, seat: &str, giver: &str) -> u64 {
         self.seat(seat).and_then(|seat| seat.state.seen.get(giver)).copied().unwrap_or(0)

@@ -65,6 +65,13 @@ pub enum Command {
         /// Loads for the same transaction.
         loads: Option<SeatLoads>,
     },
+    /// [`ControlLog::remove`](super::control::ControlLog::remove).
+    Remove {
+        /// The opening.
+        attempt: OpeningNumber,
+        /// The seat.
+        seat: Arc<str>,
+    },
     /// [`ControlLog::close`](super::control::ControlLog::close).
     Close {
         /// The opening.
@@ -541,7 +548,7 @@ impl Member {
 
     /// The time of silence after which a seat may be claimed.
     pub fn silence_limit(&self) -> Duration {
-        self.params.times(self.ledger.seats().count(), 0).silence
+        self.params.times(self.ledger.members(), 0).silence
     }
 
     /// The capacity in force: the smallest among the live members and this one.

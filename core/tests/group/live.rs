@@ -146,6 +146,10 @@ impl ControlLog for SimLog {
         self.writes.push((at, attempt, records.collect()));
     }
 
+    fn remove(&mut self, _: OpeningNumber, seat: &str) {
+        panic!("no simulated day has passed, but {seat} is removed");
+    }
+
     fn close(&mut self, attempt: OpeningNumber) {
         self.seats.remove(&attempt);
     }

@@ -77,13 +77,14 @@ fn no_window_of_the_group_holds_more_than_circulates() {
     let differs: Vec<&Outcome> =
         outcomes.iter().filter(|outcome| outcome.circulating.0 != outcome.circulating.1).collect();
     println!(
-        "{count} seeds: fullest window {fullest:.4}, used {:.3} (least {:.3}), {} kills, {} claims, {} mints; \
+        "{count} seeds: fullest window {fullest:.4}, used {:.3} (least {:.3}), {} kills, {} claims, {} mints, {} removals; \
          circulating differs from the capacity in {}",
         used[used.len() / 2],
         used[0],
         sum(|outcome| outcome.kills),
         sum(|outcome| outcome.claims),
         sum(|outcome| outcome.mints),
+        sum(|outcome| outcome.removals),
         differs.len(),
     );
     let mut least: Vec<&Outcome> = outcomes.iter().collect();

@@ -20,6 +20,7 @@ use crate::support::random::Random;
 pub const CYCLE: Duration = Duration::from_secs(8);
 const AHEAD_TIME: Duration = Duration::from_secs(6);
 const SILENCE: Duration = Duration::from_millis(2_400);
+const FORGET_AFTER: Duration = Duration::from_millis(2_500);
 const LENGTH: Duration = Duration::from_secs(90);
 /// The last part of a run is without faults.
 const CALM: Duration = Duration::from_secs(32);
@@ -41,6 +42,7 @@ pub struct Outcome {
     pub claims: u64,
     pub mints: u64,
     pub kills: u64,
+    pub removals: u64,
     pub setting: String,
 }
 
@@ -157,7 +159,7 @@ pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
     let capacity = random.one_of(&[7, 40, 200, 1_000]);
     let mode = if random.once_in(2) { Mode::Shape } else { Mode::Reject };
     let policy = Policy { mode, ..Policy::new(capacity, CYCLE) };
-    let params = GroupParams::new(&policy, AHEAD_TIME, SILENCE);
+    let params = GroupParams { forget_after: FORGET_AFTER, ..GroupParams::new(&policy, AHEAD_TIME, SILENCE) };
     let memory = random.one_of(&[0, 0, 50, 100]) * capacity / 100;
     let mut world = World {
         mistake,
@@ -195,6 +197,7 @@ pub fn run(seed: u64, mistake: Option<Mistake>) -> Outcome {
             claims: 0,
             mints: 0,
             kills: 0,
+            removals: 0,
             setting: format!("seed {seed}, {mode:?}, capacity {capacity}, memory {memory}"),
         },
         calm_total: 0,
@@ -481,6 +484,16 @@ impl World {
         self.step_of(index, after, Step::Look);
     }
 
+    fn produce(&mut self, index: usize, attempt: OpeningNumber, records: Vec<SeatRecord>) {
+        let node = self.nodes[index].as_mut().expect("a node");
+        if let Some(producer) = node.producers.get_mut(&attempt) {
+            producer.call = Call::Produce(records);
+            producer.number += 1;
+            let number = producer.number;
+            self.call(index, attempt, number);
+        }
+    }
+
     fn obey(&mut self, index: usize, commands: Vec<Command>) {
         for command in commands {
             let node = self.nodes[index].as_mut().expect("a node");
@@ -496,12 +509,11 @@ impl World {
                         mistake.spoil_write(&mut state);
                     }
                     let records = [SeatRecord::State(*state)].into_iter().chain(loads.map(SeatRecord::Loads)).collect();
-                    if let Some(producer) = node.producers.get_mut(&attempt) {
-                        producer.call = Call::Produce(records);
-                        producer.number += 1;
-                        let number = producer.number;
-                        self.call(index, attempt, number);
-                    }
+                    self.produce(index, attempt, records);
+                }
+                Command::Remove { attempt, seat } => {
+                    let records = vec![SeatRecord::Tombstone(Arc::clone(&seat)), SeatRecord::LoadsTombstone(seat)];
+                    self.produce(index, attempt, records);
                 }
                 Command::Close { attempt } => drop(node.producers.remove(&attempt)),
             }
@@ -578,8 +590,10 @@ impl World {
             return self.at(back + latency, Due::Markers { id: Arc::clone(id) });
         }
         for (offset, record) in self.broker.mark(id) {
-            if let SeatRecord::State(state) = record {
-                self.check_commit(offset, state);
+            match record {
+                SeatRecord::State(state) => self.check_commit(offset, state),
+                SeatRecord::Tombstone(seat) => self.check_removal(&seat),
+                SeatRecord::Loads(_) | SeatRecord::LoadsTombstone(_) => {}
             }
         }
     }
@@ -704,6 +718,28 @@ impl World {
         self.outcome.violation.get_or_insert(format!("{what}, at {at:?}"));
     }
 
+    /// The sum of all holds and open moves, by the committed log.
+    fn total(&self) -> u64 {
+        let seen = |to: &str, giver: &Arc<str>| {
+            self.truth.get(to).and_then(|(_, state)| state.seen.get(giver)).copied().unwrap_or(0)
+        };
+        let states = || self.truth.iter().map(|(seat, (_, state))| (seat, state));
+        let holds: u64 = states().filter(|(seat, _)| &***seat != BANK).map(|(_, state)| state.hold).sum();
+        let moves = states().flat_map(|(seat, state)| state.out.iter().map(move |one| (seat, one)));
+        holds + moves.filter(|(seat, one)| one.id > seen(&one.to, seat)).map(|(_, one)| one.hold).sum::<u64>()
+    }
+
+    /// Checks that a removed seat held nothing, and that no move is applied a second time because of it.
+    fn check_removal(&mut self, seat: &str) {
+        let before = self.total();
+        self.truth.remove(seat);
+        self.outcome.removals += 1;
+        let total = self.total();
+        if total != before {
+            self.violate(format!("{total} circulate after {before}: {seat} was removed"));
+        }
+    }
+
     /// Checks conservation by the committed log, in the order of commits.
     fn check_commit(&mut self, offset: u64, state: State) {
         let kind = state.kind;
@@ -716,14 +752,7 @@ impl World {
         self.outcome.claims += u64::from(kind == StateKind::Claimed);
         self.outcome.mints += u64::from(kind == StateKind::Bank);
         self.truth.insert(Arc::clone(&state.seat), (offset, state));
-        let seen = |to: &str, giver: &Arc<str>| {
-            self.truth.get(to).and_then(|(_, state)| state.seen.get(giver)).copied().unwrap_or(0)
-        };
-        let states = || self.truth.iter().map(|(seat, (_, state))| (seat, state));
-        let holds: u64 = states().filter(|(seat, _)| &***seat != BANK).map(|(_, state)| state.hold).sum();
-        let moves = states().flat_map(|(seat, state)| state.out.iter().map(move |one| (seat, one)));
-        let open: u64 = moves.filter(|(seat, one)| one.id > seen(&one.to, seat)).map(|(_, one)| one.hold).sum();
-        let (total, before) = (holds + open, self.circulating.back().map_or(0, |(_, sum)| *sum));
+        let (total, before) = (self.total(), self.circulating.back().map_or(0, |(_, sum)| *sum));
         let is_first = self.truth.len() == 1;
         if total > before && kind != StateKind::Bank {
             self.violate(format!("{total} circulate after {before}: a state of kind {kind:?} made capacity"));

@@ -258,6 +258,10 @@ impl ControlLog for SeatLog {
         self.order(attempt, &records);
     }
 
+    fn remove(&mut self, attempt: OpeningNumber, seat: &str) {
+        self.order(attempt, &[SeatRecord::Tombstone(seat.into()), SeatRecord::LoadsTombstone(seat.into())]);
+    }
+
     fn close(&mut self, attempt: OpeningNumber) {
         self.openings.remove(&attempt);
     }

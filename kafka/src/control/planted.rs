@@ -60,6 +60,10 @@ impl ControlLog for PlantedSeatLog {
         self.log.write(attempt, &State { slices, ..state.clone() }, loads);
     }
 
+    fn remove(&mut self, attempt: OpeningNumber, seat: &str) {
+        self.log.remove(attempt, seat);
+    }
+
     fn close(&mut self, attempt: OpeningNumber) {
         self.log.close(attempt);
     }

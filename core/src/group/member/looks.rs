@@ -69,7 +69,7 @@ struct Given {
 
 impl Member {
     pub(super) fn heartbeat(&self) -> Duration {
-        self.params.times(self.ledger.seats().count(), 0).heartbeat
+        self.params.times(self.ledger.members(), 0).heartbeat
     }
 
     /// Checks whether to write a state, if a look is due. Returns calls to make.
@@ -78,7 +78,7 @@ impl Member {
         if now.slow < self.next_look || self.left || self.is_replaced {
             return commands;
         }
-        let times = self.params.times(self.ledger.seats().count().max(1), self.ledger.clients.len());
+        let times = self.params.times(self.ledger.members(), self.ledger.clients.len());
         self.next_look = now.slow + times.look;
         self.count_silence(now);
         if self.own.retry_at.is_some_and(|at| at <= now.slow) {

@@ -68,6 +68,10 @@ impl Member {
         if due.is_empty() && (conflicts || self.ledger.circulating() < self.capacity()) {
             due.push(Arc::from(BANK));
         }
+        if due.is_empty() {
+            let is_forgettable = |name: &&Arc<str>| self.ledger.is_forgettable(name, self.params.forget_after);
+            due.extend(self.ledger.seats().map(|(name, _)| name).find(is_forgettable).cloned());
+        }
         self.suspected.retain(|name, _| due.contains(name));
         for name in due {
             let rank = self.rank(&name);
@@ -131,16 +135,20 @@ impl Member {
         if self.needs_memory() {
             return;
         }
-        let state = match &*name {
-            BANK => self.find_mint(now),
-            _ => self.find_claim(now, &name, seq),
+        let write = |state| Command::Write { attempt, state: Box::new(state), loads: None };
+        let command = match &*name {
+            BANK => self.find_mint(now).map(write),
+            _ if self.ledger.is_forgettable(&name, self.params.forget_after) => {
+                Some(Command::Remove { attempt, seat: Arc::clone(&name) })
+            }
+            _ => self.find_claim(now, &name, seq).map(write),
         };
-        match state.filter(|_| self.own.is_open && !self.leaving) {
-            Some(state) => {
+        match command.filter(|_| self.own.is_open && !self.leaving) {
+            Some(command) => {
                 if let Some(other) = &mut self.other {
                     other.is_writing = true;
                 }
-                commands.push(Command::Write { attempt, state: Box::new(state), loads: None });
+                commands.push(command);
             }
             None => self.end_other(now, commands),
         }
