@@ -109,7 +109,6 @@ impl GroupMember {
     }
 
     /// Returns whether the member looked.
-
     fn drive(
         &mut self, job: &Job, clock: &Clock, throttle: &mut Throttle, consumer: &Consumer,
     ) -> Result<bool, StopCause> {
@@ -137,6 +136,7 @@ impl GroupMember {
     /// Opens the log again, with other connections.
     pub(super) fn reconnect(&mut self, clock: &Clock, throttle: &mut Throttle) {
         self.lose_log(clock, throttle);
+        self.reopen_at = clock.now();
     }
 
     /// Gives the log up, and all knowledge from it. The instance admits nothing until it has opened its seat again.
