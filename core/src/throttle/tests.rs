@@ -114,8 +114,8 @@ fn admitted_of(throttle: &mut Throttle, from: Time, per_second: u32) -> usize {
     times.filter(is_admitted).count()
 }
 
-/// A client's use at an instance that lost a partition counted against the smaller part of its grant there: nothing more
-/// was admitted until half of the use had left the window.
+/// A client's use at an instance that lost a partition counted against the smaller part of its grant there: nothing
+/// more was admitted until half of the use had left the window.
 #[test]
 fn a_client_goes_on_where_it_lost_a_partition() {
     let (cycle, begin) = (Duration::from_secs(10), Time::ZERO + Duration::from_secs(1_000));

@@ -168,7 +168,7 @@ fn a_rolling_restart_costs_nothing() {
                 }
                 pair.run((pair.cycle * 2).min(Duration::from_secs(1_200)));
                 let capacity = pair.capacity();
-                // In reject mode, records that waited for the first part of a new member exceed the client's grant there.
+                // In reject mode, records that waited for a new member's first part exceed the client's grant there.
                 let (least, excused) = if mode == Mode::Reject { (0.95, capacity / 3) } else { (0.97, 0) };
                 judge(&pair.end(""), capacity, least, excused);
             }
