@@ -10,7 +10,7 @@
 //! - `backlog`, `fair`: the delayed records, and the order in which clients are served
 //! - `gates`: the gates on the service. `spacing`: its pace. `lent_room`: what borrowers leave. `bucket`: also a
 //!   client's own limit
-//! - `cycles`: cycles and allocations
+//! - `cycles`: cycles and allocations. `falling_part`: a client's part of its grant after records went elsewhere
 //! - `bounds`: the choice of the record to evict if the backlogs are too large
 //! - `names`, `pages`, `excess`: only for more than some 1 000 clients
 
@@ -22,6 +22,7 @@ mod cycles;
 mod decision;
 mod excess;
 mod fair;
+mod falling_part;
 mod gates;
 mod lent_room;
 mod mean_limit;
@@ -159,16 +160,19 @@ impl Scheduler {
     /// records find its default share.
     pub fn take_parts(&mut self, now: Time, part_of: impl Fn(&str) -> Option<Part>) {
         let grant = |client: &Client| match part_of(&client.name) {
-            Some(Part { weight, records, default_share, .. }) => {
-                Grant { records, exact: weight, default_share, credit: Credit::default() }
+            Some(Part { weight, records, whole_records, default_share, .. }) => {
+                (Grant { records, exact: weight, default_share, credit: Credit::default() }, whole_records)
             }
-            None => self.clients.default_grant(self.policy.capacity, client.claimed_weight()),
+            None => (self.clients.default_grant(self.policy.capacity, client.claimed_weight()), 0),
         };
-        let grants: Vec<Grant> = self.clients.iter().map(|(_, client)| grant(client)).collect();
+        let (grants, wholes): (Vec<Grant>, Vec<u64>) = self.clients.iter().map(|(_, client)| grant(client)).unzip();
         if self.clients.iter().zip(&grants).any(|((_, client), grant)| client.grant != *grant) {
             self.cycles.allocations[Cause::Group as usize] += 1;
         }
         self.clients.take_grants(&grants, &mut self.backlog.fair);
+        for (client, whole) in self.clients.iter_mut().zip(wholes) {
+            client.falling_part.change(now, self.policy.cycle, client.grant.records, whole);
+        }
         self.bounds.excess.discard();
         for wanted in &self.policy.clients {
             let (Some(limit), Some(part)) = (&wanted.limit, part_of(&wanted.name)) else { continue };

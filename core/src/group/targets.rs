@@ -56,6 +56,8 @@ pub struct Part {
     pub weight: Fixed,
     /// Reject mode: the client's grant at this member, in whole records.
     pub records: u64,
+    /// The client's whole grant, in records.
+    pub whole_records: u64,
     /// The client's default share at this member.
     pub default_share: Fixed,
     /// The client's default share of the whole capacity.
@@ -218,6 +220,7 @@ impl Splitter {
                 weight: Fixed::from_bits(weight << (64 - FRACTION_BITS)),
                 // Shown only: the sums over the members are a client's grant and its default share.
                 records: (u128::from(grant.records) * part / all) as u64,
+                whole_records: grant.records,
                 default_share: Fixed::from_bits(split(grant.default_share.to_bits(), part, all)),
                 whole_share: grant.default_share,
                 ratio: ratio(here, total, count),
@@ -271,6 +274,7 @@ impl Splitter {
             self.parts[number] = Some(Part {
                 weight: grant.exact,
                 records,
+                whole_records: grant.records,
                 default_share: Fixed::from_bits(split(grant.default_share.to_bits(), u128::from(here), all)),
                 whole_share: grant.default_share,
                 ratio: ratio(members[*own].get(number).demand, self.totals[number].demand, members.len() as u64),
@@ -292,6 +296,7 @@ impl Splitter {
         Some(Part {
             weight: each(grant.exact.max(grant.default_share)),
             records: most as u64,
+            whole_records: most as u64,
             default_share,
             whole_share: default_share,
             ratio: Ratio::ONE,

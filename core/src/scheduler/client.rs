@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::bucket::LeakyBucket;
 use super::fair::{ClientQueue, FairQueue};
+use super::falling_part::FallingPart;
 use crate::allocator::{Claim, Credit, Fixed, Grant, Wants};
 use crate::delays::ClientDelays;
 use crate::policy::{Mode, Policy, Window};
@@ -72,6 +73,8 @@ pub struct Client {
     /// Recent admissions (reject mode).
     pub used: Used,
     pub grant: Grant,
+    /// The part of the grant of the group that falls after records went elsewhere (reject mode).
+    pub(super) falling_part: FallingPart,
     /// The credit before this cycle's allocation: early ones of the same cycle start from it again.
     pub credit: Credit,
     /// Wants of the last full cycle.
@@ -106,6 +109,7 @@ impl Client {
             counts: Counts::default(),
             used: Used::new(policy),
             grant: Grant { records: 0, exact: Fixed::ZERO, default_share: Fixed::ZERO, credit: Credit::default() },
+            falling_part: FallingPart::NONE,
             credit: Credit::default(),
             last_wants: 0,
             last_admitted: 0,
@@ -165,6 +169,11 @@ impl Client {
     #[inline]
     pub(super) fn has_used_its_allowance(&mut self, now: Time, cycle: u64) -> bool {
         self.used.count(now, cycle) + self.queue.others() >= self.grant.records && self.has_used_its_share(now, cycle)
+    }
+
+    /// Returns whether the client has used a part of its grant that is still falling, too.
+    pub(super) fn has_used_its_falling_part(&mut self, now: Time, policy: &Policy, cycle: u64) -> bool {
+        self.used.count(now, cycle) + self.queue.others() >= self.falling_part.records(now, policy.cycle)
     }
 
     /// Returns whether the client has used its default share without any doubt: its next record is borrowed. Nearly

@@ -58,8 +58,9 @@ impl Scheduler {
         Decision::Admit { client: index, in_window: self.gates.charge_window(now) }
     }
 
-    /// Reject mode: a record within its client's grant goes now. If others borrowed the capacity, one within its
-    /// client's default share waits until the window has room, before all borrowers; one of a borrower is rejected.
+    /// Reject mode: a record within its client's grant, or within a part of it that still falls, goes now. If others
+    /// borrowed the capacity, one within its client's default share waits until the window has room, before all
+    /// borrowers; one of a borrower is rejected.
     ///
     /// Shares add up to the capacity, and use counts by arrival. From the moment at which the first record waits, no
     /// borrowed record is admitted, so after one cycle the window holds only records within shares, which fit. No
@@ -68,7 +69,7 @@ impl Scheduler {
     fn admit_or_reject(&mut self, now: Time, index: u32, fits: impl Fn() -> bool) -> Decision {
         let cycle = self.cycles.number;
         let client = self.clients.get_mut(index);
-        if client.has_used_its_allowance(now, cycle) {
+        if client.has_used_its_allowance(now, cycle) && client.has_used_its_falling_part(now, &self.policy, cycle) {
             return self.reject(now, index, Reason::OverAllocation);
         }
         if client.queue.has_others() {

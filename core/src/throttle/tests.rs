@@ -5,8 +5,11 @@ use std::{cmp::Reverse, time::Duration};
 use proptest::prelude::*;
 
 use super::*;
+use crate::allocator::Fixed;
+use crate::group::targets::Part;
+use crate::policy::{ClientPolicy, Mode, Scope};
 use crate::units::{Ratio, Weight};
-use crate::{offset_map::OffsetMap, policy::ClientPolicy, scheduler::Client};
+use crate::{offset_map::OffsetMap, scheduler::Client};
 
 #[derive(Debug, Clone)]
 enum Call {
@@ -98,4 +101,48 @@ proptest! {
             }
         }
     }
+}
+
+/// Reads records of a client for ten seconds. Returns the number of those that are admitted.
+fn admitted_of(throttle: &mut Throttle, from: Time, per_second: u32) -> usize {
+    let times = (0..per_second * 10).map(|number| from + Duration::from_secs(1) * number / per_second);
+    let is_admitted = |now: &Time| {
+        let (offset, sender) = (now.as_nanos() as i64, Sender::Client("client"));
+        let arrival = Arrival { partition: 0, offset, bytes: 100, sender, written_ms: None };
+        matches!(throttle.handle_record(*now, &arrival), Verdict::Admit(_))
+    };
+    times.filter(is_admitted).count()
+}
+
+/// A client's use at an instance that lost a partition counted against the smaller part of its grant there: nothing
+/// more was admitted until half of the use had left the window.
+#[test]
+fn a_client_goes_on_where_it_lost_a_partition() {
+    let (cycle, begin) = (Duration::from_secs(10), Time::ZERO + Duration::from_secs(1_000));
+    let part = |records, whole_records| Part {
+        weight: Fixed::ZERO,
+        records,
+        whole_records,
+        default_share: Fixed::ZERO,
+        whole_share: Fixed::ZERO,
+        ratio: Ratio::ONE,
+    };
+    // The client sends 2 records a second, its part of 20. Then it may send 10 of a grant of this size.
+    let go_on = |whole, per_second| {
+        let policy = Policy { mode: Mode::Reject, scope: Scope::Group, ..Policy::new(300, cycle) };
+        let mut throttle = Throttle::new(policy, begin);
+        throttle.handle_assigned(begin, 0, 0, &OffsetMap::default(), 0);
+        throttle.handle_part(
+            begin,
+            GroupPart { limit: 300, until: Time::NEVER, admitted: u64::MAX, pace: 300, rejects: true },
+        );
+        throttle.scheduler.client_of(begin, "client");
+        throttle.handle_parts(begin, |_| Some(part(20, 20)));
+        assert_eq!(admitted_of(&mut throttle, begin, 2), 20);
+        throttle.handle_parts(begin + cycle, |_| Some(part(10, whole)));
+        admitted_of(&mut throttle, begin + cycle, per_second)
+    };
+    assert!(go_on(20, 1) >= 9, "half of the records come to another instance");
+    assert!(go_on(20, 8) <= 10, "a flood gets no more than the part");
+    assert!(go_on(10, 1) <= 6, "a grant that is smaller at all instances is so at once");
 }

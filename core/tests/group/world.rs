@@ -70,9 +70,8 @@ enum Step {
         attempt: OpeningNumber,
         number: u64,
     },
-    Reload {
-        capacity: u64,
-    },
+    /// The process reads its configuration, as it is at this moment.
+    Reload,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -303,9 +302,6 @@ impl World {
                 if self.nodes.iter().all(Option::is_none) {
                     self.spawn(None);
                 }
-                for node in 0..self.nodes.len() {
-                    self.reload(node, self.capacity);
-                }
             }
         }
     }
@@ -324,7 +320,7 @@ impl World {
             Step::Decide => self.decide(index),
             Step::Answer { attempt, number, answer } => self.answer(index, attempt, number, self.answers[answer]),
             Step::Call { attempt, number } => self.call(index, attempt, number),
-            Step::Reload { capacity } => self.reload(index, capacity),
+            Step::Reload => self.reload(index),
         }
     }
 
@@ -349,10 +345,10 @@ impl World {
         self.nodes[node] = None;
     }
 
-    fn reload(&mut self, index: usize, capacity: u64) {
-        let Some(node) = &mut self.nodes[index] else { return };
-        node.params.capacity = capacity;
-        let policy = Policy { mode: node.params.mode, ..Policy::new(capacity, CYCLE) };
+    fn reload(&mut self, index: usize) {
+        let node = self.nodes[index].as_mut().expect("a node");
+        node.params.capacity = self.capacity;
+        let policy = Policy { mode: node.params.mode, ..Policy::new(self.capacity, CYCLE) };
         node.member.change(node.params.clone(), Shares::new(&policy));
     }
 
@@ -399,7 +395,7 @@ impl World {
                 self.capacities.push(capacity);
                 for node in living {
                     let after = self.random.millis(0, 5_000);
-                    self.step_of(node, after, Step::Reload { capacity });
+                    self.step_of(node, after, Step::Reload);
                 }
             }
             _ => living.into_iter().for_each(|index| {
