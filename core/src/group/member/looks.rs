@@ -23,8 +23,18 @@ const TURN: Duration = Duration::from_secs(10);
 const UNHURRIED: Duration = Duration::from_millis(200);
 /// The most open moves of a state.
 const MAX_MOVES: usize = 64;
-/// The time for which announced admissions last at the least, in nanoseconds; but 1 to 50 % of a cycle.
-const AHEAD_NANOS: u128 = 500_000_000;
+/// The time for which announced admissions last under full load, at least …
+const LEAST_AHEAD: Duration = Duration::from_millis(500);
+/// … and, where that is a small part of a cycle, for longer than a leader of the control topic usually takes to fail
+/// over. (They stay idle for a while after a crash.)
+const AHEAD: Duration = Duration::from_millis(4_500);
+/// The part of a cycle, beyond the first ten seconds of it, that they may take, in thousandths.
+const MAX_AHEAD: u32 = 90;
+const SHORT_CYCLE: Duration = Duration::from_secs(10);
+/// With long cycles, they are a hundredth of a cycle's, so that few states are written.
+const MIN_AHEAD: u32 = 10;
+/// The next state is due while the admissions of so long are left.
+const LEFT_AHEAD: Duration = Duration::from_secs(4);
 
 /// The targets, and all that they were computed from.
 #[derive(Debug, Default)]
@@ -172,7 +182,11 @@ impl Member {
         };
         let loads = self.due_loads(now, loads);
         let total = admissions.total();
-        let is_low = |account: &Account| account.until_total.saturating_sub(total) * 2 < account.ahead;
+        let is_low = |account: &Account| {
+            let left = account.until_total.saturating_sub(total);
+            let spare = account.ahead.saturating_sub(self.records_in(LEFT_AHEAD)).max(self.records_in(LEAST_AHEAD));
+            account.ahead.saturating_sub(left) > spare.min(account.ahead / 2)
+        };
         let is_due = self.is_state_old(now) || self.account.as_ref().is_some_and(is_low);
         let free = (self.hold - burn).saturating_sub(self.split.target.max(keeps));
         let gifts = self.find_gifts(now, free, is_due);
@@ -247,10 +261,17 @@ impl Member {
 
     /// The number of admissions to announce: those of a time, or a quarter of what is free.
     fn find_ahead(&self, used: u64) -> u64 {
-        let whole = u128::from(self.hold.max(self.split.target));
-        let cycle = u128::from(nanos(self.params.cycle).max(100));
-        let ahead = (whole * AHEAD_NANOS.clamp(cycle / 100, cycle / 2)).div_ceil(cycle) as u64;
+        let cycle = self.params.cycle;
+        let longer = AHEAD.min(cycle.saturating_sub(SHORT_CYCLE) * MAX_AHEAD / 1_000);
+        let ahead = LEAST_AHEAD.min(cycle / 2).max(longer).max(cycle * MIN_AHEAD / 1_000);
+        let ahead = self.records_in(ahead);
         ahead.max(self.hold.saturating_sub(used) / 4).max(1)
+    }
+
+    /// The records that the whole hold, or the target, admits in a time.
+    fn records_in(&self, time: Duration) -> u64 {
+        let whole = u128::from(self.hold.max(self.split.target));
+        (whole * time.as_nanos()).div_ceil(self.params.cycle.as_nanos().max(1)) as u64
     }
 
     /// Returns whether there is no committed state, or the last one is a heartbeat old.
