@@ -148,7 +148,7 @@ pub fn check_patiently(
             Ok(mut facts) => {
                 let config = described.remove(topic);
                 config.iter().for_each(|config| facts.apply(config));
-                control::compare(&facts, config.as_ref())
+                control::compare(&facts, config.as_ref(), report.topics.get(&service.target))
             }
             Err(Problem::MissingTopic) => vec![Problem::ControlMissing],
             Err(problem) => vec![problem],

@@ -6,6 +6,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::StartFrom;
 
 use super::{TRANSACTION_LOG, history::History};
+use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES};
 
 /// A finding of a check.
 #[derive(Debug, Clone)]
@@ -109,12 +110,27 @@ pub enum Problem {
     #[error("{name} is {found}: the instances need {wanted}, or they could admit more than the capacity together")]
     ControlSetting { name: &'static str, found: String, wanted: &'static str },
     #[error(
-        "max.message.bytes is {found}: posts of many clients take more, up to {wanted}; until then the clients with \
-         small loads are told as one sum"
+        "has {replicas} replicas, the target has {target}: the instances need as many, or they could admit more than \
+         the capacity together"
     )]
-    ControlPosts { found: u64, wanted: u64 },
+    ControlReplicas { replicas: u64, target: u64 },
+    #[error(
+        "min.insync.replicas is {insync}, the target's is {target}: the instances need as many, or they could admit \
+         more than the capacity together"
+    )]
+    ControlInSync { insync: u64, target: u64 },
     #[error("min.insync.replicas is 1: a broker that dies could take parts of the capacity with it")]
-    ControlInSync,
+    ControlSingleInSync,
+    #[error(
+        "min.compaction.lag.ms is {found}: set it to {COMPACTION_LAG} or more, or an instance that reads late may miss \
+         states of others"
+    )]
+    ControlCompaction { found: String },
+    #[error(
+        "max.message.bytes is {found}: set it to {MAX_MESSAGE_BYTES} or more, or the loads of many clients do not fit, \
+         and those of small ones are told as one sum"
+    )]
+    ControlBytes { found: String },
 
     // ## Transactions
     #[error(
@@ -207,8 +223,9 @@ impl Problem {
             | Problem::GroupUnanswered { .. }
             | Problem::RareCommits { .. }
             | Problem::OtherWriters { .. }
-            | Problem::ControlInSync
-            | Problem::ControlPosts { .. }
+            | Problem::ControlSingleInSync
+            | Problem::ControlCompaction { .. }
+            | Problem::ControlBytes { .. }
             | Problem::HiddenLogOfTooFewBrokers { .. }
             | Problem::ThinLog { .. }
             | Problem::SingleLog
