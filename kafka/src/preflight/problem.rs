@@ -170,11 +170,20 @@ pub enum Problem {
          all that begin so"
     )]
     TransactionalIdDenied { probe: String, id: String },
+    #[error(
+        "not allowed to use the transactional id {probe}: instances with scope = \"group\" open the seats of each \
+         other, with both deliveries, and need WRITE and DESCRIBE on all ids that begin with {prefix}; grant them \
+         with\n  {command}\nor set scope = \"instance\""
+    )]
+    SeatsDenied { probe: String, prefix: String, command: String },
     #[error("not allowed to write idempotently: grant IDEMPOTENT_WRITE on the cluster")]
     IdempotentWriteDenied,
     #[error("transaction.timeout.ms is {timeout}, more than the brokers allow (transaction.max.timeout.ms)")]
     TransactionTimeoutRefused { timeout: u128 },
-    #[error("the brokers know no transactions: kafka.delivery = \"exactly_once\" can't work with them")]
+    #[error(
+        "the brokers know no transactions: neither kafka.delivery = \"exactly_once\" nor scope = \"group\" works with \
+         them"
+    )]
     NoTransactions,
     #[error("no transaction could be prepared within {seconds} s: {reason} ({code})")]
     TransactionFailed { seconds: u64, reason: String, code: Code },
