@@ -9,16 +9,14 @@ mod pace;
 mod problem;
 mod retention;
 mod topics;
+mod transactions;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use rdkafka::error::RDKafkaErrorCode as Code;
-use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_core::policy::Scope;
-use watermaster_settings::{Delivery, Kafka, Service, Settings};
+use watermaster_settings::{Kafka, Service, Settings};
 
-use crate::client::{KafkaError, LoggingContext, config, create};
-use crate::{ffi, producer, producer::DEFAULT_BATCH_BYTES};
+use crate::{client::KafkaError, producer::DEFAULT_BATCH_BYTES};
 use client::PreflightClient;
 pub(crate) use client::block_on;
 pub use client::{ConnectError, Unreachable};
@@ -76,6 +74,11 @@ impl TopicList {
     }
 }
 
+/// Returns whether the instances of a service share its capacity through a control topic.
+fn is_grouped(service: &Service) -> bool {
+    service.policy.scope == Scope::Group
+}
+
 /// The time that a refused client waits for another broker, or for another answer.
 const REFUSED_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -111,10 +114,10 @@ pub fn check_patiently(
             report.findings.extend(service.idle_patterns(names).into_iter().map(nothing));
         }
     }
-    let facts = client.broker_facts(&settings.kafka, timeout);
-    report.findings.extend(brokers::compare(&settings.kafka, &facts).into_iter().map(Problem::of_brokers));
+    let facts = client.broker_facts(settings, timeout);
+    report.findings.extend(brokers::compare(settings, &facts).into_iter().map(Problem::of_brokers));
     let mut all: Vec<&str> = settings.services.iter().flat_map(topics::of).collect();
-    let grouped = || settings.services.iter().filter(|service| service.policy.scope == Scope::Group);
+    let grouped = || settings.services.iter().filter(|service| is_grouped(service));
     all.extend(grouped().map(|service| service.control_topic.as_str()));
     all.sort_unstable();
     all.dedup();
@@ -148,7 +151,7 @@ pub fn check_patiently(
             Ok(mut facts) => {
                 let config = described.remove(topic);
                 config.iter().for_each(|config| facts.apply(config));
-                control::compare(&facts, config.as_ref())
+                control::compare(&facts, config.as_ref(), report.topics.get(&service.target))
             }
             Err(Problem::MissingTopic) => vec![Problem::ControlMissing],
             Err(problem) => vec![problem],
@@ -158,14 +161,15 @@ pub fn check_patiently(
     Ok(report)
 }
 
-/// Registers a transactional id beside each service's own, which a running instance may hold, and adds findings about
-/// transactions and permissions. Leaves an unused id at the brokers, which they forget after a week.
+/// Registers a transactional id beside each service's own and beside those of its seats, which running instances may
+/// hold, and adds findings about transactions and permissions. Leaves unused ids at the brokers, which forget them a
+/// week later.
 pub fn probe_transactions(settings: &Settings, timeout: Duration, report: &mut Report) {
-    if settings.kafka.delivery != Delivery::ExactlyOnce || report.has_errors() {
+    if report.has_errors() {
         return;
     }
     for service in &settings.services {
-        if let Err(problem) = probe(&settings.kafka, service, timeout) {
+        if let Err(problem) = transactions::probe(&settings.kafka, service, timeout) {
             report.findings.push(problem.of_service(&service.name));
         }
     }
@@ -199,27 +203,4 @@ pub fn compare_retention(settings: &Settings, timeout: Duration, report: &mut Re
         let findings = problems.into_iter().map(|(topic, problem)| problem.of_topic(&service.name, topic));
         report.findings.extend(findings.collect::<Vec<_>>());
     }
-}
-
-fn probe(kafka: &Kafka, service: &Service, timeout: Duration) -> Result<(), Problem> {
-    let id = producer::transactional_id(kafka, service);
-    let probe = format!("{id}.check");
-    let transaction_timeout = producer::transaction_timeout(kafka).as_millis();
-    let forced = [
-        ("transactional.id", probe.as_str()),
-        ("transaction.timeout.ms", &transaction_timeout.to_string()),
-        ("enable.idempotence", "true"),
-    ];
-    let config = config(kafka, &[], &forced);
-    let producer: BaseProducer<_> = create(&config, LoggingContext::default()).map_err(Problem::NoProducer)?;
-    let Err(error) = ffi::transaction(producer.client(), ffi::TransactionStep::Init, timeout) else {
-        return Ok(());
-    };
-    Err(match error.code {
-        Code::TransactionalIdAuthorizationFailed => Problem::TransactionalIdDenied { probe, id },
-        Code::ClusterAuthorizationFailed => Problem::IdempotentWriteDenied,
-        Code::InvalidTransactionTimeout => Problem::TransactionTimeoutRefused { timeout: transaction_timeout },
-        Code::UnsupportedFeature | Code::UnsupportedVersion => Problem::NoTransactions,
-        code => Problem::TransactionFailed { seconds: timeout.as_secs(), reason: error.text, code },
-    })
 }

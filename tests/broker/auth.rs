@@ -191,9 +191,10 @@ mod long {
         let sources = rig.sources.clone();
         let load = Load::start(&secured, 200, move |n| numbered(&sources, n));
         let mut watermaster = Watermaster::start(&login.config(&rig, &secured));
-        // The consumer and the producer, and those of the control topic, renew their tokens before these expire.
-        let renewed = server.tokens() + 2 * 4;
-        wait_until("four clients to renew their tokens twice", DRAIN_TIMEOUT, || server.tokens() >= renewed);
+        // The consumer and the producer, the reader of the control log, and the producers of the own seat and of the
+        // bank renew their tokens before these expire.
+        let renewed = server.tokens() + 2 * 5;
+        wait_until("five clients to renew their tokens twice", DRAIN_TIMEOUT, || server.tokens() >= renewed);
         let (sent, mut follower) = (load.stop(), follow(&secured, &rig));
         follower.wait_for(sent, DRAIN_TIMEOUT);
         assert_eq!(watermaster.terminate(STOP_TIMEOUT).code(), Some(0), "{}", watermaster.log());

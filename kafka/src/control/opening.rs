@@ -22,8 +22,6 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(250);
 const THREAD: &str = "kafka-seat";
 
 const PROPERTIES: &[(&str, &str)] = &[
-    // After that the coordinator ends a transaction of a producer that is gone.
-    ("transaction.timeout.ms", "10000"),
     ("linger.ms", "0"),
     ("allow.auto.create.topics", "false"),
     // For the end of the log: a transaction of another seat that is still open must not hide a record of this one.
@@ -62,6 +60,8 @@ impl Opener {
         for (property, value) in PROPERTIES {
             config.set(*property, *value);
         }
+        let timeout = producer::seat_transaction_timeout(&self.kafka).as_millis();
+        config.set("transaction.timeout.ms", timeout.to_string());
         config
     }
 }

@@ -8,22 +8,27 @@ use rdkafka::producer::{BaseProducer, Producer as _};
 use watermaster_settings as settings;
 
 use crate::client::{self, KafkaError, LoggingContext};
-use crate::preflight::block_on;
+use crate::preflight::{TopicFacts, block_on};
 
-/// The replicas of a control topic on three brokers or more.
+/// The replicas of a control topic on three brokers or more, unless the target has more.
 const REPLICAS: usize = 3;
-/// The least bytes of a batch that a control topic has to take: a batch may hold two posts, of up to 500 KB each.
-pub(crate) const MAX_MESSAGE_BYTES: &str = "1000000";
-/// The settings of a control topic that are the same on any cluster. Compaction keeps the last records of each member,
-/// and leaves the newest ones alone, so that a reader that is behind for less than a minute has no gap.
-pub(crate) const SETTINGS: &[(&str, &str)] = &[
+/// The least `max.message.bytes` of a control topic: a batch holds a state, and loads of up to 256 KiB.
+pub(crate) const MAX_MESSAGE_BYTES: &str = "1048576";
+/// The least `min.compaction.lag.ms` of a control topic. A reader that is behind for less than this time sees each
+/// state, so that the states at its position belong to one moment.
+pub(crate) const COMPACTION_LAG: &str = "60000";
+/// The settings that no control topic can do without. Compaction keeps the last state of each seat.
+pub(crate) const REQUIRED_SETTINGS: &[(&str, &str)] = &[
     ("cleanup.policy", "compact"),
-    ("min.compaction.lag.ms", "60000"),
-    ("delete.retention.ms", "86400000"),
+    // A leader that lacks states would give parts of the capacity away twice.
+    ("unclean.leader.election.enable", "false"),
+];
+/// Further settings of a topic that is made here.
+const MORE_SETTINGS: &[(&str, &str)] = &[
+    ("min.compaction.lag.ms", COMPACTION_LAG),
+    // Only closed segments are compacted.
     ("segment.ms", "600000"),
     ("max.message.bytes", MAX_MESSAGE_BYTES),
-    // A leader that lacks records would give parts of the capacity away twice.
-    ("unclean.leader.election.enable", "false"),
 ];
 
 /// The topic is there now.
@@ -59,18 +64,22 @@ impl ControlTopicError {
     pub fn passes_by(&self) -> bool {
         match self {
             ControlTopicError::Unanswered { .. } => true,
-            ControlTopicError::Refused { code, .. } => matches!(code, Code::RequestTimedOut | Code::NotController),
+            ControlTopicError::Refused { code, .. } => {
+                // There are brokers for the replicas of the target; some of them may be away.
+                matches!(code, Code::RequestTimedOut | Code::NotController | Code::InvalidReplicationFactor)
+            }
             ControlTopicError::Client(_) | ControlTopicError::Partitions { .. } => false,
         }
     }
 }
 
-/// Makes the control topic unless it is there. Waits up to `timeout` for each answer.
+/// Makes the control topic unless it is there, with as many replicas as the service's `target` or more. Waits up to
+/// `timeout` for each answer.
 ///
 /// # Errors
 /// The topic is missing and can't be made, or it has more than one partition.
 pub fn ensure_topic(
-    kafka: &settings::Kafka, topic: &str, timeout: Duration,
+    kafka: &settings::Kafka, topic: &str, target: Option<&TopicFacts>, timeout: Duration,
 ) -> Result<EnsuredTopic, ControlTopicError> {
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
     let asker: BaseProducer<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
@@ -84,17 +93,17 @@ pub fn ensure_topic(
         }
         return Ok(EnsuredTopic { created: false, missing_replicas: 0 });
     }
-    let replicas = brokers.clamp(1, REPLICAS);
-    let insync = (replicas - 1).max(1).to_string();
+    let (replicas, insync) = replicas(brokers, target);
+    let insync = insync.to_string();
     let mut new = NewTopic::new(topic, 1, TopicReplication::Fixed(replicas as i32));
-    for (name, value) in SETTINGS.iter().chain(&[("min.insync.replicas", insync.as_str())]) {
+    for (name, value) in settings_of(&insync) {
         new = new.set(name, value);
     }
     let admin: AdminClient<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
     let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let created = block_on(admin.create_topics([&new], &options)).map_err(unanswered)?;
     match created.into_iter().next() {
-        None | Some(Ok(_)) => Ok(EnsuredTopic { created: true, missing_replicas: REPLICAS - replicas }),
+        None | Some(Ok(_)) => Ok(EnsuredTopic { created: true, missing_replicas: REPLICAS.saturating_sub(replicas) }),
         // Another instance was faster.
         Some(Err((_, Code::TopicAlreadyExists))) => Ok(EnsuredTopic { created: false, missing_replicas: 0 }),
         Some(Err((_, code))) => {
@@ -104,14 +113,47 @@ pub fn ensure_topic(
     }
 }
 
+/// Returns the number of replicas of a new control topic, and how many of them have to hold a record. A control topic
+/// that loses records is as bad as a target that does.
+fn replicas(brokers: usize, target: Option<&TopicFacts>) -> (usize, u64) {
+    let usual = brokers.clamp(1, REPLICAS);
+    let of_target = target.map_or((0, 0), |target| (target.replication, target.in_sync().unwrap_or(0)));
+    (usual.max(of_target.0), (usual as u64 - 1).max(1).max(of_target.1))
+}
+
+fn settings_of(insync: &str) -> impl Iterator<Item = (&str, &str)> {
+    REQUIRED_SETTINGS.iter().chain(MORE_SETTINGS).copied().chain([("min.insync.replicas", insync)])
+}
+
 /// The command that makes the topic.
 fn command(kafka: &settings::Kafka, topic: &str, replicas: usize, insync: &str) -> String {
     let mut command = format!(
         "kafka-topics.sh --bootstrap-server {} --create --topic {topic} --partitions 1 --replication-factor {replicas}",
         kafka.bootstrap_servers
     );
-    for (name, value) in SETTINGS.iter().chain(&[("min.insync.replicas", insync)]) {
+    for (name, value) in settings_of(insync) {
         command.push_str(&format!(" --config {name}={value}"));
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(replication: usize, insync: Option<u64>) -> TopicFacts {
+        TopicFacts { replication, min_insync_replicas: insync, ..TopicFacts::default() }
+    }
+
+    /// The check refuses fewer replicas than the target's: the program must not make a topic that it refuses.
+    #[test]
+    fn a_new_topic_has_at_least_the_replicas_of_the_target() {
+        assert_eq!([1, 2, 3, 9].map(|brokers| replicas(brokers, None)), [(1, 1), (2, 1), (3, 2), (3, 2)]);
+        assert_eq!(replicas(9, Some(&target(5, Some(4)))), (5, 4));
+        assert_eq!(replicas(9, Some(&target(1, Some(1)))), (3, 2));
+        // A broker is away.
+        assert_eq!(replicas(2, Some(&target(3, None))), (3, 1));
+        // The target asks for more than it has: it refuses each record.
+        assert_eq!(replicas(1, Some(&target(1, Some(2)))), (1, 1));
+    }
 }

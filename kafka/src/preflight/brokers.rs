@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use watermaster_settings::{Delivery, GroupProtocol, Kafka};
+use watermaster_settings::{Delivery, GroupProtocol, Kafka, Settings};
 
 use super::problem::{PROTOCOLS, Problem};
 use crate::producer;
@@ -32,11 +32,19 @@ impl BrokerFacts {
     }
 }
 
-pub(super) fn compare(kafka: &Kafka, facts: &BrokerFacts) -> Vec<Problem> {
-    let mut problems = Vec::new();
+/// Returns whether a service needs transactions, for its rounds or for the seats of its group.
+pub(super) fn need_transactions(settings: &Settings) -> bool {
+    settings.kafka.delivery == Delivery::ExactlyOnce || settings.services.iter().any(super::is_grouped)
+}
+
+pub(super) fn compare(settings: &Settings, facts: &BrokerFacts) -> Vec<Problem> {
+    let (kafka, mut problems) = (&settings.kafka, Vec::new());
     if kafka.delivery == Delivery::ExactlyOnce {
+        // The seats of the demo's only instance do not depend on what the embedded broker lacks.
         let embedded = facts.cluster_id.as_ref().is_some_and(|id| id.starts_with(EMBEDDED));
         problems.extend(embedded.then_some(Problem::EmbeddedTransactions));
+    }
+    if need_transactions(settings) {
         problems.extend(compare_timeouts(kafka, facts));
         problems.extend(compare_log(facts));
     }
@@ -47,7 +55,12 @@ pub(super) fn compare(kafka: &Kafka, facts: &BrokerFacts) -> Vec<Problem> {
 }
 
 fn compare_timeouts(kafka: &Kafka, facts: &BrokerFacts) -> Option<Problem> {
-    let timeout = producer::transaction_timeout(kafka).as_millis();
+    // The longest one: that of a round, or of a seat.
+    let timeout = match kafka.delivery {
+        Delivery::ExactlyOnce => producer::transaction_timeout(kafka),
+        Delivery::AtLeastOnce => producer::seat_transaction_timeout(kafka),
+    };
+    let timeout = timeout.as_millis();
     let allowed = facts.number("transaction.max.timeout.ms")?;
     (timeout > u128::from(allowed)).then_some(Problem::LongTransactions { timeout, allowed })
 }
@@ -85,14 +98,16 @@ fn compare_group_protocol(facts: &BrokerFacts) -> Option<Problem> {
 mod tests {
     use super::super::Severity;
     use super::*;
+    use watermaster_core::policy::Scope;
     use watermaster_settings::config::Config;
 
-    fn kafka(lines: &str) -> Kafka {
+    /// Returns settings with these lines in `[kafka]` and a service that has the scope.
+    fn settings(lines: &str, scope: Scope) -> Settings {
         let text = format!("[kafka]\n{lines}\n{}", include_str!("../../../config/watermaster.minimal.toml"));
-        Config::parse(&text, std::path::Path::new("test.toml"), [], crate::PROPERTY_RULES)
-            .expect("the configuration is valid")
-            .settings
-            .kafka
+        let config = Config::parse(&text, std::path::Path::new("test.toml"), [], crate::PROPERTY_RULES);
+        let mut settings = config.expect("the configuration is valid").settings;
+        settings.services[0].policy.scope = scope;
+        settings
     }
 
     fn facts(config: &[(&str, &str)]) -> BrokerFacts {
@@ -101,11 +116,16 @@ mod tests {
     }
 
     fn found(lines: &str, facts: &BrokerFacts) -> Vec<(Severity, String)> {
-        let findings = compare(&kafka(lines), facts).into_iter().map(Problem::of_brokers);
+        found_for(Scope::Instance, lines, facts)
+    }
+
+    fn found_for(scope: Scope, lines: &str, facts: &BrokerFacts) -> Vec<(Severity, String)> {
+        let findings = compare(&settings(lines, scope), facts).into_iter().map(Problem::of_brokers);
         findings.map(|finding| (finding.severity, finding.problem.to_string())).collect()
     }
 
     const EXACTLY_ONCE: &str = "delivery = \"exactly_once\"";
+    const AT_LEAST_ONCE: &str = "delivery = \"at_least_once\"";
     const CONSUMER: &str = "delivery = \"at_least_once\"\ngroup_protocol = \"consumer\"";
 
     #[test]
@@ -117,11 +137,24 @@ mod tests {
         assert!(found_with.iter().all(|(severity, _)| *severity == Severity::Error));
         assert!(found_with[0].1.contains("is 10000, the brokers allow 5000"), "{found_with:?}");
         assert!(found_with[1].1.contains("3 replicas") && found_with[1].1.contains("only 1"), "{found_with:?}");
-        assert_eq!(found("delivery = \"at_least_once\"", &lacking), []);
+        assert_eq!(found(AT_LEAST_ONCE, &lacking), []);
         // An existing log keeps its replicas: the configured number does not matter.
         let exists = BrokerFacts { transaction_log_replicas: Some(1), ..lacking };
         assert_eq!(found(EXACTLY_ONCE, &exists).len(), 1);
         assert_eq!(found(EXACTLY_ONCE, &BrokerFacts::default()), []);
+    }
+
+    #[test]
+    fn a_group_needs_transactions_with_both_deliveries() {
+        let lacking =
+            facts(&[("transaction.max.timeout.ms", "9000"), ("transaction.state.log.replication.factor", "3")]);
+        let texts = found_for(Scope::Group, AT_LEAST_ONCE, &lacking);
+        assert_eq!(texts, found(EXACTLY_ONCE, &lacking));
+        // Seats take a shorter timeout from the configuration, and no longer one.
+        let with_timeout =
+            |timeout| format!("{AT_LEAST_ONCE}\n[kafka.properties]\n\"transaction.timeout.ms\" = {timeout}");
+        assert_eq!(found_for(Scope::Group, &with_timeout(60_000), &lacking), texts);
+        assert_eq!(found_for(Scope::Group, &with_timeout(9_000), &lacking), texts[1..]);
     }
 
     #[test]
@@ -137,7 +170,7 @@ mod tests {
         let enough = BrokerFacts { brokers: 3, ..hidden.clone() };
         let texts = found(EXACTLY_ONCE, &enough);
         assert!(matches!(texts.as_slice(), [(Severity::Info, text)] if text.contains("not checked")), "{texts:?}");
-        assert_eq!(found("delivery = \"at_least_once\"", &hidden), []);
+        assert_eq!(found(AT_LEAST_ONCE, &hidden), []);
     }
 
     #[test]
@@ -156,7 +189,7 @@ mod tests {
         let embedded = BrokerFacts { cluster_id: Some("mockCluster7f".to_owned()), ..BrokerFacts::default() };
         let texts = found(EXACTLY_ONCE, &embedded);
         assert!(matches!(texts.as_slice(), [(Severity::Error, text)] if text.contains("embedded")), "{texts:?}");
-        assert_eq!(found("delivery = \"at_least_once\"", &embedded), []);
+        assert_eq!(found(AT_LEAST_ONCE, &embedded), []);
     }
 
     #[test]
@@ -172,6 +205,6 @@ mod tests {
         assert!(matches!(new.as_slice(), [(Severity::Info, text)] if text.contains("45s")), "{new:?}");
         assert!(matches!(found(CONSUMER, &facts(&[])).as_slice(), [(Severity::Warning, _)]));
         assert_eq!(found(CONSUMER, &BrokerFacts::default()), []);
-        assert_eq!(found("delivery = \"at_least_once\"", &facts(&[(KEY, "classic")])), []);
+        assert_eq!(found(AT_LEAST_ONCE, &facts(&[(KEY, "classic")])), []);
     }
 }

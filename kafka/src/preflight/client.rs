@@ -12,9 +12,10 @@ use rdkafka::admin::{OwnedResourceSpecifier, ResourceSpecifier};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use watermaster_settings::{Delivery, GroupProtocol, Kafka};
+use watermaster_settings::{GroupProtocol, Kafka, Settings};
 
-use super::{TRANSACTION_LOG, brokers::BrokerFacts, problem::Problem, topics::TopicFacts};
+use super::brokers::{self, BrokerFacts};
+use super::{TRANSACTION_LOG, problem::Problem, topics::TopicFacts};
 use crate::client::{self, KafkaError, LoggingContext};
 use crate::{login::Login, refusal::Explanations};
 
@@ -157,9 +158,8 @@ impl PreflightClient {
     }
 
     /// Returns facts about the brokers, if the configuration depends on them.
-    pub fn broker_facts(&self, kafka: &Kafka, timeout: Duration) -> BrokerFacts {
-        let transactions = kafka.delivery == Delivery::ExactlyOnce;
-        if !transactions && kafka.group_protocol == GroupProtocol::Classic {
+    pub fn broker_facts(&self, settings: &Settings, timeout: Duration) -> BrokerFacts {
+        if !brokers::need_transactions(settings) && settings.kafka.group_protocol == GroupProtocol::Classic {
             return BrokerFacts::default();
         }
         let cluster_id = self.consumer.client().fetch_cluster_id(timeout);

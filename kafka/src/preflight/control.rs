@@ -3,34 +3,116 @@
 use rdkafka::admin::ConfigResource;
 
 use super::{problem::Problem, topics::TopicFacts};
-use crate::control::{MAX_MESSAGE_BYTES, SETTINGS};
+use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES, REQUIRED_SETTINGS};
 
-/// Compares a control topic with what a group needs. Other settings than these lose records that the group relies on; a
-/// topic that takes small posts only costs fairness.
-pub(super) fn compare(facts: &TopicFacts, config: Option<&ConfigResource>) -> Vec<Problem> {
+/// Compares a control topic with what a group needs, and with the service's target: a control topic that loses records
+/// makes the group forget admissions.
+pub(super) fn compare(
+    facts: &TopicFacts, config: Option<&ConfigResource>, target: Option<&TopicFacts>,
+) -> Vec<Problem> {
     let mut problems = Vec::new();
     if facts.partitions != 1 {
         problems.push(Problem::ControlPartitions { partitions: facts.partitions });
     }
     let value = |name: &str| config?.get(name)?.value.clone();
-    for (name, wanted) in SETTINGS {
-        let is_enough = |found: &str| match name {
-            // These only save or keep more.
-            &"delete.retention.ms" | &"segment.ms" => true,
-            &"max.message.bytes" => true,
-            &"min.compaction.lag.ms" => found.parse::<i64>().is_ok_and(|found| found >= 60_000),
-            _ => found == *wanted,
-        };
-        if let Some(found) = value(name).filter(|found| !is_enough(found)) {
+    for (name, wanted) in REQUIRED_SETTINGS {
+        if let Some(found) = value(name).filter(|found| found != wanted) {
             problems.push(Problem::ControlSetting { name, found, wanted });
         }
     }
-    let wanted = MAX_MESSAGE_BYTES.parse().expect("a number");
-    if let Some(found) = facts.max_message_bytes.filter(|&found| found < wanted) {
-        problems.push(Problem::ControlPosts { found, wanted });
+    let target_has = |of: fn(&TopicFacts) -> Option<u64>, own: u64| target.and_then(of).filter(|most| own < *most);
+    let replicas = facts.replication as u64;
+    if let Some(target) = target_has(|facts| Some(facts.replication as u64), replicas) {
+        problems.push(Problem::ControlReplicas { replicas, target });
     }
-    if facts.replication > 2 && facts.min_insync_replicas == Some(1) {
-        problems.push(Problem::ControlInSync);
+    if let Some(insync) = facts.min_insync_replicas {
+        if let Some(target) = target_has(TopicFacts::in_sync, insync) {
+            problems.push(Problem::ControlInSync { insync, target });
+        } else if replicas > 2 && insync == 1 {
+            problems.push(Problem::ControlSingleInSync);
+        }
+    }
+    let is_less = |found: &str, wanted: &str| found.parse::<u64>().ok() < wanted.parse().ok();
+    if let Some(found) = value("min.compaction.lag.ms").filter(|found| is_less(found, COMPACTION_LAG)) {
+        problems.push(Problem::ControlCompaction { found });
+    }
+    if let Some(found) = value("max.message.bytes").filter(|found| is_less(found, MAX_MESSAGE_BYTES)) {
+        problems.push(Problem::ControlBytes { found });
     }
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::admin::{ConfigEntry, ConfigSource, OwnedResourceSpecifier};
+
+    use super::super::Severity;
+    use super::*;
+
+    fn topic(replication: usize, insync: u64) -> TopicFacts {
+        let min_insync_replicas = Some(insync);
+        TopicFacts { partitions: 1, replication, min_insync_replicas, ..TopicFacts::default() }
+    }
+
+    fn found(facts: &TopicFacts, config: &[(&str, &str)], target: Option<&TopicFacts>) -> Vec<(Severity, String)> {
+        let entry = |(name, value): &(&str, &str)| ConfigEntry {
+            name: (*name).to_owned(),
+            value: Some((*value).to_owned()),
+            source: ConfigSource::DynamicTopic,
+            is_read_only: false,
+            is_default: false,
+            is_sensitive: false,
+        };
+        let specifier = OwnedResourceSpecifier::Topic("control".to_owned());
+        let config = ConfigResource { specifier, entries: config.iter().map(entry).collect() };
+        let findings = compare(facts, Some(&config), target).into_iter().map(Problem::of_brokers);
+        findings.map(|finding| (finding.severity, finding.problem.to_string())).collect()
+    }
+
+    #[test]
+    fn a_control_topic_as_it_is_made_has_no_problem() {
+        let made = crate::control::REQUIRED_SETTINGS.iter().copied();
+        let made: Vec<_> = made.chain([("min.compaction.lag.ms", "60000"), ("max.message.bytes", "1048576")]).collect();
+        for target in [None, Some(&topic(3, 2)), Some(&topic(1, 3))] {
+            assert_eq!(found(&topic(3, 2), &made, target), []);
+        }
+        assert_eq!(compare(&TopicFacts { partitions: 1, ..TopicFacts::default() }, None, None).len(), 0);
+    }
+
+    #[test]
+    fn settings_that_lose_states_are_refused() {
+        let config = [("cleanup.policy", "compact,delete"), ("unclean.leader.election.enable", "true")];
+        let texts = found(&TopicFacts { partitions: 2, ..topic(3, 2) }, &config, None);
+        assert!(texts.iter().all(|(severity, _)| *severity == Severity::Error), "{texts:?}");
+        let words = ["has 2 partitions", "cleanup.policy is compact,delete", "unclean.leader.election.enable is true"];
+        assert_eq!(texts.len(), words.len(), "{texts:?}");
+        assert!(texts.iter().zip(words).all(|((_, text), words)| text.contains(words)), "{texts:?}");
+    }
+
+    #[test]
+    fn fewer_replicas_than_the_target_has_are_refused() {
+        let texts = found(&topic(1, 1), &[], Some(&topic(3, 2)));
+        assert!(
+            matches!(texts.as_slice(), [(Severity::Error, replicas), (Severity::Error, insync)]
+                if replicas.contains("has 1 replicas, the target has 3")
+                    && insync.contains("min.insync.replicas is 1, the target's is 2")),
+            "{texts:?}"
+        );
+        let texts = found(&topic(3, 1), &[], Some(&topic(3, 1)));
+        assert!(
+            matches!(texts.as_slice(), [(Severity::Warning, text)] if text.contains("is 1: a broker")),
+            "{texts:?}"
+        );
+    }
+
+    #[test]
+    fn early_compaction_and_small_records_give_warnings() {
+        let config = [("min.compaction.lag.ms", "59999"), ("max.message.bytes", "1048575")];
+        let texts = found(&topic(3, 2), &config, None);
+        assert!(
+            matches!(texts.as_slice(), [(Severity::Warning, lag), (Severity::Warning, bytes)]
+                if lag.contains("is 59999") && bytes.contains("is 1048575")),
+            "{texts:?}"
+        );
+    }
 }

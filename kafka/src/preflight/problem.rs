@@ -6,6 +6,7 @@ use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 use watermaster_settings::StartFrom;
 
 use super::{TRANSACTION_LOG, history::History};
+use crate::control::{COMPACTION_LAG, MAX_MESSAGE_BYTES};
 
 /// A finding of a check.
 #[derive(Debug, Clone)]
@@ -109,12 +110,27 @@ pub enum Problem {
     #[error("{name} is {found}: the instances need {wanted}, or they could admit more than the capacity together")]
     ControlSetting { name: &'static str, found: String, wanted: &'static str },
     #[error(
-        "max.message.bytes is {found}: posts of many clients take more, up to {wanted}; until then the clients with \
-         small loads are told as one sum"
+        "has {replicas} replicas, the target has {target}: the instances need as many, or they could admit more than \
+         the capacity together"
     )]
-    ControlPosts { found: u64, wanted: u64 },
+    ControlReplicas { replicas: u64, target: u64 },
+    #[error(
+        "min.insync.replicas is {insync}, the target's is {target}: the instances need as many, or they could admit \
+         more than the capacity together"
+    )]
+    ControlInSync { insync: u64, target: u64 },
     #[error("min.insync.replicas is 1: a broker that dies could take parts of the capacity with it")]
-    ControlInSync,
+    ControlSingleInSync,
+    #[error(
+        "min.compaction.lag.ms is {found}: set it to {COMPACTION_LAG} or more, or an instance that reads late may miss \
+         states of others"
+    )]
+    ControlCompaction { found: String },
+    #[error(
+        "max.message.bytes is {found}: set it to {MAX_MESSAGE_BYTES} or more, or the loads of many clients do not fit, \
+         and those of small ones are told as one sum"
+    )]
+    ControlBytes { found: String },
 
     // ## Transactions
     #[error(
@@ -154,11 +170,20 @@ pub enum Problem {
          all that begin so"
     )]
     TransactionalIdDenied { probe: String, id: String },
+    #[error(
+        "not allowed to use the transactional id {probe}: instances with scope = \"group\" open the seats of each \
+         other, with both deliveries, and need WRITE and DESCRIBE on all ids that begin with {prefix}; grant them \
+         with\n  {command}\nor set scope = \"instance\""
+    )]
+    SeatsDenied { probe: String, prefix: String, command: String },
     #[error("not allowed to write idempotently: grant IDEMPOTENT_WRITE on the cluster")]
     IdempotentWriteDenied,
     #[error("transaction.timeout.ms is {timeout}, more than the brokers allow (transaction.max.timeout.ms)")]
     TransactionTimeoutRefused { timeout: u128 },
-    #[error("the brokers know no transactions: kafka.delivery = \"exactly_once\" can't work with them")]
+    #[error(
+        "the brokers know no transactions: neither kafka.delivery = \"exactly_once\" nor scope = \"group\" works with \
+         them"
+    )]
     NoTransactions,
     #[error("no transaction could be prepared within {seconds} s: {reason} ({code})")]
     TransactionFailed { seconds: u64, reason: String, code: Code },
@@ -207,8 +232,9 @@ impl Problem {
             | Problem::GroupUnanswered { .. }
             | Problem::RareCommits { .. }
             | Problem::OtherWriters { .. }
-            | Problem::ControlInSync
-            | Problem::ControlPosts { .. }
+            | Problem::ControlSingleInSync
+            | Problem::ControlCompaction { .. }
+            | Problem::ControlBytes { .. }
             | Problem::HiddenLogOfTooFewBrokers { .. }
             | Problem::ThinLog { .. }
             | Problem::SingleLog

@@ -23,6 +23,11 @@ pub struct TopicFacts {
 }
 
 impl TopicFacts {
+    /// Returns the number of replicas that hold each record before it counts as written.
+    pub(crate) fn in_sync(&self) -> Option<u64> {
+        Some(self.min_insync_replicas?.min(self.replication as u64))
+    }
+
     pub(super) fn apply(&mut self, config: &ConfigResource) {
         let value = |name: &str| config.get(name)?.value.clone();
         let number = |name: &str| value(name)?.parse::<i64>().ok();

@@ -32,6 +32,8 @@ const MESSAGE_TIMEOUT: (&str, &str) = ("message.timeout.ms", "0");
 /// The default with transactions. librdkafka derives `message.timeout.ms` and `socket.timeout.ms` from it.
 const TRANSACTION_TIMEOUT: (&str, &str) = ("transaction.timeout.ms", "10000");
 
+const MAX_SEAT_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Properties that delivery depends on.
 const FORCED_PROPERTIES: &[(&str, &str)] = &[
     ("acks", "all"),
@@ -81,4 +83,10 @@ pub fn transactional_id(kafka: &settings::Kafka, service: &settings::Service) ->
 /// Returns the time after which the coordinator aborts a transaction.
 pub fn transaction_timeout(kafka: &settings::Kafka) -> Duration {
     client::time(kafka, TRANSACTION_TIMEOUT)
+}
+
+/// Returns the time after which the coordinator aborts a transaction of a seat. Those of the data may last longer: an
+/// open transaction of a producer that is gone holds up the readers of the control log for this time.
+pub(crate) fn seat_transaction_timeout(kafka: &settings::Kafka) -> Duration {
+    transaction_timeout(kafka).min(MAX_SEAT_TRANSACTION_TIMEOUT)
 }

@@ -116,7 +116,7 @@ const KAFKA: &[Key] = &[
     key("group_id", Kind::Text("1 to 100 letters, digits, dots, dashes or underscores"), Text("watermaster")),
     key(
         "instance_id",
-        Kind::Text("1 to 128 letters, digits, dots, dashes or underscores, and not \"leader\""),
+        Kind::Text("1 to 128 letters, digits, dots, dashes or underscores, and not \"seat.\" at the beginning"),
         Derived("the host's name"),
     ),
     key("delivery", Choice(Delivery::VARIANTS), Text("exactly_once")),

@@ -16,6 +16,8 @@ const MAX_TOPIC_CHARS: usize = 249;
 const MAX_GROUP_BYTES: usize = 255;
 /// The longest name of a field.
 const MAX_FIELD_CHARS: usize = 255;
+/// The part of a seat's transactional id between the service's name and the instance id.
+const SEAT_PREFIX: &str = "seat.";
 /// The longest metadata of a commit that a broker takes by default.
 const MAX_MAP_UNITS: usize = 4096;
 
@@ -34,8 +36,9 @@ pub enum TextError {
     Character(char),
     #[error("Kafka reserves this name")]
     ReservedTopic,
-    #[error("the leader of a group has this name")]
-    LeaderName,
+    /// The transactional ids of such an instance would be those of seats.
+    #[error("{SEAT_PREFIX:?} begins the names of seats")]
+    SeatName,
     #[error("a number and a unit are needed")]
     NoUnit,
     #[error("{0:?} is neither chars nor bytes")]
@@ -191,7 +194,7 @@ pub fn group_id(text: &str) -> Result<String, TextError> {
 }
 
 pub fn instance_id(text: &str) -> Result<String, TextError> {
-    if text == "leader" { Err(TextError::LeaderName) } else { name(text, 128, "._-") }
+    if text.starts_with(SEAT_PREFIX) { Err(TextError::SeatName) } else { name(text, 128, "._-") }
 }
 
 /// Parses a name of at most `longest` characters out of letters, digits and `also`.

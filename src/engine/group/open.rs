@@ -23,7 +23,8 @@ const LOGGED_ATTEMPTS: u64 = 10;
 /// The topic is missing and can't be made, or no broker answers.
 pub(super) fn open(job: &Job) -> Result<SeatLog, StopCause> {
     let (service, topic) = (&job.service.name, &job.service.control_topic);
-    let ensured = ensure_topic(&job.kafka, topic, TIMEOUT)?;
+    let target = job.facts.topics.get(&job.service.target);
+    let ensured = ensure_topic(&job.kafka, topic, target, TIMEOUT)?;
     if ensured.created {
         info!(service, topic, "made the control topic: one partition, compacted");
     }

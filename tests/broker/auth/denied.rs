@@ -6,7 +6,7 @@ use crate::dead_letters::{Desk, dead_letter, first};
 use crate::support::{broker::Topic, producer::Outgoing, watermaster::Watermaster};
 
 /// The number of users that the broker knows. The first one has all permissions.
-const USERS: usize = 16;
+const USERS: usize = 17;
 const NAMED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The output that names a missing permission.
@@ -23,6 +23,7 @@ struct Case {
     lacks: &'static [Operation],
     named_by: NamedBy,
     words: &'static str,
+    delivery: &'static str,
 }
 
 fn cases(rig: &Rig) -> Vec<Case> {
@@ -30,14 +31,26 @@ fn cases(rig: &Rig) -> Vec<Case> {
     use Operation::{Create, Describe, Read, Write};
     let group = format!("{}.kyc", rig.name);
     let (ids, control) = (format!("{group}."), format!("{group}.seats"));
-    let case = |kind, name: &str, lacks, named_by, words| Case { kind, name: name.to_owned(), lacks, named_by, words };
+    let case = |kind, name: &str, lacks, named_by, words| Case {
+        kind,
+        name: name.to_owned(),
+        lacks,
+        named_by,
+        words,
+        delivery: "exactly_once",
+    };
+    let without_ids = |lacks, delivery| Case {
+        delivery,
+        ..case(Kind::TransactionalId, &ids, lacks, Check, "not allowed to use the transactional id")
+    };
     vec![
         // The first one, for the others make the topic.
         case(Kind::Topic, &control, &[Create], Run, "this program may not make it"),
         case(Kind::Topic, &control, &[Read], Run, "grant READ, WRITE and DESCRIBE"),
         case(Kind::Topic, &control, &[Write], Run, "grant READ, WRITE and DESCRIBE"),
         case(Kind::Topic, &control, &[Read, Write, Describe], Check, "grant DESCRIBE"),
-        case(Kind::Topic, &rig.sources[0], &[Read], Run, "grant READ and DESCRIBE on them"),
+        // The reader notices it, or the first commit.
+        case(Kind::Topic, &rig.sources[0], &[Read], Run, "grant READ"),
         case(Kind::Topic, &rig.sources[0], &[Read, Describe], Check, "grant DESCRIBE, and READ on sources"),
         case(Kind::Topic, &rig.target, &[Write], Run, "authorization failed"),
         case(Kind::Topic, &rig.target, &[Write, Describe], Check, "WRITE on target and dead-letter topics"),
@@ -45,8 +58,11 @@ fn cases(rig: &Rig) -> Vec<Case> {
         case(Kind::Topic, &rig.dead_letter, &[Write, Describe], Check, "WRITE on target and dead-letter topics"),
         case(Kind::Group, &group, &[Read], Run, "grant READ on it"),
         case(Kind::Group, &group, &[Read, Describe], Run, "grant READ on it"),
-        case(Kind::TransactionalId, &ids, &[Write], Check, "not allowed to use the transactional id"),
-        case(Kind::TransactionalId, &ids, &[Write, Describe], Check, "not allowed to use the transactional id"),
+        without_ids(&[Write], "exactly_once"),
+        without_ids(&[Write, Describe], "exactly_once"),
+        // The seats of the group have transactional ids, too.
+        without_ids(&[Write], "at_least_once"),
+        without_ids(&[Write, Describe], "at_least_once"),
     ]
 }
 
@@ -115,8 +131,9 @@ mod long {
         }
         let rig = Rig::new(&secured, "denied", 1, 1, TargetTime::Create);
         let (cases, required) = (cases(&rig), required(&rig));
-        let logins: Vec<Login> = (0..USERS).map(login).collect();
+        let mut logins: Vec<Login> = (0..USERS).map(login).collect();
         assert!(cases.len() < USERS);
+        logins[1..].iter_mut().zip(&cases).for_each(|(login, case)| login.delivery = case.delivery);
         let mut grants = Vec::new();
         for (case, login) in cases.iter().zip(&logins[1..]) {
             let has: Vec<_> = required.iter().filter(|permission| case.has(permission)).collect();
