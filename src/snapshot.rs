@@ -134,7 +134,7 @@ pub struct GroupSnapshot {
 pub struct OtherMembers {
     /// This instance is the first live member, and all others tell their admissions: it is the one that searches.
     pub is_first: bool,
-    /// The capacity that the first of the others posted.
+    /// The capacity in the state of the first of the others.
     pub limit: Option<u64>,
     /// The sum of their admissions, and the lives that it is of.
     pub admitted: u64,

@@ -2,8 +2,8 @@
 //!
 //! A *seat* is a transactional id, and its last committed state is the truth about it. Capacity moves between seats by
 //! such states. The process that initialises a seat's transactional id last owns the seat: the brokers refuse every
-//! earlier owner. So the capacity of a member that stopped, and the knowledge of its admissions, go to others as soon as
-//! its stop is noticed. There is no leader, and no clock of another machine matters.
+//! earlier owner. So the capacity of a member that stopped, and the knowledge of its admissions, go to others as soon
+//! as its stop is noticed. There is no leader, and no clock of another machine matters.
 //!
 //! A state is written *ahead* of admissions: it says how many records its author may admit before its next state.
 //!

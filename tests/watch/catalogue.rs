@@ -6,6 +6,7 @@ use watermaster::snapshot::{
     ALLOCATION_CAUSES, PAUSE_REASONS, PRODUCER_CAUSES, RESYNCED, ROUND_OUTCOMES, SCHEMA_OUTCOMES,
 };
 use watermaster_core::delivery::{ErrorClass, Phase};
+use watermaster_core::group::driver::OpenedSeat;
 use watermaster_core::pace::{ChangeCause, PaceState};
 use watermaster_core::reason::Reason;
 
@@ -60,6 +61,7 @@ impl Series {
             "outcome" if name.contains("_schema_") => SCHEMA_OUTCOMES,
             "direction" => &CHANGE_DIRECTIONS,
             "state" => PaceState::VARIANTS,
+            "seat" => OpenedSeat::VARIANTS,
             "outcome" => ROUND_OUTCOMES,
             "phase" => Phase::VARIANTS,
             "class" => ErrorClass::VARIANTS,

@@ -97,7 +97,8 @@ mod tests {
             let mut other = Charged::default();
             other.add_slices(read, &slices(made, &params, &own));
             let later = thousandths(late);
-            let (counts, count) = (other.count(read + later, params.window()), own.count(made + later, params.window()));
+            let window = params.window();
+            let (counts, count) = (other.count(read + later, window), own.count(made + later, window));
             prop_assert!(counts >= count, "{counts} of {count} after {later:?}");
         }
     }

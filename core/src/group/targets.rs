@@ -1,7 +1,7 @@
 //! The hold that each member ought to have.
 //!
-//! All members compute it from the loads that the members tell. Views may differ for the time of an exchange; that costs
-//! fairness only, never the promise.
+//! All members compute it from the loads that the members tell. Views may differ for the time of an exchange; that
+//! costs fairness only, never the promise.
 //!
 //! In shape mode, the demand of all clients fills the capacity by weighted max-min, as fair queueing in one instance
 //! does, and a member's target is its part of what each client gets: max-min again, over the client's demand at each

@@ -165,13 +165,16 @@ const PLATFORM: &[Placed] = &[
     // Only this service has a second instance, which joins later.
     panel(26, "Rebalances", &[PAUSED]),
     panel(46, "Allocations", &[SHAPED]),
-    // Only this service shares its capacity; usually all of it is claimed.
-    panel(29, "Parts of the shared capacity", &[PAUSED, PAUSED, Needs::Quiet(PAUSES)]),
+    // This service has two instances.
+    panel(29, "Parts of the shared capacity", &[PAUSED]),
+    panel(47, "Circulating capacity", &[PAUSED]),
+    panel(56, "Announced records", &[PAUSED]),
     panel(30, "Members", &[PAUSED]),
-    panel(47, "Shortest lease", &[PAUSED]),
     panel(48, "Control topic: time until read back", &[PAUSED]),
-    panel(31, "Control topic: posts", &[PAUSED]),
-    panel(49, "Control topic: trouble", &[Needs::Quiet(PAUSES)]),
+    panel(31, "Control topic: states", &[PAUSED]),
+    // All states may have been read back at each scrape.
+    panel(57, "Control topic: behind", &[Needs::Quiet(PAUSES)]),
+    panel(49, "Seats: openings and claims", &[Needs::Quiet(PAUSES)]),
 ];
 
 const CAPACITY_PLANNING: &[Placed] = &[
