@@ -246,7 +246,7 @@ mod tests {
             with(|policy| policy.clients[1].weight = Weight::ONE),
             with(|policy| drop(policy.clients.pop())),
         ];
-        let mut digests: Vec<u32> = others.iter().map(|other| digest(other)).collect();
+        let mut digests: Vec<u32> = others.iter().map(digest).collect();
         digests.push(digest(&policy()));
         digests.sort_unstable();
         digests.dedup();

@@ -161,6 +161,10 @@ impl Driver {
                         _ => OpenedSeat::Other,
                     };
                     self.counts.openings[opened as usize] += 1;
+                    if opened == OpenedSeat::Own {
+                        // A state that is in doubt may never come.
+                        self.sent.clear();
+                    }
                     log.open(&seat, attempt);
                 }
                 Command::Write { attempt, state, loads } => {

@@ -1,5 +1,5 @@
 //! The waits of clients within their shares beside a flood, by the form of the traffic:
-//! `cargo test --release -p watermaster-core --test group waits -- --ignored --nocapture`, and `--test seats`.
+//! `cargo test --release -p watermaster-core --test group waits -- --ignored --nocapture`.
 
 use std::time::Duration;
 
