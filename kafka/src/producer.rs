@@ -15,7 +15,7 @@ use watermaster_settings as settings;
 use crate::ffi::{self, TopicHandle};
 use crate::{client::KafkaError, login::Login, record::Record, topics::Topics};
 pub use config::{DEFAULT_BATCH_BYTES, seat_id_prefix, transaction_timeout, transactional_id};
-pub(crate) use config::{config, idempotent_config, transactional_config};
+pub(crate) use config::{config, transactional_config};
 pub use transactions::{MAX_TAINTED_STARTS, Transactions};
 
 /// The one producer of a service.

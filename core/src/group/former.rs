@@ -38,18 +38,18 @@ pub struct UnknownRecord;
 pub struct FormerGroup {
     /// By the part of a Kafka key that posts and bounds about one member have in common: `<instance>/<incarnation>`.
     members: BTreeMap<String, FormerMember>,
-    stage: Stage,
+    stage: EndStage,
 }
 
 #[derive(Debug, Default)]
 struct FormerMember {
     /// The last post, and the time at which it was read.
-    post: Option<(Post, Time)>,
-    bound: Option<Bound>,
+    post: Option<(FormerPost, Time)>,
+    bound: Option<FormerBound>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Stage {
+enum EndStage {
     #[default]
     Running,
     Ending,
@@ -58,7 +58,7 @@ enum Stage {
 
 /// The beginning of a post. What follows is for its readers of the former version.
 #[derive(Debug, Deserialize)]
-struct Post {
+struct FormerPost {
     _key: (String, u64),
     /// Capacity, cycle, mode and digest.
     _terms: (u64, u64, u32, u64),
@@ -71,7 +71,7 @@ struct Post {
 
 /// The beginning of a bound.
 #[derive(Debug, Deserialize)]
-struct Bound {
+struct FormerBound {
     _target: (String, u64),
     /// The numbers of the posts of which one was the member's last.
     seqs: Vec<u64>,
@@ -80,7 +80,7 @@ struct Bound {
 impl FormerMember {
     fn is_live(&self, now: Time) -> bool {
         let is_bound = |seq| self.bound.as_ref().is_some_and(|bound| bound.seqs.contains(&seq));
-        let may_admit = |post: &Post| !post.left && !is_bound(post.seq);
+        let may_admit = |post: &FormerPost| !post.left && !is_bound(post.seq);
         self.post.as_ref().is_some_and(|(post, read)| may_admit(post) && now < *read + lengthened(post.lease, MARGIN))
     }
 }
@@ -93,8 +93,8 @@ impl FormerGroup {
     pub fn handle_record(&mut self, now: Time, key: &[u8], value: Option<&[u8]>) -> Result<(), UnknownRecord> {
         if key == END_KEY.as_bytes() {
             self.stage = match value {
-                Some(ENDING) => Stage::Ending,
-                Some(ENDED) => Stage::Ended,
+                Some(ENDING) => EndStage::Ending,
+                Some(ENDED) => EndStage::Ended,
                 _ => return Err(UnknownRecord),
             };
             return Ok(());
@@ -113,7 +113,7 @@ impl FormerGroup {
 
     /// Returns the instance ids of the members that may still admit records.
     pub fn live(&self, now: Time) -> Vec<String> {
-        let live = self.members.iter().filter(|(_, member)| self.stage != Stage::Ended && member.is_live(now));
+        let live = self.members.iter().filter(|(_, member)| self.stage != EndStage::Ended && member.is_live(now));
         let id = |key: &String| key.rsplit_once('/').map_or(key.as_str(), |(id, _)| id).to_owned();
         let mut ids: Vec<String> = live.map(|(key, _)| id(key)).collect();
         ids.dedup();
@@ -123,9 +123,9 @@ impl FormerGroup {
     /// Returns key and value of the next record to append while no member is live; `None` once the group has ended.
     pub fn next_end(&self) -> Option<(&'static str, &'static [u8])> {
         match self.stage {
-            Stage::Running => Some((END_KEY, ENDING)),
-            Stage::Ending => Some((END_KEY, ENDED)),
-            Stage::Ended => None,
+            EndStage::Running => Some((END_KEY, ENDING)),
+            EndStage::Ending => Some((END_KEY, ENDED)),
+            EndStage::Ended => None,
         }
     }
 }

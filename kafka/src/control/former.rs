@@ -9,9 +9,9 @@ use watermaster_settings as settings;
 
 use super::log::SeatLogError;
 use super::named;
-use super::reader::{LogReader, LogRecord, Next};
-use crate::ffi::ProducedRecord;
-use crate::producer::{self, Transactions};
+use super::reader::{LogReader, LogRecord};
+use crate::producer::Transactions;
+use crate::{client, ffi::ProducedRecord};
 
 /// The reads of one look: one before each of the two records that end the group, and one behind them.
 const MAX_PASSES: u32 = 3;
@@ -68,9 +68,7 @@ impl FormerLog {
                 let taken = group.handle_record(now(), key, value);
                 taken.map_err(|_| SeatLogError::NotFormer { topic: topic.to_owned(), offset })
             };
-            if let Next::End = self.reader.next(wait, decode)? {
-                return Ok(());
-            }
+            self.reader.next(wait, decode)?;
         }
         Ok(())
     }
@@ -81,7 +79,9 @@ impl FormerLog {
 
     /// Appends a record. Reading on tells whether it has arrived.
     fn append(&self, key: &str, value: &[u8]) -> Result<(), SeatLogError> {
-        let config = named(producer::idempotent_config(&self.kafka));
+        // Without `enable.idempotence`, which takes half a second: a second copy of the record does no harm.
+        let forced = [("acks", "all"), ("allow.auto.create.topics", "false")];
+        let config = named(client::config(&self.kafka, &[], &forced));
         let producer = Transactions::new(&config, self.timeout)?;
         let handle = producer.topic(&self.topic)?;
         let (key, value) = (Some(key.as_bytes()), Some(value));

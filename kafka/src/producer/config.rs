@@ -53,11 +53,6 @@ pub(crate) fn transactional_config(kafka: &settings::Kafka, transactional_id: &s
     with_transactions(kafka, Some(transactional_id), DEFAULT_BATCH_BYTES)
 }
 
-/// Returns the properties of a producer without transactions.
-pub(crate) fn idempotent_config(kafka: &settings::Kafka) -> ClientConfig {
-    with_transactions(kafka, None, DEFAULT_BATCH_BYTES)
-}
-
 fn with_transactions(kafka: &settings::Kafka, transactional_id: Option<&str>, batch_bytes: u64) -> ClientConfig {
     let batch = batch_bytes.to_string();
     let mut defaults = DEFAULT_PROPERTIES.to_vec();
