@@ -48,7 +48,7 @@ struct FormerMember {
     bound: Option<FormerBound>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum EndStage {
     #[default]
     Running,
@@ -92,11 +92,13 @@ impl FormerGroup {
     /// Neither version writes such a record.
     pub fn handle_record(&mut self, now: Time, key: &[u8], value: Option<&[u8]>) -> Result<(), UnknownRecord> {
         if key == END_KEY.as_bytes() {
-            self.stage = match value {
+            let stage = match value {
                 Some(ENDING) => EndStage::Ending,
                 Some(ENDED) => EndStage::Ended,
                 _ => return Err(UnknownRecord),
             };
+            // Of two instances that end the group, the slower one may write `ending` behind `ended`.
+            self.stage = self.stage.max(stage);
             return Ok(());
         }
         let key = std::str::from_utf8(key).ok().and_then(|key| key.split_once('/'));
@@ -216,6 +218,7 @@ mod tests {
         ends.iter().for_each(|(key, value)| {
             newcomer.handle_record(at(9), key.as_bytes(), Some(value)).expect("an end");
         });
+        newcomer.handle_record(at(9), END_KEY.as_bytes(), Some(ENDING)).expect("the end of a slower instance");
         assert_eq!((newcomer.live(at(9)), newcomer.next_end()), (vec![], None));
     }
 
