@@ -86,6 +86,9 @@ pub fn run(job: Job) -> Result<(), EngineError> {
 
 fn operate(job: &Job) -> Result<(), EngineError> {
     let mut state = EngineState::new(job).map_err(|cause| error::stop(job, cause))?;
+    if job.shutdown.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     loop {
         let consumer = state.partitions.sources.consumer(job).map_err(|error| error::stop(job, error.into()))?;
         let work = || Engine::new(job, &consumer, &mut state).run();

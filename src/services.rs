@@ -115,7 +115,7 @@ impl ServiceHandle {
 
     /// Shows why the service is not ready, with its other figures as they are.
     pub fn show_trouble(&self, trouble: String) {
-        self.cell.set(ServiceSnapshot { trouble: Some(trouble), ..(*self.cell.get()).clone() });
+        self.cell.show_trouble(trouble);
     }
 
     /// Tells the engine to finish its round and leave.

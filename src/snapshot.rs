@@ -360,6 +360,11 @@ impl SnapshotCell {
         Arc::clone(&self.0.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Says why the service is not ready, before an engine does.
+    pub fn show_trouble(&self, trouble: String) {
+        self.set(ServiceSnapshot { trouble: Some(trouble), ..(*self.get()).clone() });
+    }
+
     /// Replaces the brokers' answers.
     pub fn set_observed(&self, observed: Observed) {
         *self.0.observed.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(observed);

@@ -16,11 +16,13 @@
 //! - [`demand`]: the load of each client at one member
 //! - `loads`: the loads of all members' clients, by number
 //! - [`targets`]: the hold that each member ought to have
+//! - [`former`]: the members of version 0.2, which shared the capacity by another protocol
 
 mod charged;
 pub mod control;
 pub mod demand;
 pub mod driver;
+pub mod former;
 pub mod ledger;
 pub(crate) mod loads;
 pub mod member;

@@ -7,15 +7,18 @@
 //! An opening ends with the first call that fails. The next one has another producer, and so another epoch: a record or
 //! a second copy of a commit that the former one left on its way is void from then on.
 
+mod former;
 mod log;
 mod opening;
 #[cfg(feature = "failpoints")]
 mod planted;
+mod reader;
 mod topic;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
 
+pub use former::FormerLog;
 #[cfg(not(feature = "failpoints"))]
 pub use log::SeatLog;
 pub use log::SeatLogError;

@@ -210,6 +210,11 @@ impl Service {
     pub fn ledger(&self) -> String {
         format!("{}.ledger", self.dead_letter)
     }
+
+    /// Returns the default name of version 0.2 for its control topic.
+    pub fn former_control_topic(&self, group_id: &str) -> String {
+        format!("{group_id}.{}.control", self.name)
+    }
 }
 
 /// The search for the capacity in the commits of the service's consumer group.

@@ -182,7 +182,8 @@ impl Settings {
         let named = |service: &'_ Service| {
             let outputs = [&service.target, &service.dead_letter, &service.control_topic].map(String::clone);
             let sources = service.sources.iter().map(|source| source.topic.clone());
-            sources.chain(outputs).chain([service.parked(), service.ledger()]).collect::<Vec<_>>()
+            let former = service.former_control_topic(&self.kafka.group_id);
+            sources.chain(outputs).chain([service.parked(), service.ledger(), former]).collect::<Vec<_>>()
         };
         let named: BTreeSet<String> = self.services.iter().flat_map(named).collect();
         let free = |topic: &&String| !topic.starts_with(INTERNAL) && !named.contains(*topic);

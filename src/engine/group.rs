@@ -3,6 +3,7 @@
 //! The member is served in the loop, and between the steps of a round: the other members wait for its states.
 
 mod agreement;
+mod former;
 mod open;
 
 use std::hash::{BuildHasher, RandomState};
@@ -56,7 +57,8 @@ pub(super) struct GroupMember {
 }
 
 impl GroupMember {
-    /// Joins the group of a service, if its capacity is shared.
+    /// Joins the group of a service, if its capacity is shared. Waits until brokers answer, and until no member of the
+    /// former version is live.
     ///
     /// # Errors
     /// The control topic is missing and can't be made, or can't be read.
@@ -65,7 +67,7 @@ impl GroupMember {
         if policy.scope == Scope::Instance {
             return Ok(None);
         }
-        let Some(log) = open::wait_for(job)? else { return Ok(None) };
+        let Some(log) = open::wait_for(job, clock)? else { return Ok(None) };
         let seat = job.kafka.instance_id.as_str().into();
         let member = Member::new(params(job, policy), Shares::new(policy), seat, new_life(), clock.clocks());
         let pace = job.service.pace.as_ref();

@@ -32,14 +32,15 @@ pub fn kafka(broker: &Broker, instance: u64) -> Kafka {
 fn a_control_topic_is_made_once_and_has_one_partition() {
     let broker = Broker::of_this_run();
     let topic = unique("control");
-    let made = ensure_topic(&kafka(&broker, 0), &topic, None, TIMEOUT).expect("the topic is made");
-    assert!(made.created);
+    let former = unique("former");
+    let made = ensure_topic(&kafka(&broker, 0), &topic, &former, None, TIMEOUT).expect("the topic is made");
+    assert!(made.created && !made.former_exists);
     assert_eq!(made.missing_replicas, 2, "one broker holds one replica of three");
-    let found = ensure_topic(&kafka(&broker, 1), &topic, None, TIMEOUT).expect("the topic is there");
+    let found = ensure_topic(&kafka(&broker, 1), &topic, &former, None, TIMEOUT).expect("the topic is there");
     assert!(!found.created);
 
     let wide = unique("control-wide");
     let _topics = broker.create(&[Topic::new(&wide, 2)]);
-    let refused = ensure_topic(&kafka(&broker, 0), &wide, None, TIMEOUT);
+    let refused = ensure_topic(&kafka(&broker, 0), &wide, &former, None, TIMEOUT);
     assert!(matches!(refused, Err(ControlTopicError::Partitions { partitions: 2, .. })), "{refused:?}");
 }

@@ -32,7 +32,7 @@ struct Log {
 impl Log {
     fn new(broker: &Broker) -> Log {
         let topic = unique("seats");
-        ensure_topic(&kafka(broker, 0), &topic, None, TIMEOUT).expect("the topic is made");
+        ensure_topic(&kafka(broker, 0), &topic, "", None, TIMEOUT).expect("the topic is made");
         Log { broker: broker.clone(), topic }
     }
 
@@ -685,7 +685,7 @@ mod long {
             broker.delete(std::slice::from_ref(&log.topic));
             if is_made_anew {
                 wait_until("the topic to be gone", TIMEOUT, || {
-                    ensure_topic(&kafka(&broker, 0), &log.topic, None, TIMEOUT).is_ok_and(|topic| topic.created)
+                    ensure_topic(&kafka(&broker, 0), &log.topic, "", None, TIMEOUT).is_ok_and(|topic| topic.created)
                 });
             }
             let began = Instant::now();

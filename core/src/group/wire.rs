@@ -16,6 +16,9 @@ pub enum WireError {
     /// The key has another form.
     #[error("the key is not s/<seat> or l/<seat>")]
     Key,
+    /// The record is a post of version 0.2, or a bound.
+    #[error("version 0.2 wrote this record: name another topic in control_topic")]
+    FormerVersion,
     /// The record was written by another version of the program.
     #[error("format {found} is not known here (this program reads format {VERSION}); all instances need one version")]
     Version {
@@ -56,6 +59,7 @@ pub fn decode(key: &[u8], value: Option<&[u8]>) -> Result<SeatRecord, WireError>
     let of_state = match kind {
         "s" => true,
         "l" => false,
+        "p" | "b" => return Err(WireError::FormerVersion),
         _ => return Err(WireError::Key),
     };
     let seat: Arc<str> = Arc::from(seat);
@@ -152,7 +156,8 @@ mod tests {
         let mut value = value.expect("a value");
         value[0] = 2;
         assert_eq!(decode(key.as_bytes(), Some(&value)), Err(WireError::Version { found: 2 }));
-        assert_eq!(decode(b"p/kyc/1", Some(&value)), Err(WireError::Key));
+        assert_eq!(decode(b"q/kyc/1", Some(&value)), Err(WireError::Key));
+        assert_eq!(decode(b"p/kyc/1", Some(&value)), Err(WireError::FormerVersion));
         value[0] = VERSION;
         assert_eq!(decode(b"s/kyc/2", Some(&value)), Err(WireError::Value));
     }

@@ -4,28 +4,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
-use rdkafka::{Message as _, Offset, TopicPartitionList};
+use rdkafka::error::KafkaError as ClientError;
 use watermaster_core::delivery;
 use watermaster_core::group::control::{ControlLog, Event, OpeningNumber};
 use watermaster_core::group::state::{SeatLoads, SeatRecord, State};
 use watermaster_core::group::wire::{self, WireError};
 use watermaster_settings as settings;
 
+use super::MAX_MESSAGE_BYTES;
 use super::opening::{self, Opener, Order};
-use super::{MAX_MESSAGE_BYTES, ends_reading, named};
-use crate::client::{self, KafkaError, LoggingContext};
-use crate::{ffi, login::Login};
-
-/// The only partition of a control topic.
-pub(super) const PARTITION: i32 = 0;
-
-const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
-    // A broker answers as soon as there is a record; without one, two questions a second are enough.
-    ("fetch.wait.max.ms", "500"),
-    ("queued.max.messages.kbytes", "4096"),
-];
+use super::reader::{LogReader, LogRecord, Next};
+use crate::client::KafkaError;
 
 /// The longest time between two looks after which an end that was seen before the first of them still counts. It is far
 /// below the time for which compaction leaves new records alone.
@@ -48,6 +37,15 @@ pub enum SeatLogError {
     /// The brokers refuse this program.
     #[error("not allowed to use the control topic {topic}: grant READ, WRITE and DESCRIBE on it")]
     Denied { topic: String },
+    /// Reading takes too long.
+    #[error("{topic} is not read to its end in time")]
+    Slow { topic: String },
+    /// The former version's topic holds a record that neither version writes.
+    #[error(
+        "{topic}, offset {offset}: the record is not one of version 0.2; delete the topic once all instances of that \
+         version are stopped"
+    )]
+    NotFormer { topic: String, offset: i64 },
     /// A record is not of this program's format.
     #[error("{topic}, offset {offset}: {source}")]
     Record { topic: String, offset: i64, source: WireError },
@@ -67,9 +65,13 @@ impl SeatLogError {
     /// in the log.
     pub fn passes_by(&self) -> bool {
         match self {
-            SeatLogError::Ends { .. } | SeatLogError::Read { .. } | SeatLogError::Refused { .. } => true,
+            SeatLogError::Ends { .. }
+            | SeatLogError::Read { .. }
+            | SeatLogError::Slow { .. }
+            | SeatLogError::Refused { .. } => true,
             SeatLogError::Client(_)
             | SeatLogError::Denied { .. }
+            | SeatLogError::NotFormer { .. }
             | SeatLogError::Record { .. }
             | SeatLogError::Opening { .. } => false,
         }
@@ -84,33 +86,27 @@ impl SeatLogError {
 /// The outcome of a call in an opening's thread.
 pub(super) type Report = Result<Event, SeatLogError>;
 
+/// Returns a record as an event.
+fn event(record: &LogRecord<'_>) -> Result<Event, SeatLogError> {
+    let decoded = wire::decode(record.key, record.value);
+    let LogRecord { topic, offset, .. } = *record;
+    let decoded = decoded.map_err(|source| SeatLogError::Record { topic: topic.to_owned(), offset, source })?;
+    Ok(Event::Record { offset: offset as u64, record: decoded })
+}
+
 /// The control log on a topic of Kafka.
 pub struct SeatLog {
     opener: Arc<Opener>,
     /// The openings that are not over, each with the seat and the way to its thread, which ends without it.
     openings: HashMap<OpeningNumber, (String, mpsc::Sender<Order>)>,
     reports: mpsc::Receiver<Report>,
-    consumer: BaseConsumer<LoggingContext>,
-    login: Login,
-    /// The partition, to ask for its position.
-    partition: TopicPartitionList,
-    /// The offset below which everything was read.
-    position: u64,
+    reader: LogReader,
     /// An end that the log had a short time ago; `None` if it has to be asked for.
     seen: Option<u64>,
     /// The last end that `poll` returned.
     told: Option<u64>,
     /// The time of the last look.
     looked: Instant,
-}
-
-/// The next thing that librdkafka has.
-enum Next {
-    Record(Event),
-    /// The position is the end of the stable records.
-    End,
-    /// All answers of the brokers were read.
-    Nothing,
 }
 
 impl SeatLog {
@@ -124,25 +120,15 @@ impl SeatLog {
     pub fn open(
         kafka: &settings::Kafka, group: &str, topic: &str, id_prefix: &str, timeout: Duration,
     ) -> Result<SeatLog, SeatLogError> {
-        let login = Login::new(kafka);
-        let consumer = client::consumer(&named(client::reader_config(kafka, group, "error", CONSUMER_DEFAULTS)))?;
-        let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
-        let (low, end) = ends.map_err(|source| SeatLogError::Ends { topic: topic.to_owned(), source })?;
-        let mut partition = TopicPartitionList::new();
-        // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
-        let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
-        beginning.and_then(|()| consumer.assign(&partition)).map_err(KafkaError::from)?;
+        let (reader, end) = LogReader::open(kafka, group, topic, timeout)?;
         let (reporter, reports) = mpsc::channel();
         let opener = Opener { kafka: kafka.clone(), topic: topic.to_owned(), prefix: id_prefix.to_owned(), reporter };
         Ok(SeatLog {
             opener: Arc::new(opener),
             openings: HashMap::new(),
             reports,
-            consumer,
-            login,
-            partition,
-            position: u64::try_from(low).unwrap_or(0),
-            seen: u64::try_from(end).ok(),
+            reader,
+            seen: Some(end),
             told: None,
             looked: Instant::now(),
         })
@@ -150,7 +136,7 @@ impl SeatLog {
 
     /// Takes a user and a password that were read again. (Openings take them by themselves.)
     pub fn renew_login(&self) {
-        self.login.renew(self.consumer.client());
+        self.reader.renew_login();
     }
 
     /// Returns the next outcome of an opening's thread.
@@ -162,31 +148,6 @@ impl SeatLog {
         Some(report)
     }
 
-    /// Reads on.
-    fn next(&self) -> Result<Next, SeatLogError> {
-        let topic = || self.opener.topic.clone();
-        loop {
-            match self.consumer.poll(Duration::ZERO) {
-                None => return Ok(Next::Nothing),
-                Some(Ok(message)) => {
-                    let offset = message.offset();
-                    let record = wire::decode(message.key().unwrap_or_default(), message.payload());
-                    let record = record.map_err(|source| SeatLogError::Record { topic: topic(), offset, source })?;
-                    return Ok(Next::Record(Event::Record { offset: offset as u64, record }));
-                }
-                Some(Err(ClientError::PartitionEOF(_))) => return Ok(Next::End),
-                Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
-                    return Err(SeatLogError::Denied { topic: topic() });
-                }
-                Some(Err(source)) if ends_reading(&source) => {
-                    return Err(SeatLogError::Read { topic: topic(), source });
-                }
-                // The error passes by itself.
-                Some(Err(_)) => {}
-            }
-        }
-    }
-
     /// Returns the position if it is an end of the log, and was not returned before.
     ///
     /// Between two ends, the last records of the keys do not fit together: of a compacted log, later ones are missing
@@ -194,18 +155,14 @@ impl SeatLog {
     /// on a busy log there may be none for minutes. But no record behind an end that was seen a moment ago has been
     /// compacted yet. So once the position has passed such an end, it is as good as one itself.
     fn end(&mut self, is_end: bool) -> Option<Event> {
-        let client = self.consumer.client();
-        let position = ffi::position(client, &mut self.partition);
-        self.position = position.map_or(self.position, |position| position.max(self.position));
-        let topic = &self.opener.topic;
+        let position = self.reader.position();
         if !is_end {
-            let ask = || client.fetch_watermarks(topic, PARTITION, END_TIMEOUT).ok().map(|(_, end)| end as u64);
-            self.seen = self.seen.or_else(ask);
-            self.seen.filter(|seen| *seen <= self.position)?;
-            self.seen = ffi::cached_high(client, topic, PARTITION).map(|high| high as u64).or(self.seen);
+            self.seen = self.seen.or_else(|| self.reader.end(END_TIMEOUT).ok());
+            self.seen.filter(|seen| *seen <= position)?;
+            self.seen = self.reader.cached_end().or(self.seen);
         }
-        let is_new = self.told.replace(self.position) != Some(self.position);
-        is_new.then_some(Event::End(self.position))
+        let is_new = self.told.replace(position) != Some(position);
+        is_new.then_some(Event::End(position))
     }
 
     /// Hands records to an opening's thread.
@@ -229,7 +186,7 @@ impl ControlLog for SeatLog {
             self.seen = None;
         }
         loop {
-            match self.next()? {
+            match self.reader.next(Duration::ZERO, event)? {
                 Next::Record(record) => return Ok(Some(record)),
                 Next::Nothing => return Ok(self.end(false)),
                 Next::End => {

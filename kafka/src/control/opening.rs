@@ -9,8 +9,9 @@ use watermaster_core::delivery::{ErrorKind, Failure, SendError};
 use watermaster_core::group::control::{Event, OpeningNumber};
 use watermaster_settings as settings;
 
-use super::log::{PARTITION, Report, SeatLogError};
+use super::log::{Report, SeatLogError};
 use super::named;
+use super::reader::PARTITION;
 use crate::ffi::{ProducedRecord, TopicHandle};
 use crate::login::Login;
 use crate::producer::{self, MAX_TAINTED_STARTS, Transactions};

@@ -38,6 +38,8 @@ pub struct EnsuredTopic {
     pub created: bool,
     /// The replicas that the cluster has too few brokers for.
     pub missing_replicas: usize,
+    /// The control topic of the former version is there, too.
+    pub former_exists: bool,
 }
 
 /// The topic is missing and can't be made.
@@ -73,25 +75,28 @@ impl ControlTopicError {
     }
 }
 
-/// Makes the control topic unless it is there, with as many replicas as the service's `target` or more. Waits up to
-/// `timeout` for each answer.
+/// Makes the control topic unless it is there, with as many replicas as the service's `target` or more. Looks for
+/// `former`, the control topic of the former version. Waits up to `timeout` for each answer.
 ///
 /// # Errors
 /// The topic is missing and can't be made, or it has more than one partition.
 pub fn ensure_topic(
-    kafka: &settings::Kafka, topic: &str, target: Option<&TopicFacts>, timeout: Duration,
+    kafka: &settings::Kafka, topic: &str, former: &str, target: Option<&TopicFacts>, timeout: Duration,
 ) -> Result<EnsuredTopic, ControlTopicError> {
     let config = client::config(kafka, &[], &[("allow.auto.create.topics", "false")]);
     let asker: BaseProducer<_> = client::create(&config, LoggingContext::default()).map_err(KafkaError::from)?;
     let unanswered = |source| ControlTopicError::Unanswered { topic: topic.to_owned(), source };
     let metadata = asker.client().fetch_metadata(None, timeout).map_err(unanswered)?;
     let brokers = metadata.brokers().len();
-    if let Some(found) = metadata.topics().iter().find(|found| found.name() == topic) {
+    let find = |name| metadata.topics().iter().find(|found| found.name() == name);
+    let former_exists = former != topic && find(former).is_some();
+    let there = EnsuredTopic { created: false, missing_replicas: 0, former_exists };
+    if let Some(found) = find(topic) {
         let partitions = found.partitions().len();
         if partitions != 1 {
             return Err(ControlTopicError::Partitions { topic: topic.to_owned(), partitions });
         }
-        return Ok(EnsuredTopic { created: false, missing_replicas: 0 });
+        return Ok(there);
     }
     let (replicas, insync) = replicas(brokers, target);
     let insync = insync.to_string();
@@ -103,9 +108,11 @@ pub fn ensure_topic(
     let options = AdminOptions::new().request_timeout(Some(timeout)).operation_timeout(Some(timeout));
     let created = block_on(admin.create_topics([&new], &options)).map_err(unanswered)?;
     match created.into_iter().next() {
-        None | Some(Ok(_)) => Ok(EnsuredTopic { created: true, missing_replicas: REPLICAS.saturating_sub(replicas) }),
+        None | Some(Ok(_)) => {
+            Ok(EnsuredTopic { created: true, missing_replicas: REPLICAS.saturating_sub(replicas), ..there })
+        }
         // Another instance was faster.
-        Some(Err((_, Code::TopicAlreadyExists))) => Ok(EnsuredTopic { created: false, missing_replicas: 0 }),
+        Some(Err((_, Code::TopicAlreadyExists))) => Ok(there),
         Some(Err((_, code))) => {
             let command = command(kafka, topic, replicas, &insync);
             Err(ControlTopicError::Refused { topic: topic.to_owned(), code, command })

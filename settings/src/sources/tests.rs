@@ -54,7 +54,10 @@ fn the_client_is_captured_or_given_or_the_topics_name() {
 fn the_first_pattern_wins_and_topics_come_before_patterns() {
     let sources = pattern("a.*", "client = \"first\"") + &pattern(".*", "client = \"second\"");
     let named = "[[service.source]]\ntopic = \"ab\"\nclient = \"named\"\n";
-    let all = ["b", "ab", "ac", "a.t", "a.d", "a.c", "b.t", "b.d", "b.c", "a.a.kyc", "__consumer_offsets"];
+    let all = [
+        "b", "ab", "ac", "a.t", "a.d", "a.c", "b.t", "b.d", "b.c", "a.a.kyc", "__consumer_offsets",
+        "watermaster.b.control",
+    ];
     let expected = pairs(&[("ab", "named"), ("ac", "first"), ("b", "second")]);
     assert_eq!(matches(&(sources + named), &all), expected);
 }

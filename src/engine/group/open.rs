@@ -5,13 +5,15 @@ use std::{sync::atomic::Ordering, thread};
 
 use tracing::{info, warn};
 
+use super::former;
+use crate::clock::Clock;
 use crate::engine::{Job, StopCause};
 use watermaster_kafka::consumer::group_id;
-use watermaster_kafka::control::{SeatLog, ensure_topic};
+use watermaster_kafka::control::{EnsuredTopic, SeatLog, ensure_topic};
 use watermaster_kafka::producer::seat_id_prefix;
 
 /// The longest wait for an answer about the control topic.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// The time between two attempts.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// An attempt in so many is logged.
@@ -22,9 +24,19 @@ const LOGGED_ATTEMPTS: u64 = 10;
 /// # Errors
 /// The topic is missing and can't be made, or no broker answers.
 pub(super) fn open(job: &Job) -> Result<SeatLog, StopCause> {
+    ensure(job)?;
+    open_log(job)
+}
+
+/// Makes the log's topic if it is missing.
+///
+/// # Errors
+/// It can't be made, or no broker answers.
+fn ensure(job: &Job) -> Result<EnsuredTopic, StopCause> {
     let (service, topic) = (&job.service.name, &job.service.control_topic);
     let target = job.facts.topics.get(&job.service.target);
-    let ensured = ensure_topic(&job.kafka, topic, target, TIMEOUT)?;
+    let former = job.service.former_control_topic(&job.kafka.group_id);
+    let ensured = ensure_topic(&job.kafka, topic, &former, target, TIMEOUT)?;
     if ensured.created {
         info!(service, topic, "made the control topic: one partition, compacted");
     }
@@ -32,17 +44,30 @@ pub(super) fn open(job: &Job) -> Result<SeatLog, StopCause> {
         let missing = ensured.missing_replicas;
         warn!(service, topic, missing, "the cluster has too few brokers for three replicas of the control topic");
     }
-    let (group, prefix) = (group_id(&job.kafka, &job.service), seat_id_prefix(&job.kafka, &job.service));
-    Ok(SeatLog::open(&job.kafka, &group, topic, &prefix, TIMEOUT)?)
+    Ok(ensured)
 }
 
-/// Opens the log as soon as brokers answer; `None` if the service is to stop before.
+fn open_log(job: &Job) -> Result<SeatLog, StopCause> {
+    let (group, prefix) = (group_id(&job.kafka, &job.service), seat_id_prefix(&job.kafka, &job.service));
+    Ok(SeatLog::open(&job.kafka, &group, &job.service.control_topic, &prefix, TIMEOUT)?)
+}
+
+/// Opens the log once no member of the former version is live.
+fn begin(job: &Job, clock: &Clock) -> Result<SeatLog, StopCause> {
+    if ensure(job)?.former_exists {
+        former::wait(job, clock)?;
+    }
+    open_log(job)
+}
+
+/// Opens the log as soon as brokers answer and no member of the former version is live; `None` if the service is to
+/// stop before.
 ///
 /// # Errors
-/// The topic is missing and can't be made.
-pub(super) fn wait_for(job: &Job) -> Result<Option<SeatLog>, StopCause> {
+/// The topic is missing and can't be made, or the former version's can't be read or written.
+pub(super) fn wait_for(job: &Job, clock: &Clock) -> Result<Option<SeatLog>, StopCause> {
     for attempt in 0.. {
-        match open(job) {
+        match begin(job, clock) {
             Err(cause) if passes_by(&cause) && attempt % LOGGED_ATTEMPTS == 0 => {
                 warn!(service = job.service.name, "waiting for the control topic: {cause}");
             }

@@ -1,0 +1,127 @@
+//! A reader of the one partition of a control topic.
+
+use std::time::Duration;
+
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode as Code};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+use watermaster_settings as settings;
+
+use super::log::SeatLogError;
+use super::{ends_reading, named};
+use crate::client::{self, KafkaError, LoggingContext};
+use crate::{ffi, login::Login};
+
+/// The only partition of a control topic.
+pub(super) const PARTITION: i32 = 0;
+
+const CONSUMER_DEFAULTS: &[(&str, &str)] = &[
+    // A broker answers as soon as there is a record; without one, two questions a second are enough.
+    ("fetch.wait.max.ms", "500"),
+    ("queued.max.messages.kbytes", "4096"),
+];
+
+/// A reader that began at the first record.
+pub(super) struct LogReader {
+    topic: String,
+    consumer: BaseConsumer<LoggingContext>,
+    login: Login,
+    /// The partition, to ask for its position.
+    partition: TopicPartitionList,
+    position: u64,
+}
+
+/// A record, borrowed from its fetch.
+pub(super) struct LogRecord<'r> {
+    pub topic: &'r str,
+    pub offset: i64,
+    pub key: &'r [u8],
+    pub value: Option<&'r [u8]>,
+}
+
+/// The next thing that librdkafka has.
+pub(super) enum Next<R> {
+    Record(R),
+    /// The position is the end of the stable records.
+    End,
+    /// All answers of the brokers were read.
+    Nothing,
+}
+
+impl LogReader {
+    /// Begins to read, and returns the end that the log has now. Waits up to `timeout` for the brokers. Nothing joins
+    /// `group` or commits to it.
+    ///
+    /// # Errors
+    /// Fails when a client can't be made or the log's ends are not known.
+    pub fn open(
+        kafka: &settings::Kafka, group: &str, topic: &str, timeout: Duration,
+    ) -> Result<(LogReader, u64), SeatLogError> {
+        let login = Login::new(kafka);
+        let consumer = client::consumer(&named(client::reader_config(kafka, group, "error", CONSUMER_DEFAULTS)))?;
+        let ends = consumer.fetch_watermarks(topic, PARTITION, timeout);
+        let (low, end) = ends.map_err(|source| SeatLogError::Ends { topic: topic.to_owned(), source })?;
+        let mut partition = TopicPartitionList::new();
+        // The offset and not Offset::Beginning: if records vanish meanwhile, reading fails.
+        let beginning = partition.add_partition_offset(topic, PARTITION, Offset::Offset(low));
+        beginning.and_then(|()| consumer.assign(&partition)).map_err(KafkaError::from)?;
+        let reader = LogReader { topic: topic.to_owned(), consumer, login, partition, position: low as u64 };
+        Ok((reader, end as u64))
+    }
+
+    /// Takes a user and a password that were read again.
+    pub fn renew_login(&self) {
+        self.login.renew(self.consumer.client());
+    }
+
+    /// Reads on; waits up to `timeout` for a record, which `decode` takes.
+    ///
+    /// # Errors
+    /// Reading failed for good, or `decode` did.
+    pub fn next<R>(
+        &self, timeout: Duration, decode: impl FnOnce(&LogRecord<'_>) -> Result<R, SeatLogError>,
+    ) -> Result<Next<R>, SeatLogError> {
+        let topic = || self.topic.clone();
+        loop {
+            match self.consumer.poll(timeout) {
+                None => return Ok(Next::Nothing),
+                Some(Ok(message)) => {
+                    let (key, value) = (message.key().unwrap_or_default(), message.payload());
+                    let record = LogRecord { topic: &self.topic, offset: message.offset(), key, value };
+                    return decode(&record).map(Next::Record);
+                }
+                Some(Err(ClientError::PartitionEOF(_))) => return Ok(Next::End),
+                Some(Err(error)) if error.rdkafka_error_code() == Some(Code::TopicAuthorizationFailed) => {
+                    return Err(SeatLogError::Denied { topic: topic() });
+                }
+                Some(Err(source)) if ends_reading(&source) => {
+                    return Err(SeatLogError::Read { topic: topic(), source });
+                }
+                // The error passes by itself.
+                Some(Err(_)) => {}
+            }
+        }
+    }
+
+    /// Returns the offset below which everything was read.
+    pub fn position(&mut self) -> u64 {
+        let position = ffi::position(self.consumer.client(), &mut self.partition);
+        self.position = position.map_or(self.position, |position| position.max(self.position));
+        self.position
+    }
+
+    /// Asks for the end that the log has now.
+    ///
+    /// # Errors
+    /// No broker answers.
+    pub fn end(&self, timeout: Duration) -> Result<u64, SeatLogError> {
+        let ends = self.consumer.fetch_watermarks(&self.topic, PARTITION, timeout);
+        let (_, end) = ends.map_err(|source| SeatLogError::Ends { topic: self.topic.clone(), source })?;
+        Ok(end as u64)
+    }
+
+    /// Returns the end that came with the last fetch, without asking a broker.
+    pub fn cached_end(&self) -> Option<u64> {
+        ffi::cached_high(self.consumer.client(), &self.topic, PARTITION).map(|high| high as u64)
+    }
+}
