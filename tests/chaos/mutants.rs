@@ -40,7 +40,7 @@ fn mutant(fault: Fault) -> Mutant {
         // Other mistakes of a member make the log contradict what it knows, so that it stops admitting. The simulation
         // in core/tests/group has them.
         Fault::ForeignStatesIgnored => (&["join", "leave"], &["promise"]),
-        Fault::UnfencedSeats => (&["pause_session", "join"], &["promise"]),
+        Fault::UnfencedSeats => (&["pause_session"; 4], &["promise", "circulating"]),
         Fault::WindowNotTold => (&["kill_new_id", "kill_same_id"], &["promise"]),
         Fault::NoTaint => (&["hold_end_txn"; 6], &["duplicated", "in_both", "lost"]),
     };
@@ -94,8 +94,10 @@ fn one_run(
         plan.more_properties = "\"queue.buffering.max.messages\" = \"40\"\n".to_owned();
     }
     if planted.is_some_and(Fault::is_of_the_group) {
-        // A capacity that the average load fills, so that no part of it stays unused.
-        (plan.capacity, plan.append_time) = (plan.capacity * 2 / 3, true);
+        // A capacity that the average load fills, so that no part of it stays unused, and a cycle that lasts longer than
+        // it takes to claim a seat and that holds many rounds.
+        (plan.cycle_ms, plan.commit_interval_ms) = (10_000, 100);
+        (plan.capacity, plan.append_time) = (plan.rate * plan.cycle_ms / 1000, true);
     }
     eprintln!("== {name}");
     let mut world = World::start(plan, Arc::clone(site), &dir.join(&group), args.instances, planted.map(Fault::name))?;
